@@ -1,0 +1,300 @@
+"""The options of the ``marsched`` configuration namespace, checked.
+
+``marsched.yaml`` holds the defaults and a comment for each option, ``marsched-schema.yaml``
+describes them for other tools. The table ``OPTIONS`` below is what the program itself goes by;
+a test checks that the three agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import yaml
+from dask.utils import parse_bytes, parse_timedelta
+
+from dask_marsched.policies import registry
+
+NAMESPACE = "marsched"
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option: its key below ``marsched``, the attribute of `Settings`, its check.
+
+    ``parse`` returns the value in the type and unit of `Settings` and raises any of
+    ``ValueError``, ``TypeError``, ``KeyError``, ``OverflowError`` where it is not accepted;
+    ``accepted`` says what is, for the message.
+    """
+
+    key: str
+    attribute: str
+    parse: Callable[[Any], Any]
+    accepted: Callable[[], str]
+
+    def read(self, value: Any) -> Any:
+        """Return ``value`` checked and converted.
+
+        Raises
+        ------
+        ValueError
+            If it is not accepted; the message names the option and what is accepted.
+        """
+        try:
+            return self.parse(value)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            raise ValueError(
+                f"{NAMESPACE}.{self.key} must be {self.accepted()}, not {value!r}"
+            ) from None
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> float:
+    # bool is a number to Python, but `stake: true` is a mistake
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+def _at_least_zero(value: Any) -> float:
+    number = _number(value)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError
+    return number
+
+
+def _above_zero(value: Any) -> float:
+    number = _at_least_zero(value)
+    if number == 0:
+        raise ValueError
+    return number
+
+
+def _seconds(value: Any) -> float:
+    # dask reads "-5ms" as "1-5ms" and True as a unit: sort these out before it sees them
+    if isinstance(value, str) and value[:1].isdigit():
+        return _at_least_zero(float(parse_timedelta(value)))
+    return _at_least_zero(value)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, str) and value[:1].isdigit():
+        return int(parse_bytes(value))
+    return int(_at_least_zero(value))
+
+
+def _policy(kind: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in registry.names(kind):
+            raise ValueError
+        return str(value)
+
+    return parse
+
+
+def _policies(kind: str) -> Callable[[], str]:
+    return lambda: f"the name of a registered policy ({', '.join(registry.names(kind))})"
+
+
+def _text(text: str) -> Callable[[], str]:
+    return lambda: text
+
+
+_SWITCH = (_switch, _text("true or false"))
+_AT_LEAST_ZERO = (_at_least_zero, _text("a number of 0 or more"))
+_ABOVE_ZERO = (_above_zero, _text("a number above 0"))
+_DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
+_AMOUNT = (_bytes, _text('an amount of 0 or more, such as "1MiB", or a number of bytes'))
+
+
+def _named(kind: str) -> tuple[Callable[[Any], str], Callable[[], str]]:
+    return _policy(kind), _policies(kind)
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("enabled", "enabled", *_SWITCH),
+    Option("assignment.policy", "assignment", *_named("assignment")),
+    Option("assignment.stake", "stake", *_AT_LEAST_ZERO),
+    Option("assignment.kappa", "kappa", *_ABOVE_ZERO),
+    Option("assignment.kappa-unknown", "kappa_unknown", *_ABOVE_ZERO),
+    Option("ordering.policy", "ordering", *_named("ordering")),
+    Option("placement.policy", "placement", *_named("placement")),
+    Option("withholding.policy", "withholding", *_named("withholding")),
+    Option("withholding.horizon", "horizon", *_DURATION),
+    Option("withholding.horizon-bytes", "horizon_bytes", *_AMOUNT),
+    Option("withholding.short-task", "short_task", *_DURATION),
+    Option("sizes.known", "known_sizes", *_SWITCH),
+    Option("sizes.learn", "learn_sizes", *_SWITCH),
+    Option("stealing.protect", "steal_protection", *_SWITCH),
+)
+_BY_KEY = {option.key: option for option in OPTIONS}
+_SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
+
+
+def _load_defaults() -> dict[str, Any]:
+    text = Path(__file__).with_name("marsched.yaml").read_text(encoding="utf-8")
+    defaults: dict[str, Any] = yaml.safe_load(text)
+    return defaults
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of nested mappings; ``_`` in a key is the same as ``-``."""
+    for name, value in section.items():
+        key = prefix + str(name).replace("_", "-")
+        if isinstance(value, Mapping) and key not in _BY_KEY:
+            yield from _flat(value, key + ".")
+        else:
+            yield key, value
+
+
+DEFAULTS = _load_defaults()
+_DEFAULT_VALUES = dict(_flat(DEFAULTS[NAMESPACE]))
+_DEFAULT_OF = {option.attribute: _DEFAULT_VALUES[option.key] for option in OPTIONS}
+
+# dask.config.update_defaults silently replaces a value by a section of the defaults. What was
+# there (`DASK_MARSCHED__ASSIGNMENT=dfs`, set before the import) is kept, so that it can be
+# reported instead of being lost.
+_REPLACED: dict[str, Any] = {}
+
+
+def register_defaults() -> None:
+    """Put the defaults into Dask's configuration, below everything set by the user."""
+    user = dask.config.get(NAMESPACE, {})
+    if isinstance(user, Mapping):
+        _REPLACED.update((key, value) for key, value in _flat(user) if key in _SECTIONS)
+    elif user is not None:
+        _REPLACED[""] = user
+    dask.config.update_defaults(DEFAULTS)
+
+
+def _option(key: str) -> Option:
+    """Return the option with this key.
+
+    Raises
+    ------
+    ValueError
+        If there is none; the message lists those there are.
+    """
+    known = _BY_KEY.get(key)
+    if known is not None:
+        return known
+    if key in ("", *_SECTIONS):
+        path = ".".join(filter(None, (NAMESPACE, key)))
+        inside = ", ".join(name for name in _BY_KEY if not key or name.startswith(key + "."))
+        raise ValueError(f"{path} is a section, not an option; the options in it are: {inside}")
+    near = difflib.get_close_matches(key, _BY_KEY, n=1)
+    hint = f" Did you mean {NAMESPACE}.{near[0]}?" if near else ""
+    raise ValueError(
+        f"{NAMESPACE}.{key} is not an option.{hint} "
+        f"The options of {NAMESPACE} are: {', '.join(_BY_KEY)}"
+    )
+
+
+def _default(attribute: str) -> Any:
+    # The yaml is the only place of the defaults; __post_init__ converts their units.
+    return dataclasses.field(default=_DEFAULT_OF[attribute])
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All options, checked and in plain units.
+
+    Every attribute accepts what the option of the same meaning accepts in the configuration
+    (``horizon="20ms"``) and holds the plain value afterwards (``0.02``). See
+    ``docs/configuration.md`` for what each of them does.
+
+    Attributes
+    ----------
+    enabled : bool
+        Whether the plugin changes the scheduler at all.
+    assignment, ordering, placement, withholding : str
+        Names of the policies.
+    stake : float
+        Least share of an initial operand's mean size for which two units are joined.
+    kappa, kappa_unknown : float
+        Most memory of a unit, in mean sizes of an initial operand; the second as long as no
+        size is known.
+    horizon : float
+        Queued work per thread below which more is sent ahead, seconds.
+    horizon_bytes : int
+        Most bytes of additional results per thread for that.
+    short_task : float
+        Mean duration below which a worker gets more slots than threads, seconds.
+    known_sizes, learn_sizes : bool
+        Whether sizes are taken from dask.array's layers, and learnt from results.
+    steal_protection : bool
+        Whether placed tasks are kept from Dask's work stealing.
+
+    Raises
+    ------
+    ValueError
+        If a value is not accepted; the message names the option and the accepted values.
+    """
+
+    enabled: bool = _default("enabled")
+    assignment: str = _default("assignment")
+    stake: float = _default("stake")
+    kappa: float = _default("kappa")
+    kappa_unknown: float = _default("kappa_unknown")
+    ordering: str = _default("ordering")
+    placement: str = _default("placement")
+    withholding: str = _default("withholding")
+    horizon: float = _default("horizon")
+    horizon_bytes: int = _default("horizon_bytes")
+    short_task: float = _default("short_task")
+    known_sizes: bool = _default("known_sizes")
+    learn_sizes: bool = _default("learn_sizes")
+    steal_protection: bool = _default("steal_protection")
+
+    def __post_init__(self) -> None:
+        for option in OPTIONS:
+            value = option.read(getattr(self, option.attribute))
+            object.__setattr__(self, option.attribute, value)
+
+    @classmethod
+    def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:
+        """Read Dask's configuration of this process.
+
+        Parameters
+        ----------
+        overrides : mapping, optional
+            Values that win over the configuration, by key (``"assignment.stake"``, with or
+            without ``marsched.`` before it).
+
+        Raises
+        ------
+        ValueError
+            If an option is unknown or its value not accepted.
+        """
+        config = dask.config.get(NAMESPACE)
+        if not isinstance(config, Mapping):
+            config = {"": config}
+        given = dict(_flat(config)) | _REPLACED
+        for key, value in (overrides or {}).items():
+            given[key.removeprefix(NAMESPACE + ".").replace("_", "-")] = value
+        return cls(**{_option(key).attribute: value for key, value in given.items()})
+
+    def replace(self, **changes: Any) -> Settings:
+        """Return a copy with the attributes in ``changes``.
+
+        Raises
+        ------
+        ValueError
+            If an attribute is unknown or its value not accepted.
+        """
+        unknown = sorted(changes.keys() - _DEFAULT_OF.keys())
+        if unknown:
+            raise ValueError(
+                f"{unknown[0]!r} is not a setting; the settings are: {', '.join(_DEFAULT_OF)}"
+            )
+        return dataclasses.replace(self, **changes)

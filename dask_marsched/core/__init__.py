@@ -1,0 +1,1 @@
+"""Pure data structures: no distributed, no asyncio, no clock, no configuration."""

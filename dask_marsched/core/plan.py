@@ -1,0 +1,43 @@
+"""What an assignment policy returns: units of initial operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSlot:
+    """A worker as an assignment policy sees it.
+
+    Parameters
+    ----------
+    address
+        Address of the worker.
+    nthreads
+        Its number of threads.
+    memory_limit
+        Its memory in bytes, 0 where it has no limit.
+    bound
+        Number of initial operands of this graph that it has run or is bound to run already.
+    """
+
+    address: str
+    nthreads: int
+    memory_limit: int = 0
+    bound: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Initial operands that belong on one worker.
+
+    Parameters
+    ----------
+    operands
+        Numbers of the operands, ascending.
+    worker
+        Number of the worker planned for them, or None: whichever has a slot first.
+    """
+
+    operands: tuple[int, ...]
+    worker: int | None = None

@@ -1,0 +1,55 @@
+"""Sizes of results learned from results of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+#: A kind of operand, from the finest description to the coarsest.
+Kinds = Sequence[Hashable]
+
+
+def kinds(
+    group: str, n_inputs: int, n_dependents: int, index: Sequence[object]
+) -> tuple[Hashable, ...]:
+    """Return the kinds that an operand is of, the finest first.
+
+    Parameters
+    ----------
+    group
+        Name of the collection that its key belongs to.
+    n_inputs, n_dependents
+        Its number of inputs and of dependents.
+    index
+        The rest of its key. Only the parity of integers in it counts: sliced and rechunked
+        graphs alternate between sizes.
+    """
+    parity = tuple(i & 1 for i in index if isinstance(i, int))
+    return ((group, n_inputs, n_dependents, parity), (group, n_inputs), group)
+
+
+class SizeModel:
+    """Mean size in bytes of the results of each kind of operand."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Hashable, tuple[float, int]] = {}
+
+    def observe(self, of: Kinds, nbytes: float) -> bool:
+        """Learn from a result of `nbytes`; True if its finest kind was not known before."""
+        new = of[0] not in self._sums
+        for kind in of:
+            total, count = self._sums.get(kind, (0.0, 0))
+            self._sums[kind] = (total + nbytes, count + 1)
+        return new
+
+    def predict(self, of: Kinds) -> float | None:
+        """Return the mean size of the finest kind known, or None."""
+        for kind in of:
+            known = self._sums.get(kind)
+            if known is not None:
+                return known[0] / known[1]
+        return None
+
+    def forget(self, group: str) -> None:
+        """Drop what was learned of a collection that is no more."""
+        for kind in [k for k in self._sums if k == group or (isinstance(k, tuple) and k[0] == group)]:
+            del self._sums[kind]

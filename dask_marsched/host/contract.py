@@ -1,0 +1,91 @@
+"""What the adapter relies on in distributed, verified before anything is changed."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import distributed
+from distributed import scheduler as scheduler_module
+
+#: Entries of the transition table that the adapter replaces.
+REPLACED_TRANSITIONS = (
+    ("waiting", "processing"),
+    ("waiting", "queued"),
+    ("queued", "processing"),
+    ("queued", "released"),
+    ("queued", "erred"),
+)
+
+#: Methods of the scheduler that the adapter replaces or calls, with the parameters it uses.
+_METHODS: dict[str, tuple[str, ...]] = {
+    "transitions": ("recommendations", "stimulus_id"),
+    "stimulus_queue_slots_maybe_opened": ("stimulus_id",),
+    "remove_plugin": ("name",),
+    "is_rootish": ("ts",),
+    "_add_to_processing": ("ts", "ws", "stimulus_id"),
+    "_create_taskstate_from_graph": ("dsk", "keys", "ordered", "stimulus_id"),
+    "_validate_ready": ("ts",),
+}
+
+_ATTRIBUTES = (
+    "WORKER_SATURATION",
+    "bandwidth",
+    "extensions",
+    "idle",
+    "idle_task_count",
+    "queued",
+    "running",
+    "tasks",
+    "validate",
+    "workers",
+)
+
+
+def misfits(scheduler: Any) -> list[str]:
+    """Return what in a scheduler is not as the adapter expects it; empty if all is well.
+
+    Parameters
+    ----------
+    scheduler
+        A running `distributed.Scheduler`.
+    """
+    found = [f"Scheduler has no attribute {a}" for a in _ATTRIBUTES if not hasattr(scheduler, a)]
+    for name, parameters in _METHODS.items():
+        found.extend(_misfits_of_function(f"Scheduler.{name}", scheduler, name, parameters))
+    table = getattr(type(scheduler), "_TRANSITIONS_TABLE", {})
+    for entry in REPLACED_TRANSITIONS:
+        function = table.get(entry)
+        expected = f"_transition_{entry[0]}_{entry[1]}"
+        if getattr(function, "__name__", None) != expected:
+            found.append(f"the transition {entry} is not {expected}")
+    found.extend(
+        _misfits_of_function(
+            "distributed.scheduler._materialize_graph",
+            scheduler_module,
+            "_materialize_graph",
+            ("expr", "validate"),
+        )
+    )
+    stealing = getattr(scheduler, "extensions", {}).get("stealing")
+    if stealing is not None:
+        found.extend(_misfits_of_function("stealing._get_thief", stealing, "_get_thief", ("ts",)))
+    return found
+
+
+def explain(found: list[str]) -> str:
+    """Return one sentence on why the adapter leaves a scheduler as it is."""
+    return (
+        f"distributed {distributed.__version__} is not as dask_marsched expects it "
+        f"({'; '.join(found)}): stock scheduling stays in force"
+    )
+
+
+def _misfits_of_function(
+    label: str, owner: Any, name: str, parameters: tuple[str, ...]
+) -> list[str]:
+    function = getattr(owner, name, None)
+    if not callable(function):
+        return [f"{label} is missing"]
+    there = inspect.signature(function).parameters
+    return [f"{label} takes no {p!r}" for p in parameters if p not in there]

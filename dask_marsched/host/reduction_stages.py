@@ -1,0 +1,250 @@
+"""What the stages of a tree reduction hold.
+
+Dask annotates the first stage of a reduction with the chunks of its *input*, and says of its
+partial results nothing true about their type: they may be dicts of several arrays, or records.
+So the stages' functions are run here on arrays of two elements along every axis, and the form of
+what they return is read off. Only functions of NumPy and Dask are run, never a user's.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from dask._task_spec import GraphNode, convert_legacy_task
+from dask.blockwise import Blockwise, blockwise_token
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
+from dask.sizeof import sizeof
+
+from dask_marsched.core.chunk_sizes import Grid
+
+#: Elements along every axis of the arrays that stages are tried with. Any length but 1 tells an
+#: axis that is kept from one that is reduced.
+PROBE_LENGTH = 2
+_TRUSTED = frozenset({"numpy", "dask", "operator", "_operator", "builtins"})
+
+
+def parts(func: Any) -> Iterator[Any]:
+    """Yield the functions that a partial, a composition or a curried function is made of."""
+    inner = getattr(func, "func", None)
+    if isinstance(func, functools.partial) or (inner is not None and hasattr(func, "args")):
+        yield from parts(inner)
+        for value in (*func.args, *func.keywords.values()):
+            if callable(value) and not isinstance(value, type):
+                yield from parts(value)
+    elif hasattr(func, "first") and hasattr(func, "funcs"):
+        for member in (func.first, *func.funcs):
+            yield from parts(member)
+    else:
+        yield func
+
+
+def trusted(func: Any) -> bool:
+    """Whether all parts of a function come from NumPy, Dask or the standard library."""
+    for part in parts(func):
+        module = getattr(part, "__module__", None) or type(part).__module__
+        if module.partition(".")[0] not in _TRUSTED:
+            return False
+    return True
+
+
+def is_chunk_stage(layer: Layer) -> bool:
+    """Whether a layer may be the first stage of a reduction."""
+    if isinstance(layer, Blockwise):
+        kwargs = layer.task.kwargs
+        return "axis" in kwargs and bool(kwargs.get("keepdims"))
+    task = first_task(layer)
+    return task is not None and any(_name(part) == "arg_chunk" for part in parts(_func(task)))
+
+
+def is_combining_stage(layer: Layer) -> bool:
+    """Whether a layer may combine the partial results of a reduction."""
+    if isinstance(layer, Blockwise):
+        return False
+    task = first_task(layer)
+    return task is not None and _keywords(_func(task)).keys() >= {"axis", "keepdims"}
+
+
+def first_task(layer: Layer) -> Any:
+    """Some task of a layer that is materialized; None if it is not, or empty."""
+    if not isinstance(layer, MaterializedLayer):
+        return None
+    return next(iter(layer.mapping.values()), None)
+
+
+def _func(task: Any) -> Any:
+    if type(task) is tuple and task and callable(task[0]):
+        return task[0]
+    return getattr(task, "func", None)
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__name__", "")
+
+
+def _keywords(func: Any) -> dict[str, Any]:
+    """All keyword arguments that are bound to a function or to one that it is composed of."""
+    if hasattr(func, "first") and hasattr(func, "funcs"):
+        merged: dict[str, Any] = {}
+        for member in (func.first, *func.funcs):
+            merged.update(_keywords(member))
+        return merged
+    if isinstance(func, functools.partial):
+        return {**_keywords(func.func), **func.keywords}
+    return {}
+
+
+def _reduced_axes(layer: Layer, ndim: int) -> frozenset[int]:
+    """Axes along which the chunks of a stage have one element, if the reduction is a usual one."""
+    if isinstance(layer, Blockwise):
+        axes = layer.task.kwargs["axis"]
+    else:
+        task = first_task(layer)
+        bound = _keywords(_func(task))
+        if bound.get("keepdims") is False:
+            return frozenset()
+        # The axes of an arg-reduction's first stage follow the chunk among the arguments.
+        axes = bound["axis"] if "axis" in bound else (task[2] if type(task) is tuple else task.args[1])
+    if axes is None:
+        return frozenset(range(ndim))
+    return frozenset(a % ndim for a in ((axes,) if isinstance(axes, int) else axes))
+
+
+class ReductionStages:
+    """Grids of the layers of a graph that are stages of a reduction.
+
+    Parameters
+    ----------
+    graph : HighLevelGraph
+        The layers.
+    grids : mapping of str to Grid
+        What the layers are annotated with.
+    dtypes : mapping of str to numpy.dtype
+        Element types by name of layer.
+
+    Attributes
+    ----------
+    grids : dict of str to Grid
+        The corrected grids. Where a stage could not be run the grid is not `certain`.
+    """
+
+    def __init__(
+        self,
+        graph: HighLevelGraph,
+        grids: Mapping[str, Grid],
+        dtypes: Mapping[str, np.dtype[Any]],
+    ) -> None:
+        self.grids: dict[str, Grid] = {}
+        self._graph = graph
+        self._annotated = grids
+        self._dtypes = dtypes
+        self._results: dict[str, Any] = {}
+
+    def read(self, name: str) -> None:
+        """Correct the grid of a layer whose inputs have been read before."""
+        layer = self._graph.layers[name]
+        grid = self._annotated.get(name)
+        first = is_chunk_stage(layer)
+        if grid is None or not (first or is_combining_stage(layer)):
+            return
+        reduced = _reduced_axes(layer, len(grid.lengths)) if grid.lengths else frozenset()
+        lengths = _guess(grid.lengths, reduced)
+        self.grids[name] = Grid(lengths, grid.itemsize, certain=False)
+        if not first:
+            for source in self._graph.dependencies[name]:
+                if source not in self._results and source in self._annotated:
+                    # It feeds a reduction but could not be run: its annotation is no proof.
+                    known = self.grids.get(source, self._annotated[source])
+                    self.grids[source] = Grid(
+                        known.lengths, known.itemsize, overhead=known.overhead, certain=False
+                    )
+        result = self._chunk(layer) if first else self._combined(name, layer)
+        if result is None:
+            return
+        shaped = _grid_of(result, lengths, reduced)
+        if shaped is not None:
+            self._results[name] = result
+            self.grids[name] = shaped
+
+    def _chunk(self, layer: Layer) -> Any:
+        if not isinstance(layer, Blockwise):
+            return self._run(first_task(layer), self._array)
+        values = {}
+        for position, (source, axes) in enumerate(layer.indices):
+            if axes is None or not isinstance(source, str):
+                return None
+            values[blockwise_token(position)] = self._array(source)
+        if not trusted(layer.task.func) or any(value is None for value in values.values()):
+            return None
+        with np.errstate(all="ignore"):
+            return layer.task(values)
+
+    def _combined(self, name: str, layer: Layer) -> Any:
+        if not self._graph.dependencies[name] & self._results.keys():
+            return None
+        return self._run(first_task(layer), self._results.get)
+
+    def _run(self, task: Any, value_of: Callable[[str], Any]) -> Any:
+        layers = self._graph.layers
+        node = convert_legacy_task(None, task, _KeysOf(layers))
+        if not isinstance(node, GraphNode) or not trusted(_func(node)):
+            return None
+        values = {key: value_of(key[0]) for key in node.dependencies if isinstance(key, tuple)}
+        if len(values) < len(node.dependencies) or any(v is None for v in values.values()):
+            return None
+        with np.errstate(all="ignore"):
+            return node(values)
+
+    def _array(self, name: str) -> np.ndarray[Any, Any] | None:
+        grid, dtype = self._annotated.get(name), self._dtypes.get(name)
+        if grid is None or dtype is None or len(grid.lengths) > 8:
+            return None
+        return np.ones((PROBE_LENGTH,) * len(grid.lengths), dtype)
+
+
+class _KeysOf:
+    """The keys of all layers, told by the name in front: no layer is materialized for it."""
+
+    def __init__(self, layers: Mapping[str, Layer]) -> None:
+        self._layers = layers
+
+    def __contains__(self, key: object) -> bool:
+        return type(key) is tuple and bool(key) and key[0] in self._layers
+
+
+def _guess(lengths: tuple[tuple[int, ...], ...], reduced: frozenset[int]) -> Any:
+    """Reduced axes have one element a chunk in nearly every reduction."""
+    return tuple((1,) * len(axis) if i in reduced else axis for i, axis in enumerate(lengths))
+
+
+def _grid_of(
+    result: Any, lengths: tuple[tuple[int, ...], ...], reduced: frozenset[int]
+) -> Grid | None:
+    """Read the form of a stage's result off what it returned for the probe."""
+    if not lengths:
+        return Grid((), sizeof(result))
+    arrays = list(result.values()) if isinstance(result, dict) else [result]
+    itemsize = 0
+    overhead = sizeof(result)
+    for array in arrays:
+        if type(array) is not np.ndarray or array.dtype.hasobject or array.ndim < len(lengths):
+            return None
+        overhead -= sizeof(array)
+        if _repeated(array):
+            overhead += array.itemsize
+            continue
+        expected = [1 if i in reduced else PROBE_LENGTH for i in range(len(lengths))]
+        if list(array.shape[: len(lengths)]) != expected or 0 in array.strides:
+            return None
+        itemsize += array.itemsize * math.prod(array.shape[len(lengths) :])
+    return Grid(lengths, itemsize, overhead=overhead)
+
+
+def _repeated(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array is one element, repeated by strides of zero along all its axes."""
+    return 0 in array.strides and not any(
+        step for length, step in zip(array.shape, array.strides, strict=True) if length > 1
+    )

@@ -1,0 +1,218 @@
+"""The adapter: lets policies decide in a running `distributed.Scheduler`.
+
+Everything is replaced on the scheduler's instance, never on its class, so that `uninstall`
+restores the scheduler exactly by deleting what it had set. Each replaced function falls back to
+distributed's own where the brain (the plugin) does not decide or fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+from dask_marsched.host import contract, materialize
+
+#: What a decision on a ready task can be: a worker, or one of these two.
+WITHHOLD = "withhold"
+LEAVE_TO_DASK = "leave to dask"
+
+
+class Brain(Protocol):
+    """What the adapter asks. No method of it may raise."""
+
+    def graph_arrives(self, sizes: Any) -> None:
+        """Sizes known before the run (or None) of the graph whose tasks are about to come."""
+
+    def decide(self, ts: TaskState) -> WorkerState | str:
+        """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
+        ...
+
+    def enqueued(self, ts: TaskState) -> None:
+        """Take note of a task that went to the scheduler's queue."""
+
+    def dequeued(self, ts: TaskState) -> None:
+        """Take note of a task that left the scheduler's queue."""
+
+    def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
+        """Return which queued tasks go to which workers now; None leaves it to Dask."""
+
+    def may_steal(self, ts: TaskState) -> bool:
+        """Whether work stealing may consider a task."""
+        ...
+
+    def removed(self) -> None:
+        """Take note of the removal of the plugin."""
+
+
+class SchedulerAdapter:
+    """Puts a `Brain` into a scheduler, and takes it out again.
+
+    Parameters
+    ----------
+    scheduler
+        The running scheduler.
+    brain
+        Decides.
+    plugin_name
+        Name of the plugin whose removal ends the adapter's work.
+    """
+
+    def __init__(self, scheduler: Scheduler, brain: Brain, plugin_name: str) -> None:
+        self.scheduler: Any = scheduler
+        self.brain = brain
+        self.plugin_name = plugin_name
+        self.installed = False
+        self._assigned: dict[TaskState, WorkerState] = {}
+        self._undispatched = False
+        self._dispatching = False
+        self._stealing: Any = None
+
+    def install(self) -> None:
+        """Replace what decides on placement.
+
+        Raises
+        ------
+        RuntimeError
+            This version of distributed is not as expected; nothing has been changed.
+        """
+        found = contract.misfits(self.scheduler)
+        if found:
+            raise RuntimeError(contract.explain(found))
+        s = self.scheduler
+        table = dict(type(s)._TRANSITIONS_TABLE)
+        self._stock: dict[tuple[str, str], Callable[..., Any]] = dict(table)
+        for entry in contract.REPLACED_TRANSITIONS:
+            table[entry] = getattr(self, f"_{entry[0]}_{entry[1]}")
+        s._TRANSITIONS_TABLE = table
+        s.transitions = self._transitions
+        s.stimulus_queue_slots_maybe_opened = self._queue_slots_maybe_opened
+        s._create_taskstate_from_graph = self._create_taskstate_from_graph
+        s.remove_plugin = self._remove_plugin
+        self._stealing = s.extensions.get("stealing")
+        if self._stealing is not None:
+            self._stealing._get_thief = self._get_thief
+        materialize.patch()
+        self.installed = True
+        for ts in list(s.queued):
+            self.brain.enqueued(ts)
+
+    def uninstall(self) -> None:
+        """Restore the scheduler; tasks in its queue go on as in stock Dask. Idempotent."""
+        if not self.installed:
+            return
+        self.installed = False
+        materialize.unpatch()
+        s = self.scheduler
+        for name in (
+            "_TRANSITIONS_TABLE",
+            "transitions",
+            "stimulus_queue_slots_maybe_opened",
+            "_create_taskstate_from_graph",
+            "remove_plugin",
+        ):
+            vars(s).pop(name, None)
+        if self._stealing is not None:
+            vars(self._stealing).pop("_get_thief", None)
+        self.brain.removed()
+        if not s.queued:
+            return
+        stimulus_id = "marsched-uninstall"
+        if math.isinf(s.WORKER_SATURATION):
+            # Without queuing nothing would ever take them out of the queue.
+            s.transitions({ts.key: "waiting" for ts in s.queued}, stimulus_id)
+        else:
+            s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+    # -- replaced methods ------------------------------------------------------------------
+
+    def _create_taskstate_from_graph(self, *, dsk: Any, **kwargs: Any) -> Any:
+        self.brain.graph_arrives(getattr(dsk, "sizes", None))
+        return type(self.scheduler)._create_taskstate_from_graph(self.scheduler, dsk=dsk, **kwargs)
+
+    def _transitions(self, recommendations: Any, stimulus_id: str) -> None:
+        s = self.scheduler
+        type(s).transitions(s, recommendations, stimulus_id)
+        if self._undispatched and not self._dispatching:
+            # What was withheld during these transitions may have a free slot waiting for it,
+            # and not every caller asks for the queue afterwards.
+            s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+    def _queue_slots_maybe_opened(self, *, stimulus_id: str) -> None:
+        s = self.scheduler
+        self._undispatched = False
+        if not s.queued or self._dispatching:
+            return
+        placed = self.brain.dispatch()
+        if placed is None:
+            if not math.isinf(s.WORKER_SATURATION):
+                type(s).stimulus_queue_slots_maybe_opened(s, stimulus_id=stimulus_id)
+            return
+        if not placed:
+            return
+        self._dispatching = True
+        try:
+            self._assigned = dict(placed)
+            # Recommendations are processed last in, first out.
+            s.transitions({ts.key: "processing" for ts, _ in reversed(placed)}, stimulus_id)
+        finally:
+            self._assigned = {}
+            self._dispatching = False
+
+    def _remove_plugin(self, name: str | None = None) -> None:
+        s = self.scheduler
+        type(s).remove_plugin(s, name)
+        if name == self.plugin_name:
+            self.uninstall()
+
+    def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:
+        if not self.brain.may_steal(ts):
+            return None
+        return type(self._stealing)._get_thief(self._stealing, scheduler, ts, *args, **kwargs)
+
+    # -- replaced transitions --------------------------------------------------------------
+
+    def _waiting_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        ts = scheduler.tasks[key]
+        decision = self.brain.decide(ts)
+        if decision is WITHHOLD:
+            return {key: "queued"}, {}, {}
+        if isinstance(decision, WorkerState):
+            return scheduler._add_to_processing(ts, decision, stimulus_id=stimulus_id)
+        return self._stock["waiting", "processing"](scheduler, key, stimulus_id)
+
+    def _waiting_queued(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        # As distributed's own, but for its assertion that no worker has a free slot: what is
+        # withheld is dispatched at the end of the stimulus, in the order of the plan.
+        ts = scheduler.tasks[key]
+        if scheduler.validate:
+            scheduler._validate_ready(ts)
+        ts.state = "queued"
+        scheduler.queued.add(ts)
+        self._undispatched = True
+        self.brain.enqueued(ts)
+        return {}, {}, {}
+
+    def _queued_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        ts = scheduler.tasks[key]
+        ws = self._assigned.pop(ts, None)
+        if ws is not None:
+            scheduler.queued.discard(ts)
+            self.brain.dequeued(ts)
+            return scheduler._add_to_processing(ts, ws, stimulus_id=stimulus_id)
+        if math.isinf(scheduler.WORKER_SATURATION):
+            return {}, {}, {}
+        result = self._stock["queued", "processing"](scheduler, key, stimulus_id)
+        if ts not in scheduler.queued:
+            self.brain.dequeued(ts)
+        return result
+
+    def _queued_released(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        self.brain.dequeued(scheduler.tasks[key])
+        return self._stock["queued", "released"](scheduler, key, stimulus_id)
+
+    def _queued_erred(self, scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> Any:
+        self.brain.dequeued(scheduler.tasks[key])
+        return self._stock["queued", "erred"](scheduler, key, stimulus_id, **kwargs)

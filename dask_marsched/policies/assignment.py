@@ -1,0 +1,213 @@
+"""Assignment of initial operands to units and workers.
+
+An assignment policy groups the initial operands of a graph into units: operands whose results
+meet again soon, so that one worker should run them. What happens with the units over time is
+the business of `dask_marsched.policies.withholding`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.plan import Unit, WorkerSlot
+from dask_marsched.core.roles import roles
+from dask_marsched.policies.clustering import cluster_initial_operands
+from dask_marsched.policies.registry import register
+
+
+@runtime_checkable
+class AssignmentPolicy(Protocol):
+    """Protocol of an assignment policy."""
+
+    #: Name for `status` and the configuration.
+    name: ClassVar[str]
+
+    def assign(
+        self,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        pending: Collection[int] | None = None,
+    ) -> list[Unit]:
+        """Group the initial operands of a graph.
+
+        Parameters
+        ----------
+        graph
+            The operands still to be computed, in order of priority.
+        workers
+            The workers there are, in the order in which they joined; may be empty.
+        pending
+            The initial operands to assign; None for all. Given when workers came or went, or
+            when sizes were learned, while the graph runs.
+
+        Returns
+        -------
+        list of Unit
+            Disjoint units, the most urgent first. Initial operands in no unit run on their own.
+        """
+        ...
+
+
+def _restrict(operands: Iterable[int], pending: Collection[int] | None) -> tuple[int, ...]:
+    chosen = operands if pending is None else (i for i in operands if i in pending)
+    return tuple(sorted(chosen))
+
+
+class _Traversal:
+    """Mars' assignment: traverse the undirected graph, a share of it for each worker.
+
+    Starting at an initial operand, the initial operands visited go to the current worker; once
+    the operands visited exceed its share, the next worker goes on. Candidates: an operand's
+    neighbours in ascending number, that is by priority; a new start is the unvisited initial
+    operand with the lowest number. A worker's share is proportional to its threads and is
+    reduced by what it has run or is bound to run already.
+
+    Source: the Mars project's published description of its "initial worker assignment".
+    """
+
+    name: ClassVar[str]
+    _last_in_first_out: ClassVar[bool]
+
+    def assign(
+        self,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        pending: Collection[int] | None = None,
+    ) -> list[Unit]:
+        """Return one unit a worker that got operands (`AssignmentPolicy.assign`)."""
+        starts = [i for i in graph if not graph.inputs[i] and (pending is None or i in pending)]
+        if not workers:
+            return [Unit(tuple(starts))] if starts else []
+        # Mars' limit counts all operands visited. What a worker has run is known in initial
+        # operands, hence the factor.
+        per_initial = len(graph) / max(1, sum(not inputs for inputs in graph.inputs))
+        threads = sum(w.nthreads for w in workers)
+        total = per_initial * (len(starts) + sum(w.bound for w in workers))
+        shares = [total * w.nthreads / threads - per_initial * w.bound for w in workers]
+        wanted = set(starts)
+        seen = bytearray(len(graph))
+        units: list[Unit] = []
+        next_start = 0
+        for number in range(len(workers)):
+            limit = shares[number] if number < len(workers) - 1 else math.inf
+            own: list[int] = []
+            visited = 0
+            while visited < limit and next_start < len(starts):
+                start = starts[next_start]
+                if seen[start]:
+                    next_start += 1
+                    continue
+                visited += self._visit(graph, start, seen, limit - visited, wanted, own)
+            if own:
+                units.append(Unit(tuple(sorted(own)), number))
+        units.sort(key=lambda unit: unit.operands[0])
+        return units
+
+    def _visit(
+        self,
+        graph: OperandGraph,
+        start: int,
+        seen: bytearray,
+        limit: float,
+        wanted: Collection[int],
+        own: list[int],
+    ) -> int:
+        """Traverse from one start, collect initial operands in `own`, count the visited."""
+        frontier = [start]
+        visited = head = 0
+        while head < len(frontier) and visited < limit:
+            if self._last_in_first_out:
+                i = frontier.pop()
+            else:
+                i = frontier[head]
+                head += 1
+            if seen[i]:
+                continue
+            seen[i] = 1
+            visited += 1
+            if i in wanted:
+                own.append(i)
+            near = sorted({*graph.inputs[i], *graph.dependents[i]}, reverse=self._last_in_first_out)
+            frontier.extend(j for j in near if not seen[j])
+        return visited
+
+
+@register("assignment")
+class DepthFirst(_Traversal):
+    """Mars' assignment by depth-first search."""
+
+    name = "dfs"
+    _last_in_first_out = True
+
+
+@register("assignment")
+class BreadthFirst(_Traversal):
+    """Mars' assignment by breadth-first search."""
+
+    name = "bfs"
+    _last_in_first_out = False
+
+
+@register("assignment")
+class BoundedUnits:
+    """Units whose memory is bounded, dispatched in global order of priority (the default).
+
+    Initial operands start as clusters of their own. The other operands are visited by depth and
+    priority; where an operand joins results of several clusters, they merge if it saves enough
+    bytes (*stake*), if the merged cluster still leaves work for the other workers, and if
+    running it alone, depth first, never holds more than *kappa* average results. So results
+    that meet are produced on one worker, while no worker opens a front of its own through the
+    whole graph: memory stays that of the global order.
+
+    Parameters
+    ----------
+    stake
+        Least part of an average initial result that both sides must bring into a join for
+        their clusters to merge. Merging for crumbs only serialises.
+    kappa
+        Bound on what a unit holds at any time, in average initial results.
+    kappa_unknown
+        The same bound where most sizes are not known yet.
+
+    Notes
+    -----
+    Source: DESIGN 5.1 of this project.
+    """
+
+    name: ClassVar[str] = "units"
+    options: ClassVar[tuple[str, ...]] = ("stake", "kappa", "kappa_unknown")
+
+    def __init__(
+        self, stake: float = 0.15, kappa: float = 7.0, kappa_unknown: float = 4.0
+    ) -> None:
+        self.stake = stake
+        self.kappa = kappa
+        self.kappa_unknown = kappa_unknown
+
+    def assign(
+        self,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        pending: Collection[int] | None = None,
+    ) -> list[Unit]:
+        """Return bounded units, bound to no worker (`AssignmentPolicy.assign`)."""
+        role = roles(graph)
+        known = 2 * sum(graph.known) >= len(graph)
+        threads = sum(w.nthreads for w in workers) or 1
+        largest = max((w.nthreads for w in workers), default=1)
+        groups = cluster_initial_operands(
+            graph,
+            role,
+            stake=self.stake,
+            kappa=self.kappa if known else self.kappa_unknown,
+            limit=math.ceil(sum(role.initial) * largest / threads),
+        )
+        # A hub without inputs is withheld like an initial operand, on its own: there may be as
+        # many of them as there are blocks in a matrix.
+        groups.extend([i] for i in graph if role.hub[i] and not graph.inputs[i])
+        units = [Unit(operands) for group in groups if (operands := _restrict(group, pending))]
+        units.sort(key=lambda unit: unit.operands[0])
+        return units

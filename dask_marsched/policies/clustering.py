@@ -1,0 +1,182 @@
+"""Clustering of initial operands under a bound on memory."""
+
+from __future__ import annotations
+
+from dask_marsched.core.graph import NO_HOME, OperandGraph, average_nbytes, depths
+from dask_marsched.core.roles import Roles
+
+
+class Clusters:
+    """Disjoint sets of initial operands, each with what running it alone would hold.
+
+    A cluster is known by the number of one of its initial operands, its root in the union-find
+    forest. All sizes are in bytes.
+
+    Attributes
+    ----------
+    count
+        Number of initial operands.
+    live
+        Bytes of results still needed once all that was visited of the cluster has run.
+    peak
+        Most bytes held while running the cluster alone, member after member.
+    first
+        The lowest number, that is the best priority, of its initial operands.
+    home, home_bytes
+        Worker that holds most of what its initial operands read from memory; bytes of it.
+    """
+
+    __slots__ = ("_parent", "count", "first", "home", "home_bytes", "live", "peak")
+
+    def __init__(self, graph: OperandGraph, initial: list[int]) -> None:
+        self._parent = list(range(len(graph)))
+        self.count = dict.fromkeys(initial, 1)
+        self.first = {i: i for i in initial}
+        self.live = {i: float(graph.nbytes[i]) for i in initial}
+        self.peak = dict(self.live)
+        self.home = {i: graph.home[i] for i in initial}
+        self.home_bytes = {i: graph.home_bytes[i] for i in initial}
+
+    def find(self, i: int) -> int:
+        """Return the cluster of an initial operand (path halving)."""
+        parent = self._parent
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    def merged_peak(self, a: int, b: int, result: float) -> float:
+        """Return the peak of `a` and then `b` run on one worker, then a join of `result`."""
+        live = self.live
+        return max(self.peak[a], live[a] + self.peak[b], live[a] + live[b] + result)
+
+    def moved_by_merging(self, a: int, b: int) -> float:
+        """Return the bytes in memory elsewhere that one of two clusters would have to fetch."""
+        homes = self.home[a], self.home[b]
+        if homes[0] == homes[1] or NO_HOME in homes:
+            return 0.0
+        return min(self.home_bytes[a], self.home_bytes[b])
+
+    def merge(self, a: int, b: int) -> int:
+        """Merge two clusters and return the merged one."""
+        if self.first[b] < self.first[a]:
+            a, b = b, a
+        peak = max(self.peak[a], self.live[a] + self.peak.pop(b))
+        if self.home_bytes[b] > self.home_bytes[a]:
+            self.home[a], self.home_bytes[a] = self.home[b], self.home_bytes[b]
+        self._parent[b] = a
+        self.count[a] += self.count.pop(b)
+        self.live[a] += self.live.pop(b)
+        self.peak[a] = peak
+        return a
+
+    def produce(self, cluster: int, nbytes: float) -> None:
+        """Add a result to what a cluster holds."""
+        live = self.live[cluster] = self.live[cluster] + nbytes
+        if live > self.peak[cluster]:
+            self.peak[cluster] = live
+
+
+def cluster_initial_operands(
+    graph: OperandGraph, role: Roles, *, stake: float, kappa: float, limit: int
+) -> list[list[int]]:
+    """Group the initial operands of a graph.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    role
+        Its hubs and initial operands.
+    stake
+        Least part of an average initial result that each side of a merge brings into a join.
+    kappa
+        Bound on what a cluster holds, in average initial results.
+    limit
+        Most initial operands in a cluster.
+
+    Returns
+    -------
+    list of lists of int
+        The clusters' initial operands, in no particular order.
+    """
+    initial = role.initial_operands()
+    clusters = Clusters(graph, initial)
+    average = average_nbytes(graph, initial)
+    least, most = stake * average, kappa * average
+    # The cluster that holds an operand's result, as an initial operand of it; -1: none.
+    holder = [-1] * len(graph)
+    for i in initial:
+        holder[i] = i
+    unread = [len(dependents) for dependents in graph.dependents]
+    depth = depths(graph, [bool(a or b) for a, b in zip(role.initial, role.hub, strict=True)])
+    others = sorted(
+        (i for i in graph if not role.initial[i] and not (role.hub[i] and not graph.inputs[i])),
+        key=lambda i: (depth[i], i),
+    )
+    for t in others:
+        result = float(graph.nbytes[t])
+        brought = _bytes_by_cluster(graph, role, clusters, holder, t)
+        if len(brought) > 1:
+            brought = _merge_inputs(clusters, brought, result, least, most, limit)
+        if brought:
+            mine = max(brought, key=lambda c: (brought[c], -clusters.first[c]))
+            holder[t] = mine
+            clusters.produce(mine, result)
+        for j in graph.inputs[t]:
+            unread[j] -= 1
+            if not unread[j] and holder[j] >= 0:
+                clusters.live[clusters.find(holder[j])] -= graph.nbytes[j]
+    groups: dict[int, list[int]] = {}
+    for i in initial:
+        groups.setdefault(clusters.find(i), []).append(i)
+    return list(groups.values())
+
+
+def _bytes_by_cluster(
+    graph: OperandGraph, role: Roles, clusters: Clusters, holder: list[int], t: int
+) -> dict[int, float]:
+    """Sum what an operand reads, per cluster, leaving out what is read by too many."""
+    brought: dict[int, float] = {}
+    for j in graph.inputs[t]:
+        if holder[j] < 0 or role.hub[j]:
+            continue
+        cluster = clusters.find(holder[j])
+        brought[cluster] = brought.get(cluster, 0.0) + graph.nbytes[j]
+    return brought
+
+
+def _merge_inputs(
+    clusters: Clusters,
+    brought: dict[int, float],
+    result: float,
+    least: float,
+    most: float,
+    limit: int,
+) -> dict[int, float]:
+    """Merge the clusters that meet in one operand, in order of priority, where it pays.
+
+    A cluster that cannot take the next one in is closed, and the next one goes on: of eight
+    results that meet where only four fit together, two units of four come out.
+    """
+    merged: dict[int, float] = {}
+    current = -1
+    for cluster in sorted(brought, key=clusters.first.__getitem__):
+        stake = brought[cluster]
+        if current >= 0:
+            both = min(merged[current], stake)
+            if (
+                both >= least
+                and both > clusters.moved_by_merging(current, cluster)
+                and clusters.count[current] + clusters.count[cluster] <= limit
+                and clusters.merged_peak(current, cluster, result) <= most
+            ):
+                total = merged.pop(current) + stake
+                current = clusters.merge(current, cluster)
+                merged[current] = total
+                continue
+        merged[cluster] = stake
+        # Crumbs never become the seed of a unit while something larger could be it.
+        if current < 0 or stake >= least:
+            current = cluster
+    return merged

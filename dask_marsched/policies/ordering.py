@@ -1,0 +1,51 @@
+"""Order in which ready operands run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+from dask_marsched.core.graph import OperandGraph, depths
+from dask_marsched.policies.registry import register
+
+
+@runtime_checkable
+class OrderingPolicy(Protocol):
+    """Protocol of an ordering policy."""
+
+    #: Name for `status` and the configuration.
+    name: ClassVar[str]
+
+    def order(self, graph: OperandGraph) -> Sequence[int] | None:
+        """Return the operands' numbers, first to run first; None keeps Dask's order.
+
+        User priorities and the order of graphs always come before this order.
+        """
+        ...
+
+
+@register("ordering")
+class DaskOrder:
+    """The order of ``dask.order``, with which Dask's scheduler comes (the default)."""
+
+    name: ClassVar[str] = "dask"
+
+    def order(self, graph: OperandGraph) -> None:
+        """Keep the order (`OrderingPolicy.order`)."""
+        return
+
+
+@register("ordering")
+class MarsOrder:
+    """Mars' order: the deeper first, then what deeper operands need, then the smaller result.
+
+    Source: the Mars project's published scheduling policy ("operand selection").
+    """
+
+    name: ClassVar[str] = "mars"
+
+    def order(self, graph: OperandGraph) -> Sequence[int]:
+        """Return the operands by depth, depth of their dependents, and size."""
+        depth = depths(graph)
+        needed_by = [max((depth[d] for d in ds), default=-1) for ds in graph.dependents]
+        return sorted(graph, key=lambda i: (-depth[i], -needed_by[i], graph.nbytes[i], i))

@@ -1,0 +1,87 @@
+"""Policies by kind and name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+KINDS = ("assignment", "ordering", "placement", "withholding")
+
+_registry: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
+
+PolicyT = TypeVar("PolicyT", bound=type)
+
+
+def register(kind: str) -> Callable[[PolicyT], PolicyT]:
+    """Class decorator: make a policy known under its ``name``.
+
+    Parameters
+    ----------
+    kind
+        One of ``assignment``, ``ordering``, ``placement``, ``withholding``.
+
+    Raises
+    ------
+    ValueError
+        `kind` is none of these.
+    TypeError
+        The class has no ``name`` of its own.
+    """
+    table = _table(kind)
+
+    def decorate(cls: PolicyT) -> PolicyT:
+        name = getattr(cls, "name", None)
+        if not isinstance(name, str) or not name:
+            raise TypeError(
+                f"policy class {cls.__name__} needs a class attribute `name`, a non-empty str"
+            )
+        table[name] = cls
+        return cls
+
+    return decorate
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Return the names of the registered policies of a kind, sorted."""
+    return tuple(sorted(_table(kind)))
+
+
+def create(kind: str, name: str, **options: Any) -> Any:
+    """Return a new policy object.
+
+    Parameters
+    ----------
+    kind
+        Kind of policy, one of `KINDS`.
+    name
+        Name under which its class was registered.
+    options
+        Passed to the class; those that its ``options`` attribute does not list are left out,
+        so that one set of settings serves every policy.
+
+    Raises
+    ------
+    ValueError
+        No policy of that kind has this name; the message lists those that there are.
+    """
+    table = _table(kind)
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"marsched.{kind}.policy: unknown policy {name!r}; "
+            f"accepted are {', '.join(repr(n) for n in sorted(table))}.{hint}"
+        )
+    cls = table[name]
+    accepted = getattr(cls, "options", ())
+    return cls(**{key: value for key, value in options.items() if key in accepted})
+
+
+def _table(kind: str) -> dict[str, type]:
+    try:
+        return _registry[kind]
+    except KeyError:
+        raise ValueError(
+            f"unknown kind of policy {kind!r}; accepted are {', '.join(map(repr, KINDS))}"
+        ) from None

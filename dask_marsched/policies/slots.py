@@ -1,0 +1,68 @@
+"""How many withheld operands a worker may have at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRule:
+    """Whether a worker has a slot for one more withheld operand.
+
+    A thread that is free always takes one. Where operands are shorter than `short_task`, one in
+    ten threads has another in wait, as in stock Dask. Where they are so short that the way to
+    the scheduler and back takes longer than they do, a worker may have more in wait: work for
+    `horizon` a thread, as long as their results stay below `horizon_bytes` a thread.
+
+    Parameters
+    ----------
+    short_task
+        Seconds.
+    horizon
+        Seconds of work a thread that a worker may have in wait.
+    horizon_bytes
+        Bytes of results a thread that those may produce.
+    saturation
+        Operands sent a thread where they are short (stock Dask's ``worker-saturation``).
+    """
+
+    short_task: float = 0.030
+    horizon: float = 0.010
+    horizon_bytes: int = 2**20
+    saturation: float = 1.1
+
+    def admits(
+        self,
+        nthreads: int,
+        in_progress: int,
+        duration: float | None,
+        backlog: float,
+        nbytes: float,
+    ) -> bool:
+        """Return whether a worker may have one more.
+
+        Parameters
+        ----------
+        nthreads
+            The worker's threads.
+        in_progress
+            Operands that it has been sent and has not finished.
+        duration
+            Expected duration of the next one in seconds, None if unknown.
+        backlog
+            Seconds of work that it has been sent.
+        nbytes
+            Expected size of the next one's result.
+        """
+        if in_progress < nthreads:
+            return True
+        if duration is None or duration >= self.short_task:
+            return False
+        if in_progress < math.ceil(self.saturation * nthreads):
+            return True
+        waiting = in_progress - nthreads + 1
+        return (
+            backlog + duration <= self.horizon * nthreads
+            and waiting * nbytes <= self.horizon_bytes * nthreads
+        )

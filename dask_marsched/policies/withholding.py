@@ -1,0 +1,312 @@
+"""Withholding: initial operands are kept on the scheduler until a worker has a slot.
+
+So downstream work always goes first, and no worker loads faster than it consumes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from sortedcontainers import SortedKeyList
+
+from dask_marsched.policies.registry import register
+
+#: Priority of an operand: user priority, generation of the graph, order. Lower runs first.
+Priority = tuple[float, ...]
+Worker = Hashable
+Operand = Hashable
+#: Bytes of an operand's inputs on a worker, and of all its inputs.
+Locality = Callable[[Any, Any], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An operand that a worker should run next.
+
+    Attributes
+    ----------
+    operand
+        The operand.
+    how
+        ``own`` (of a unit that the worker has opened), ``opened`` (first of a new unit) or
+        ``taken`` (from another worker's unit).
+    """
+
+    operand: Any
+    how: str
+    source: Any = field(repr=False, default=None)
+
+
+@runtime_checkable
+class WithholdingPolicy(Protocol):
+    """Protocol of a withholding policy: where withheld operands wait, and for whom."""
+
+    #: Name for `status` and the configuration.
+    name: ClassVar[str]
+
+    def plan(self, operands: Iterable[Any], first: Priority, worker: Any | None) -> None:
+        """Make a unit of operands. `first` is its priority, `worker` whom it is planned for."""
+        ...
+
+    def planned(self, operand: Any) -> bool:
+        """Whether an operand belongs to a unit."""
+        ...
+
+    def opened(self, operand: Any) -> bool:
+        """Whether a worker has begun with an operand's unit."""
+        ...
+
+    def forget(self, operand: Any) -> None:
+        """Drop an operand that will never run again."""
+        ...
+
+    def enqueue(self, operand: Any, priority: Priority, home: Any | None) -> None:
+        """Withhold a ready operand. `home` is the worker with most of its input bytes."""
+        ...
+
+    def withdraw(self, operand: Any) -> bool:
+        """Take an operand out, whatever the reason; False if it was not withheld."""
+        ...
+
+    def offer(self, worker: Any, locality: Locality) -> Offer | None:
+        """Return what a worker with a free slot should run next. Changes nothing."""
+        ...
+
+    def accept(self, offer: Offer, worker: Any) -> None:
+        """Carry out an offer: the operand goes to the worker."""
+        ...
+
+    def release(self, worker: Any) -> None:
+        """Spread what a worker had opened: it left, paused or retires."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of operands withheld."""
+        ...
+
+
+class _Unit:
+    """Operands that belong on one worker.
+
+    Invariants: `ready` holds those of them that are withheld now; a unit without an owner is in
+    `UnitQueues._unopened`, one with an owner in `UnitQueues._running`, exactly if `ready` is not
+    empty. `number` breaks ties between units of the same priority.
+    """
+
+    __slots__ = ("first", "home", "number", "owner", "ready")
+
+    def __init__(self, first: Priority, number: int, owner: Any | None = None) -> None:
+        self.first = first
+        self.number = number
+        self.owner = owner
+        self.home: Any | None = None
+        self.ready: dict[Any, Priority] = {}
+
+    def head(self) -> tuple[Priority, Any]:
+        operand = min(self.ready, key=self.ready.__getitem__)
+        return self.ready[operand], operand
+
+    def less_urgent_half(self) -> list[Any]:
+        ranked = sorted(self.ready, key=self.ready.__getitem__)
+        return ranked[len(ranked) // 2 :]
+
+
+@register("withholding")
+class UnitQueues:
+    """Units are opened in global order of priority by whichever worker has a slot (default).
+
+    A worker with a free slot runs the next ready operand of the units that it has opened; else
+    it opens a unit: one whose inputs it holds, or else, of the first `window` unopened ones,
+    the one of whose inputs it holds most; else it takes over the less urgent half of the
+    largest unit of another worker. A more urgent user priority, or an older graph, always goes
+    first.
+
+    Parameters
+    ----------
+    window
+        How many unopened units are looked at for input bytes on the worker.
+
+    Notes
+    -----
+    Source: DESIGN 5.1 of this project.
+    """
+
+    name: ClassVar[str] = "units"
+    options: ClassVar[tuple[str, ...]] = ("window",)
+
+    def __init__(self, window: int = 64) -> None:
+        self.window = window
+        self._unit_of: dict[Any, _Unit] = {}
+        self._withheld: dict[Any, _Unit] = {}
+        self._sequence = itertools.count()
+        self._unopened = _units_by_priority()
+        self._at_home: dict[Any, SortedKeyList] = {}
+        # Ready operands of a worker's opened units, as a heap; entries whose operand is not
+        # withheld any more, or whose unit has another owner now, are stale and skipped.
+        self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
+        self._running: dict[_Unit, None] = {}
+
+    def plan(self, operands: Iterable[Any], first: Priority, worker: Any | None = None) -> None:
+        """Make a unit (`WithholdingPolicy.plan`). Operands withheld already move into it."""
+        unit = _Unit(first, next(self._sequence), worker)
+        for operand in operands:
+            before = self._unit_of.get(operand)
+            priority = self._drop(operand)
+            self._unit_of[operand] = unit
+            if priority is not None:
+                self._add(unit, operand, priority, before.home if before else None)
+
+    def planned(self, operand: Any) -> bool:
+        """Whether an operand belongs to a unit."""
+        return operand in self._unit_of
+
+    def opened(self, operand: Any) -> bool:
+        """Whether an operand's unit has been opened by a worker."""
+        unit = self._unit_of.get(operand)
+        return unit is not None and unit.owner is not None
+
+    def forget(self, operand: Any) -> None:
+        """Drop an operand that will never run again."""
+        self.withdraw(operand)
+        self._unit_of.pop(operand, None)
+
+    def enqueue(self, operand: Any, priority: Priority, home: Any | None = None) -> None:
+        """Withhold a ready operand (`WithholdingPolicy.enqueue`).
+
+        An operand of no unit becomes a unit of its own. One that is withheld again, because its
+        result was lost, goes back to its unit, whose head it is by its priority.
+        """
+        unit = self._unit_of.get(operand)
+        if unit is None:
+            unit = self._unit_of[operand] = _Unit(priority, next(self._sequence))
+        self._add(unit, operand, priority, home)
+
+    def withdraw(self, operand: Any) -> bool:
+        """Take an operand out; False if it was not withheld."""
+        return self._drop(operand) is not None
+
+    def offer(self, worker: Any, locality: Locality) -> Offer | None:
+        """Return what a worker with a free slot should run next. Changes nothing."""
+        own = self._own_head(worker)
+        first = self._unopened[0] if self._unopened else None
+        if own is not None and (first is None or own[0][:2] <= first.first[:2]):
+            return Offer(own[1], "own")
+        if first is not None:
+            unit = self._choose_unopened(worker, first, locality)
+            return Offer(unit.head()[1], "opened", unit)
+        victim = self._fullest()
+        if victim is None:
+            return None
+        return Offer(victim.less_urgent_half()[0], "taken", victim)
+
+    def accept(self, offer: Offer, worker: Any) -> None:
+        """Carry out an offer: the operand goes to the worker."""
+        operand, unit = offer.operand, offer.source
+        if offer.how == "opened":
+            self._leave_unopened(unit)
+            unit.owner = worker
+            self._running[unit] = None
+            self._push_ready(unit)
+        elif offer.how == "taken":
+            moved = unit.less_urgent_half()
+            self.plan(moved, unit.ready[moved[0]], worker)
+        self._drop(operand)
+
+    def release(self, worker: Any) -> None:
+        """Spread what a worker had opened: it left, paused or retires."""
+        self._opened.pop(worker, None)
+        for unit in dict.fromkeys(u for u in self._unit_of.values() if u.owner == worker):
+            unit.owner = None
+            self._running.pop(unit, None)
+            if unit.ready:
+                self._enter_unopened(unit)
+
+    def __len__(self) -> int:
+        return len(self._withheld)
+
+    # -- units without an owner ------------------------------------------------------------
+
+    def _enter_unopened(self, unit: _Unit) -> None:
+        self._unopened.add(unit)
+        if unit.home is not None:
+            self._at_home.setdefault(unit.home, _units_by_priority()).add(unit)
+
+    def _leave_unopened(self, unit: _Unit) -> None:
+        self._unopened.remove(unit)
+        if unit.home is not None:
+            there = self._at_home[unit.home]
+            there.remove(unit)
+            if not there:
+                del self._at_home[unit.home]
+
+    def _choose_unopened(self, worker: Any, first: _Unit, locality: Locality) -> _Unit:
+        """Return the unopened unit for a worker: more input bytes there, then priority."""
+        at_home = self._at_home.get(worker)
+        if at_home and at_home[0].first[:2] <= first.first[:2]:
+            return at_home[0]  # type: ignore[no-any-return]
+        if not self._at_home:
+            return first
+        best, most = first, -1.0
+        for unit in self._unopened.islice(0, self.window):
+            if unit.first[:2] > first.first[:2]:
+                break
+            here, everywhere = locality(unit.head()[1], worker)
+            if here > most:
+                best, most = unit, here
+            if here and here == everywhere:
+                break
+        return best
+
+    # -- withheld operands -----------------------------------------------------------------
+
+    def _add(self, unit: _Unit, operand: Any, priority: Priority, home: Any | None) -> None:
+        self._withheld[operand] = unit
+        was_empty = not unit.ready
+        unit.ready[operand] = priority
+        if unit.owner is not None:
+            heap = self._opened.setdefault(unit.owner, [])
+            heapq.heappush(heap, (priority, next(self._sequence), operand))
+            self._running[unit] = None
+        elif was_empty:
+            unit.home = home
+            self._enter_unopened(unit)
+
+    def _drop(self, operand: Any) -> Priority | None:
+        unit = self._withheld.pop(operand, None)
+        if unit is None:
+            return None
+        if len(unit.ready) == 1:
+            if unit.owner is None:
+                self._leave_unopened(unit)
+            else:
+                del self._running[unit]
+        return unit.ready.pop(operand)
+
+    def _push_ready(self, unit: _Unit) -> None:
+        heap = self._opened.setdefault(unit.owner, [])
+        for operand, priority in unit.ready.items():
+            heapq.heappush(heap, (priority, next(self._sequence), operand))
+
+    def _own_head(self, worker: Any) -> tuple[Priority, Any] | None:
+        heap = self._opened.get(worker)
+        while heap:
+            priority, _, operand = heap[0]
+            unit = self._withheld.get(operand)
+            if unit is not None and unit.owner == worker:
+                return priority, operand
+            heapq.heappop(heap)
+        return None
+
+    # -- taking over -----------------------------------------------------------------------
+
+    def _fullest(self) -> _Unit | None:
+        """Return the opened unit with most ready operands, the more urgent one on a tie."""
+        return min(self._running, key=lambda u: (-len(u.ready), u.first, u.number), default=None)
+
+
+def _units_by_priority() -> SortedKeyList:
+    return SortedKeyList(key=lambda unit: (unit.first, unit.number))

@@ -1,0 +1,221 @@
+"""`MarsSchedulerPlugin`: Dask's hooks, handed to the placement engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import platform
+from typing import Any
+
+import dask
+import distributed
+from dask.typing import Key
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.scheduler import Scheduler
+
+from dask_marsched.config import Settings
+from dask_marsched.counters import Counters
+from dask_marsched.engine import PlacementEngine, Policies
+from dask_marsched.host.scheduler import SchedulerAdapter
+from dask_marsched.policies import registry
+from dask_marsched.policies.assignment import AssignmentPolicy
+from dask_marsched.policies.ordering import OrderingPolicy
+from dask_marsched.policies.placement import PlacementPolicy
+from dask_marsched.policies.withholding import WithholdingPolicy
+
+logger = logging.getLogger("dask_marsched")
+
+_PROTOCOLS: dict[str, type] = {
+    "assignment": AssignmentPolicy,
+    "ordering": OrderingPolicy,
+    "placement": PlacementPolicy,
+    "withholding": WithholdingPolicy,
+}
+
+
+class MarsSchedulerPlugin(SchedulerPlugin):
+    """Gives a Dask scheduler Mars' placement.
+
+    Parameters
+    ----------
+    assignment, ordering, placement, withholding
+        The policy of each kind: the name of a registered one, an object of one's own that
+        follows the protocol in `dask_marsched.policies`, or None for what the configuration
+        says.
+    settings
+        Thresholds and names; by default from the configuration (``marsched.*``) of the process
+        that makes the plugin.
+
+    Raises
+    ------
+    ValueError
+        A policy's name or a setting is not accepted; the message lists what is.
+    TypeError
+        A policy object lacks a method of its protocol.
+
+    Examples
+    --------
+    >>> client.register_plugin(MarsSchedulerPlugin())  # doctest: +SKIP
+    >>> client.register_plugin(MarsSchedulerPlugin(assignment="dfs"))  # doctest: +SKIP
+    """
+
+    name = "marsched"
+    idempotent = False
+
+    def __init__(
+        self,
+        assignment: str | AssignmentPolicy | None = None,
+        ordering: str | OrderingPolicy | None = None,
+        placement: str | PlacementPolicy | None = None,
+        withholding: str | WithholdingPolicy | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.settings = settings if settings is not None else Settings.from_config()
+        given = {
+            "assignment": assignment,
+            "ordering": ordering,
+            "placement": placement,
+            "withholding": withholding,
+        }
+        options = dataclasses.asdict(self.settings)
+        chosen = {
+            kind: _policy(kind, policy if policy is not None else self._named(kind), options)
+            for kind, policy in given.items()
+        }
+        self.policies = Policies(**chosen)
+        self._engine: PlacementEngine | None = None
+        self._adapter: SchedulerAdapter | None = None
+        self._reason: str | None = "not started on a scheduler"
+
+    def _named(self, kind: str) -> str:
+        return str(getattr(self.settings, kind))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self.settings, "policies": self.policies}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.settings = state["settings"]
+        self.policies = state["policies"]
+        self._engine = self._adapter = None
+        self._reason = "not started on a scheduler"
+
+    # -- life cycle ------------------------------------------------------------------------
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Put the policies in force; tasks that wait already are planned too.
+
+        A scheduler that is not as expected keeps stock scheduling; the reason is logged once
+        and stands in `report`.
+        """
+        before = scheduler.plugins.get(self.name)
+        if isinstance(before, MarsSchedulerPlugin) and before is not self:
+            before.stop()
+        if not self.settings.enabled:
+            self._reason = "switched off by marsched.enabled"
+            return
+        self._engine = PlacementEngine(scheduler, self.policies, self.settings)
+        self._adapter = SchedulerAdapter(scheduler, self._engine, self.name)
+        try:
+            self._adapter.install()
+        except RuntimeError as misfit:
+            self._reason = str(misfit)
+            self._engine = self._adapter = None
+            logger.warning("%s", misfit)
+            return
+        self._reason = None
+        self._engine.workers_changed()
+        waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
+        if waiting:
+            self._engine.plan(waiting)
+
+    def stop(self) -> None:
+        """Restore the scheduler. Idempotent."""
+        if self._adapter is not None:
+            self._adapter.uninstall()
+            self._reason = "removed from the scheduler"
+
+    async def close(self) -> None:
+        """Restore the scheduler: it closes."""
+        self.stop()
+
+    def restart(self, scheduler: Scheduler) -> None:
+        """Drop all plans: the cluster restarts."""
+        if self._engine is not None:
+            self._engine.clear()
+
+    # -- hooks -----------------------------------------------------------------------------
+
+    def update_graph(self, scheduler: Scheduler, *, keys: set[Key], **kwargs: Any) -> None:
+        """Plan a graph that arrived."""
+        if self._engine is not None:
+            tasks = scheduler.tasks
+            self._engine.plan([tasks[key] for key in keys if key in tasks])
+
+    def transition(
+        self, key: Key, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any
+    ) -> None:
+        """Learn from results, and drop what Dask has forgotten."""
+        if self._engine is None:
+            return
+        if finish == "memory":
+            if start == "processing":
+                self._engine.finished(self._engine.scheduler.tasks[key])
+        elif finish == "forgotten":
+            self._engine.forgotten(self._engine.scheduler.tasks[key])
+
+    # -- what it did -----------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Return what the plugin did since it was started, as plain values for JSON.
+
+        Returns
+        -------
+        dict
+            ``active`` and, if it is not, the ``reason``; ``policies`` by kind; counts:
+            ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
+            ``withheld`` (how withheld operands came to their worker), ``left_to_dask`` by
+            reason; ``exact_sizes``, the share of the planned operands whose size was known
+            exactly before they ran; ``exceptions`` caught by hook, the ``last_exception``;
+            ``versions``.
+        """
+        counters = self._engine.counters if self._engine is not None else Counters()
+        planned = counters.operands_planned
+        return {
+            "active": self._reason is None,
+            "reason": self._reason,
+            "policies": self.policies.names(),
+            "graphs_planned": counters.graphs_planned,
+            "operands_planned": planned,
+            "operands_placed": counters.operands_placed,
+            "replanned": counters.replanned,
+            "withheld": dict(counters.withheld),
+            "left_to_dask": dict(counters.left_to_dask),
+            "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
+            "exceptions": dict(counters.exceptions),
+            "last_exception": counters.last_exception,
+            "versions": {
+                "dask_marsched": _version(),
+                "distributed": distributed.__version__,
+                "dask": dask.__version__,
+                "python": platform.python_version(),
+            },
+        }
+
+
+def _policy(kind: str, given: Any, options: dict[str, Any]) -> Any:
+    if isinstance(given, str):
+        return registry.create(kind, given, **options)
+    protocol = _PROTOCOLS[kind]
+    if isinstance(given, protocol):
+        return given
+    raise TypeError(
+        f"{kind} must be the name of a registered policy "
+        f"({', '.join(map(repr, registry.names(kind)))}) or an object with the methods of "
+        f"{protocol.__module__}.{protocol.__qualname__}, not {given!r}"
+    )
+
+
+def _version() -> str:
+    from dask_marsched import __version__
+
+    return __version__
