@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from hypothesis import given
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.roles import roles
+from tests.graphs import graph, operand_graphs, pairwise
+
+
+def named(g: OperandGraph, flags: bytes) -> set[object]:
+    return {g.keys[i] for i in g if flags[i]}
+
+
+def test_sources_are_initial() -> None:
+    g = pairwise(2)
+    assert named(g, roles(g).initial) == {"a0", "b0", "a1", "b1"}
+
+
+def test_what_nearly_everything_reads_is_a_hub_and_its_readers_are_initial() -> None:
+    g = graph({"h": [], **{f"x{i}": ["h"] for i in range(20)}})
+    role = roles(g)
+    assert named(g, role.hub) == {"h"}
+    assert named(g, role.initial) == {f"x{i}" for i in range(20)}
+
+
+def test_a_computed_value_can_be_a_hub() -> None:
+    g = graph({"a": [], "mean": ["a"], **{f"x{i}": ["mean"] for i in range(20)}})
+    role = roles(g)
+    assert named(g, role.hub) == {"mean"}
+    assert named(g, role.initial) == {"a", *(f"x{i}" for i in range(20))}
+
+
+def test_blocks_of_an_outer_product_are_hubs() -> None:
+    n = 8
+    g = graph(
+        {f"a{i}": [] for i in range(n)}
+        | {f"b{i}": [] for i in range(n)}
+        | {f"p{i}.{j}": [f"a{i}", f"b{j}"] for i in range(n) for j in range(n)}
+    )
+    role = roles(g)
+    assert named(g, role.hub) == {*(f"a{i}" for i in range(n)), *(f"b{i}" for i in range(n))}
+    assert len(role.initial_operands()) == n * n
+
+
+@given(operand_graphs())
+def test_an_operand_is_initial_exactly_if_it_reads_hubs_alone(g: OperandGraph) -> None:
+    role = roles(g)
+    for i in g:
+        assert role.initial[i] == (not role.hub[i] and all(role.hub[j] for j in g.inputs[i]))

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dask_marsched.policies.withholding import Offer, UnitQueues
+
+
+def nowhere(operand: Any, worker: Any) -> tuple[float, float]:
+    return 0.0, 0.0
+
+
+def take(queues: UnitQueues, worker: str, locality: Any = nowhere) -> Offer | None:
+    offer = queues.offer(worker, locality)
+    if offer is not None:
+        queues.accept(offer, worker)
+    return offer
+
+
+def fill(queues: UnitQueues, units: list[str], worker: str | None = None) -> None:
+    """Plan and withhold units of single-letter operands, in the order given."""
+    order = {operand: (0.0, 0.0, float(i)) for i, operand in enumerate("".join(units))}
+    for unit in units:
+        queues.plan(unit, order[unit[0]], worker)
+    for operand, priority in order.items():
+        queues.enqueue(operand, priority)
+
+
+def taken(queues: UnitQueues, *turns: str) -> str:
+    offers = [take(queues, worker) for worker in turns]
+    return "".join(offer.operand if offer else "-" for offer in offers)
+
+
+def test_a_worker_finishes_its_unit_before_it_opens_another() -> None:
+    queues = UnitQueues()
+    fill(queues, ["ab", "cd", "ef"])
+    assert taken(queues, "w1", "w2", "w1", "w2", "w1", "w1") == "acbdef"
+    assert len(queues) == 0
+
+
+def test_a_worker_that_runs_dry_takes_the_less_urgent_half_of_the_fullest() -> None:
+    queues = UnitQueues()
+    fill(queues, ["abcde"])
+    assert taken(queues, "w1") == "a"
+    assert [take(queues, "w2").how for _ in range(2)] == ["taken", "own"]  # type: ignore[union-attr]
+    assert taken(queues, "w1", "w1", "w1") == "bc-"
+
+
+def test_planned_for_a_worker() -> None:
+    queues = UnitQueues()
+    queues.plan("ab", (0, 0, 0), "w1")
+    queues.plan("cd", (0, 0, 2), "w2")
+    for i, operand in enumerate("abcd"):
+        queues.enqueue(operand, (0, 0, i))
+    assert taken(queues, "w2", "w2", "w1", "w2") == "cdab"
+
+
+def test_user_priority_and_older_graphs_go_first() -> None:
+    queues = UnitQueues()
+    queues.plan("ab", (0, 1, 0))
+    queues.plan("c", (-1, 2, 0))
+    queues.plan("d", (0, 0, 0))
+    queues.enqueue("a", (0, 1, 0))
+    queues.enqueue("b", (0, 1, 1))
+    assert taken(queues, "w") == "a"
+    queues.enqueue("d", (0, 0, 0))
+    queues.enqueue("c", (-1, 2, 0))
+    assert taken(queues, "w", "w", "w") == "cdb"
+
+
+def test_units_go_where_their_inputs_are() -> None:
+    queues = UnitQueues()
+    for i, (operand, home) in enumerate(zip("abcd", ["w1", "w1", "w2", "w2"], strict=True)):
+        queues.enqueue(operand, (0, 0, i), home)
+    assert taken(queues, "w2", "w1", "w2", "w1") == "cadb"
+
+
+def test_a_worker_that_holds_none_of_the_inputs_takes_most_bytes_in_the_window() -> None:
+    queues = UnitQueues(window=3)
+    for i, operand in enumerate("abcd"):
+        queues.enqueue(operand, (0, 0, i), "w1")
+    held = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 9.0}
+
+    def locality(operand: str, worker: str) -> tuple[float, float]:
+        return held[operand], 10.0
+
+    offer = take(queues, "w2", locality)
+    assert offer is not None
+    assert offer.operand == "c"
+
+
+def test_what_a_lost_worker_had_opened_is_spread_again_and_goes_first() -> None:
+    queues = UnitQueues()
+    fill(queues, ["abc", "de", "f"])
+    assert taken(queues, "w1", "w2") == "ad"
+    queues.release("w1")
+    queues.enqueue("a", (0.0, 0.0, 0.0))  # it was running there
+    assert taken(queues, "w3", "w2", "w3", "w3") == "aebc"
+
+
+def test_an_operand_of_no_unit_is_one_of_its_own() -> None:
+    queues = UnitQueues()
+    queues.enqueue("x", (0, 0, 5))
+    queues.enqueue("y", (0, 0, 4))
+    assert taken(queues, "w", "w", "w") == "yx-"
+
+
+def test_withdrawn_and_forgotten_operands_are_not_offered() -> None:
+    queues = UnitQueues()
+    fill(queues, ["ab", "c"])
+    assert taken(queues, "w") == "a"
+    assert queues.withdraw("b")
+    assert not queues.withdraw("b")
+    queues.forget("c")
+    assert not queues.planned("c")
+    assert taken(queues, "w") == "-"
+
+
+def test_an_offer_that_is_not_accepted_changes_nothing() -> None:
+    queues = UnitQueues()
+    fill(queues, ["ab", "c"])
+    first = [queues.offer("w1", nowhere), queues.offer("w1", nowhere), queues.offer("w2", nowhere)]
+    assert [offer and offer.operand for offer in first] == ["a", "a", "a"]
+    assert len(queues) == 3
+
+
+def test_planning_again_moves_operands_that_are_withheld() -> None:
+    queues = UnitQueues()
+    fill(queues, ["a", "b", "c"])
+    queues.plan("bc", (0, 0, 1), None)
+    # w1 has opened "a", w2 opens the new unit: w1 runs dry and takes over half of it.
+    assert taken(queues, "w1", "w2", "w2", "w1") == "abc-"
+
+
+OPERANDS = st.integers(0, 11)
+WORKERS = st.sampled_from(["w0", "w1", "w2"])
+
+
+class Withholding(RuleBasedStateMachine):
+    """Whatever happens, exactly what is withheld is offered, and all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queues = UnitQueues(window=2)
+        self.withheld: set[int] = set()
+
+    @rule(members=st.sets(OPERANDS, min_size=1), worker=st.none() | WORKERS)
+    def plan(self, members: set[int], worker: str | None) -> None:
+        self.queues.plan(sorted(members), (0, 0, min(members)), worker)
+        assert all(self.queues.planned(operand) for operand in members)
+
+    @rule(operand=OPERANDS, user=st.integers(0, 1), home=st.none() | WORKERS)
+    def enqueue(self, operand: int, user: int, home: str | None) -> None:
+        if operand not in self.withheld:
+            self.queues.enqueue(operand, (user, 0, operand), home)
+            self.withheld.add(operand)
+
+    @rule(operand=OPERANDS)
+    def withdraw(self, operand: int) -> None:
+        assert self.queues.withdraw(operand) == (operand in self.withheld)
+        self.withheld.discard(operand)
+
+    @rule(operand=OPERANDS)
+    def forget(self, operand: int) -> None:
+        self.queues.forget(operand)
+        self.withheld.discard(operand)
+        assert not self.queues.planned(operand)
+
+    @rule(worker=WORKERS)
+    def release(self, worker: str) -> None:
+        self.queues.release(worker)
+
+    @rule(worker=WORKERS)
+    def take(self, worker: str) -> None:
+        offer = take(self.queues, worker)
+        assert (offer is None) == (not self.withheld), "a worker with a slot must not go empty"
+        if offer is not None:
+            assert offer.operand in self.withheld
+            assert self.queues.opened(offer.operand)
+            self.withheld.remove(offer.operand)
+
+    @precondition(lambda self: self.withheld)
+    @rule(worker=WORKERS)
+    def drain(self, worker: str) -> None:
+        while self.withheld:
+            self.take(worker)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert len(self.queues) == len(self.withheld)
+
+
+TestWithholding = Withholding.TestCase
+TestWithholding.settings = settings(max_examples=200, stateful_step_count=40)
+
+
+def test_priorities_are_compared_only_where_needed() -> None:
+    """Operands of equal priority need not be comparable themselves."""
+    queues = UnitQueues()
+    a, b = object(), object()
+    queues.plan([a, b], (0, 0, 0))
+    queues.enqueue(a, (0, 0, 0))
+    queues.enqueue(b, (0, 0, 0))
+    assert {id(take(queues, "w").operand) for _ in range(2)} == {id(a), id(b)}  # type: ignore[union-attr]
