@@ -200,6 +200,21 @@ def _option(key: str) -> Option:
     )
 
 
+def check(key: str, value: Any) -> None:
+    """Check one option by itself, whatever the rest of the configuration is.
+
+    Raises
+    ------
+    ValueError
+        If there is no such option or its value is not accepted.
+    """
+    _option(_normal(key)).read(value)
+
+
+def _normal(key: str) -> str:
+    return key.removeprefix(NAMESPACE + ".").replace("_", "-")
+
+
 def _default(attribute: str) -> Any:
     # The yaml is the only place of the defaults; __post_init__ converts their units.
     return dataclasses.field(default=_DEFAULT_OF[attribute])
@@ -276,12 +291,12 @@ class Settings:
         ValueError
             If an option is unknown or its value not accepted.
         """
-        config = dask.config.get(NAMESPACE)
+        config = dask.config.get(NAMESPACE, default={})
         if not isinstance(config, Mapping):
             config = {"": config}
         given = dict(_flat(config)) | _REPLACED
         for key, value in (overrides or {}).items():
-            given[key.removeprefix(NAMESPACE + ".").replace("_", "-")] = value
+            given[_normal(key)] = value
         return cls(**{_option(key).attribute: value for key, value in given.items()})
 
     def replace(self, **changes: Any) -> Settings:

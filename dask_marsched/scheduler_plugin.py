@@ -15,8 +15,9 @@ from distributed.scheduler import Scheduler
 
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
-from dask_marsched.engine import PlacementEngine, Policies
+from dask_marsched.engine import PlacementEngine
 from dask_marsched.host.scheduler import SchedulerAdapter
+from dask_marsched.planner import Policies
 from dask_marsched.policies import registry
 from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
@@ -114,7 +115,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._reason = "switched off by marsched.enabled"
             return
         self._engine = PlacementEngine(scheduler, self.policies, self.settings)
-        self._adapter = SchedulerAdapter(scheduler, self._engine, self.name)
+        self._adapter = SchedulerAdapter(scheduler, self._engine, self)
         try:
             self._adapter.install()
         except RuntimeError as misfit:
@@ -145,11 +146,15 @@ class MarsSchedulerPlugin(SchedulerPlugin):
 
     # -- hooks -----------------------------------------------------------------------------
 
-    def update_graph(self, scheduler: Scheduler, *, keys: set[Key], **kwargs: Any) -> None:
+    def update_graph(
+        self, scheduler: Scheduler, *, keys: set[Key], tasks: list[Key], **kwargs: Any
+    ) -> None:
         """Plan a graph that arrived."""
         if self._engine is not None:
-            tasks = scheduler.tasks
-            self._engine.plan([tasks[key] for key in keys if key in tasks])
+            known = scheduler.tasks
+            self._engine.plan(
+                [known[key] for key in keys if key in known], [known[key] for key in tasks]
+            )
 
     def transition(
         self, key: Key, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any
@@ -162,6 +167,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
                 self._engine.finished(self._engine.scheduler.tasks[key])
         elif finish == "forgotten":
             self._engine.forgotten(self._engine.scheduler.tasks[key])
+
+    def _why_not_active(self) -> str | None:
+        if self._reason is None and self._adapter is not None and not self._adapter.installed:
+            return (self._engine and self._engine.failure) or "removed from the scheduler"
+        return self._reason
 
     # -- what it did -----------------------------------------------------------------------
 
@@ -180,9 +190,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """
         counters = self._engine.counters if self._engine is not None else Counters()
         planned = counters.operands_planned
+        reason = self._why_not_active()
         return {
-            "active": self._reason is None,
-            "reason": self._reason,
+            "active": reason is None,
+            "reason": reason,
             "policies": self.policies.names(),
             "graphs_planned": counters.graphs_planned,
             "operands_planned": planned,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.graph import Edges, OperandGraph
 
 
 def graph(
@@ -22,7 +22,7 @@ def graph(
     homes = [(home or {}).get(name, -1) for name in names]
     return OperandGraph(
         names,
-        [sorted(number[i] for i in inputs[name]) for name in names],
+        Edges.of(sorted(number[i] for i in inputs[name]) for name in names),
         sizes,
         b"\1" * len(names),
         homes,
@@ -65,4 +65,4 @@ def operand_graphs(draw: st.DrawFn, most: int = 40) -> OperandGraph:
         sorted(draw(st.sets(st.integers(0, i - 1), max_size=4))) if i else [] for i in range(n)
     ]
     sizes = draw(st.lists(st.floats(0, 1e6), min_size=n, max_size=n))
-    return OperandGraph([f"k{i}" for i in range(n)], inputs, sizes, b"\1" * n)
+    return OperandGraph([f"k{i}" for i in range(n)], Edges.of(inputs), sizes, b"\1" * n)

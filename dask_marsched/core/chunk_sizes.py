@@ -77,6 +77,40 @@ class Grid:
         except (TypeError, IndexError):
             return None
 
+    def doubted(self) -> Grid:
+        """Return the same sizes as an educated guess."""
+        return Grid(
+            self.lengths,
+            self.itemsize,
+            overhead=self.overhead,
+            certain=False,
+            uniform=self.uniform,
+        )
+
+    def sliced_nbytes(self, key: tuple[Any, ...], index: Any) -> int | None:
+        """Bytes that slices leave of a chunk.
+
+        The short way for what most slices of a chunk graph are: a slice for every axis. None for
+        everything else, and where strides of zero play a part: `sliced_shape` knows more.
+        """
+        lengths = self.lengths
+        if self.uniform or self.overhead or type(index) is not tuple:
+            return None
+        if not len(index) == len(lengths) == len(key) - 1 or not index:
+            return None
+        size = self.itemsize
+        position = 0
+        try:
+            for entry in index:
+                if type(entry) is not slice:
+                    return None
+                length = lengths[position][key[position + 1]]
+                position += 1
+                size *= _sliced_length(length, entry)
+        except (TypeError, IndexError):
+            return None
+        return size
+
     def whole(self) -> int:
         """Bytes of all elements together, as one array."""
         return prod(map(sum, self.lengths)) * self.itemsize
@@ -90,20 +124,17 @@ def sliced_shape(shape: Shape, index: Any) -> Shape | None:
     shape : tuple of int
         Shape of the array that is indexed.
     index : slice, int, None, Ellipsis, or a tuple of them
-        The index. Lists and arrays ("fancy" indices) may stand at one place at most, as
-        lists of integers; masks are not understood.
+        The index. Lists and vectors of integers ("fancy" indices) may stand at one place at
+        most and beside slices only; masks are not understood.
 
     Returns
     -------
     tuple of int or None
         None if the index is not understood or does not fit the shape.
     """
-    entries = index if type(index) is tuple else (index,)
-    if len(entries) < len(shape) or Ellipsis in _plain(entries):
-        filled = _fill(entries, len(shape))
-        if filled is None:
-            return None
-        entries = filled
+    entries = _filled(index if type(index) is tuple else (index,), len(shape))
+    if entries is None:
+        return None
     result = []
     axis = 0
     fancy = 0
@@ -122,26 +153,33 @@ def sliced_shape(shape: Shape, index: Any) -> Shape | None:
                 return None
             # Beside a list an integer takes part in its broadcasting and may move axes.
             fancy += 1
-        elif isinstance(entry, list) and entry and all(map(_is_int, entry)):
+        elif _is_list_of_ints(entry):
             result.append(len(entry))
             fancy += 1
         else:
             return None
-    has_list = any(isinstance(entry, list) for entry in entries)
+    has_list = any(map(_is_list_of_ints, entries))
     return None if has_list and fancy > 1 else tuple(result)
 
 
 def _is_int(entry: Any) -> bool:
-    return type(entry) is int or (hasattr(entry, "__index__") and not isinstance(entry, bool))
+    return type(entry) is int or (
+        hasattr(entry, "__index__")
+        and not isinstance(entry, bool)
+        and not getattr(entry, "ndim", 0)
+    )
 
 
-def _plain(entries: tuple[Any, ...]) -> list[Any]:
-    # `in` compares with ==, which is elementwise for an array.
-    return [entry for entry in entries if entry is Ellipsis]
+def _is_list_of_ints(entry: Any) -> bool:
+    if isinstance(entry, list):
+        return bool(entry) and all(map(_is_int, entry))
+    # A vector of integers, told without importing NumPy.
+    kind = getattr(getattr(entry, "dtype", None), "kind", "")
+    return kind in ("i", "u") and getattr(entry, "ndim", 0) == 1
 
 
-def _fill(entries: tuple[Any, ...], ndim: int) -> tuple[Any, ...] | None:
-    """Replace the ellipsis, or append the full slices that are left out."""
+def _filled(entries: tuple[Any, ...], ndim: int) -> tuple[Any, ...] | None:
+    """Put full slices where an ellipsis stands or axes are left out."""
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
         return None
@@ -154,8 +192,10 @@ def _fill(entries: tuple[Any, ...], ndim: int) -> tuple[Any, ...] | None:
 
 def _sliced_length(length: int, entry: slice) -> int:
     start, stop, step = entry.start, entry.stop, entry.step
-    if (step is None or step == 1) and type(start) is int and type(stop) is int:
-        # Nearly all slices of a chunk graph are of this kind.
-        if 0 <= start <= stop <= length:
+    if step is None or step == 1:
+        # Nearly all slices of a chunk graph are of these two kinds, and a range costs much more.
+        if start is None and stop is None:
+            return length
+        if type(start) is int and type(stop) is int and 0 <= start <= stop <= length:
             return stop - start
     return len(range(*entry.indices(length)))

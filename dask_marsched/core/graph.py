@@ -2,11 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import overload
+
+import numpy as np
 
 #: `OperandGraph.home` of an operand without inputs outside of the graph.
 NO_HOME = -1
+
+
+class Edges(Sequence[Sequence[int]]):
+    """For each operand the numbers of others, ascending, in one flat list.
+
+    A list for each of a million operands would keep the garbage collector busy.
+
+    Parameters
+    ----------
+    starts
+        Where the numbers of each operand begin in `flat`, and where the last ones end.
+    flat
+        The numbers.
+    """
+
+    __slots__ = ("flat", "starts")
+
+    def __init__(self, starts: list[int], flat: list[int]) -> None:
+        self.starts = starts
+        self.flat = flat
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> Edges:
+        """Join the rows of operands."""
+        starts, flat = [0], list[int]()
+        for row in rows:
+            flat.extend(row)
+            starts.append(len(flat))
+        return cls(starts, flat)
+
+    def reversed(self) -> Edges:
+        """Return the edges in the other direction.
+
+        Raises
+        ------
+        ValueError
+            A number is not that of an operand before: the numbering is not topological.
+        """
+        n = len(self)
+        first = np.asarray(self.starts, dtype=np.int64)
+        degrees = first[1:] - first[:-1]
+        owners = np.repeat(np.arange(n), degrees)
+        flat = np.asarray(self.flat, dtype=np.int64)
+        wrong = np.flatnonzero((flat >= owners) | (flat < 0))
+        if len(wrong):
+            i, j = int(owners[wrong[0]]), int(flat[wrong[0]])
+            raise ValueError(
+                f"operand number {i} reads operand number {j}: "
+                "operands must be numbered in a topological order"
+            )
+        starts = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=n))])
+        return Edges(starts.tolist(), owners[np.argsort(flat, kind="stable")].tolist())
+
+    @overload
+    def __getitem__(self, i: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[list[int]]: ...
+    def __getitem__(self, i: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        starts = self.starts
+        if i < 0:
+            i += len(self)
+        return self.flat[starts[i] : starts[i + 1]]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Edges):
+            return NotImplemented
+        return self.starts == other.starts and self.flat == other.flat
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,14 +100,14 @@ class OperandGraph:
     keys
         The operands' keys (Dask's task keys).
     inputs
-        For each operand the numbers of the operands that it reads, without duplicates.
+        For each operand the numbers of the operands that it reads, ascending.
     nbytes
         Size of each operand's result in bytes; a guess where `known` says so.
     known
         For each operand a 1 where `nbytes` was derived from the graph or learned from results.
     home
         For each operand the number of the worker that holds most of the input bytes which are
-        in memory already, or `NO_HOME`.
+        in memory already, or `NO_HOME`; by default that for all.
     home_bytes
         Bytes of those inputs on the home worker.
 
@@ -42,38 +119,23 @@ class OperandGraph:
     """
 
     keys: Sequence[Hashable]
-    inputs: Sequence[Sequence[int]]
+    inputs: Edges
     nbytes: Sequence[float]
     known: bytes
     home: Sequence[int] = ()
     home_bytes: Sequence[float] = ()
-    dependents: Sequence[Sequence[int]] = field(init=False)
+    dependents: Edges = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.keys)
         if not self.home:
             object.__setattr__(self, "home", [NO_HOME] * n)
             object.__setattr__(self, "home_bytes", [0.0] * n)
-        lengths = {
-            "inputs": len(self.inputs),
-            "nbytes": len(self.nbytes),
-            "known": len(self.known),
-            "home": len(self.home),
-            "home_bytes": len(self.home_bytes),
-        }
-        for name, length in lengths.items():
+        for name in ("inputs", "nbytes", "known", "home", "home_bytes"):
+            length = len(getattr(self, name))
             if length != n:
                 raise ValueError(f"{name} has {length} entries for {n} operands")
-        dependents: list[list[int]] = [[] for _ in range(n)]
-        for i, inputs in enumerate(self.inputs):
-            for j in inputs:
-                if not 0 <= j < i:
-                    raise ValueError(
-                        f"operand {self.keys[i]!r} is numbered {i} but reads operand number {j}: "
-                        "operands must be numbered in a topological order"
-                    )
-                dependents[j].append(i)
-        object.__setattr__(self, "dependents", dependents)
+        object.__setattr__(self, "dependents", self.inputs.reversed())
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -51,5 +51,7 @@ class SizeModel:
 
     def forget(self, group: str) -> None:
         """Drop what was learned of a collection that is no more."""
-        for kind in [k for k in self._sums if k == group or (isinstance(k, tuple) and k[0] == group)]:
+        for kind in [
+            k for k in self._sums if k == group or (isinstance(k, tuple) and k[0] == group)
+        ]:
             del self._sums[kind]

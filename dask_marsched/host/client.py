@@ -12,6 +12,8 @@ from typing import Any
 import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dask_marsched.install import explain_missing_module
+
 
 def check_start_hook() -> None:
     """Verify that this version of distributed starts its clients as we expect.
@@ -35,7 +37,8 @@ class RegisteringClient(distributed.Client):
     """`distributed.Client` that registers ``plugin`` once it is connected.
 
     A client whose plugin cannot be registered closes itself, and the cluster if it made that,
-    and its start-up raises.
+    and its start-up raises: a `RuntimeError` that says what to install where, if the scheduler
+    cannot import what the plugin is made of.
     """
 
     def __init__(self, *args: Any, plugin: SchedulerPlugin | None, **kwargs: Any) -> None:
@@ -43,29 +46,28 @@ class RegisteringClient(distributed.Client):
             check_start_hook()
         self._plugin_at_start = plugin
         try:
-            super().__init__(*args, **kwargs)
+            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
         except BaseException:
             self._stop_loop()
             raise
 
     async def _start(self, *args: Any, **kwargs: Any) -> Any:
-        started = await super()._start(*args, **kwargs)
+        started = await super()._start(*args, **kwargs)  # type: ignore[no-untyped-call]
         if self._plugin_at_start is not None:
             try:
-                await self._register_at_start(self._plugin_at_start)
-            except BaseException:
+                await self.register_plugin(self._plugin_at_start)
+            except BaseException as error:
                 # BaseException: who cancels the start-up must not be left with a cluster either
                 await self._close(fast=True)
+                if isinstance(error, ImportError):
+                    raise RuntimeError(explain_missing_module(error, "scheduler")) from error
                 raise
         return started
-
-    async def _register_at_start(self, plugin: SchedulerPlugin) -> None:
-        """Register ``plugin``; for subclasses that translate its errors."""
-        await self.register_plugin(plugin)
 
     def _stop_loop(self) -> None:
         # A client that closed itself while it started: neither `close` nor `__del__` of
         # distributed stops the thread of its event loop any more. One that failed earlier is
         # not closed yet, and `__del__` still needs the loop for that.
-        if getattr(self, "status", None) == "closed" and not self._asynchronous:
-            self._loop_runner.stop()
+        runner = getattr(self, "_loop_runner", None)
+        if runner is not None and self.status == "closed" and not self._asynchronous:
+            runner.stop()

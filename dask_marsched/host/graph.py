@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask._task_spec import DataNode, GraphNode, Task, _execute_subgraph
+from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask.array.chunk import getitem
 from dask.typing import Key
 
 from dask_marsched.core.chunk_sizes import Grid
+from dask_marsched.host.array_expressions import read_array_expressions
 from dask_marsched.host.layers import ArrayLayers, read_layers
 from dask_marsched.host.tasks import TaskSizes
 
@@ -51,6 +54,7 @@ def chunk_nbytes(expr: Any, dsk: Mapping[Key, GraphNode]) -> ChunkSizes:
         Keys about which nothing is known are in neither of its dicts. Never raises.
     """
     layers = read_layers(expr)
+    read_array_expressions(expr, layers)
     sizes = ChunkSizes()
     pending = _measure(dsk, layers, sizes)
     tasks = TaskSizes(dsk, layers)
@@ -68,13 +72,14 @@ def chunk_nbytes(expr: Any, dsk: Mapping[Key, GraphNode]) -> ChunkSizes:
 
 def _measure(dsk: Mapping[Key, GraphNode], layers: ArrayLayers, sizes: ChunkSizes) -> list[Key]:
     """Size the chunks of annotated layers; return the keys whose tasks need a closer look."""
-    grids = {name: grid for name, grid in layers.grids.items() if name not in layers.views}
+    views = layers.views
+    grids = {name: grid for name, grid in layers.grids.items() if name not in views}
     exact, estimated = sizes.exact, sizes.estimated
     pending: list[Key] = []
     name: object = None
     grid: Grid | None = None
     for key, node in dsk.items():
-        chunk = key
+        chunk: Any = key
         if type(chunk) is not tuple or not chunk:
             pending.append(key)
             continue
@@ -82,17 +87,43 @@ def _measure(dsk: Mapping[Key, GraphNode], layers: ArrayLayers, sizes: ChunkSize
             name = chunk[0]
             grid = grids.get(name) if isinstance(name, str) else None
         own = grid
-        if own is None and type(node) is Task and node.func is _execute_subgraph:
-            # A fused task is named after all of its parts; the last one says what it returns.
-            chunk = node.args[1]
-            own = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
         nbytes = None
-        if own is not None and type(node) is not DataNode:
+        if own is None:
+            own, nbytes = _at_second_sight(node, name, grids, views)
+        elif type(node) is not DataNode:
             nbytes = own.nbytes(chunk)
         if own is None or nbytes is None:
             pending.append(key)
         elif own.certain:
             exact[key] = nbytes
-        else:
+        elif own.lengths:
             estimated[key] = nbytes
+        else:
+            pending.append(key)  # the task may tell whether it returns a scalar
     return pending
+
+
+def _at_second_sight(
+    node: GraphNode, name: object, grids: Mapping[str, Grid], views: set[str]
+) -> tuple[Grid | None, int | None]:
+    """Size the two kinds of tasks that are common and whose key names no layer."""
+    chunk: Any
+    if type(node) is not Task:
+        return None, None
+    func, args = node.func, node.args
+    if func is _execute_subgraph:
+        # A fused task is named after all of its parts; the last one says what it returns.
+        chunk = args[1]
+        grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
+        return grid, None if grid is None else grid.nbytes(chunk)
+    if (func is getitem or func is operator.getitem) and len(args) == 2 and name not in views:
+        source = args[0]
+        if type(source) is TaskRef:
+            chunk = source.key
+        elif type(source) is Alias:
+            chunk = source.target
+        else:
+            return None, None
+        grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
+        return grid, None if grid is None else grid.sliced_nbytes(chunk, args[1])
+    return None, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,21 @@ from dask.blockwise import Blockwise
 from dask.highlevelgraph import HighLevelGraph, Layer
 
 from dask_marsched.core.chunk_sizes import Grid
-from dask_marsched.host.reduction_stages import ReductionStages, first_task
+from dask_marsched.host.reduction_stages import ReductionStages, first_task, keywords, trusted
 
+#: A masked array counts as much as its data (`numpy.ma.MaskedArray.nbytes`).
+_CHUNK_TYPES = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray"})
 #: Functions whose result depends on values, while the layer is annotated with the input's chunks.
-_DATA_DEPENDENT = frozenset({"unique", "_unique_internal", "bincount", "getitem_variadic"})
+_DATA_DEPENDENT = frozenset(
+    {
+        "_unique_internal",
+        "bincount",
+        "getitem_variadic",
+        "slice_with_int_dask_array",
+        "unique",
+    }
+)
+_NONE_NBYTES = sys.getsizeof(None)
 #: Functions of NumPy and Dask that return fresh memory whatever strides their inputs have.
 _ALLOCATING = frozenset(
     {
@@ -47,6 +58,8 @@ class ArrayLayers:
     ----------
     grids : dict of str to Grid
         By name of layer, which is the first element of the keys of its chunks.
+    kinds : dict of str to str
+        NumPy's letters for the kinds of the annotated types, such as "f", by name of layer.
     views : set of str
         Layers whose chunks may be views with strides of zero, so that they hold less than their
         shape says: their tasks have to be examined one by one.
@@ -55,6 +68,7 @@ class ArrayLayers:
     """
 
     grids: dict[str, Grid] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
     views: set[str] = field(default_factory=set)
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -73,20 +87,16 @@ def read_layers(expr: Any) -> ArrayLayers:
         Never raises: what was not understood is left out and counted.
     """
     found = ArrayLayers()
-    for part in _parts(expr):
-        kind = type(part).__name__
+    for graph in _graphs(expr):
         try:
-            if isinstance(part, HighLevelGraph):
-                _read_graph(part, found)
-            else:
-                _read_node(part, found)
+            _read_graph(graph, found)
         except Exception as error:
-            found.failures[f"{kind}: {type(error).__name__}"] += 1
+            found.failures[f"graph: {type(error).__name__}"] += 1
     return found
 
 
-def _parts(expr: Any) -> Iterator[Any]:
-    """Yield the graphs and the array expressions that an expression is made of."""
+def _graphs(expr: Any) -> Iterator[HighLevelGraph]:
+    """Yield the graphs of layers that an expression is made of."""
     stack = [expr]
     seen: set[int] = set()
     while stack:
@@ -98,10 +108,7 @@ def _parts(expr: Any) -> Iterator[Any]:
             yield node
         elif isinstance(node, Expr):
             stack.extend(node.dependencies())
-            graphs = [op for op in node.operands if isinstance(op, HighLevelGraph)]
-            stack.extend(graphs)
-            if not graphs and hasattr(type(node), "chunks"):
-                yield node
+            stack.extend(op for op in node.operands if isinstance(op, HighLevelGraph))
 
 
 # ---- Graphs of layers ------------------------------------------------------------------------
@@ -116,7 +123,7 @@ def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
             continue
         try:
             dtype = np.dtype(notes["dtype"])
-            grid = _grid(notes["chunks"], dtype, notes.get("chunk_type"), layer)
+            grid = annotated_grid(notes["chunks"], dtype, notes.get("chunk_type"), layer)
         except Exception as error:
             found.failures[f"annotations: {type(error).__name__}"] += 1
             continue
@@ -124,6 +131,7 @@ def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
             grids[name] = grid
             dtypes[name] = dtype
     names = _inputs_first(graph.dependencies)
+    _doubt_careless_annotations(graph, names, grids)
     stages = ReductionStages(graph, grids, dtypes)
     for name in names:
         try:
@@ -131,21 +139,57 @@ def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
         except Exception as error:
             found.failures[f"reduction: {type(error).__name__}"] += 1
     grids.update(stages.grids)
-    found.views |= _view_layers(graph, names, grids)
+    found.views |= _view_layers(graph, names, grids, stages.measured)
     found.grids.update(grids)
+    for name in grids.keys() - stages.grids.keys():
+        found.kinds[name] = dtypes[name].kind
 
 
-def _grid(chunks: Any, dtype: np.dtype[Any], chunk_type: Any, layer: Layer | None) -> Grid | None:
+def _doubt_careless_annotations(
+    graph: HighLevelGraph, names: list[str], grids: dict[str, Grid]
+) -> None:
+    """Mark what Dask may have annotated wrongly.
+
+    It loses track of the type of what derives from sparse or device arrays; and where chunks are
+    of unknown length, its linear algebra nevertheless states the shapes of the results.
+    """
+    other: set[str] = set()
+    unknown: set[str] = set()
+    for name in names:
+        layer = graph.layers.get(name)
+        notes = layer.collection_annotations if layer is not None else None
+        inputs = set(graph.dependencies.get(name, ()))
+        if not notes:
+            unknown |= {name} if inputs & unknown else set()
+            other |= {name} if inputs & other else set()
+            continue
+        if notes.get("chunk_type") not in _CHUNK_TYPES or inputs & other:
+            other.add(name)
+        grid = grids.get(name)
+        if grid is None:
+            unknown.add(name)
+            continue
+        if grid.lengths and not grid.certain:
+            unknown.add(name)
+        if inputs & (unknown | other):
+            grids[name] = grid.doubted()
+
+
+def annotated_grid(
+    chunks: Any, dtype: np.dtype[Any], chunk_type: Any, layer: Layer | None
+) -> Grid | None:
     """Return what the annotations promise; None if they leave the size open."""
-    if dtype.hasobject or chunk_type not in ("numpy.ndarray", "numpy.ma.MaskedArray"):
+    if dtype.hasobject or chunk_type not in _CHUNK_TYPES:
         return None
-    lengths = _whole_numbers(chunks)
+    lengths = whole_numbers(chunks)
     if lengths is None:
         return None
     uniform = certain = False
     if isinstance(layer, Blockwise):
+        if _is_store(layer):
+            return _stored_grid(lengths, dtype, layer)
         uniform = _is_broadcast_trick(layer.task.func)
-        certain = not _is_data_dependent(layer)
+        certain = not _is_unsure(layer)
     else:
         certain = True
     if not lengths and not uniform:
@@ -153,12 +197,26 @@ def _grid(chunks: Any, dtype: np.dtype[Any], chunk_type: Any, layer: Layer | Non
     return Grid(lengths, dtype.itemsize, certain=certain, uniform=uniform)
 
 
+def _is_store(layer: Blockwise) -> bool:
+    return getattr(layer.task.func, "__name__", "") == "load_store_chunk"
+
+
+def _stored_grid(lengths: Any, dtype: np.dtype[Any], layer: Blockwise) -> Grid:
+    """Return the grid of a layer that stores: None, the target, or what was stored."""
+    if not layer.task.kwargs.get("return_stored"):
+        ones = tuple((1,) * len(axis) for axis in lengths)
+        return Grid(ones, 0, overhead=_NONE_NBYTES)
+    loaded = bool(layer.task.kwargs.get("load_stored"))
+    return Grid(lengths, dtype.itemsize, certain=loaded)
+
+
 def _scalar_grid(dtype: np.dtype[Any], layer: Layer | None) -> Grid:
     """Chunks without axes: NumPy's functions return scalars for them, others may not."""
     certain = (
         isinstance(layer, Blockwise)
         and bool(layer.numblocks)
-        and _returns_scalar(_innermost(layer.task.func, layer.task.kwargs))
+        and dtype.kind != "b"  # two strings compare to a bool of Python
+        and returns_scalar(innermost(layer.task.func, layer.task.kwargs))
     )
     return Grid((), scalar_nbytes(dtype), certain=certain)
 
@@ -169,7 +227,8 @@ def scalar_nbytes(dtype: np.dtype[Any]) -> int:
     return sys.getsizeof(np.zeros((), dtype)[()])
 
 
-def _whole_numbers(chunks: Any) -> tuple[tuple[int, ...], ...] | None:
+def whole_numbers(chunks: Any) -> tuple[tuple[int, ...], ...] | None:
+    """Return the lengths of chunks as integers; None if some are unknown (NaN)."""
     lengths = []
     for axis in chunks:
         if not set(map(type, axis)) <= {int}:
@@ -200,13 +259,16 @@ def _inputs_first(dependencies: Mapping[str, Iterable[str]]) -> list[str]:
 # ---- Views with strides of zero --------------------------------------------------------------
 
 
-def _view_layers(graph: HighLevelGraph, names: list[str], grids: Mapping[str, Grid]) -> set[str]:
+def _view_layers(
+    graph: HighLevelGraph, names: list[str], grids: Mapping[str, Grid], fresh: Collection[str]
+) -> set[str]:
+    """Names of layers that may hold such views; `fresh` ones are known not to."""
     views: set[str] = set()
     repeated: set[str] = set()
     for name in names:
         layer = graph.layers.get(name)
         grid = grids.get(name)
-        if layer is None:
+        if layer is None or name in fresh:
             continue
         if grid is not None and grid.uniform:
             repeated.add(name)
@@ -215,7 +277,7 @@ def _view_layers(graph: HighLevelGraph, names: list[str], grids: Mapping[str, Gr
             repeated.add(name)
         elif repeated and not repeated.isdisjoint(graph.dependencies.get(name, ())):
             if isinstance(layer, Blockwise) and allocates(
-                _innermost(layer.task.func, layer.task.kwargs)
+                innermost(layer.task.func, layer.task.kwargs)
             ):
                 continue
             views.add(name)
@@ -225,7 +287,7 @@ def _view_layers(graph: HighLevelGraph, names: list[str], grids: Mapping[str, Gr
 
 def _makes_views(layer: Layer) -> bool:
     if isinstance(layer, Blockwise):
-        return _innermost(layer.task.func) is np.broadcast_to
+        return innermost(layer.task.func) is np.broadcast_to
     task = first_task(layer)
     if isinstance(task, np.ndarray):
         return 0 in task.strides
@@ -233,7 +295,7 @@ def _makes_views(layer: Layer) -> bool:
     return func is np.broadcast_to
 
 
-def _innermost(func: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
+def innermost(func: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
     """Unwrap what only binds arguments or fixes the type of the result."""
     while True:
         if getattr(func, "__name__", "") == "_enforce_dtype" and kwargs:
@@ -255,30 +317,31 @@ def allocates(func: Any) -> bool:
     return name in _ALLOCATING and module.partition(".")[0] in ("dask", "numpy")
 
 
-def _returns_scalar(func: Any) -> bool:
+def returns_scalar(func: Any) -> bool:
+    """Whether a function returns a NumPy scalar, not an array, for arguments without axes."""
     module = getattr(func, "__module__", "") or ""
+    if module == "dask.array.reductions":
+        return getattr(func, "__name__", "") == "_sqrt"
     return type(func) is np.ufunc or module in ("operator", "_operator")
 
 
 def _is_broadcast_trick(func: Any) -> bool:
-    return getattr(_innermost(func), "__name__", "") == "_broadcast_trick_inner"
+    return getattr(innermost(func), "__name__", "") == "_broadcast_trick_inner"
 
 
-def _is_data_dependent(layer: Blockwise) -> bool:
-    name = getattr(_innermost(layer.task.func, layer.task.kwargs), "__name__", "")
-    if name in _DATA_DEPENDENT:
+def _is_unsure(layer: Blockwise) -> bool:
+    func, kwargs = layer.task.func, layer.task.kwargs
+    if is_unsure_function(func, kwargs) or kwargs.get("asarray") is False:
         return True
     # An array indexed with an array of masks: the result has as many elements as are set.
     arrays = sum(axes is not None and isinstance(source, str) for source, axes in layer.indices)
-    return name == "getitem" and arrays - len(layer.io_deps) > 1
+    is_getter = getattr(innermost(func, kwargs), "__name__", "") == "getitem"
+    return is_getter and arrays - len(layer.io_deps) > 1
 
 
-# ---- Array expressions (array.query-planning) ------------------------------------------------
-
-
-def _read_node(node: Any, found: ArrayLayers) -> None:
-    meta = getattr(node, "_meta", None)
-    kind = type(meta)
-    grid = _grid(node.chunks, np.dtype(node.dtype), f"{kind.__module__}.{kind.__name__}", None)
-    if grid is not None:
-        found.grids[node._name] = grid
+def is_unsure_function(func: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the results of a function are known not to follow from its layer's annotations."""
+    if getattr(innermost(func, kwargs), "__name__", "") in _DATA_DEPENDENT:
+        return True
+    # Other libraries bind an axis to what starts a reduction of theirs. Its results may be dicts.
+    return "axis" in keywords(func) and not trusted(func)

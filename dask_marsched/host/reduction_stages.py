@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,11 @@ def is_combining_stage(layer: Layer) -> bool:
     if isinstance(layer, Blockwise):
         return False
     task = first_task(layer)
-    return task is not None and _keywords(_func(task)).keys() >= {"axis", "keepdims"}
+    return task is not None and keywords(_func(task)).keys() >= {"axis", "keepdims"}
 
 
 def first_task(layer: Layer) -> Any:
-    """Some task of a layer that is materialized; None if it is not, or empty."""
+    """Return some task of a layer that is materialized; None if it is not, or empty."""
     if not isinstance(layer, MaterializedLayer):
         return None
     return next(iter(layer.mapping.values()), None)
@@ -85,15 +85,15 @@ def _name(func: Any) -> str:
     return getattr(func, "__name__", "")
 
 
-def _keywords(func: Any) -> dict[str, Any]:
+def keywords(func: Any) -> dict[str, Any]:
     """All keyword arguments that are bound to a function or to one that it is composed of."""
     if hasattr(func, "first") and hasattr(func, "funcs"):
         merged: dict[str, Any] = {}
         for member in (func.first, *func.funcs):
-            merged.update(_keywords(member))
+            merged.update(keywords(member))
         return merged
     if isinstance(func, functools.partial):
-        return {**_keywords(func.func), **func.keywords}
+        return {**keywords(func.func), **func.keywords}
     return {}
 
 
@@ -103,11 +103,13 @@ def _reduced_axes(layer: Layer, ndim: int) -> frozenset[int]:
         axes = layer.task.kwargs["axis"]
     else:
         task = first_task(layer)
-        bound = _keywords(_func(task))
+        bound = keywords(_func(task))
         if bound.get("keepdims") is False:
             return frozenset()
         # The axes of an arg-reduction's first stage follow the chunk among the arguments.
-        axes = bound["axis"] if "axis" in bound else (task[2] if type(task) is tuple else task.args[1])
+        axes = (
+            bound["axis"] if "axis" in bound else (task[2] if type(task) is tuple else task.args[1])
+        )
     if axes is None:
         return frozenset(range(ndim))
     return frozenset(a % ndim for a in ((axes,) if isinstance(axes, int) else axes))
@@ -143,6 +145,11 @@ class ReductionStages:
         self._dtypes = dtypes
         self._results: dict[str, Any] = {}
 
+    @property
+    def measured(self) -> Collection[str]:
+        """Names of the layers whose stages could be run."""
+        return self._results.keys()
+
     def read(self, name: str) -> None:
         """Correct the grid of a layer whose inputs have been read before."""
         layer = self._graph.layers[name]
@@ -158,16 +165,16 @@ class ReductionStages:
                 if source not in self._results and source in self._annotated:
                     # It feeds a reduction but could not be run: its annotation is no proof.
                     known = self.grids.get(source, self._annotated[source])
-                    self.grids[source] = Grid(
-                        known.lengths, known.itemsize, overhead=known.overhead, certain=False
-                    )
+                    self.grids[source] = known.doubted()
         result = self._chunk(layer) if first else self._combined(name, layer)
         if result is None:
             return
-        shaped = _grid_of(result, lengths, reduced)
+        shaped = grid_of(result, lengths, reduced)
         if shaped is not None:
             self._results[name] = result
-            self.grids[name] = shaped
+            # Chunks without elements have no minimum: they stay empty.
+            empty = first and any(0 in axis for axis in grid.lengths)
+            self.grids[name] = shaped.doubted() if empty else shaped
 
     def _chunk(self, layer: Layer) -> Any:
         if not isinstance(layer, Blockwise):
@@ -202,7 +209,12 @@ class ReductionStages:
         grid, dtype = self._annotated.get(name), self._dtypes.get(name)
         if grid is None or dtype is None or len(grid.lengths) > 8:
             return None
-        return np.ones((PROBE_LENGTH,) * len(grid.lengths), dtype)
+        return np.ones(tuple(map(probe_length, grid.lengths)), dtype)
+
+
+def probe_length(axis: tuple[int, ...]) -> int:
+    """Axes of unit chunks stay so: some functions rely on it, matrix products' sums do."""
+    return 1 if set(axis) == {1} else PROBE_LENGTH
 
 
 class _KeysOf:
@@ -220,7 +232,7 @@ def _guess(lengths: tuple[tuple[int, ...], ...], reduced: frozenset[int]) -> Any
     return tuple((1,) * len(axis) if i in reduced else axis for i, axis in enumerate(lengths))
 
 
-def _grid_of(
+def grid_of(
     result: Any, lengths: tuple[tuple[int, ...], ...], reduced: frozenset[int]
 ) -> Grid | None:
     """Read the form of a stage's result off what it returned for the probe."""
@@ -236,7 +248,7 @@ def _grid_of(
         if _repeated(array):
             overhead += array.itemsize
             continue
-        expected = [1 if i in reduced else PROBE_LENGTH for i in range(len(lengths))]
+        expected = [1 if i in reduced else probe_length(axis) for i, axis in enumerate(lengths)]
         if list(array.shape[: len(lengths)]) != expected or 0 in array.strides:
             return None
         itemsize += array.itemsize * math.prod(array.shape[len(lengths) :])

@@ -7,10 +7,12 @@ distributed's own where the brain (the plugin) does not decide or fails.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host import contract, materialize
@@ -22,6 +24,9 @@ LEAVE_TO_DASK = "leave to dask"
 
 class Brain(Protocol):
     """What the adapter asks. No method of it may raise."""
+
+    #: Why stock scheduling has to take over for good, or None.
+    failure: str | None
 
     def graph_arrives(self, sizes: Any) -> None:
         """Sizes known before the run (or None) of the graph whose tasks are about to come."""
@@ -37,7 +42,7 @@ class Brain(Protocol):
         """Take note of a task that left the scheduler's queue."""
 
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
-        """Return which queued tasks go to which workers now; None leaves it to Dask."""
+        """Return which queued tasks go to which workers now."""
 
     def may_steal(self, ts: TaskState) -> bool:
         """Whether work stealing may consider a task."""
@@ -56,14 +61,14 @@ class SchedulerAdapter:
         The running scheduler.
     brain
         Decides.
-    plugin_name
-        Name of the plugin whose removal ends the adapter's work.
+    plugin
+        The plugin whose removal from the scheduler ends the adapter's work.
     """
 
-    def __init__(self, scheduler: Scheduler, brain: Brain, plugin_name: str) -> None:
+    def __init__(self, scheduler: Scheduler, brain: Brain, plugin: SchedulerPlugin) -> None:
         self.scheduler: Any = scheduler
         self.brain = brain
-        self.plugin_name = plugin_name
+        self.plugin = plugin
         self.installed = False
         self._assigned: dict[TaskState, WorkerState] = {}
         self._undispatched = False
@@ -130,7 +135,16 @@ class SchedulerAdapter:
 
     def _create_taskstate_from_graph(self, *, dsk: Any, **kwargs: Any) -> Any:
         self.brain.graph_arrives(getattr(dsk, "sizes", None))
-        return type(self.scheduler)._create_taskstate_from_graph(self.scheduler, dsk=dsk, **kwargs)
+        s = self.scheduler
+        # Tasks and plans of a large graph are millions of objects, none of them garbage. To
+        # look for some among them again and again took a third of the time of planning.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return type(s)._create_taskstate_from_graph(s, dsk=dsk, **kwargs)
+        finally:
+            if collecting:
+                gc.enable()
 
     def _transitions(self, recommendations: Any, stimulus_id: str) -> None:
         s = self.scheduler
@@ -143,12 +157,11 @@ class SchedulerAdapter:
     def _queue_slots_maybe_opened(self, *, stimulus_id: str) -> None:
         s = self.scheduler
         self._undispatched = False
-        if not s.queued or self._dispatching:
+        if self._dispatching:
             return
-        placed = self.brain.dispatch()
-        if placed is None:
-            if not math.isinf(s.WORKER_SATURATION):
-                type(s).stimulus_queue_slots_maybe_opened(s, stimulus_id=stimulus_id)
+        placed = self.brain.dispatch() if s.queued and self.brain.failure is None else None
+        if self.brain.failure is not None:
+            self.uninstall()
             return
         if not placed:
             return
@@ -163,8 +176,9 @@ class SchedulerAdapter:
 
     def _remove_plugin(self, name: str | None = None) -> None:
         s = self.scheduler
+        removed = s.plugins.get(name)
         type(s).remove_plugin(s, name)
-        if name == self.plugin_name:
+        if removed is self.plugin:
             self.uninstall()
 
     def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:

@@ -1,196 +1,39 @@
 """The parts of the digital twin that touch the inside of ``distributed``.
 
-The scheduler and the workers' state machines run here as they are; what is replaced is the
-clock, the event loop's timers, the http server and the streams. Nothing here changes how a
-scheduler or worker outside the simulation behaves, even in the same process: the clock differs
-only in the thread that simulates.
+The scheduler runs here as it is; what is replaced is the http server and the streams.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
+import hashlib
+import itertools
 import logging
-import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import dask
+import dask._expr
 import dask.order
-import distributed.metrics
 import distributed.scheduler
-import distributed.worker_state_machine
 from dask.base import collections_to_expr
 from dask.core import flatten
 from distributed.core import Status
 from distributed.scheduler import ClientState, Scheduler
-from tornado.ioloop import IOLoop
+from distributed.shuffle._core import P2PBarrierTask
 
 _CLIENT = "twin-client"
-#: Modules whose reading of the clock decides something or is recorded.
-_CLOCKED = (
+#: Loggers through which a running scheduler or worker speaks.
+_LOGGERS = (
     "distributed.scheduler",
-    "distributed.worker_state_machine",
+    "distributed.core",
     "distributed.stealing",
+    "distributed.utils",
+    "distributed.worker.state_machine",
     "distributed.active_memory_manager",
-    "distributed.spans",
 )
-
-
-class Timer(Protocol):
-    """What the twin's event queue offers to the event loop."""
-
-    def time(self) -> float:
-        """Return the virtual time, in seconds."""
-
-    def at(self, time: float, action: Callable[..., object], *args: Any, daemon: bool) -> Any:
-        """Call ``action`` at a virtual time."""
-
-
-class TwinLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers live in the twin's event queue.
-
-    Callbacks that are due now run as in any loop, when the simulation gives way to them with
-    :meth:`settle`; callbacks with a delay run when virtual time has come that far.
-    """
-
-    def __init__(self, timer: Timer) -> None:
-        self._timer = timer
-        self._calls = 0
-        super().__init__()
-
-    def time(self) -> float:
-        """Return the virtual time, in seconds."""
-        return self._timer.time()
-
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        """Count the call, so that :meth:`settle` knows whether there is anything to run."""
-        self._calls += 1
-        return super().call_soon(callback, *args, context=context)
-
-    def call_at(
-        self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        """Put the callback into the event queue."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-
-        def due() -> None:
-            if not handle.cancelled():
-                self.call_soon(callback, *args, context=context)
-
-        self._timer.at(when, due, daemon=True)
-        return handle
-
-    def call_later(
-        self, delay: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        """Put the callback into the event queue."""
-        return self.call_at(self.time() + delay, callback, *args, context=context)
-
-    def calls(self) -> int:
-        """Return how many callbacks were ever made due."""
-        return self._calls
-
-
-async def settle(loop: TwinLoop, seen: int) -> int:
-    """Run the callbacks made due since ``seen``, and those that they make due; return the count.
-
-    Parameters
-    ----------
-    loop
-        The running loop.
-    seen
-        What the last call returned.
-    """
-    while loop.calls() != seen:
-        seen = loop.calls() + 1  # the one that wakes this coroutine up again
-        await asyncio.sleep(0)
-    return seen
-
-
-class _TwinTaskState(distributed.worker_state_machine.TaskState):
-    """A worker's task that hashes by key, so that sets of tasks iterate in the same order.
-
-    Equality stays identity. Objects made by a real worker of the same process while the
-    simulation runs are as good as any.
-    """
-
-    __slots__ = ("_hash",)
-
-    def __post_init__(self) -> None:
-        self._hash = hash(self.key)
-        self.prefix = _key_split(self.key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-_key_split = functools.lru_cache(100_000)(distributed.worker_state_machine.key_split)
-
-
-class _NoVersions:
-    """Stands in for ``distributed.versions``: all workers have the versions of this process."""
-
-    @staticmethod
-    def get_versions() -> dict[str, Any]:
-        return {}
-
-    @staticmethod
-    def error_message(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        return {}
-
-
-def _clocked_modules() -> list[ModuleType]:
-    ours = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.startswith("dask_marsched.") and module is not None
-    ]
-    return [sys.modules[name] for name in _CLOCKED if name in sys.modules] + ours
-
-
-@contextlib.contextmanager
-def virtual_time(now: Callable[[], float]) -> Iterator[None]:
-    """Make ``now`` the clock of distributed and of our plugin, in the calling thread only.
-
-    Parameters
-    ----------
-    now
-        Returns the virtual time, in seconds.
-    """
-    thread = threading.get_ident()
-
-    def replaced(real: Callable[[], float]) -> Callable[[], float]:
-        def clock() -> float:
-            return now() if threading.get_ident() == thread else real()
-
-        return clock
-
-    clocks = {
-        id(real): (real, replaced(real))
-        for real in (distributed.metrics.time, distributed.metrics.monotonic)
-    }
-    undo: list[tuple[ModuleType, str, Any]] = []
-
-    def patch(module: ModuleType, name: str, value: Any) -> None:
-        undo.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-
-    try:
-        for module in _clocked_modules():
-            for name in ("time", "monotonic"):
-                found = clocks.get(id(vars(module).get(name)))
-                if found is not None:
-                    patch(module, name, found[1])
-        patch(distributed.worker_state_machine, "TaskState", _TwinTaskState)
-        patch(distributed.scheduler, "version_module", _NoVersions)
-        yield
-    finally:
-        for module, name, value in reversed(undo):
-            setattr(module, name, value)
 
 
 class _NullComm:
@@ -242,7 +85,7 @@ class TwinScheduler(Scheduler):
         to_client: Callable[[dict[str, Any]], None],
         **kwargs: Any,
     ) -> None:
-        super().__init__(dashboard=False, dashboard_address=None, **kwargs)
+        super().__init__(dashboard=False, needs_workdir=False, **kwargs)
         self._open_stream = open_stream
         self._address = "tcp://10.255.255.254:8786"
         self.status = Status.running
@@ -251,8 +94,8 @@ class TwinScheduler(Scheduler):
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Start nothing; only the attributes exist."""
-        self.http_application = None
-        self.http_server = None
+        self.http_application = None  # type: ignore[assignment]
+        self.http_server = None  # type: ignore[assignment]
 
     async def handle_worker(self, comm: Any, worker: str) -> None:
         """Connect the stream to the worker and return, instead of reading from a socket."""
@@ -396,55 +239,83 @@ def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
     TypeError
         If an item is not a Dask collection.
     """
-    from dask._expr import FinalizeCompute
-
     for item in collections:
         if not dask.is_dask_collection(item):
             raise TypeError(f"not a Dask collection: {type(item).__name__}")
-    expr = FinalizeCompute(collections_to_expr(collections)).optimize()
-    return expr, set(flatten(expr.__dask_keys__()))
+    with _repeatable_tokens(collections):
+        expr = dask._expr.FinalizeCompute(collections_to_expr(collections)).optimize()
+        return expr, set(flatten(expr.__dask_keys__()))
+
+
+@contextlib.contextmanager
+def _repeatable_tokens(collections: list[Any]) -> Iterator[None]:
+    """Let expressions get the same names whenever the same collections are computed.
+
+    Dask names some of them by random numbers; here those follow from the collections' keys.
+    """
+    thread = threading.get_ident()
+    keys = [repr(key) for item in collections for key in flatten(item.__dask_keys__())]
+    digest = hashlib.sha256("\n".join(keys).encode()).hexdigest()
+    serial = itertools.count()
+
+    class Repeatable:
+        @staticmethod
+        def uuid4() -> uuid.UUID:
+            if threading.get_ident() != thread:
+                return uuid.uuid4()
+            return uuid.uuid5(uuid.NAMESPACE_OID, f"{digest}/{next(serial)}")
+
+    before = dask._expr.uuid
+    dask._expr.uuid = Repeatable  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        dask._expr.uuid = before
 
 
 def materialize(
     expr: Any, keys: set[Any], *, validate: bool = False
 ) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
-    """Return the tasks of an expression and their annotations, as the scheduler does."""
+    """Return the tasks of an expression and their annotations, as the scheduler does.
+
+    Raises
+    ------
+    NotImplementedError
+        If the graph contains what the twin does not simulate.
+    """
     dsk, annotations = distributed.scheduler._materialize_graph(expr=expr, validate=validate)
     if isinstance(expr, distributed.scheduler.LLGExpr):
         dsk = distributed.scheduler._cull(dsk, keys)
+    for key, task in dsk.items():
+        if isinstance(task, P2PBarrierTask):
+            raise NotImplementedError(
+                f"the graph contains a P2P shuffle ({key!r}), which is not simulated yet; "
+                "rechunk with method='tasks' instead"
+            )
     return dsk, annotations
-
-
-def use_virtual_clock(loop: IOLoop, now: Callable[[], float]) -> None:
-    """Let tornado's timers (``PeriodicCallback``) count in virtual time."""
-    loop.time = now  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
 def collected_errors() -> Iterator[list[logging.LogRecord]]:
-    """Collect what distributed logs as exceptions (of plugin hooks too) and silence the rest."""
+    """Collect the exceptions that distributed only logs, and silence what else it logs.
+
+    Exceptions of a plugin's hooks are among them. Only the calling thread is concerned.
+    """
     records: list[logging.LogRecord] = []
+    thread = threading.get_ident()
 
-    class Collect(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info:
-                records.append(record)
+    def elsewhere(record: logging.LogRecord) -> bool:
+        if record.thread != thread:
+            return True
+        if record.exc_info:
+            records.append(record)
+        return False
 
-    handler = Collect(level=logging.ERROR)
-    loggers = [
-        logging.getLogger(name)
-        for name in ("distributed.scheduler", "distributed.core", "distributed.stealing",
-                     "distributed.utils", "distributed.worker.state_machine")
-    ]  # fmt: skip
-    before = [(logger, logger.level, logger.propagate) for logger in loggers]
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
-        logger.setLevel(logging.ERROR)
-        logger.propagate = False
-        logger.addHandler(handler)
+        logger.addFilter(elsewhere)
     try:
         yield records
     finally:
-        for logger, level, propagate in before:
-            logger.setLevel(level)
-            logger.propagate = propagate
-            logger.removeHandler(handler)
+        for logger in loggers:
+            logger.removeFilter(elsewhere)

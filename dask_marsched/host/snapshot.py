@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from distributed.scheduler import TaskState, WorkerState
 
-from dask_marsched.core.graph import NO_HOME, OperandGraph
+from dask_marsched.core.graph import NO_HOME, Edges, OperandGraph
 from dask_marsched.core.plan import WorkerSlot
 from dask_marsched.policies.placement import Candidate
 
@@ -32,12 +32,25 @@ def worker_slots(workers: Iterable[WorkerState], bound: Mapping[str, int]) -> li
     ]
 
 
-def tasks_to_compute(wanted: Iterable[TaskState]) -> list[TaskState]:
-    """Return the tasks that must run for the wanted ones, each after those it reads.
+def tasks_to_compute(
+    wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None
+) -> list[TaskState]:
+    """Return the tasks that must run for the wanted ones, in the scheduler's order of priority.
 
-    They come in the scheduler's order of priority, user priorities left aside: they say what
-    runs first among ready tasks, not what belongs together.
+    User priorities are left aside: they say what runs first among ready tasks, not what
+    belongs together.
+
+    Parameters
+    ----------
+    wanted
+        Tasks whose results somebody wants.
+    touched
+        All tasks of a graph that arrived; where none of them has begun, all of them must run.
     """
+    if touched is not None:
+        touched = list(touched)
+        if all(ts.state == "released" for ts in touched):
+            return in_order(touched)
     stack = [ts for ts in wanted if ts.state not in _DONE]
     seen = set(stack)
     add, push = seen.add, stack.append
@@ -46,27 +59,27 @@ def tasks_to_compute(wanted: Iterable[TaskState]) -> list[TaskState]:
             if dts not in seen and dts.state not in _DONE:
                 add(dts)
                 push(dts)
-    todo = sorted((ts for ts in seen if ts.run_spec is not None and ts.priority), key=_order)
-    position = {ts: i for i, ts in enumerate(todo)}
-    for i, ts in enumerate(todo):
-        for dts in ts.dependencies:
-            if position.get(dts, -1) > i:
-                return _topological(todo, position)
-    return todo
+    return in_order(seen)
+
+
+def in_order(tasks: Iterable[TaskState]) -> list[TaskState]:
+    """Return the tasks that can run, in the scheduler's order of priority."""
+    return sorted((ts for ts in tasks if ts.run_spec is not None and ts.priority), key=_order)
 
 
 def _order(ts: TaskState) -> tuple[float, ...]:
     return ts.priority[1:] if ts.priority else ()
 
 
-def _topological(todo: list[TaskState], position: dict[TaskState, int]) -> list[TaskState]:
-    """Sort tasks so that each comes after those it reads, by `position` where that is open."""
-    missing = [sum(dts in position for dts in ts.dependencies) for ts in todo]
+def topological(tasks: list[TaskState]) -> list[TaskState]:
+    """Sort tasks so that each comes after those it reads, else in the order given."""
+    position = {ts: i for i, ts in enumerate(tasks)}
+    missing = [sum(dts in position for dts in ts.dependencies) for ts in tasks]
     ready = [i for i, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     out = []
     while ready:
-        ts = todo[heapq.heappop(ready)]
+        ts = tasks[heapq.heappop(ready)]
         out.append(ts)
         for dts in ts.dependents:
             i = position.get(dts)
@@ -78,41 +91,42 @@ def _topological(todo: list[TaskState], position: dict[TaskState, int]) -> list[
 
 
 def operand_graph(
-    todo: list[TaskState],
-    nbytes: Callable[[TaskState], tuple[float, bool]],
+    tasks: list[TaskState],
+    sizes: tuple[Sequence[float], bytes],
     worker_number: Mapping[str, int],
 ) -> OperandGraph:
     """Return the graph of the tasks that are to be computed.
 
     Parameters
     ----------
-    todo
-        The tasks, as `tasks_to_compute` returned them.
-    nbytes
-        Size of a task's result in bytes, and whether that is more than a guess.
+    tasks
+        The tasks, each after those it reads.
+    sizes
+        Size of each task's result in bytes, and a 1 for each that is more than a guess.
     worker_number
         Number of each worker, by address, for `OperandGraph.home`.
+
+    Raises
+    ------
+    ValueError
+        A task comes before one that it reads.
     """
-    position = {ts: i for i, ts in enumerate(todo)}
-    get = position.get
-    inputs: list[list[int]] = []
-    sizes: list[float] = []
-    known = bytearray(len(todo))
-    home = [NO_HOME] * len(todo)
-    home_bytes = [0.0] * len(todo)
-    for i, ts in enumerate(todo):
-        own = []
-        for dts in ts.dependencies:
-            j = get(dts)
-            if j is not None:
-                own.append(j)
-        own.sort()
-        inputs.append(own)
-        if len(own) < len(ts.dependencies):
-            home[i], home_bytes[i] = _home(ts, worker_number)
-        size, known[i] = nbytes(ts)
-        sizes.append(size)
-    return OperandGraph([ts.key for ts in todo], inputs, sizes, bytes(known), home, home_bytes)
+    get = {ts: i for i, ts in enumerate(tasks)}.get
+    starts, flat = [0], []
+    home = [NO_HOME] * len(tasks)
+    home_bytes = [0.0] * len(tasks)
+    for i, ts in enumerate(tasks):
+        dependencies = ts.dependencies
+        if dependencies:
+            own = [j for dts in dependencies if (j := get(dts)) is not None]
+            if len(own) > 1:
+                own.sort()
+            flat.extend(own)
+            if len(own) < len(dependencies):
+                home[i], home_bytes[i] = _home(ts, worker_number)
+        starts.append(len(flat))
+    keys = [ts.key for ts in tasks]
+    return OperandGraph(keys, Edges(starts, flat), *sizes, home, home_bytes)
 
 
 def _home(ts: TaskState, worker_number: Mapping[str, int]) -> tuple[int, float]:

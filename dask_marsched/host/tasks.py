@@ -2,60 +2,52 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from dask._task_spec import Alias, DataNode, GraphNode, List, Task, TaskRef, _execute_subgraph
+from dask._task_spec import (
+    Alias,
+    DataNode,
+    Dict,
+    GraphNode,
+    List,
+    Task,
+    TaskRef,
+    _execute_subgraph,
+    _identity_cast,
+)
 from dask.array.chunk import getitem
-from dask.array.core import finalize, getter, getter_inline, getter_nofancy
-from dask.sizeof import sizeof
+from dask.array.core import finalize
 from dask.typing import Key
-from distributed.shuffle._core import p2p_barrier
-from distributed.shuffle._rechunk import rechunk_transfer
+from dask.utils import apply
 
-from dask_marsched.core.chunk_sizes import Grid, Shape, sliced_shape
+from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.layers import ArrayLayers, allocates
+from dask_marsched.host.task_rules import (
+    GETTERS,
+    RULES,
+    Chunk,
+    broadcast,
+    literal,
+    merge,
+    sliced,
+    transpose,
+)
 
-_GETTERS = frozenset({getitem, getter, getter_inline, getter_nofancy, operator.getitem})
-#: They hand on the number of the run, a small positive integer.
-_P2P_STAGES = frozenset({rechunk_transfer, p2p_barrier})
+#: The stages of a P2P shuffle hand on the number of the run, a small positive integer.
+_P2P_STAGES = frozenset({("distributed", "rechunk_transfer"), ("distributed", "p2p_barrier")})
+#: Takes its index out of a pair, in which Dask wraps it.
+_GETITEM_OF_PAIR = ("dask", "_getitem")
 _INT_NBYTES = sys.getsizeof(1)
-_MERGES = frozenset({"_cumsum_merge", "_cumprod_merge"})
-#: Types whose size is the same wherever they are measured.
-_PLAIN = (np.ndarray, int, float, complex, bool, str, bytes, type(None), np.generic)
+_NONE_NBYTES = sys.getsizeof(None)
+_MERGES = frozenset({"_cumsum_merge", "_cumprod_merge", "add", "mul"})
 #: References are followed so far; what lies behind a longer chain is left open.
 _MAX_DEPTH = 50
 
 _Nodes = Mapping[Key, GraphNode]
-
-
-class Chunk(NamedTuple):
-    """What is known of a result.
-
-    Attributes
-    ----------
-    nbytes
-        Bytes that it holds.
-    certain
-        False if the size is an educated guess.
-    shape
-        None if it is not an array of known shape.
-    itemsize
-        Bytes of an element.
-    repeated
-        True if it is a single element, repeated by strides of zero; None if only some of its
-        strides are zero, so that the size of a view of it depends on which.
-    """
-
-    nbytes: int
-    certain: bool
-    shape: Shape | None = None
-    itemsize: int = 0
-    repeated: bool | None = False
 
 
 class TaskSizes:
@@ -72,6 +64,7 @@ class TaskSizes:
     def __init__(self, dsk: _Nodes, layers: ArrayLayers) -> None:
         self._dsk = dsk
         self._grids = layers.grids
+        self._kinds = layers.kinds
         self._views = layers.views
         self._known: dict[Key, Chunk | None] = {}
 
@@ -81,9 +74,12 @@ class TaskSizes:
 
     def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
         grid = self._grid(key)
-        if grid is not None and key[0] not in self._views:  # type: ignore[index]
-            chunk = _of_grid(grid, key)
-            if chunk is not None:
+        # Dask merges slices inside of a fused task: what is under an inner getter's name there
+        # is no longer the chunk that the layer of this name describes.
+        rewritten = key in inner and (isinstance(inner[key], Alias) or _is_getter(inner[key]))
+        if grid is not None and not rewritten and not self._is_view(key):
+            chunk = self._of_grid(grid, key)
+            if chunk is not None and chunk.certain:
                 return chunk
         return self._of_task(key, inner, depth)
 
@@ -96,14 +92,15 @@ class TaskSizes:
         if node is None:
             return None
         chunk = self._of_node(node, key, {}, depth + 1)
-        self._known[key] = chunk
+        if chunk is not None or not depth:  # else the chain of references may be too long from here
+            self._known[key] = chunk
         return chunk
 
     def _of_node(self, node: Any, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
         if depth > _MAX_DEPTH:
             return None
         if isinstance(node, DataNode):
-            return _literal(node.value)
+            return literal(node.value)
         chunk = None
         if isinstance(node, Alias):
             if node.target != key:
@@ -113,35 +110,67 @@ class TaskSizes:
         if chunk is not None and chunk.certain:
             return chunk
         grid = self._grid(key)
-        guess = None if grid is None else _of_grid(grid, key)
+        guess = None if grid is None or key in inner else self._of_grid(grid, key)
         return chunk if guess is None else guess._replace(certain=False)
 
     def _of_call(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
         func, args = node.func, node.args
         if func is _execute_subgraph:
-            return self._of_reference(args[1], args[0], depth)
-        try:
-            if func in _GETTERS:
-                return self._sliced(func, args, inner, depth)
-            if func in _P2P_STAGES:
-                return Chunk(_INT_NBYTES, True)
-        except TypeError:  # a function that cannot be hashed
-            return None
+            return self._fused(args, key, depth)
+        called = _called(func)
+        if _is_getter(node) or called == _GETITEM_OF_PAIR:
+            return self._indexed(node, key, inner, depth)
+        if called in _P2P_STAGES:
+            return Chunk(_INT_NBYTES, True)
+        rule = RULES.get(called)
+        if rule is not None:
+            chunks = [self._of_argument(arg, inner, depth) for arg in _flat(args)]
+            return rule(*chunks, **node.kwargs) if None not in chunks else None
         if func is np.broadcast_to:
-            return self._broadcast(args, inner, depth)
+            source = self._of_argument(args[0], inner, depth)
+            return None if source is None else broadcast(source, _value(args[1]))
         if func is finalize:
             return self._finalized(args[0], inner, depth)
+        return self._of_other(node, key, inner, depth)
+
+    def _of_other(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        """Look at functions that tell something only together with the layer of their result."""
+        func, args = node.func, node.args
         name = getattr(func, "__name__", "")
         if name == "_identity" and len(args) == 1:
             return self._of_argument(args[0], inner, depth)
-        if name in _MERGES:
-            chunks = [self._of_argument(arg, inner, depth) for arg in args if type(arg) is Task]
-            known = [chunk for chunk in chunks if chunk is not None]
-            return known[0]._replace(certain=False) if known else None
         grid = self._grid(key)
-        if grid is not None and grid.certain and allocates(func):
-            return _of_grid(grid, key)
-        return None
+        if name in _MERGES and (grid is None or grid.shape(key) is None):  # type: ignore[arg-type]
+            # A running total has the shape of the slice that is added to it: to look at this one
+            # suffices, and does not follow the chain of totals.
+            own = [arg for arg in args if type(arg) is Task] or args
+            return merge([self._of_argument(arg, inner, depth) for arg in own])
+        if name == "load_store_chunk" and not node.kwargs.get("return_stored"):
+            return Chunk(_NONE_NBYTES, True)
+        if func is apply and args[0] is np.full_like and isinstance(args[2], Dict):
+            shape = tuple(_value(args[2]["shape"]))
+            dtype = np.dtype(args[1][2])
+            nbytes = prod(shape) * dtype.itemsize
+            return Chunk(nbytes, not dtype.hasobject, shape, dtype.itemsize, False, dtype.kind)
+        if grid is None or not grid.certain:
+            return None
+        if func is np.transpose and args:
+            source = self._of_argument(args[0], inner, depth)
+            return None if source is None else transpose(source, grid.shape(key))  # type: ignore[arg-type]
+        return self._of_grid(grid, key) if allocates(func) else None
+
+    def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> Chunk | None:
+        nodes, out = args[0], args[1]
+        # The last part of fused blockwise layers goes by the layer's name, without an index.
+        own = key if type(key) is tuple and key and key[0] == out else out
+        if out in nodes and own != out:
+            return self._of_node(nodes[out], own, nodes, depth + 1)
+        grid = self._grid(out)
+        if grid is not None and not self._is_view(out):
+            chunk = self._of_grid(grid, out)
+            if chunk is not None and chunk.certain:
+                return chunk
+        return self._of_task(out, nodes, depth)
 
     def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> Chunk | None:
         if isinstance(arg, TaskRef):
@@ -152,36 +181,29 @@ class TaskSizes:
             return self._of_node(arg, arg.key, inner, depth + 1)
         return None
 
-    def _sliced(
-        self, func: Any, args: tuple[Any, ...], inner: _Nodes, depth: int
-    ) -> Chunk | None:
-        source = self._of_argument(args[0], inner, depth)
-        if source is None or source.shape is None:
+    def _indexed(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        func = node.func
+        source = self._of_argument(node.args[0], inner, depth)
+        if source is None:
             return None
-        index = args[1].value if isinstance(args[1], DataNode) else args[1]
-        shape = sliced_shape(source.shape, index)
-        if not shape:  # not understood, or a scalar
-            return None
-        elements = prod(shape)
-        full = Chunk(elements * source.itemsize, source.certain, shape, source.itemsize)
-        if source.repeated is False:
-            return full
-        if func is getitem and prod(source.shape) >= 2 * elements:
-            return full  # Dask copies what is less than half of its base.
-        if type(index) is tuple and any(isinstance(entry, list) for entry in index):
-            return full
-        if source.repeated is None:
-            return full._replace(certain=False, repeated=None)
-        return full._replace(nbytes=min(elements, 1) * source.itemsize, repeated=True)
+        index = self._literal(node.args[1], inner)
+        if _called(func) == _GETITEM_OF_PAIR:
+            func, index = getitem, index[1]
+        grid = self._grid(key)
+        if grid is not None and not grid.lengths and source.shape and _selects_one(index):
+            scalar = self._of_grid(grid, key)
+            return None if scalar is None else scalar._replace(certain=source.certain)
+        chunk = sliced(func, source, index)
+        asarray = node.args[2] if len(node.args) > 2 else node.kwargs.get("asarray")
+        if chunk is not None and source.stored and asarray is False:
+            return chunk._replace(certain=False)
+        return chunk
 
-    def _broadcast(self, args: tuple[Any, ...], inner: _Nodes, depth: int) -> Chunk | None:
-        source = self._of_argument(args[0], inner, depth)
-        shape = args[1].value if isinstance(args[1], DataNode) else args[1]
-        if source is None or source.shape is None or not isinstance(shape, tuple):
-            return None
-        alone = source.repeated or set(source.shape) <= {1}
-        nbytes = source.nbytes if prod(shape) else 0
-        return Chunk(nbytes, source.certain, shape, source.itemsize, True if alone else None)
+    def _literal(self, arg: Any, inner: _Nodes) -> Any:
+        """Return an argument's value; of a reference what the graph holds under its key."""
+        if isinstance(arg, TaskRef):
+            return _value(inner.get(arg.key) or self._dsk.get(arg.key))
+        return _value(arg)
 
     def _finalized(self, parts: Any, inner: _Nodes, depth: int) -> Chunk | None:
         keys = list(_references(parts))
@@ -191,7 +213,7 @@ class TaskSizes:
                 return chunk
             return Chunk(prod(chunk.shape) * chunk.itemsize, chunk.certain)
         grid = self._grid(keys[0]) if keys else None
-        if grid is None or len(keys) != prod(map(len, grid.lengths)):
+        if grid is None or grid.overhead or len(keys) != prod(map(len, grid.lengths)):
             return None
         return Chunk(grid.whole(), grid.certain)
 
@@ -200,31 +222,57 @@ class TaskSizes:
             return self._grids.get(key[0])
         return None
 
+    def _is_view(self, key: Any) -> bool:
+        return key[0] in self._views
 
-def _of_grid(grid: Grid, key: Any) -> Chunk | None:
-    nbytes = grid.nbytes(key)
-    if nbytes is None:
-        return None
-    # Several arrays in a dict are no array of this shape.
-    shape = grid.shape(key) if not grid.overhead else None
-    return Chunk(nbytes, grid.certain, shape, grid.itemsize, grid.uniform)
+    def _of_grid(self, grid: Grid, key: Any) -> Chunk | None:
+        nbytes = grid.nbytes(key)
+        if nbytes is None:
+            return None
+        # Several arrays in a dict are no array of this shape.
+        shape = grid.shape(key) if not grid.overhead else None
+        kind = self._kinds.get(key[0], "")
+        return Chunk(nbytes, grid.certain, shape, grid.itemsize, grid.uniform, kind)
 
 
-def _literal(value: Any) -> Chunk:
-    certain = isinstance(value, _PLAIN)
-    if not isinstance(value, np.ndarray):
-        return Chunk(sizeof(value), certain)
-    nbytes = sizeof(value)
-    repeated = None if 0 in value.strides else False
-    return Chunk(nbytes, not value.dtype.hasobject, value.shape, value.itemsize, repeated)
+def _called(func: Any) -> tuple[str, str]:
+    """Return a function's library and name."""
+    module = getattr(func, "__module__", None) or ""
+    return module.partition(".")[0], getattr(func, "__name__", "")
+
+
+def _is_getter(node: Any) -> bool:
+    try:
+        return isinstance(node, Task) and node.func in GETTERS
+    except TypeError:
+        return False
+
+
+def _value(arg: Any) -> Any:
+    return arg.value if isinstance(arg, DataNode) else arg
+
+
+def _selects_one(index: Any) -> bool:
+    """Whether an index consists of integers only."""
+    entries = index if isinstance(index, tuple) else (index,)
+    return all(hasattr(entry, "__index__") and not hasattr(entry, "shape") for entry in entries)
+
+
+def _flat(args: Any) -> Iterator[Any]:
+    """Yield arguments, those in tuples and lists one by one."""
+    for arg in args:
+        if isinstance(arg, List | list | tuple):
+            yield from _flat(arg)
+        elif isinstance(arg, Task) and arg.func in (tuple, list, _identity_cast):
+            yield from _flat(arg.args)
+        else:
+            yield arg
 
 
 def _references(parts: Any) -> Iterator[Key]:
     """Yield the keys in nested lists of references."""
-    if isinstance(parts, TaskRef):
-        yield parts.key
-    elif isinstance(parts, Alias):
-        yield parts.target
-    elif isinstance(parts, List | list | tuple):
-        for part in parts:
-            yield from _references(part)
+    for part in _flat((parts,)):
+        if isinstance(part, TaskRef):
+            yield part.key
+        elif isinstance(part, Alias):
+            yield part.target

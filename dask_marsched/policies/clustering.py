@@ -115,14 +115,15 @@ def cluster_initial_operands(
         key=lambda i: (depth[i], i),
     )
     for t in others:
-        result = float(graph.nbytes[t])
         brought = _bytes_by_cluster(graph, role, clusters, holder, t)
         if len(brought) > 1:
-            brought = _merge_inputs(clusters, brought, result, least, most, limit)
+            brought = _merge_inputs(clusters, brought, float(graph.nbytes[t]), least, most, limit)
         if brought:
-            mine = max(brought, key=lambda c: (brought[c], -clusters.first[c]))
+            # On a tie the later cluster, which has more room: a chain goes on in it, instead of
+            # staying for ever with the first cluster that could take no more.
+            mine = max(brought, key=lambda c: (brought[c], clusters.first[c]))
             holder[t] = mine
-            clusters.produce(mine, result)
+            clusters.produce(mine, float(graph.nbytes[t]))
         for j in graph.inputs[t]:
             unread[j] -= 1
             if not unread[j] and holder[j] >= 0:

@@ -27,7 +27,7 @@ class SlotRule:
         Operands sent a thread where they are short (stock Dask's ``worker-saturation``).
     """
 
-    short_task: float = 0.030
+    short_task: float = 0.010
     horizon: float = 0.010
     horizon_bytes: int = 2**20
     saturation: float = 1.1

@@ -3,23 +3,24 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dask_marsched.core.graph import OperandGraph, average_nbytes, depths
+from dask_marsched.core.graph import Edges, OperandGraph, average_nbytes, depths
 from tests.graphs import graph, operand_graphs
 
 
 def test_dependents_mirror_inputs() -> None:
     g = graph({"a": [], "b": ["a"], "c": ["a", "b"]})
-    assert g.dependents == [[1, 2], [2], []]
+    assert list(g.dependents) == [[1, 2], [2], []]
+    assert (g.dependents[-2], g.dependents[1:]) == ([2], [[2], []])
 
 
 def test_numbering_must_be_topological() -> None:
-    with pytest.raises(ValueError, match="'a' is numbered 0 but reads operand number 1"):
-        OperandGraph(["a", "b"], [[1], []], [1.0, 1.0], b"\0\0")
+    with pytest.raises(ValueError, match="operand number 0 reads operand number 1"):
+        OperandGraph(["a", "b"], Edges.of([[1], []]), [1.0, 1.0], b"\0\0")
 
 
 def test_lengths_must_agree() -> None:
     with pytest.raises(ValueError, match="nbytes has 1 entries for 2 operands"):
-        OperandGraph(["a", "b"], [[], []], [1.0], b"\0\0")
+        OperandGraph(["a", "b"], Edges.of([[], []]), [1.0], b"\0\0")
 
 
 def test_depth_is_the_longest_path() -> None:

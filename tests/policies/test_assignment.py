@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies import registry
@@ -31,9 +31,7 @@ def test_depth_first_gives_each_worker_a_share_of_the_graph() -> None:
 
 def test_depth_first_follows_a_branch_where_breadth_first_goes_round() -> None:
     g = graph(
-        {"x": []}
-        | {f"y{i}": [] for i in range(4)}
-        | {f"p{i}": ["x", f"y{i}"] for i in range(4)}
+        {"x": []} | {f"y{i}": [] for i in range(4)} | {f"p{i}": ["x", f"y{i}"] for i in range(4)}
     )
     # 9 operands on two workers: 4.5 is exceeded with the fifth.
     assert named(g, DepthFirst().assign(g, workers(1, 1)))[0] == {"x", "y0", "y1"}
@@ -137,5 +135,6 @@ def test_units_stay_below_their_limit(g: OperandGraph, kappa: float, nthreads: i
 @pytest.mark.parametrize("name", registry.names("assignment"))
 def test_deep_graphs_do_not_recurse(name: str) -> None:
     n = 5000
-    g = OperandGraph(range(n), [[i - 1] if i else [] for i in range(n)], [1.0] * n, b"\1" * n)
+    inputs = Edges.of([i - 1] if i else [] for i in range(n))
+    g = OperandGraph(range(n), inputs, [1.0] * n, b"\1" * n)
     assert [u.operands for u in registry.create("assignment", name).assign(g, workers(1))] == [(0,)]

@@ -23,11 +23,11 @@ def test_ties_by_operands_in_progress_then_by_memory_then_by_seniority() -> None
     assert policy.choose([worker(1, 1, 1), worker(1, 1, 1)]) == 0
 
 
-def test_an_idle_worker_stands_in_where_fetching_is_faster_than_waiting() -> None:
+def test_an_idle_worker_stands_in_where_fetching_is_much_faster_than_waiting() -> None:
     policy = MostBytes()
     busy = worker(100, 3, backlog=2.0)
-    assert policy.spare(busy, [worker(0), worker(50)], bandwidth=100) == 1
-    assert policy.spare(busy, [worker(0), worker(50)], bandwidth=10) is None
+    assert policy.spare(busy, [worker(0), worker(90)], bandwidth=100) == 1
+    assert policy.spare(busy, [worker(0), worker(50)], bandwidth=100) is None
     assert policy.spare(busy, [], bandwidth=100) is None
 
 

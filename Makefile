@@ -1,0 +1,55 @@
+# `make demo` and `make test` work on a fresh machine that has Python 3.11 or later and make.
+
+VENV ?= .venv
+# The first of these that is there and recent enough; `make PYTHON=...` chooses another.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; \
+	done)
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install demo test check format bench clean
+
+help:
+	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--years 1": its options)'
+	@echo 'make test    install into $(VENV) and run all tests      (TEST="tests/test_cli.py -x")'
+	@echo 'make check   ruff, mypy and the order of the house'
+	@echo 'make format  let ruff format the code'
+	@echo 'make bench   run the benchmark                           (BENCH="--repeat 1 --select ...")'
+	@echo 'make clean   remove $(VENV) and what the tools left behind'
+
+install: $(INSTALLED)
+
+# Installed editable: only a change of the metadata asks for another installation.
+$(INSTALLED): pyproject.toml setup.py
+	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 or later found; set PYTHON=/path/to/python' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'make: $(PYTHON) is not Python 3.11 or later' >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
+		{ echo 'make: no virtual environment could be made (Debian: apt install python3-venv)' >&2; rm -rf $(VENV); exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[all]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/dask marsched demo $(DEMO)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(TEST)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/dask marsched bench $(BENCH)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

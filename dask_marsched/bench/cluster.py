@@ -1,0 +1,267 @@
+"""A real cluster under one policy, on which workloads are measured one after another."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import logging
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster, Scheduler, wait
+
+from . import probes, workloads
+from .metrics import STOCK, Measurement, digest
+from .workloads import Parameters, Workload
+
+DEFAULT = "default"
+CLOSING = 30.0  # seconds that a cluster may take to close before its processes are killed
+
+
+class RunFailed(Exception):
+    """A workload did not come to its end; the message says why."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all clusters of a benchmark have in common.
+
+    Attributes
+    ----------
+    workers, threads : int
+        Worker processes, and threads of each.
+    parameters : Parameters
+        Size of the workloads.
+    timeout : float
+        Seconds after which a run has failed.
+    """
+
+    workers: int
+    threads: int
+    parameters: Parameters
+    timeout: float
+
+
+def policy_plugin(policy: str) -> Any:
+    """Return the scheduler plugin of a policy; None for stock.
+
+    Parameters
+    ----------
+    policy : str
+        ``stock``, ``default`` for the plugin as it comes, or the name of an assignment. What
+        follows a ``#`` only tells columns apart.
+
+    Raises
+    ------
+    ValueError
+        If no assignment has that name.
+    """
+    name = policy.partition("#")[0]
+    if name == STOCK:
+        return None
+    from dask_marsched import MarsSchedulerPlugin
+
+    return MarsSchedulerPlugin() if name == DEFAULT else MarsSchedulerPlugin(assignment=name)
+
+
+def trim_memory() -> None:
+    """Collect garbage and give freed memory back to the system. To be run on the workers."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def warm_up(names: tuple[str, ...]) -> None:
+    """Run tiny versions of workloads in this process. To be run on the workers.
+
+    It imports and compiles whatever they need. The scheduler does not see it, so it learns
+    neither durations nor sizes. What fails here fails again in the run, which reports it.
+    """
+    for name in names:
+        workload = workloads.get(name)
+        with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as scratch:
+            for module in workload.requires:
+                importlib.import_module(module)
+            if not workload.needs_cluster:
+                parameters = Parameters(size=0.01, chunk_bytes=8192, scratch=Path(scratch))
+                dask.compute(*workload.build(parameters), scheduler="synchronous")
+
+
+def tasks_known(dask_scheduler: Scheduler) -> int:
+    """Return the number of tasks that the scheduler knows. To be run there."""
+    return len(dask_scheduler.tasks)
+
+
+def plugin_report(dask_scheduler: Scheduler) -> dict[str, Any] | None:
+    """Return the report of this package's plugin, if it is there. To be run on the scheduler."""
+    plugin: Any = dask_scheduler.plugins.get("marsched")
+    report: dict[str, Any] | None = plugin.report() if plugin is not None else None
+    return report
+
+
+class BenchCluster:
+    """A `LocalCluster` of worker processes with the probes in place.
+
+    Parameters
+    ----------
+    policy : str
+        See `policy_plugin`.
+    setting : Setting
+        What all clusters of the benchmark have in common.
+    chosen : tuple of Workload
+        The workloads to come, for which the workers are warmed up.
+    """
+
+    def __init__(self, policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> None:
+        self.policy = policy
+        self.setting = setting
+        self.chosen = chosen
+        self.cluster: LocalCluster | None = None
+        self.client: Client | None = None
+        self.pids: dict[str, int] = {}
+
+    def __enter__(self) -> BenchCluster:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Start the cluster, the policy and the probes, and warm the workers up."""
+        plugin = policy_plugin(self.policy)
+        self.cluster = LocalCluster(
+            n_workers=self.setting.workers,
+            threads_per_worker=self.setting.threads,
+            processes=True,
+            dashboard_address=":0",
+            silence_logs=logging.CRITICAL,
+        )
+        self.client = client = Client(self.cluster, set_as_default=False)
+        client.wait_for_workers(self.setting.workers, timeout=60)
+        if plugin is not None:
+            client.register_plugin(plugin)
+        client.register_plugin(probes.SchedulerProbe(), name=probes.PROBE)
+        client.register_plugin(probes.TrafficMeter(), name=probes.METER)
+        self.pids = client.run(os.getpid)
+        names = tuple(w.name for w in self.chosen if not w.missing())
+        client.run(warm_up, names)
+
+    def close(self) -> None:
+        """Close the cluster; kill worker processes that do not end."""
+        client, cluster, pids = self.client, self.cluster, self.pids
+        self.client, self.cluster, self.pids = None, None, {}
+        with contextlib.suppress(Exception):  # a broken cluster may fail to close in any way
+            if client is not None:
+                client.close(timeout=CLOSING)
+        with contextlib.suppress(Exception):
+            if cluster is not None:
+                cluster.close(timeout=CLOSING)
+        for pid in pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def healthy(self) -> bool:
+        """Tell whether the workers are the ones it started with."""
+        try:
+            return self.client is not None and self.client.run(os.getpid) == self.pids
+        except Exception:
+            return False
+
+    def measure(self, workload: Workload, repetition: int) -> Measurement:
+        """Run a workload once and measure it. A run that fails is a measurement too."""
+        missing = workload.missing()
+        if missing:
+            error = f"not run: needs {', '.join(missing)}"
+            return Measurement(workload.name, self.policy, repetition, error=error)
+        assert self.client is not None
+        try:
+            with self.client.as_current():  # some collections look for a cluster as they are built
+                return self._measure(self.client, workload, repetition)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self.close()  # whatever state it was left in must not touch the next run
+            self.open()
+            return Measurement(workload.name, self.policy, repetition, error=reason)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what the plugin says of itself; None under stock."""
+        assert self.client is not None
+        result: dict[str, Any] | None = self.client.run_on_scheduler(plugin_report)
+        return result
+
+    def _measure(self, client: Client, workload: Workload, repetition: int) -> Measurement:
+        inputs = workload.inputs(self.setting.parameters)
+        collections = None
+        if not workload.persist:
+            collections = workload.expression(self.setting.parameters, *inputs)
+        gc.collect()
+        client.run(trim_memory)
+        client.run(probes.reset_traffic)
+        client.run_on_scheduler(probes.reset_probe)
+        with probes.PssSampler(self.pids.values()) as pss:
+            start = time.perf_counter()
+            if collections is None:
+                inputs = tuple(client.persist(list(inputs)))
+                wait(inputs, timeout=self.setting.timeout)
+                collections = workload.expression(self.setting.parameters, *inputs)
+            results = self._compute(client, collections)
+            seconds = time.perf_counter() - start
+        del inputs, collections
+        self._settle(client)
+        if not self.healthy():
+            raise RunFailed("a worker died")
+        managed, sent = client.run_on_scheduler(probes.read_probe)
+        return Measurement(
+            workload=workload.name,
+            policy=self.policy,
+            repetition=repetition,
+            seconds=seconds,
+            moved=probes.bytes_between_workers(client.run(probes.read_traffic)),
+            managed=managed,
+            pss=pss.peak,
+            sent=sent,
+            digest=digest(results),
+        )
+
+    def _compute(self, client: Client, collections: tuple[Any, ...]) -> list[Any]:
+        futures = client.compute(list(collections))
+        wait(futures, timeout=self.setting.timeout)
+        states = Counter(future.status for future in futures)
+        if set(states) != {"finished"}:
+            failed = next(future for future in futures if future.status != "finished")
+            if failed.status == "error":
+                raise RunFailed(repr(failed.exception(timeout=10)))
+            raise RunFailed(f"futures ended as {dict(states)}")
+        gathered: list[Any] = client.gather(futures)
+        return gathered
+
+    def _settle(self, client: Client) -> None:
+        """Wait until the scheduler has forgotten everything, so that nothing is reused.
+
+        Raises
+        ------
+        RunFailed
+            If it still holds tasks after the time of a run.
+        """
+        deadline = time.monotonic() + self.setting.timeout
+        gc.collect()
+        while remaining := client.run_on_scheduler(tasks_known):
+            if time.monotonic() > deadline:
+                raise RunFailed(f"the scheduler still holds {remaining} tasks")
+            time.sleep(0.01)

@@ -1,0 +1,203 @@
+"""``dask marsched bench``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from dask.utils import parse_bytes
+
+from . import against_frisky, report, runner, workloads
+from . import planning as planning_benchmark
+from .cluster import DEFAULT, Setting, policy_plugin
+from .metrics import FRISKY, STOCK, Measurement, aggregate
+from .workloads import Kind, Parameters, Workload
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def _listing() -> str:
+    lines = []
+    for name in (*workloads.names(), *workloads.names(held_out=True)):
+        workload = workloads.get(name)
+        mark = " [held out]" if workload.held_out else ""
+        lines.append(f"{name:<22}{workload.summary}{mark}")
+    return "\n".join(lines)
+
+
+def _columns(policies: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the policies so that one given twice makes two columns."""
+    seen: dict[str, int] = {}
+    columns = []
+    for policy in policies:
+        seen[policy] = seen.get(policy, 0) + 1
+        columns.append(policy if seen[policy] == 1 else f"{policy}#{seen[policy]}")
+    return tuple(columns)
+
+
+def _frisky_opener(python: Path) -> runner.Opener:
+    def open_it(policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> runner.Contestant:
+        return against_frisky.FriskyCluster(python, policy, setting, chosen)
+
+    return open_it
+
+
+def _progress(measurement: Measurement) -> None:
+    m = measurement
+    if m.error:
+        outcome = f"FAILED: {m.error}"
+    else:
+        moved = "-" if m.moved is None else f"{m.moved / report.MIB:.1f} MiB moved"
+        outcome = f"{m.seconds:.2f} s, {moved}"
+    click.echo(f"  {m.repetition + 1}  {m.workload:<22}{m.policy:<12}{outcome}", err=True)
+
+
+@click.command("bench", help="Measure workloads under stock Dask and this package's policies.")
+@click.option("--select", default="", help="Names of workloads, separated by commas.")
+@click.option("--held-out", is_flag=True, help="Run the set that never served to tune anything.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    help="stock, default, or the name of an assignment; may be given several times. "
+    "[default: stock and default]",
+)
+@click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1))
+@click.option("--workers", default=4, show_default=True, type=click.IntRange(min=1))
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1))
+@click.option("--size", default=1.0, show_default=True, help="Factor on the number of chunks.")
+@click.option("--chunk", default="8 MiB", show_default=True, help="Size of the typical chunk.")
+@click.option("--timeout", default=300.0, show_default=True, help="Seconds for one run.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--against", type=click.Choice([FRISKY]), help="Another scheduler.")
+@click.option(
+    "--frisky-python",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Interpreter of an environment that holds Frisky. [default: one made in the cache]",
+)
+@click.option(
+    "--planning",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="TASKS",
+    help="Instead of workloads, time the scheduler up to the first task sent of a graph of that "
+    "many tasks; may be given several times.",
+)
+@click.option("--list", "list_them", is_flag=True, help="List the workloads and end.")
+def bench(list_them: bool, **options: Any) -> None:
+    """Run the benchmark; ends with 1 if a run failed or results differ."""
+    if list_them:
+        click.echo(_listing())
+        return
+    chosen = Options(**options)
+    chosen.policies = chosen.policies or (STOCK, DEFAULT)
+    for policy in chosen.policies:
+        try:
+            policy_plugin(policy)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    if chosen.planning:
+        _plan(chosen)
+    else:
+        _run(chosen)
+
+
+@dataclass
+class Options:
+    """The options of the command line, as they were given."""
+
+    select: str
+    held_out: bool
+    policies: tuple[str, ...]
+    repeat: int
+    workers: int
+    threads: int
+    size: float
+    chunk: str
+    timeout: float
+    json_path: Path | None
+    markdown_path: Path | None
+    against: str | None
+    frisky_python: Path | None
+    planning: tuple[int, ...]
+
+
+def _run(options: Options) -> None:
+    """Run workloads."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        try:
+            chosen = workloads.select(_names(options.select), options.held_out)
+            parameters = Parameters(options.size, parse_bytes(options.chunk), Path(scratch))
+            python = against_frisky.environment(options.frisky_python) if options.against else None
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        setting = Setting(options.workers, options.threads, parameters, options.timeout)
+        columns = _columns(options.policies)
+        openers: dict[str, runner.Opener] = {}
+        if python is not None:
+            columns = (*columns, FRISKY)
+            openers[FRISKY] = _frisky_opener(python)
+        outcome = runner.run(chosen, columns, options.repeat, setting, _progress, openers)
+    _publish(outcome, chosen, options)
+
+
+def _plan(options: Options) -> None:
+    """Run the planning benchmark; ends with 1 if a measurement failed."""
+
+    def show(p: planning_benchmark.Planning) -> None:
+        outcome = f"FAILED: {p.error}" if p.error else f"{p.seconds:.2f} s for {p.tasks} tasks"
+        click.echo(f"  {p.repetition + 1}  {p.policy:<12}{outcome}", err=True)
+
+    measured = planning_benchmark.run(
+        _columns(options.policies), options.planning, options.repeat, show
+    )
+    table = planning_benchmark.cells(measured)
+    click.echo(report.text_table(table))
+    if options.json_path:
+        found = {"command": _command(), "versions": report.versions()}
+        found.update(planning_benchmark.to_json(measured))
+        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
+    if options.markdown_path:
+        options.markdown_path.write_text(
+            f"{report.made_by(_command())}\n\n{report.markdown_table(table)}\n"
+        )
+    if any(p.error for p in measured):
+        raise SystemExit(1)
+
+
+def _command() -> str:
+    """Return the command line as the user would type it."""
+    arguments = sys.argv[1:]
+    if "bench" in arguments:
+        arguments = arguments[arguments.index("bench") + 1 :]
+    return shlex.join(["dask", "marsched", "bench", *arguments])
+
+
+def _publish(outcome: runner.Outcome, chosen: tuple[Workload, ...], options: Options) -> None:
+    overhead = [w.name for w in chosen if w.kind is Kind.OVERHEAD]
+    rows = aggregate(outcome.measurements, overhead)
+    command = _command()
+    peers = aggregate(outcome.measurements, overhead, base=FRISKY)
+    click.echo(report.render(rows, peers, report.text_table))
+    if options.json_path:
+        options.json_path.write_text(
+            json.dumps(report.to_json(outcome, rows, peers, command), indent=1) + "\n"
+        )
+    if options.markdown_path:
+        options.markdown_path.write_text(report.markdown_page(rows, peers, command))
+    ours = [row for row in rows if row.policy != FRISKY]
+    if any(row.failed or row.identical is False for row in ours):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    bench()

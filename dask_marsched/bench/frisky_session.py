@@ -1,0 +1,67 @@
+"""The client's side of a measurement with Frisky; it runs in Frisky's own environment.
+
+Started as a program by `against_frisky`, with the scheduler's address and the number of workers.
+It reads one request a line from its standard input and answers with one line of JSON each. Only
+the workloads and the digest are shared with the rest of the benchmark; they are found because
+they lie in this program's directory.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def answer(client: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Run the workload of a request; return its wall time and the digest of its results.
+
+    Parameters
+    ----------
+    client : frisky.Client
+        Connected to the scheduler.
+    request : dict
+        Name of the workload, ``size``, ``chunk_bytes`` and ``scratch``.
+    """
+    import metrics  # type: ignore[import-not-found]
+    import workloads  # type: ignore[import-not-found]
+
+    workload = workloads.get(request["workload"])
+    parameters = workloads.Parameters(
+        request["size"], request["chunk_bytes"], Path(request["scratch"])
+    )
+    missing = workload.missing()
+    if missing:
+        return {"error": f"not run: needs {', '.join(missing)}"}
+    inputs = workload.inputs(parameters)
+    collections = None if workload.persist else workload.expression(parameters, *inputs)
+    gc.collect()
+    start = time.perf_counter()
+    if collections is None:
+        inputs = tuple(client.persist(list(inputs)))
+        collections = workload.expression(parameters, *inputs)
+    results = client.gather(client.compute(list(collections)))
+    return {"seconds": time.perf_counter() - start, "digest": metrics.digest(results)}
+
+
+def main() -> None:
+    """Answer requests until the standard input ends."""
+    import frisky  # type: ignore[import-not-found]
+
+    replies, sys.stdout = sys.stdout, sys.stderr  # what else prints must not get in between
+    client = frisky.Client(sys.argv[1])
+    print(json.dumps({"ready": True}), file=replies, flush=True)
+    for line in sys.stdin:
+        try:
+            reply = answer(client, json.loads(line))
+        except Exception as error:
+            reply = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        gc.collect()
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What is measured during a run: bytes between workers, managed memory, PSS, tasks sent."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
+from distributed.comm.tcp import TCP
+
+Connection = tuple[str, str]  # this side's address, the peer's address
+
+METER = "bench-traffic"
+PROBE = "bench-scheduler-probe"
+
+
+class TrafficMeter(WorkerPlugin):
+    """Counts the bytes that a worker process writes, by connection.
+
+    It stands below every protocol: results fetched by workers, peer-to-peer shuffles and whatever
+    else goes over the workers' TCP or TLS connections is counted as it is on the wire. Which
+    connections join two workers is known once all workers' counts lie side by side, see
+    `bytes_between_workers`.
+    """
+
+    name = METER
+
+    def setup(self, worker: Worker) -> None:
+        """Wrap the write of the transport in this process."""
+        self.written: Counter[Connection] = Counter()
+        self.original: Any = TCP.write
+        TCP.write = self.counting(self.original)  # type: ignore[method-assign]
+
+    def teardown(self, worker: Worker) -> None:
+        """Give the transport its own write back."""
+        TCP.write = self.original  # type: ignore[method-assign]
+
+    def counting(self, write: Any) -> Any:
+        """Return a ``write`` that counts what the given one has written."""
+
+        async def counted(comm: TCP, *args: Any, **kwargs: Any) -> Any:
+            connection = (comm.local_address, comm.peer_address)  # unknown once it is closed
+            size = await write(comm, *args, **kwargs)
+            self.written[connection] += size
+            return size
+
+        return counted
+
+
+def reset_traffic(dask_worker: Worker) -> None:
+    """Forget what was counted so far. To be run on the workers."""
+    meter: Any = dask_worker.plugins[METER]
+    meter.written.clear()
+
+
+def read_traffic(dask_worker: Worker) -> dict[Connection, int]:
+    """Return the bytes written, by connection. To be run on the workers."""
+    meter: Any = dask_worker.plugins[METER]
+    return dict(meter.written)
+
+
+def bytes_between_workers(written: Mapping[str, Mapping[Connection, int]]) -> int:
+    """Sum the bytes that went from one worker to another.
+
+    Parameters
+    ----------
+    written : mapping
+        For each worker the bytes it wrote, by connection.
+
+    Returns
+    -------
+    int
+        Bytes. A connection counts if another worker holds its other end; those to the scheduler
+        and to clients have no such end, and those of a worker to itself end in the same worker.
+    """
+    holder = {ends: worker for worker, connections in written.items() for ends in connections}
+    total = 0
+    for worker, connections in written.items():
+        for (local, peer), size in connections.items():
+            if holder.get((peer, local), worker) != worker:
+                total += size
+    return total
+
+
+class SchedulerProbe(SchedulerPlugin):
+    """Follows the managed memory of all workers together, and counts the tasks sent.
+
+    The sum is read after every transition. Replicas arrive without a transition of their own,
+    but none leaves before a transition has happened that made it superfluous, so the maximum
+    over the transitions is the maximum.
+    """
+
+    name = PROBE
+
+    def __init__(self) -> None:
+        self.peak_managed = 0
+        self.tasks_sent = 0
+        self.scheduler: Scheduler | None = None
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Keep the scheduler."""
+        self.scheduler = scheduler
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        """Read the sum of managed bytes."""
+        assert self.scheduler is not None
+        if finish == "processing":
+            self.tasks_sent += 1
+        managed = sum(ws.nbytes for ws in self.scheduler.workers.values())
+        if managed > self.peak_managed:
+            self.peak_managed = managed
+
+    def reset(self) -> None:
+        """Start a new measurement."""
+        self.peak_managed = self.tasks_sent = 0
+
+
+def reset_probe(dask_scheduler: Scheduler) -> None:
+    """Start a new measurement. To be run on the scheduler."""
+    probe: Any = dask_scheduler.plugins[PROBE]
+    probe.reset()
+
+
+def read_probe(dask_scheduler: Scheduler) -> tuple[int, int]:
+    """Return peak managed bytes and tasks sent. To be run on the scheduler."""
+    probe: Any = dask_scheduler.plugins[PROBE]
+    return probe.peak_managed, probe.tasks_sent
+
+
+def proportional_set_size(pid: int) -> int:
+    """Return the PSS of a process, bytes; 0 if it is gone.
+
+    Shared pages count by their share, so the sum over processes is memory in use.
+    """
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    for line in text.splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+class PssSampler:
+    """Samples the PSS of some processes together from a thread, and keeps the largest sum.
+
+    Parameters
+    ----------
+    pids : iterable of int
+        The processes.
+    interval : float
+        Time between two samples, seconds.
+    """
+
+    def __init__(self, pids: Iterable[int], interval: float = 0.05) -> None:
+        self.pids = tuple(pids)
+        self.interval = interval
+        self.peak = 0
+        self.samples = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
+
+    def __enter__(self) -> PssSampler:
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+
+    def _sample(self) -> None:
+        self.peak = max(self.peak, sum(proportional_set_size(pid) for pid in self.pids))
+        self.samples += 1
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.interval):
+            self._sample()

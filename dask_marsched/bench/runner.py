@@ -1,0 +1,106 @@
+"""The alternation: every workload under every policy in turn, again and again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .cluster import BenchCluster, Setting
+from .metrics import Measurement
+from .workloads import Workload
+
+
+class Contestant(Protocol):
+    """Something that measures workloads: a cluster of Dask's, or another scheduler."""
+
+    policy: str
+
+    def __enter__(self) -> Any:
+        """Start it."""
+
+    def __exit__(self, *_: Any) -> None:
+        """End it."""
+
+    def measure(self, workload: Workload, repetition: int) -> Measurement:
+        """Run a workload once; a failure is returned, not raised."""
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what it says of itself."""
+
+
+Opener = Callable[[str, Setting, tuple[Workload, ...]], Contestant]
+
+
+@dataclass
+class Outcome:
+    """All measurements of a benchmark.
+
+    Attributes
+    ----------
+    measurements : list of Measurement
+        In the order in which they ran.
+    reports : list of dict
+        For each repetition and policy what the plugin said of itself at the end.
+    """
+
+    measurements: list[Measurement] = field(default_factory=list)
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+
+def run(
+    chosen: tuple[Workload, ...],
+    policies: Sequence[str],
+    repeat: int,
+    setting: Setting,
+    progress: Callable[[Measurement], None] = lambda _: None,
+    openers: dict[str, Opener] | None = None,
+) -> Outcome:
+    """Measure workloads under policies in alternation.
+
+    Each repetition starts one fresh cluster for each policy. All stay alive through the
+    repetition, and only one is at work at any time: each workload runs under each policy before
+    the next workload begins. So all policies see the same state of the machine, and each of
+    their clusters has the same past. The order of the policies is reversed in every second
+    repetition.
+
+    Parameters
+    ----------
+    chosen : tuple of Workload
+        What to run.
+    policies : sequence of str
+        Under what, see `cluster.policy_plugin`.
+    repeat : int
+        Repetitions.
+    setting : Setting
+        Size of the clusters and of the workloads.
+    progress : callable
+        Called with each measurement.
+    openers : dict, optional
+        For a policy that is not one of Dask's clusters, what opens it.
+
+    Returns
+    -------
+    Outcome
+        All measurements, failed ones included.
+    """
+    outcome = Outcome()
+    for repetition in range(repeat):
+        order = list(policies) if repetition % 2 == 0 else list(reversed(policies))
+        with contextlib.ExitStack() as stack:
+            contestants = []
+            for policy in order:
+                opener = (openers or {}).get(policy, BenchCluster)
+                contestants.append(stack.enter_context(opener(policy, setting, chosen)))
+            for workload in chosen:
+                for contestant in contestants:
+                    measurement = contestant.measure(workload, repetition)
+                    outcome.measurements.append(measurement)
+                    progress(measurement)
+            for contestant in contestants:
+                report = contestant.report()
+                if report is not None:
+                    entry = {"policy": contestant.policy, "repetition": repetition, **report}
+                    outcome.reports.append(entry)
+    return outcome

@@ -1,0 +1,76 @@
+"""``dask marsched``: the package's commands, through Dask's ``dask_cli`` entry point."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import click
+
+# Imported only when one of them is run or asked for its help: they need packages that are
+# optional, and `dask --help` loads this module.
+_LAZY = {
+    "demo": ("dask_marsched.demo.command", "demo"),
+    "bench": ("dask_marsched.bench.command", "bench"),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports the commands in `_LAZY` on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_LAZY})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, attribute = _LAZY[cmd_name]
+        try:
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(
+                f"`dask marsched {cmd_name}` needs {error.name}, which is not installed: "
+                f"pip install 'dask-marsched[{cmd_name}]'"
+            ) from error
+        return command
+
+
+@click.group(cls=_LazyGroup)
+def marsched() -> None:
+    """Placement of the Mars tensor engine for Dask."""
+
+
+@marsched.command()
+@click.argument("address")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.option(
+    "--timeout",
+    default="5s",
+    show_default=True,
+    help="How long to wait for the connection and for each answer.",
+)
+def status(address: str, as_json: bool, timeout: str) -> None:
+    """Tell whether the plugin is active on the scheduler at ADDRESS, and what it has done.
+
+    The exit code is 0 where it is active, 1 where it is not, 2 where ADDRESS cannot be reached.
+    """
+    import distributed
+    from dask.utils import parse_timedelta
+
+    from dask_marsched.status import status as ask
+
+    try:
+        seconds = float(parse_timedelta(timeout))
+    except (KeyError, ValueError, IndexError):  # whatever dask's parser meets first
+        raise click.BadParameter(
+            f'{timeout!r} is not a duration such as "5s"', param_hint="--timeout"
+        ) from None
+    try:
+        with distributed.Client(address, timeout=seconds, set_as_default=False) as client:
+            found = ask(client, timeout=seconds)
+    except (OSError, ValueError) as error:
+        click.echo(f"Cannot connect to a scheduler at {address}: {error}", err=True)
+        raise SystemExit(2) from None
+    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if not found.active:
+        raise SystemExit(1)

@@ -1,0 +1,77 @@
+"""`Client`: distributed's client with one keyword more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_marsched.host.client import RegisteringClient
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+
+
+class Client(RegisteringClient):
+    """`distributed.Client` that can bring a scheduler plugin with it.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As for `distributed.Client`: an address, a cluster or neither, ``asynchronous=True``,
+        ``security=...`` and so on.
+    scheduler_plugin : bool, str or SchedulerPlugin, optional
+        ``None`` or ``False``: nothing, this is a stock client. ``True``: a
+        `MarsSchedulerPlugin` as configured. A name: the same, with that assignment policy. A
+        `MarsSchedulerPlugin` or any other `SchedulerPlugin`: that one.
+
+    Raises
+    ------
+    TypeError
+        If ``scheduler_plugin`` is none of these. Nothing was started then.
+    ValueError
+        If the configuration or the name of the policy is not accepted. Nothing was started.
+    RuntimeError
+        If the scheduler cannot load the plugin, most often because the package is not
+        installed there. The client is closed then, and its cluster if it had made one. With
+        ``asynchronous=True`` this is raised where the client is awaited.
+
+    Examples
+    --------
+    >>> from dask_marsched import Client
+    >>> client = Client(scheduler_plugin=True)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        scheduler_plugin: bool | str | SchedulerPlugin | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, plugin=as_plugin(scheduler_plugin), **kwargs)
+
+
+def as_plugin(given: bool | str | SchedulerPlugin | None) -> SchedulerPlugin | None:
+    """Return the plugin that a ``scheduler_plugin`` keyword stands for, or None.
+
+    Raises
+    ------
+    TypeError
+        If ``given`` is of none of the accepted types.
+    ValueError
+        If the configuration or the name of the policy is not accepted.
+    """
+    if given is None or given is False:
+        return None
+    if given is True:
+        return MarsSchedulerPlugin()
+    if isinstance(given, str):
+        return MarsSchedulerPlugin(assignment=given)
+    if isinstance(given, SchedulerPlugin):
+        return given
+    hint = ""
+    if isinstance(given, type) and issubclass(given, SchedulerPlugin):
+        hint = f" (this is a class: write {given.__name__}())"
+    raise TypeError(
+        "scheduler_plugin must be None or False (no plugin), True (as configured), the name of "
+        "an assignment policy, a MarsSchedulerPlugin or another SchedulerPlugin instance, "
+        f"not {given!r}{hint}"
+    )

@@ -1,0 +1,161 @@
+"""The Zarr store on disk: written chunk by chunk, marked when complete, reused when it fits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+from zarr.codecs import BloscCodec
+
+from dask_marsched.demo.layout import FIRST_DAY, STEPS_PER_DAY, VARIABLES, Layout
+from dask_marsched.demo.weather import Field
+
+DIMENSIONS = ("time", "latitude", "longitude")
+MARKER = "dask_marsched_demo"
+FORMAT = 1
+"""Goes up when the same layout would get other values: older stores are then written anew."""
+WRITERS = 2
+"""Threads that write. Each holds about three chunks: memory is bounded by this, not by size."""
+
+# LZ4 over shuffled bits was the quickest of those measured (none, LZ4, LZ4 over shuffled bits,
+# Zarr's default of Zstandard), both ways: 450 MB/s written and 3 GB/s read on one core, against
+# 210 MB/s and 1.2 GB/s with Zarr's default; it stores noisy fields at 0.6 of their size.
+_COMPRESSOR = BloscCodec(cname="lz4", clevel=1, shuffle="bitshuffle")
+
+
+def is_complete(path: Path, layout: Layout) -> bool:
+    """Tell whether `path` holds a store of this layout that was written to its end.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Directory of the store; it need not exist.
+    layout : Layout
+        The layout wanted.
+
+    Returns
+    -------
+    bool
+        False also for anything that the demo did not write.
+    """
+    marker = _marker(path)
+    return marker is not None and marker == _marker_of(layout, complete=True)
+
+
+def is_ours(path: Path) -> bool:
+    """Tell whether the demo wrote `path`, so that it may write it anew or delete it."""
+    return _marker(path) is not None
+
+
+def write(path: Path, layout: Layout, written: Callable[[int], None] = lambda nbytes: None) -> None:
+    """Write the store, replacing one that an earlier demo left there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Directory of the store. Its parents are created.
+    layout : Layout
+        Size, chunks and seed.
+    written : callable
+        Called in the caller's thread after each chunk, with its bytes before compression.
+
+    Raises
+    ------
+    FileExistsError
+        If there is something at `path` that the demo did not write. It is left alone.
+    OSError
+        If the disk fills up or cannot be written.
+    """
+    if path.exists():
+        empty = path.is_dir() and not any(path.iterdir())
+        if not empty and not is_ours(path):
+            raise FileExistsError(f"{path} exists and is no store of this demo: name another path")
+        shutil.rmtree(path)
+    _write_frame(path, layout)
+    fields = {variable: Field(variable, layout) for variable in VARIABLES}
+    arrays = {name: zarr.open_array(store=path, path=name, mode="r+") for name in fields}
+    length = layout.chunks[0]
+
+    def write_chunk(index: int, variable: str) -> int:
+        values = fields[variable].chunk(index)
+        arrays[variable][index * length : index * length + len(values)] = values
+        return values.nbytes
+
+    indices = range(-(-layout.shape[0] // length))
+    with ThreadPoolExecutor(WRITERS) as pool:
+        writes = [pool.submit(write_chunk, *which) for which in product(indices, VARIABLES)]
+        try:
+            for done in as_completed(writes):
+                written(done.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+    zarr.open_group(store=path, mode="r+").attrs[MARKER] = _marker_of(layout, complete=True)
+
+
+def read_once(path: Path) -> int:
+    """Read all files, so that no run pays for the disk while a later one reads from memory.
+
+    Returns
+    -------
+    int
+        Bytes read.
+    """
+    total = 0
+    for file in path.rglob("*"):
+        if file.is_file():
+            with file.open("rb", buffering=0) as stream:
+                while block := stream.read(1 << 20):
+                    total += len(block)
+    return total
+
+
+def _write_frame(path: Path, layout: Layout) -> None:
+    """Write everything but the chunks: metadata, axes, and the marker of an unfinished store."""
+    steps, latitudes, longitudes = layout.shape
+    hours = np.arange(steps) * (24 // STEPS_PER_DAY)
+    coordinates = {
+        "time": pd.Timestamp(FIRST_DAY) + pd.to_timedelta(hours, unit="h"),
+        "latitude": ("latitude", np.linspace(90, -90, latitudes), {"units": "degrees_north"}),
+        "longitude": (
+            "longitude",
+            np.arange(longitudes) * layout.resolution,
+            {"units": "degrees_east"},
+        ),
+    }
+    variables = {
+        name: (
+            DIMENSIONS,
+            da.empty(layout.shape, chunks=layout.chunks, dtype=np.float32),
+            {"long_name": long_name, "units": unit},
+        )
+        for name, (long_name, unit) in VARIABLES.items()
+    }
+    frame = xr.Dataset(variables, coordinates, {MARKER: _marker_of(layout, complete=False)})
+    encoding = {
+        name: {"chunks": layout.chunks, "compressors": (_COMPRESSOR,)} for name in VARIABLES
+    }
+    # zarr_format 3 has no consolidated metadata in its specification; there are six arrays only.
+    frame.to_zarr(path, compute=False, encoding=encoding, zarr_format=3, consolidated=False)
+
+
+def _marker_of(layout: Layout, *, complete: bool) -> dict[str, Any]:
+    return {"format": FORMAT, "layout": layout.to_json(), "complete": complete}
+
+
+def _marker(path: Path) -> dict[str, Any] | None:
+    if not (path / "zarr.json").is_file():
+        return None
+    try:
+        marker = zarr.open_group(store=path, mode="r").attrs.get(MARKER)
+    except (KeyError, ValueError, OSError):  # some other Zarr file, or a damaged one
+        return None
+    return marker if isinstance(marker, dict) else None

@@ -1,0 +1,119 @@
+"""The values of the demo's fields: climate, seasons, days and weather, chunk by chunk.
+
+All but the finest noise is separable: a few series over time (one column each) times as many
+patterns over the globe. So a chunk of any place in time is one small matrix product, and the
+chunks can be made in any order, in any thread, with the same values.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_marsched.demo.layout import STEPS_PER_DAY, VARIABLES, Layout
+
+Floats = npt.NDArray[np.float32]
+
+WEATHER_MODES = 24
+MEMORY_DAYS = 4.0
+"""Time in which the weather forgets its state (e-folding time of its modes)."""
+
+
+class Climate(NamedTuple):
+    """Amplitudes that tell one variable from another, in the variable's unit."""
+
+    equator: float
+    pole: float
+    season: float
+    day: float
+    weather: float
+    noise: float
+
+
+CLIMATES = {
+    "t": Climate(equator=292, pole=250, season=14, day=2.5, weather=4.0, noise=0.5),
+    "u": Climate(equator=-4, pole=6, season=3, day=0.5, weather=5.0, noise=0.8),
+    "v": Climate(equator=0, pole=0, season=1, day=0.5, weather=5.0, noise=0.8),
+}
+
+
+class Field:
+    """One variable of the store, as series over time and patterns over the globe.
+
+    Parameters
+    ----------
+    variable : str
+        Name of the variable: a key of ``layout.VARIABLES``.
+    layout : Layout
+        Axes, chunks and seed.
+    """
+
+    def __init__(self, variable: str, layout: Layout) -> None:
+        self._layout = layout
+        self._climate = CLIMATES[variable]
+        self._seed = (layout.seed, list(VARIABLES).index(variable))
+        rng = np.random.default_rng(self._seed)
+        self._series = _series(layout.shape[0], rng)
+        self._patterns = _patterns(self._climate, layout, rng)
+
+    def chunk(self, index: int) -> Floats:
+        """Return the values of the `index`-th chunk in time.
+
+        Parameters
+        ----------
+        index : int
+            Position of the chunk, from 0.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32, of the shape of that chunk (time, latitude, longitude).
+        """
+        length, latitudes, longitudes = self._layout.chunks
+        series = self._series[index * length : (index + 1) * length]
+        # The noise has a generator for each chunk: the order of writing changes nothing.
+        rng = np.random.Generator(np.random.SFC64([*self._seed, index]))
+        values = rng.standard_normal((len(series), latitudes * longitudes), dtype=np.float32)
+        values *= np.float32(self._climate.noise)
+        values += series @ self._patterns
+        return values.reshape(len(series), latitudes, longitudes)
+
+
+def _series(steps: int, rng: np.random.Generator) -> Floats:
+    """Series over time: constant, season and day (two phases each), modes of weather."""
+    day = np.arange(steps) / STEPS_PER_DAY
+    year_angle, day_angle = 2 * np.pi * day / 365.25, 2 * np.pi * day
+    modes = np.empty((steps, WEATHER_MODES))
+    kicks = rng.standard_normal((steps, WEATHER_MODES))
+    memory = np.exp(-1 / (STEPS_PER_DAY * MEMORY_DAYS))
+    modes[0] = kicks[0]
+    for step in range(1, steps):
+        modes[step] = memory * modes[step - 1] + np.sqrt(1 - memory**2) * kicks[step]
+    regular = [np.ones(steps), np.cos(year_angle), np.sin(year_angle)]
+    regular += [np.cos(day_angle), np.sin(day_angle)]
+    return np.column_stack([*regular, modes]).astype(np.float32)
+
+
+def _patterns(climate: Climate, layout: Layout, rng: np.random.Generator) -> Floats:
+    """Patterns over the globe, flattened, in the order of the series."""
+    _, latitudes, longitudes = layout.shape
+    north = np.linspace(np.pi / 2, -np.pi / 2, latitudes)[:, None]
+    east = np.linspace(0, 2 * np.pi, longitudes, endpoint=False)[None, :]
+    mean = climate.pole + (climate.equator - climate.pole) * np.cos(north) ** 2
+    # Coldest in the north twenty days after New Year, and half a year later in the south.
+    season = -climate.season * np.sin(north)
+    lag = 2 * np.pi * 20 / 365.25
+    # Warmest at three in the afternoon, local time.
+    afternoon = 2 * np.pi * 15 / 24 - east
+    day = climate.day * np.cos(north)
+    patterns = [mean, season * np.cos(lag), season * np.sin(lag)]
+    patterns += [day * np.cos(afternoon), day * np.sin(afternoon)]
+    for _ in range(WEATHER_MODES):
+        around, across = rng.integers(1, 9), rng.integers(1, 6)
+        phase_east, phase_north = rng.uniform(0, 2 * np.pi, 2)
+        wave = np.cos(around * east + phase_east) * np.cos(2 * across * north + phase_north)
+        patterns.append(climate.weather * np.sqrt(2 / WEATHER_MODES) * np.cos(north) * wave)
+    whole = [np.broadcast_to(pattern, (latitudes, longitudes)).ravel() for pattern in patterns]
+    return np.stack(whole).astype(np.float32)

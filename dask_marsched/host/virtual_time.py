@@ -1,0 +1,205 @@
+"""Virtual time for the digital twin: the loop's timers and the clocks of ``distributed``.
+
+Nothing here changes how a scheduler or worker outside the simulation behaves, even in the same
+process: the clock differs only in the thread that simulates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Protocol
+
+import distributed.metrics
+import distributed.scheduler
+import distributed.worker_state_machine
+from tornado.ioloop import IOLoop
+
+#: Modules whose reading of the clock decides something or is recorded.
+_CLOCKED = (
+    "distributed.metrics",  # for modules that are imported only now
+    "distributed.scheduler",
+    "distributed.worker_state_machine",
+    "distributed.stealing",
+    "distributed.active_memory_manager",
+    "distributed.spans",
+)
+
+
+class Timer(Protocol):
+    """What the twin's event queue offers to the event loop."""
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+
+    def at(self, time: float, action: Callable[..., object], *args: Any, daemon: bool) -> Any:
+        """Call ``action`` at a virtual time."""
+
+
+class TwinLoop(asyncio.SelectorEventLoop):
+    """An event loop whose timers live in the twin's event queue.
+
+    Callbacks that are due now run as in any loop, when the simulation gives way to them with
+    :meth:`settle`; callbacks with a delay run when virtual time has come that far.
+    """
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._calls = 0
+        super().__init__()
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+        return self._timer.time()
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """Count the call, so that :meth:`settle` knows whether there is anything to run."""
+        self._calls += 1
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Put the callback into the event queue."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+
+        def due() -> None:
+            if not handle.cancelled():
+                self.call_soon(callback, *args, context=context)
+
+        self._timer.at(when, due, daemon=True)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Put the callback into the event queue."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def calls(self) -> int:
+        """Return how many callbacks were ever made due."""
+        return self._calls
+
+
+async def settle(loop: TwinLoop, seen: int) -> int:
+    """Run the callbacks made due since ``seen``, and those that they make due; return the count.
+
+    Parameters
+    ----------
+    loop
+        The running loop.
+    seen
+        What the last call returned.
+    """
+    while loop.calls() != seen:
+        seen = loop.calls() + 1  # the one that wakes this coroutine up again
+        await asyncio.sleep(0)
+    return seen
+
+
+class _TwinTaskState(distributed.worker_state_machine.TaskState):
+    """A worker's task that hashes by key, so that sets of tasks iterate in the same order.
+
+    Equality stays identity. Objects made by a real worker of the same process while the
+    simulation runs are as good as any.
+    """
+
+    __slots__ = ("_hash",)
+
+    def __post_init__(self) -> None:
+        self._hash = hash(self.key)
+        self.prefix = _key_split(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+_key_split = functools.lru_cache(100_000)(distributed.worker_state_machine.key_split)
+
+
+class _NoVersions:
+    """Stands in for ``distributed.versions``: all workers have the versions of this process."""
+
+    @staticmethod
+    def get_versions() -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def error_message(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {}
+
+
+class _Clock:
+    """A clock of distributed, replaced by virtual time in the threads that simulate."""
+
+    def __init__(self, real: Callable[[], float], virtual: threading.local) -> None:
+        self._real = real
+        self._virtual = virtual
+
+    def __call__(self) -> float:
+        """Return the time, in seconds."""
+        now: Callable[[], float] | None = getattr(self._virtual, "now", None)
+        return self._real() if now is None else now()
+
+
+_virtual = threading.local()
+_CLOCKS = {
+    "time": (distributed.metrics.time, _Clock(distributed.metrics.time, _virtual)),
+    "monotonic": (distributed.metrics.monotonic, _Clock(distributed.metrics.monotonic, _virtual)),
+}
+
+
+def _clocked_modules() -> list[ModuleType]:
+    ours = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("dask_marsched.") and module is not None
+    ]
+    return [sys.modules[name] for name in _CLOCKED if name in sys.modules] + ours
+
+
+@contextlib.contextmanager
+def virtual_time(now: Callable[[], float]) -> Iterator[None]:
+    """Make ``now`` the clock of distributed and of our plugin, in the calling thread only.
+
+    Parameters
+    ----------
+    now
+        Returns the virtual time, in seconds.
+    """
+    undo: list[tuple[ModuleType, str, Any]] = []
+
+    def patch(module: ModuleType, name: str, value: Any) -> None:
+        undo.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
+
+    with _patching:
+        for module in _clocked_modules():
+            for name, (real, clock) in _CLOCKS.items():
+                if vars(module).get(name) is real:
+                    patch(module, name, clock)
+        patch(distributed.worker_state_machine, "TaskState", _TwinTaskState)
+        patch(distributed.scheduler, "version_module", _NoVersions)
+        _virtual.now = now
+        try:
+            yield
+        finally:
+            del _virtual.now
+            for module, name, value in reversed(undo):
+                setattr(module, name, value)
+
+
+#: One simulation at a time in a process: two would undo each other's patches in the wrong order.
+_patching = threading.Lock()
+
+
+def use_virtual_clock(loop: IOLoop, now: Callable[[], float]) -> None:
+    """Let tornado's timers (``PeriodicCallback``) count in virtual time."""
+    loop.time = now  # type: ignore[method-assign]

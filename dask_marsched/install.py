@@ -1,0 +1,32 @@
+"""What to tell a user in one of whose processes something is not installed."""
+
+from __future__ import annotations
+
+INSTALL = "pip install dask-marsched"
+
+
+def explain_missing_module(error: ImportError, process: str) -> str:
+    """Return what to install where, for an import that failed in another process.
+
+    Parameters
+    ----------
+    error : ImportError
+        As raised there.
+    process : str
+        Which one that was: ``"scheduler"``.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package == "dask_marsched" and isinstance(error, ModuleNotFoundError):
+        return (
+            f"dask_marsched is not installed on the {process}: run `{INSTALL}` in the "
+            f"{process}'s environment and restart it, or leave scheduler_plugin out"
+        )
+    if package == "dask_marsched":
+        return (
+            f"dask_marsched on the {process} is of another version than here ({error}): "
+            f"install the same one in both environments and restart the {process}"
+        )
+    return (
+        f"the plugin cannot be loaded on the {process} ({error}): install the module "
+        f"{package or 'named there'} in the {process}'s environment too"
+    )

@@ -1,0 +1,249 @@
+"""Plans: from graphs that arrive to units of operands, and again as sizes are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed.scheduler import Scheduler, TaskState
+
+from dask_marsched.config import Settings
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.plan import Unit
+from dask_marsched.core.size_model import SizeModel, kinds
+from dask_marsched.counters import Counters
+from dask_marsched.host import snapshot
+from dask_marsched.policies.assignment import AssignmentPolicy
+from dask_marsched.policies.ordering import OrderingPolicy
+from dask_marsched.policies.placement import PlacementPolicy
+from dask_marsched.policies.withholding import WithholdingPolicy
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The policies in force."""
+
+    assignment: AssignmentPolicy
+    ordering: OrderingPolicy
+    placement: PlacementPolicy
+    withholding: WithholdingPolicy
+
+    def names(self) -> dict[str, str]:
+        """Return the policies' names by kind."""
+        return {
+            kind: getattr(self, kind).name
+            for kind in ("assignment", "ordering", "placement", "withholding")
+        }
+
+
+@dataclass(eq=False)
+class _Plan:
+    """A plan that may be made again: sizes are being learned, or its units have workers.
+
+    `unstarted` holds its initial operands that have not been sent to a worker yet; the plan is
+    dropped with the last of them.
+    """
+
+    graph: OperandGraph
+    tasks: list[TaskState]
+    guessed: dict[int, Any]
+    bound_to_workers: bool
+    unstarted: dict[TaskState, int] = field(default_factory=dict)
+
+
+class Planner:
+    """Makes the plans of one scheduler, and makes them again.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler, read only but for the tasks' priorities.
+    policies
+        What decides.
+    settings
+        Whether sizes are taken from the graph, and learned.
+    counters
+        Where to count.
+    install
+        Called with a graph's tasks and the units of their numbers, to put a plan in force.
+
+    Attributes
+    ----------
+    workers
+        Addresses of the running workers, in the order in which they joined.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        policies: Policies,
+        settings: Settings,
+        counters: Counters,
+        install: Callable[[list[TaskState], list[Unit]], None],
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.policies = policies
+        self.settings = settings
+        self.counters = counters
+        self.install = install
+        self.workers: list[str] = []
+        self._sizes: Any = None
+        self._model = SizeModel()
+        self._unlearned: dict[TaskState, Any] = {}
+        self._plans: dict[_Plan, None] = {}
+        self._plan_of: dict[TaskState, _Plan] = {}
+        self._new_kinds = False
+        self._next_replan = self._observed = 0
+
+    def graph_arrives(self, sizes: Any) -> None:
+        """Keep the sizes that came with a graph until its tasks are there."""
+        self._sizes = sizes if self.settings.known_sizes else None
+
+    def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
+        """Plan what must run for the wanted tasks.
+
+        Parameters
+        ----------
+        wanted
+            Tasks whose results somebody wants.
+        touched
+            All tasks of a graph that arrived, if it is one.
+        """
+        sizes, self._sizes = self._sizes, None
+        tasks = snapshot.tasks_to_compute(wanted, touched)
+        if len(tasks) < 2:
+            self.counters.left_to_dask["graph of a single operand"] += len(tasks)
+            return
+        guessed: dict[int, Any] = {}
+        try:
+            graph = self._graph(tasks, sizes, guessed)
+        except ValueError:
+            # Not a topological order: graphs with different priorities build on each other.
+            tasks, guessed = snapshot.topological(tasks), {}
+            graph = self._graph(tasks, sizes, guessed)
+        self._order(graph, tasks)
+        planned = self.policies.withholding.planned
+        fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
+        units = self._assign(graph, tasks, fresh)
+        self.install(tasks, units)
+        self.counters.graphs_planned += 1
+        self.counters.operands_planned += len(tasks)
+        bound = any(unit.worker is not None for unit in units)
+        learning = bool(guessed) and self.settings.learn_sizes
+        if bound or learning:
+            plan = _Plan(graph, tasks, guessed, bound)
+            plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
+            self._plans[plan] = None
+            self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
+            if learning:
+                self._unlearned.update((tasks[i], of) for i, of in guessed.items())
+                self._next_replan = self._observed + max(4, 2 * len(self.workers))
+
+    def _graph(self, tasks: list[TaskState], sizes: Any, guessed: dict[int, Any]) -> OperandGraph:
+        exact = sizes.exact if sizes is not None else {}
+        estimated = sizes.estimated if sizes is not None else {}
+        nbytes = [exact.get(ts.key, -1.0) for ts in tasks]
+        unknown = [i for i, size in enumerate(nbytes) if size < 0]
+        self.counters.exact_sizes += len(tasks) - len(unknown)
+        known = bytearray(b"\1" * len(tasks))
+        for i in unknown:
+            ts = tasks[i]
+            size = estimated.get(ts.key)
+            if size is None:
+                index = ts.key[1:] if isinstance(ts.key, tuple) else ()
+                of = kinds(ts.group.name, len(ts.dependencies), len(ts.dependents), index)
+                guessed[i] = of
+                size = self._model.predict(of)
+            if size is None:
+                known[i] = 0
+            else:
+                nbytes[i] = size
+        if 0 in known:
+            # An operand of unknown size counts as an average one.
+            found = [size for size in nbytes if size >= 0]
+            mean = sum(found) / len(found) if found else 1.0
+            nbytes = [mean if size < 0 else size for size in nbytes]
+        numbers = {address: n for n, address in enumerate(self.workers)}
+        return snapshot.operand_graph(tasks, (nbytes, bytes(known)), numbers)
+
+    def _order(self, graph: OperandGraph, tasks: list[TaskState]) -> None:
+        order = self.policies.ordering.order(graph)
+        if order is None:
+            return
+        for rank, i in enumerate(order):
+            ts = tasks[i]
+            if ts.state == "released" and ts.priority:
+                ts.priority = (*ts.priority[:-1], rank)
+
+    def _assign(self, graph: OperandGraph, tasks: list[TaskState], pending: set[int]) -> list[Unit]:
+        bound: dict[str, int] = {}
+        for i in graph:
+            if not graph.inputs[i] and i not in pending:
+                ws = tasks[i].processing_on or next(iter(tasks[i].who_has or ()), None)
+                if ws is not None:
+                    bound[ws.address] = bound.get(ws.address, 0) + 1
+        slots = snapshot.worker_slots((self.scheduler.workers[a] for a in self.workers), bound)
+        return self.policies.assignment.assign(graph, slots, pending)
+
+    # -- planning again --------------------------------------------------------------------
+
+    def learn(self, ts: TaskState) -> None:
+        """Learn from a result whose size was a guess, and plan again if that pays.
+
+        Plans are made again when results of a new kind were seen, and at least twice as many
+        results as the last time.
+        """
+        of = self._unlearned.pop(ts, None)
+        if of is None:
+            return
+        self._observed += 1
+        if self._model.observe(of, ts.get_nbytes()):
+            self._new_kinds = True
+        if self._new_kinds and self._observed >= self._next_replan:
+            self._new_kinds = False
+            self._next_replan = 2 * self._observed
+            for plan in [p for p in self._plans if p.guessed]:
+                self._replan(plan)
+
+    def spread_again(self, workers: list[str]) -> None:
+        """Plan again for other workers what was planned for particular ones."""
+        self.workers = workers
+        for plan in [p for p in self._plans if p.bound_to_workers]:
+            self._replan(plan)
+
+    def _replan(self, plan: _Plan) -> None:
+        """Plan again the units that no worker has begun with."""
+        graph = plan.graph
+        if plan.guessed:
+            nbytes, known = list(graph.nbytes), bytearray(graph.known)
+            for i, of in plan.guessed.items():
+                size = self._model.predict(of)
+                if size is not None:
+                    nbytes[i], known[i] = size, 1
+            graph = plan.graph = graph.with_nbytes(nbytes, bytes(known))
+        opened = self.policies.withholding.opened
+        pending = {i for ts, i in plan.unstarted.items() if plan.bound_to_workers or not opened(ts)}
+        if pending:
+            self.install(plan.tasks, self._assign(graph, plan.tasks, pending))
+            self.counters.replanned += 1
+
+    def started(self, ts: TaskState) -> None:
+        """Take note that a task has been sent to a worker, or never will be."""
+        plan = self._plan_of.pop(ts, None)
+        if plan is not None:
+            del plan.unstarted[ts]
+            if not plan.unstarted:
+                self._plans.pop(plan, None)
+
+    def forget(self, ts: TaskState) -> None:
+        """Drop a task that Dask has forgotten."""
+        self._unlearned.pop(ts, None)
+        self.started(ts)
+
+    def clear(self) -> None:
+        """Drop all plans, and what was learned."""
+        self._plans.clear()
+        self._plan_of.clear()
+        self._unlearned.clear()
+        self._model = SizeModel()

@@ -1,0 +1,144 @@
+"""``--preload dask_marsched``: what each kind of process does with it.
+
+On a scheduler the plugin is installed as part of the start-up. On a worker and a nanny there is
+nothing to do: no part of this package runs there. A client registers the plugin on the scheduler
+that it connects to.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import dask.config
+from distributed import Client, Nanny, Scheduler, Worker
+
+from dask_marsched.config import Settings, check
+from dask_marsched.install import explain_missing_module
+from dask_marsched.policies import registry
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+
+logger = logging.getLogger(__name__)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# Why the preload left a scheduler as it was. distributed only logs what a preload raises, so this
+# is where `dask_marsched.status` finds it afterwards.
+failures: weakref.WeakKeyDictionary[Scheduler, str] = weakref.WeakKeyDictionary()
+
+
+def _check_policy(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
+    kind = str(option.name).removeprefix("marsched_")
+    accepted = registry.names(kind)
+    if name is not None and name not in accepted:
+        raise click.BadParameter(f"{name!r} is not one of {', '.join(accepted)}", context, option)
+    return name
+
+
+def _check_settings(
+    context: click.Context, option: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, Any]:
+    overrides: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise click.BadParameter(f"{pair!r} is not of the form KEY=VALUE", context, option)
+        overrides[key.strip()] = dask.config.interpret_value(value.strip())
+    try:
+        for key, value in overrides.items():
+            check(key, value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, option) from None
+    return overrides
+
+
+def _policy_option(kind: str, what: str) -> Callable[[_F], _F]:
+    return click.option(
+        f"--marsched-{kind}",
+        metavar="NAME",
+        callback=_check_policy,
+        help=f"Policy that decides {what} (see marsched.{kind}.policy).",
+    )
+
+
+@click.command("dask_setup")
+@_policy_option("assignment", "which worker runs which initial operand")
+@_policy_option("ordering", "which ready operand runs first")
+@_policy_option("placement", "which worker runs an operand that has inputs")
+@_policy_option("withholding", "when an initial operand is sent to its worker")
+@click.option(
+    "--marsched-config",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_check_settings,
+    help="An option of the marsched configuration, e.g. withholding.horizon=20ms. Repeatable.",
+)
+async def dask_setup(
+    dask_object: Any, /, overrides: dict[str, Any], **policies: str | None
+) -> None:
+    """Install MarsSchedulerPlugin in the process that preloads dask_marsched."""
+    chosen = {name.removeprefix("marsched_"): policy for name, policy in policies.items()}
+    if isinstance(dask_object, Scheduler):
+        _setup_scheduler(dask_object, overrides, chosen)
+    elif isinstance(dask_object, Client):
+        await _setup_client(dask_object, overrides, chosen)
+    elif isinstance(dask_object, Worker | Nanny):
+        logger.debug("no part of dask_marsched runs in %r: nothing to set up", dask_object)
+    else:
+        raise TypeError(
+            "dask_marsched can be preloaded by a Scheduler, Worker, Nanny or Client, "
+            f"not by {dask_object!r}"
+        )
+
+
+async def dask_teardown(dask_object: Any) -> None:
+    """Forget about a process that closes.
+
+    The plugin restores its scheduler itself when that closes, and a client that goes away
+    leaves the plugin to the scheduler's other clients.
+    """
+    if isinstance(dask_object, Scheduler):
+        failures.pop(dask_object, None)
+
+
+def _make_plugin(overrides: dict[str, Any], chosen: dict[str, str | None]) -> MarsSchedulerPlugin:
+    settings = Settings.from_config(overrides)
+    return MarsSchedulerPlugin(settings=settings, **chosen)
+
+
+def _setup_scheduler(
+    scheduler: Scheduler, overrides: dict[str, Any], chosen: dict[str, str | None]
+) -> None:
+    try:
+        plugin = _make_plugin(overrides, chosen)
+    except ValueError as error:
+        failures[scheduler] = str(error)
+        logger.error("dask_marsched is off on this scheduler: %s", error)
+        return
+    # Not register_scheduler_plugin: the start-up that called us awaits `start` of every plugin
+    # right after, and would start this one a second time.
+    scheduler.add_plugin(plugin, idempotent=True)
+
+
+async def _setup_client(
+    client: Client, overrides: dict[str, Any], chosen: dict[str, str | None]
+) -> None:
+    # Workers make clients of their own for tasks that submit tasks: these would find the plugin
+    # registered, or bring back one that was unregistered on purpose.
+    if client.id.startswith("Client-worker-"):
+        return
+    try:
+        plugin = _make_plugin(overrides, chosen)
+        plugin.idempotent = True  # what is registered already, by whomever, stays
+        # We are on the client's event loop, where also a synchronous client's method returns an
+        # awaitable instead of blocking.
+        await client.register_plugin(plugin)
+    except ValueError as error:
+        logger.error("dask_marsched is off for %s: %s", client.id, error)
+    except ImportError as error:
+        reason = explain_missing_module(error, "scheduler")
+        logger.error("dask_marsched is off for %s: %s", client.id, reason)

@@ -1,0 +1,82 @@
+"""Small functions that other processes run to say what they are.
+
+They are made inside of functions: cloudpickle sends such functions by value, so that they run
+also where dask_marsched is not installed. For the same reason they import what they need
+themselves, and answer in plain types only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def scheduler_probe() -> Callable[..., dict[str, Any]]:
+    """Return the function to run on the scheduler.
+
+    It answers with ``installed`` and ``version`` of dask_marsched, ``report`` (of the plugin, or
+    None where it is not registered), ``preload_failure`` and ``workers`` (address -> versions as
+    told when the worker registered).
+    """
+    package = package_probe()
+
+    def probe(dask_scheduler: Any = None) -> dict[str, Any]:
+        import sys
+
+        answer: dict[str, Any] = {
+            **package(),
+            "report": None,
+            "preload_failure": None,
+            "workers": {
+                address: dict((worker.versions or {}).get("packages", {}))
+                for address, worker in dask_scheduler.workers.items()
+            },
+        }
+        # What was never imported cannot be registered.
+        loaded = sys.modules.get("dask_marsched")
+        if loaded is None:
+            return answer
+        answer["preload_failure"] = loaded.preload.failures.get(dask_scheduler)
+        reports = [
+            plugin.report()
+            for plugin in list(dask_scheduler.plugins.values())
+            if isinstance(plugin, loaded.MarsSchedulerPlugin)
+        ]
+        # Registered twice under different names: the one that is at work answers.
+        reports.sort(key=lambda report: not report["active"])
+        answer["report"] = reports[0] if reports else None
+        return answer
+
+    return probe
+
+
+def package_probe() -> Callable[[], dict[str, Any]]:
+    """Return the function to run on a worker.
+
+    It answers with ``installed`` (whether dask_marsched is there) and its ``version`` (None also
+    where that cannot be told). It does not import the package: that would hold up the event loop
+    of the process for about a second.
+    """
+
+    def probe() -> dict[str, Any]:
+        import importlib.metadata
+        import importlib.util
+        import sys
+
+        loaded = sys.modules.get("dask_marsched")
+        if loaded is not None:
+            return {"installed": True, "version": loaded.__version__}
+        try:
+            spec = importlib.util.find_spec("dask_marsched")
+        except (ImportError, ValueError):
+            spec = None
+        # A directory without `__init__.py` that happens to have this name is not the package.
+        if spec is None or spec.origin is None:
+            return {"installed": False, "version": None}
+        try:
+            version = importlib.metadata.version("dask-marsched")
+        except importlib.metadata.PackageNotFoundError:
+            version = None
+        return {"installed": True, "version": version}
+
+    return probe

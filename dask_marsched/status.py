@@ -1,0 +1,292 @@
+"""Is it on, and what has it done: `status` asks every process of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import platform
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import dask
+import distributed
+from dask.utils import parse_timedelta
+
+from dask_marsched.install import INSTALL
+from dask_marsched.probes import package_probe, scheduler_probe
+
+# The parts of this package that run in a worker's process and are off where it is missing. There
+# are none: placement happens on the scheduler alone.
+WORKER_PARTS: tuple[str, ...] = ()
+
+_PACKAGES = ("dask_marsched", "distributed", "dask", "python")
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What `status` found out; ``str()`` of it is a text for people.
+
+    Attributes
+    ----------
+    scheduler : str
+        Address of the scheduler.
+    active : bool
+        Whether the plugin decides on that scheduler.
+    reason : str or None
+        Why not.
+    policies : dict
+        Name of the policy in use, by kind.
+    graphs_planned, operands_planned, operands_placed : int
+        Work done since the plugin was registered.
+    exact_sizes : float or None
+        Share (0 to 1) of the planned operands whose size was known before they ran.
+    left_to_dask : dict
+        Number of decisions left to Dask, by reason.
+    exceptions : dict
+        Number of exceptions caught in the plugin's hooks, by hook. Any is a defect.
+    last_exception : str or None
+        The last one of these.
+    details : dict
+        Whatever else the plugin reports.
+    versions : dict
+        Versions of dask_marsched, distributed, dask and python by process: ``"client"``,
+        ``"scheduler"`` and each worker's address. None where one is missing or cannot be told.
+    workers_lacking : dict
+        Addresses of the workers without dask_marsched, each with the parts that are off there.
+    unreachable : dict
+        Processes that could not be asked, with the reason.
+    mismatches : tuple of str
+        Versions that differ from the scheduler's.
+    """
+
+    scheduler: str
+    active: bool
+    reason: str | None
+    policies: dict[str, str] = dataclasses.field(default_factory=dict)
+    graphs_planned: int = 0
+    operands_planned: int = 0
+    operands_placed: int = 0
+    exact_sizes: float | None = None
+    left_to_dask: dict[str, int] = dataclasses.field(default_factory=dict)
+    exceptions: dict[str, int] = dataclasses.field(default_factory=dict)
+    last_exception: str | None = None
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    versions: dict[str, dict[str, str | None]] = dataclasses.field(default_factory=dict)
+    workers_lacking: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    unreachable: dict[str, str] = dataclasses.field(default_factory=dict)
+    mismatches: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything in plain types, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"dask_marsched on the scheduler {self.scheduler}: "
+            + ("active" if self.active else "not active")
+        ]
+        if self.reason:
+            lines.append(f"  reason            {self.reason}")
+        if self.policies:
+            lines += self._work_lines()
+        own = self.versions.get("scheduler", {})
+        if own:
+            lines.append(f"  versions          {_pairs(own)}")
+        lines += [f"  version mismatch  {text}" for text in self.mismatches]
+        lines += [f"  not reached       {who}: {why}" for who, why in self.unreachable.items()]
+        for address, parts in self.workers_lacking.items():
+            off = ", ".join(parts) or "nothing (placement needs no code on workers)"
+            lines.append(f"  not installed on  {address}; off there: {off}")
+        return "\n".join(lines)
+
+    def _work_lines(self) -> list[str]:
+        known = ""
+        if self.operands_planned and self.exact_sizes is not None:
+            known = f", the sizes of {self.exact_sizes:.0%} known beforehand"
+        lines = [
+            f"  policies          {_pairs(self.policies)}",
+            f"  graphs planned    {self.graphs_planned}",
+            f"  operands planned  {self.operands_planned}{known}",
+            f"  operands placed   {self.operands_placed}",
+            f"  left to Dask      {_pairs(self.left_to_dask)}",
+            f"  exceptions        {_pairs(self.exceptions)}",
+        ]
+        if self.last_exception:
+            lines.append(f"  last exception    {self.last_exception}")
+        return lines
+
+
+def status(client: distributed.Client, timeout: str | float = "5s") -> Any:
+    """Return the `Status` of the scheduler that a client is connected to.
+
+    It works with every client, and also where dask_marsched is not installed on the scheduler
+    or on some of the workers.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A stock client or a `dask_marsched.Client`.
+    timeout : str or float, default "5s"
+        How long to wait for the scheduler, and after it for the workers, seconds.
+
+    Returns
+    -------
+    Status
+        For an asynchronous client an awaitable of it.
+
+    Raises
+    ------
+    TypeError
+        If ``client`` is not a client.
+
+    Examples
+    --------
+    >>> print(dask_marsched.status(client))  # doctest: +SKIP
+    """
+    if not isinstance(client, distributed.Client):
+        raise TypeError(f"status takes a distributed.Client, not {client!r}")
+    return client.sync(_status, client, float(parse_timedelta(timeout)))
+
+
+async def _status(client: distributed.Client, timeout: float) -> Status:
+    if client.status != "running" or client.scheduler is None:
+        return Status("(none)", False, f"the client is {client.status}, not connected")
+    address = str(client.scheduler.address)
+    own_versions = {"client": _own_versions()}
+    try:
+        info = await asyncio.wait_for(client.scheduler.versions(), timeout)
+        scheduler_python = _python(info["packages"])
+        # The probe's code is sent by value, and byte code only fits the same minor version.
+        if not _same_minor(scheduler_python):
+            reason = f"cannot be asked: Python {scheduler_python} there, {_own_python()} here"
+            return Status(address, False, reason, versions=own_versions)
+        answer = await asyncio.wait_for(client.run_on_scheduler(scheduler_probe()), timeout)
+    except TimeoutError:
+        reason = f"the scheduler did not answer within {timeout:g} s"
+        return Status(address, False, reason, versions=own_versions)
+    except Exception as error:  # a blocked handler, a lost connection, whatever happens there
+        reason = f"the scheduler cannot be asked: {type(error).__name__}: {error}"
+        return Status(address, False, reason, versions=own_versions)
+    versions = {
+        **own_versions,
+        "scheduler": _versions(answer["version"], info["packages"]),
+    }
+    answers, unreachable = await _ask_workers(client, answer["workers"], timeout)
+    for worker, reply in answers.items():
+        versions[worker] = _versions(reply["version"], answer["workers"][worker])
+    lacking = {w: WORKER_PARTS for w, reply in answers.items() if not reply["installed"]}
+    return Status(
+        scheduler=address,
+        versions=versions,
+        workers_lacking=lacking,
+        unreachable=unreachable,
+        mismatches=_mismatches(versions),
+        **_plugin_fields(answer),
+    )
+
+
+def _plugin_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those attributes of `Status` that tell about the plugin."""
+    if not answer["installed"]:
+        reason = (
+            f"dask_marsched is not installed on the scheduler: run `{INSTALL}` in the scheduler's "
+            "environment and restart it"
+        )
+        return {"active": False, "reason": reason}
+    report = answer["report"]
+    if report is None:
+        reason = "not registered on this scheduler: " + (
+            f"its preload failed: {answer['preload_failure']}"
+            if answer["preload_failure"]
+            else "call client.register_plugin(dask_marsched.MarsSchedulerPlugin()) or start the "
+            "scheduler with --preload dask_marsched"
+        )
+        return {"active": False, "reason": reason}
+    names = {field.name for field in dataclasses.fields(Status)} - {"versions", "details"}
+    fields = {key: value for key, value in report.items() if key in names}
+    fields["details"] = {
+        key: value for key, value in report.items() if key not in names and key != "versions"
+    }
+    return fields
+
+
+async def _ask_workers(
+    client: distributed.Client, workers: Mapping[str, Mapping[str, Any]], timeout: float
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Ask each worker on its own, so that one that hangs does not hide the others."""
+    answers: dict[str, dict[str, Any]] = {}
+    unreachable: dict[str, str] = {}
+
+    async def ask(worker: str) -> None:
+        python = _python(workers[worker])
+        if not _same_minor(python):
+            unreachable[worker] = f"cannot be asked: Python {python} there, {_own_python()} here"
+            return
+        run: Callable[..., Awaitable[dict[str, Any]]] = client.run
+        try:
+            replies = await asyncio.wait_for(
+                run(package_probe(), workers=[worker], on_error="return"), timeout
+            )
+        except TimeoutError:
+            unreachable[worker] = f"did not answer within {timeout:g} s"
+            return
+        except Exception as error:  # it left the cluster meanwhile
+            unreachable[worker] = f"{type(error).__name__}: {error}"
+            return
+        reply = replies.get(worker)
+        if isinstance(reply, dict):
+            answers[worker] = reply
+        else:
+            unreachable[worker] = repr(reply)
+
+    await asyncio.gather(*(ask(worker) for worker in workers))
+    return {w: answers[w] for w in workers if w in answers}, unreachable
+
+
+def _mismatches(versions: Mapping[str, Mapping[str, str | None]]) -> tuple[str, ...]:
+    wanted = versions["scheduler"]
+    found = []
+    for process, own in versions.items():
+        for package in _PACKAGES:
+            theirs, here = wanted.get(package), own.get(package)
+            # A package that is not there is told elsewhere, not as another version.
+            if theirs is not None and here is not None and theirs != here:
+                found.append(f"{package} is {here} on {process}, {theirs} on the scheduler")
+    return tuple(found)
+
+
+def _own_versions() -> dict[str, str | None]:
+    from dask_marsched import __version__
+
+    packages = {
+        "dask": dask.__version__,
+        "distributed": distributed.__version__,
+        "python": _own_python(),
+    }
+    return _versions(__version__, packages)
+
+
+def _versions(installed: str | None, packages: Mapping[str, Any]) -> dict[str, str | None]:
+    return {
+        "dask_marsched": installed,
+        "distributed": packages.get("distributed"),
+        "dask": packages.get("dask"),
+        "python": _python(packages),
+    }
+
+
+def _python(packages: Mapping[str, Any]) -> str:
+    # distributed tells it as "3.11.7.final.0"
+    return ".".join(str(packages.get("python", "unknown")).split(".")[:3])
+
+
+def _own_python() -> str:
+    return platform.python_version()
+
+
+def _same_minor(python: str) -> bool:
+    return python.split(".")[:2] == _own_python().split(".")[:2]
+
+
+def _pairs(mapping: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in mapping.items()) or "none"

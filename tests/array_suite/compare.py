@@ -1,0 +1,120 @@
+"""Run dask.array's own tests on a stock cluster and on one with the plugin; compare.
+
+``python -m tests.array_suite.compare`` runs all of them; ``--per-file 10`` a sample. Ends with 0
+if the same tests pass both ways and no hook of ours has raised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dask.array
+
+HERE = Path(__file__).parent
+SUITE = Path(dask.array.__file__).parent / "tests"
+
+
+@dataclass
+class Run:
+    """One run of the suite: each test's outcome and, if it failed, why; the plugin's reports."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def passed(self) -> set[str]:
+        return {test for test, outcome in self.outcomes.items() if outcome == "passed"}
+
+
+def run_suite(cluster: str, tests: list[str], processes: int, per_file: int) -> Run:
+    """Run tests on a cluster; raise RuntimeError if pytest did not come to its end."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--no-header",
+        "-p",
+        "tests.array_suite.plugin",
+    ]
+    command += ["-p", "no:cacheprovider", "-c", str(HERE / "pytest.ini"), "--tb=native"]
+    command += ["--rootdir", str(SUITE), "--cluster", cluster, "--per-file", str(per_file)]
+    if processes > 1:
+        command += ["-n", str(processes)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "outcomes"
+        began = time.monotonic()
+        ended = subprocess.run(
+            [*command, "--outcomes", str(file), *(tests or [str(SUITE)])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if ended.returncode not in (0, 1):
+            raise RuntimeError(f"pytest ended with {ended.returncode}:\n{ended.stdout[-4000:]}")
+        return _read(file, time.monotonic() - began)
+
+
+def _read(file: Path, seconds: float) -> Run:
+    run = Run(seconds=seconds)
+    for line in file.read_text().splitlines():
+        record = json.loads(line)
+        if record.get("report"):
+            run.reports.append(record["report"])
+        elif "test" in record:
+            test, outcome = record["test"], record["outcome"]
+            if run.outcomes.get(test) != "failed":  # it may pass and fail in its tear-down
+                run.outcomes[test] = outcome
+                run.reasons[test] = record["reason"]
+    return run
+
+
+def compare(processes: int, per_file: int) -> bool:
+    """Run the suite both ways and print what differs; True if nothing does."""
+    runs = {}
+    for cluster in ("stock", "marsched"):
+        runs[cluster] = run = run_suite(cluster, [], processes, per_file)
+        print(f"{cluster}: {dict(Counter(run.outcomes.values()))} in {run.seconds:.0f} s")
+    stock, ours = runs["stock"], runs["marsched"]
+    alone = sorted(stock.passed() ^ ours.passed())
+    if alone:
+        # Tests that measure time, or depend on those before them, differ from run to run.
+        again = {c: run_suite(c, [str(SUITE / t) for t in alone], 1, 0) for c in runs}
+        differ = sorted(again["stock"].passed() ^ again["marsched"].passed())
+        for test in alone:
+            lasting = "differs" if test in differ else "the same when run again, alone"
+            print(f"{test}: stock {stock.outcomes.get(test)}, marsched {ours.outcomes.get(test)}")
+            print(f"  {lasting}\n  {stock.reasons.get(test) or ours.reasons.get(test)}")
+        ours.reports += again["marsched"].reports
+        alone = differ
+    planned = sum(report["graphs_planned"] for report in ours.reports)
+    exceptions = Counter[str]()
+    for report in ours.reports:
+        exceptions.update(report["exceptions"])
+        if report["exceptions"]:
+            print(report["last_exception"])
+    print(f"graphs planned {planned}; exceptions in our hooks {dict(exceptions)}")
+    return not alone and not exceptions and bool(planned)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-n", "--processes", type=int, default=2)
+    parser.add_argument("--per-file", type=int, default=0, help="so many tests of each file only")
+    options = parser.parse_args()
+    sys.exit(not compare(options.processes, options.per_file))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Fixtures: real clusters, in this process where possible, as commands where it matters."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from distributed import LocalCluster
+
+from tests.processes import (
+    SCHEDULER_OPTIONS,
+    WITHOUT_PACKAGE,
+    Process,
+    local_cluster,
+    running,
+    scheduler_address,
+    scheduler_command,
+)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    """``start(*command, env=...)`` starts a command and returns it as a `Process`."""
+    with running() as starter:
+        yield starter
+
+
+@pytest.fixture
+def start_scheduler(start: Callable[..., Process]) -> Callable[..., tuple[str, Process]]:
+    """``start_scheduler(*options, env=...)`` runs ``dask scheduler``; address and process."""
+
+    def start_it(*args: str, env: Mapping[str, str] | None = None) -> tuple[str, Process]:
+        process = start(*scheduler_command(*args), env=env)
+        return scheduler_address(process), process
+
+    return start_it
+
+
+@pytest.fixture(scope="session")
+def bare_scheduler() -> Iterator[str]:
+    """Address of a scheduler in whose process dask_marsched cannot be imported."""
+    code = WITHOUT_PACKAGE + "from distributed.cli.dask_scheduler import main; main()"
+    with running() as starter:
+        yield scheduler_address(starter(sys.executable, "-c", code, *SCHEDULER_OPTIONS))
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """A stock cluster in this process: two workers with a thread each."""
+    with local_cluster(n_workers=2, processes=False) as made:
+        yield made

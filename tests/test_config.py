@@ -1,0 +1,237 @@
+"""The marsched namespace: defaults, units, environment, and one clear error for each mistake."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import dask.config
+import jsonschema
+import pytest
+import yaml
+
+import dask_marsched
+from dask_marsched.config import OPTIONS, Settings, register_defaults
+
+PACKAGE = Path(dask_marsched.__file__).parent
+ROOT = Path(__file__).parents[1]
+SCHEMA = yaml.safe_load((PACKAGE / "marsched-schema.yaml").read_text())
+KEYS = {option.key for option in OPTIONS}
+
+ACCEPTED = [
+    ("enabled", False, False),
+    ("assignment.policy", "dfs", "dfs"),
+    ("assignment.stake", 0, 0.0),
+    ("assignment.kappa", 2, 2.0),
+    ("assignment.kappa-unknown", 0.5, 0.5),
+    ("ordering.policy", "mars", "mars"),
+    ("placement.policy", "most-bytes", "most-bytes"),
+    ("withholding.policy", "units", "units"),
+    ("withholding.horizon", "20ms", 0.02),
+    ("withholding.horizon", 2, 2.0),
+    ("withholding.horizon-bytes", "2 kiB", 2048),
+    ("withholding.horizon-bytes", 0, 0),
+    ("withholding.short-task", "1s", 1.0),
+    ("sizes.known", False, False),
+    ("sizes.learn", False, False),
+    ("stealing.protect", False, False),
+]
+REFUSED = [
+    ("enabled", "perhaps", "true or false"),
+    ("enabled", 1, "true or false"),
+    ("assignment.policy", "dsf", "bfs, dfs, units"),
+    ("assignment.policy", None, "bfs, dfs, units"),
+    ("assignment.stake", -0.1, "0 or more"),
+    ("assignment.stake", True, "0 or more"),
+    ("assignment.stake", float("nan"), "0 or more"),
+    ("assignment.kappa", 0, "above 0"),
+    ("assignment.kappa", "7x", "above 0"),
+    ("assignment.kappa-unknown", float("inf"), "above 0"),
+    ("ordering.policy", "units", "dask, mars"),
+    ("placement.policy", ["most-bytes"], "most-bytes"),
+    ("withholding.policy", "", "units"),
+    ("withholding.horizon", "-5ms", "10ms"),
+    ("withholding.horizon", "5 parsecs", "10ms"),
+    ("withholding.horizon", True, "10ms"),
+    ("withholding.horizon", None, "10ms"),
+    ("withholding.horizon-bytes", -1, "1MiB"),
+    ("withholding.horizon-bytes", "1 MiBB", "1MiB"),
+    ("withholding.short-task", "", "10ms"),
+    ("sizes.known", "yes", "true or false"),
+    ("sizes.learn", None, "true or false"),
+    ("stealing.protect", 0, "true or false"),
+]
+
+
+def leaves(mapping: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def schema_options(schema: Mapping, prefix: str = "") -> Iterator[tuple[str, Mapping]]:
+    for name, value in schema["properties"].items():
+        assert value["description"], f"{prefix}{name} has no description"
+        if "properties" in value:
+            assert value["additionalProperties"] is False
+            yield from schema_options(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def nested(key: str, value: object) -> dict:
+    for part in reversed(("marsched." + key).split(".")):
+        value = {part: value}
+    return value
+
+
+def test_defaults():
+    settings = Settings.from_config()
+    assert settings == Settings()
+    assert (settings.assignment, settings.ordering) == ("units", "dask")
+    assert (settings.placement, settings.withholding) == ("most-bytes", "units")
+    # the thresholds themselves are tuned in the yaml alone; here, that each arrives in its unit
+    config = yaml.safe_load((PACKAGE / "marsched.yaml").read_text())["marsched"]
+    assert settings.stake == config["assignment"]["stake"]
+    assert settings.kappa == config["assignment"]["kappa"]
+    assert settings.kappa_unknown == config["assignment"]["kappa-unknown"]
+    assert f"{settings.horizon * 1000:g}ms" == config["withholding"]["horizon"]
+    assert f"{settings.horizon_bytes / 2**20:g}MiB" == config["withholding"]["horizon-bytes"]
+    assert f"{settings.short_task * 1000:g}ms" == config["withholding"]["short-task"]
+    assert settings.known_sizes
+    assert settings.learn_sizes
+    assert settings.steal_protection
+    assert settings.enabled
+
+
+def test_yaml_schema_documentation_and_program_agree():
+    in_yaml = dict(leaves(yaml.safe_load((PACKAGE / "marsched.yaml").read_text())["marsched"]))
+    in_schema = dict(schema_options(SCHEMA["properties"]["marsched"]))
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    in_docs = dict(re.findall(r"^\| `marsched\.([a-z.-]+)` \| `([^`]+)` \| \S", text, re.M))
+    assert set(in_yaml) == KEYS
+    assert set(in_schema) == KEYS
+    assert {key: yaml.safe_load(value) for key, value in in_docs.items()} == in_yaml
+
+
+def test_every_option_has_a_comment_in_the_yaml():
+    lines = (PACKAGE / "marsched.yaml").read_text().splitlines()
+    options = [line for line in lines if re.match(r"\s+[a-z-]+: \S", line) and line[0] != "#"]
+    scalars = [line for line in options if not re.match(r"\s+[a-z-]+:\s+#", line)]
+    assert len(scalars) == len(OPTIONS)
+    assert all(" # " in line or "  # " in line for line in scalars)
+
+
+def test_schema_accepts_the_defaults():
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.validate(yaml.safe_load((PACKAGE / "marsched.yaml").read_text()), SCHEMA)
+
+
+@pytest.mark.parametrize(("key", "given", "read"), ACCEPTED)
+def test_accepted(key, given, read):
+    attribute = {option.key: option.attribute for option in OPTIONS}[key]
+    with dask.config.set({"marsched." + key: given}):
+        settings = Settings.from_config()
+    assert getattr(settings, attribute) == read
+    assert settings == Settings().replace(**{attribute: given})
+    assert settings == Settings.from_config({key: given})
+    assert type(getattr(settings, attribute)) is type(getattr(Settings(), attribute))
+    jsonschema.validate(nested(key, given), SCHEMA)
+
+
+@pytest.mark.parametrize(("key", "given", "accepted"), REFUSED)
+def test_refused(key, given, accepted):
+    with (
+        dask.config.set({"marsched." + key: given}),
+        pytest.raises(ValueError, match=re.escape("marsched." + key)) as caught,
+    ):
+        Settings.from_config()
+    assert accepted in str(caught.value)
+    assert repr(given) in str(caught.value)
+
+
+def test_every_option_is_tried():
+    assert {key for key, *_ in ACCEPTED} == KEYS
+    assert {key for key, *_ in REFUSED} == KEYS
+
+
+def test_unknown_option_lists_the_options_and_the_nearest():
+    with (
+        dask.config.set({"marsched.asignment.policy": "dfs"}),
+        pytest.raises(ValueError, match=r"marsched.asignment.policy is not an option") as caught,
+    ):
+        Settings.from_config()
+    assert "Did you mean marsched.assignment.policy?" in str(caught.value)
+    assert all(key in str(caught.value) for key in KEYS)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(nested("asignment.policy", "dfs"), SCHEMA)
+
+
+def test_value_in_the_place_of_a_section():
+    with (
+        dask.config.set({"marsched.assignment": "dfs"}),
+        pytest.raises(ValueError, match=r"marsched.assignment is a section") as caught,
+    ):
+        Settings.from_config()
+    assert "assignment.policy" in str(caught.value)
+    assert "ordering.policy" not in str(caught.value)
+    with (
+        dask.config.set({"marsched": "dfs"}),
+        pytest.raises(ValueError, match=r"marsched is a section"),
+    ):
+        Settings.from_config()
+
+
+def test_unknown_setting():
+    with pytest.raises(ValueError, match="'kapa' is not a setting"):
+        Settings().replace(kapa=3)
+
+
+def test_keys_may_be_written_with_underscores_and_the_namespace():
+    expected = Settings(kappa_unknown=3.0)
+    assert Settings.from_config({"assignment.kappa_unknown": 3}) == expected
+    assert Settings.from_config({"marsched.assignment.kappa-unknown": 3}) == expected
+    with dask.config.set({"marsched.assignment.kappa_unknown": 3}):
+        assert Settings.from_config() == expected
+
+
+def test_defaults_survive_a_refresh():
+    saved = dict(dask.config.config)
+    try:
+        dask.config.refresh()
+        assert Settings.from_config() == Settings()
+    finally:
+        dask.config.config.clear()
+        dask.config.config.update(saved)
+    register_defaults()
+    assert Settings.from_config() == Settings()
+
+
+def run_with_environment(variable: str, value: str) -> subprocess.CompletedProcess:
+    code = "from dask_marsched.config import Settings; print(Settings.from_config())"
+    environment = {**os.environ, variable: value}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_environment_variable():
+    done = run_with_environment("DASK_MARSCHED__ASSIGNMENT__KAPPA_UNKNOWN", "2.5")
+    assert done.returncode == 0, done.stderr
+    assert "kappa_unknown=2.5" in done.stdout
+
+
+def test_environment_variable_with_a_typing_error():
+    done = run_with_environment("DASK_MARSCHED__WITHHOLDING__HORIZONN", "1s")
+    assert done.returncode != 0
+    assert "Did you mean marsched.withholding.horizon?" in done.stderr
+
+
+def test_environment_variable_in_the_place_of_a_section():
+    done = run_with_environment("DASK_MARSCHED__ASSIGNMENT", "dfs")
+    assert done.returncode != 0
+    assert "marsched.assignment is a section" in done.stderr

@@ -1,0 +1,106 @@
+"""The programs in README.md and in examples/ that belong to the entry points, as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import distributed
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from dask.utils import parse_bytes
+
+from tests.processes import local_cluster
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+}
+
+
+def run(*command):
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=110, env=ENVIRONMENT, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_quickstart():
+    printed = run(sys.executable, "examples/quickstart.py")
+    assert "mean: 1.0000" in printed
+    assert ": active" in printed
+    assert re.search(r"graphs planned +1\n", printed)
+    assert re.search(r"exceptions +none\n", printed)
+
+
+def test_cluster_from_command_line():
+    printed = run("bash", "examples/cluster_from_command_line.sh")
+    assert "mean: 1.0000" in printed
+    assert ": active" in printed
+    assert re.search(r"exceptions +none\n", printed)
+
+
+def test_xarray_climatology():
+    printed = run(sys.executable, "examples/xarray_climatology.py", "--years", "1")
+    # of one year every day is its own climatology
+    assert "Standard deviation of the anomaly: 0.00" in printed
+
+
+def test_xarray_climatology_of_a_given_store(tmp_path):
+    path = tmp_path / "winds.zarr"
+    time = pd.date_range("2001-01-01", periods=730)
+    values = np.where(time.year == 2001, 2.0, -2.0)[:, None] * np.ones(2)
+    winds = xr.DataArray(values, {"time": time, "latitude": [45.0, 0.0]}, ("time", "latitude"))
+    winds.to_dataset(name="u").chunk(time=100).to_zarr(path, consolidated=False)
+    printed = run(sys.executable, "examples/xarray_climatology.py", str(path), "--variable", "u")
+    assert "Standard deviation of the anomaly: 2.00" in printed
+
+
+def test_own_policy():
+    printed = run(sys.executable, "examples/own_policy.py", "--size", "1000")
+    rows = re.findall(r"^(.*?)  +moved (\S+ \w+) between the workers$", printed, re.M)
+    assert [name for name, _ in rows] == ["stock Dask", "default policy", "own policy"]
+    moved = [parse_bytes(amount) for _, amount in rows]
+    assert moved[2] < 0.5 * moved[0]
+
+
+def test_every_example_is_run_here():
+    text = Path(__file__).read_text()
+    programs = [path.name for path in (ROOT / "examples").iterdir() if path.is_file()]
+    assert [name for name in programs if f"examples/{name}" not in text] == []
+
+
+def test_readme_shows_each_way():
+    assert len(PROGRAMS) == 4
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if "tcp://" in p])
+def test_readme_with_an_address(program, capsys):
+    with local_cluster(n_workers=1, protocol="tcp", processes=False) as cluster:
+        names = {}
+        exec(program.replace("tcp://scheduler:8786", cluster.scheduler_address), names)
+        client = names["client"]
+        try:
+            assert isinstance(client, distributed.Client)
+            assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        finally:
+            client.close()
+    if "print" in program:
+        assert "dask_marsched on the scheduler tcp://" in capsys.readouterr().out
+
+
+def test_readme_without_an_address():
+    (program,) = [p for p in PROGRAMS if "tcp://" not in p]
+    # the defaults of LocalCluster would take port 8787, and all of the machine
+    small = 'n_workers=1, processes=False, dashboard_address=":0", '
+    names = {}
+    exec(program.replace("Client(s", f"Client({small}s"), names)
+    with names["client"] as client:
+        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
