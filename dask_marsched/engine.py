@@ -25,6 +25,10 @@ from dask_marsched.policies.withholding import Offer
 #: Idle workers that are looked at in place of one that has the inputs but is busy.
 _MOST_SPARES = 8
 
+#: Bytes of inputs from which on a withheld operand has a home. Less is fetched in the time of a
+#: message; the array object that all the sources of a Zarr store read is the common case.
+_WORTH_STAYING_FOR = 64 * 2**10
+
 
 class PlacementEngine:
     """Decides where and when the tasks of one scheduler run.
@@ -176,7 +180,8 @@ class PlacementEngine:
         if ts.dependencies:
             there = snapshot.input_bytes(ts)
             best = min(there, key=lambda ws: (-there[ws], self._seniority(ws)), default=None)
-            home = best.address if best is not None else None
+            if best is not None and there[best] >= _WORTH_STAYING_FOR:
+                home = best.address
         self.policies.withholding.enqueue(ts, ts.priority or (), home)
 
     @guarded(lambda: None, fatal=True)

@@ -147,7 +147,6 @@ WORKLOADS = {
     "fft": lambda: da.fft.fft(random((12, 10), (4, 10)), axis=1),
     "average": lambda: da.average(random(), axis=0, weights=random()),
     "covariance": lambda: da.cov(random()),
-    "masked": lambda: da.ma.masked_greater(random(), 0.5).sum(0),
 }  # fmt: skip
 
 

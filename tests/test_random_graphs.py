@@ -21,6 +21,7 @@ import pytest
 from dask.delayed import Delayed, delayed
 from distributed import Client, Scheduler, SchedulerPlugin, Worker
 from distributed.core import Status
+from distributed.utils_test import async_poll_for
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -170,6 +171,8 @@ class Fate:
                 await self.kill(chosen)
             elif action == "pause":
                 chosen.status = Status.paused
+                state = self.scheduler.workers[chosen.address]
+                await async_poll_for(lambda: state not in self.scheduler.running, TIMEOUT)
             else:
                 self.workers.remove(chosen)
                 await self.scheduler.retire_workers([chosen.address], stimulus_id="test")
@@ -195,8 +198,11 @@ class Fate:
             await self.join(1)
 
 
-def _counted(progress: Progress, results: int) -> bool:
-    return progress.results >= results
+def _due(s: Scheduler, progress: Progress, results: int) -> bool:
+    # What was sent to a paused worker stays there; perhaps all the rest depends on it.
+    stalled = not s.queued and not any(ws.processing for ws in s.running)
+    paused = len(s.running) < len(s.workers)
+    return progress.results >= results or (paused and stalled)
 
 
 def _unfinished(s: Scheduler) -> bool:
@@ -216,7 +222,7 @@ async def live_through(c: Client, s: Scheduler, workers: list[Worker], given: Sc
     async with contextlib.AsyncExitStack() as stack:
         fate = Fate(s, list(workers), stack)
         for after, action, pick in given.actions:
-            reached = asyncio.ensure_future(progress.reach(partial(_counted, progress, after)))
+            reached = asyncio.ensure_future(progress.reach(partial(_due, s, progress, after)))
             await asyncio.wait({reached, results}, return_when=asyncio.FIRST_COMPLETED)
             reached.cancel()
             await fate.act(action, pick)

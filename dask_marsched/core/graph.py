@@ -171,8 +171,13 @@ def depths(graph: OperandGraph, initial: Sequence[bool] | None = None) -> list[i
     return depth
 
 
-def average_nbytes(graph: OperandGraph, operands: Sequence[int]) -> float:
-    """Return the mean size in bytes of the results of `operands`, at least one byte."""
-    if not operands:
+def typical_nbytes(graph: OperandGraph, operands: Sequence[int]) -> float:
+    """Return the size in bytes of the result that a byte of `operands` is in, on average.
+
+    Unlike the mean it does not sink where many tiny results (indices, parameters) stand beside
+    the chunks. At least one byte.
+    """
+    total = sum(graph.nbytes[i] for i in operands)
+    if total <= 0:
         return 1.0
-    return max(1.0, sum(graph.nbytes[i] for i in operands) / len(operands))
+    return max(1.0, sum(graph.nbytes[i] ** 2 for i in operands) / total)

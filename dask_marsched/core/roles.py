@@ -36,7 +36,7 @@ class Roles:
         return [i for i, flag in enumerate(self.initial) if flag]
 
 
-def roles(graph: OperandGraph) -> Roles:
+def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     """Find the hubs and the initial operands of a graph.
 
     A hub has more than ``max(16, sqrt(n) / 2)`` dependents, n being the number of operands. If
@@ -44,17 +44,33 @@ def roles(graph: OperandGraph) -> Roles:
     (an outer product, a matrix multiplication), those roots are hubs too: what is read by so
     many has no natural neighbours.
 
+    Where most dependents of such operands read nothing else (the pieces that a chunk is cut
+    into by a rechunk), they run best where it is, as long as there are operands enough of this
+    kind for every thread to have some. Then they are no hubs.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    parallelism
+        Number of threads of the cluster.
+
     Source: DESIGN 5.1 of this project, tuned in simulation.
     """
     n = len(graph)
     shared = int(max(16.0, math.sqrt(n) / 2))
     hub = bytearray(n)
-    roots = []
+    roots, alone = [], []
     for i, dependents in enumerate(graph.dependents):
         if len(dependents) > shared:
             hub[i] = 1
+            if 2 * sum(len(graph.inputs[d]) == 1 for d in dependents) > len(dependents):
+                alone.append(i)
         if not graph.inputs[i]:
             roots.append(i)
+    if len(alone) >= 2 * parallelism:
+        for i in alone:
+            hub[i] = 0
     fanned = [i for i in roots if _fans_out(graph, i)]
     if len(fanned) * 2 > len(roots):
         for i in fanned:

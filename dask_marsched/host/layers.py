@@ -17,7 +17,6 @@ from dask.highlevelgraph import HighLevelGraph, Layer
 from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.reduction_stages import ReductionStages, first_task, keywords, trusted
 
-#: A masked array counts as much as its data (`numpy.ma.MaskedArray.nbytes`).
 _CHUNK_TYPES = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray"})
 #: Functions whose result depends on values, while the layer is annotated with the input's chunks.
 _DATA_DEPENDENT = frozenset(
@@ -160,7 +159,8 @@ def _doubt_careless_annotations(
         notes = layer.collection_annotations if layer is not None else None
         inputs = set(graph.dependencies.get(name, ()))
         if not notes:
-            unknown |= {name} if inputs & unknown else set()
+            odd = layer is not None and keeps_its_type(first_task(layer))
+            unknown |= {name} if odd or inputs & unknown else set()
             other |= {name} if inputs & other else set()
             continue
         if notes.get("chunk_type") not in _CHUNK_TYPES or inputs & other:
@@ -173,6 +173,16 @@ def _doubt_careless_annotations(
             unknown.add(name)
         if inputs & (unknown | other):
             grids[name] = grid.doubted()
+
+
+def keeps_its_type(value: Any) -> bool:
+    """Whether parts of an array are likely not to be arrays of NumPy."""
+    kind = type(value)
+    return not isinstance(value, np.ndarray) and (
+        hasattr(kind, "__array_ufunc__")
+        or hasattr(kind, "__array_function__")
+        or kind.__module__.partition(".")[0] in ("scipy", "sparse", "cupy", "cupyx")
+    )
 
 
 def annotated_grid(
@@ -192,6 +202,8 @@ def annotated_grid(
         certain = not _is_unsure(layer)
     else:
         certain = True
+    # Masked arrays count as much as their data, but reductions of them return other things.
+    certain = certain and chunk_type == "numpy.ndarray"
     if not lengths and not uniform:
         return _scalar_grid(dtype, layer)
     return Grid(lengths, dtype.itemsize, certain=certain, uniform=uniform)
@@ -332,6 +344,8 @@ def _is_broadcast_trick(func: Any) -> bool:
 def _is_unsure(layer: Blockwise) -> bool:
     func, kwargs = layer.task.func, layer.task.kwargs
     if is_unsure_function(func, kwargs) or kwargs.get("asarray") is False:
+        return True
+    if any(axes is None and keeps_its_type(source) for source, axes in layer.indices):
         return True
     # An array indexed with an array of masks: the result has as many elements as are set.
     arrays = sum(axes is not None and isinstance(source, str) for source, axes in layer.indices)

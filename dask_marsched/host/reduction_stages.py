@@ -172,9 +172,14 @@ class ReductionStages:
         shaped = grid_of(result, lengths, reduced)
         if shaped is not None:
             self._results[name] = result
+            sources = (self.grids.get(d, self._annotated.get(d)) for d in self._inputs(name))
+            sure = all(source is None or source.certain for source in sources)
             # Chunks without elements have no minimum: they stay empty.
             empty = first and any(0 in axis for axis in grid.lengths)
-            self.grids[name] = shaped.doubted() if empty else shaped
+            self.grids[name] = shaped if sure and not empty else shaped.doubted()
+
+    def _inputs(self, name: str) -> Collection[str]:
+        return self._graph.dependencies.get(name, ())
 
     def _chunk(self, layer: Layer) -> Any:
         if not isinstance(layer, Blockwise):

@@ -14,6 +14,7 @@ from dask.array.core import getter, getter_inline, getter_nofancy
 from dask.sizeof import sizeof
 
 from dask_marsched.core.chunk_sizes import Shape, sliced_shape
+from dask_marsched.host.layers import keeps_its_type
 
 GETTERS = frozenset({getitem, getter, getter_inline, getter_nofancy, operator.getitem})
 #: Types whose size is the same wherever they are measured.
@@ -60,9 +61,10 @@ def literal(value: Any) -> Chunk:
     """Describe a value that the graph itself holds."""
     if not isinstance(value, np.ndarray):
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if type(shape) is tuple and isinstance(dtype, np.dtype) and not dtype.hasobject:
+        if isinstance(dtype, np.dtype) and type(shape) is tuple and not keeps_its_type(value):
             itemsize, kind = dtype.itemsize, dtype.kind
-            return Chunk(sizeof(value), False, shape, itemsize, False, kind, stored=True)
+            array = Chunk(sizeof(value), False, shape, itemsize, False, kind, stored=True)
+            return array._replace(shape=None) if dtype.hasobject else array
         return Chunk(sizeof(value), _is_plain(value))
     if value.dtype.hasobject:
         return Chunk(sizeof(value), False)

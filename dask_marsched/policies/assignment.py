@@ -158,17 +158,17 @@ class BoundedUnits:
     Initial operands start as clusters of their own. The other operands are visited by depth and
     priority; where an operand joins results of several clusters, they merge if it saves enough
     bytes (*stake*), if the merged cluster still leaves work for the other workers, and if
-    running it alone, depth first, never holds more than *kappa* average results. So results
+    running it alone, depth first, never holds more than *kappa* typical results. So results
     that meet are produced on one worker, while no worker opens a front of its own through the
     whole graph: memory stays that of the global order.
 
     Parameters
     ----------
     stake
-        Least part of an average initial result that both sides must bring into a join for
+        Least part of a typical initial result that both sides must bring into a join for
         their clusters to merge. Merging for crumbs only serialises.
     kappa
-        Bound on what a unit holds at any time, in average initial results.
+        Bound on what a unit holds at any time, in typical initial results.
     kappa_unknown
         The same bound where most sizes are not known yet.
 
@@ -198,9 +198,9 @@ class BoundedUnits:
         pending: Collection[int] | None = None,
     ) -> list[Unit]:
         """Return bounded units, bound to no worker (`AssignmentPolicy.assign`)."""
-        role = roles(graph)
-        known = 2 * sum(graph.known) >= len(graph)
         threads = sum(w.nthreads for w in workers) or 1
+        role = roles(graph, threads)
+        known = 2 * sum(graph.known) >= len(graph)
         largest = max((w.nthreads for w in workers), default=1)
         groups = cluster_initial_operands(
             graph,

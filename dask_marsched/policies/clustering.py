@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_marsched.core.graph import NO_HOME, OperandGraph, average_nbytes, depths
+from dask_marsched.core.graph import NO_HOME, OperandGraph, depths, typical_nbytes
 from dask_marsched.core.roles import Roles
 
 
@@ -89,9 +89,9 @@ def cluster_initial_operands(
     role
         Its hubs and initial operands.
     stake
-        Least part of an average initial result that each side of a merge brings into a join.
+        Least part of a typical initial result that each side of a merge brings into a join.
     kappa
-        Bound on what a cluster holds, in average initial results.
+        Bound on what a cluster holds, in typical initial results.
     limit
         Most initial operands in a cluster.
 
@@ -102,8 +102,8 @@ def cluster_initial_operands(
     """
     initial = role.initial_operands()
     clusters = Clusters(graph, initial)
-    average = average_nbytes(graph, initial)
-    least, most = stake * average, kappa * average
+    typical = typical_nbytes(graph, initial)
+    least, most = stake * typical, kappa * typical
     # The cluster that holds an operand's result, as an initial operand of it; -1: none.
     holder = [-1] * len(graph)
     for i in initial:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -121,7 +122,7 @@ class UnitQueues:
 
     A worker with a free slot runs the next ready operand of the units that it has opened; else
     it opens a unit: one whose inputs it holds, or else, of the first `window` unopened ones,
-    the one of whose inputs it holds most; else it takes over the less urgent half of the
+    the one for which it has to fetch least; else it takes over the less urgent half of the
     largest unit of another worker. A more urgent user priority, or an older graph, always goes
     first.
 
@@ -244,20 +245,23 @@ class UnitQueues:
                 del self._at_home[unit.home]
 
     def _choose_unopened(self, worker: Any, first: _Unit, locality: Locality) -> _Unit:
-        """Return the unopened unit for a worker: more input bytes there, then priority."""
-        at_home = self._at_home.get(worker)
-        if at_home and at_home[0].first[:2] <= first.first[:2]:
-            return at_home[0]  # type: ignore[no-any-return]
+        """Return the unopened unit that a worker has to fetch least for, of the first ones."""
         if not self._at_home:
             return first
-        best, most = first, -1.0
+        at_home = self._at_home.get(worker)
+        if at_home and at_home[0].first[:2] <= first.first[:2]:
+            unit: _Unit = at_home[0]
+            here, everywhere = locality(unit.head()[1], worker)
+            if here == everywhere:
+                return unit
+        best, least = first, math.inf
         for unit in self._unopened.islice(0, self.window):
             if unit.first[:2] > first.first[:2]:
                 break
             here, everywhere = locality(unit.head()[1], worker)
-            if here > most:
-                best, most = unit, here
-            if here and here == everywhere:
+            if everywhere - here < least:
+                best, least = unit, everywhere - here
+            if not least:
                 break
         return best
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dask_marsched.core.graph import Edges, OperandGraph, average_nbytes, depths
+from dask_marsched.core.graph import Edges, OperandGraph, depths, typical_nbytes
 from tests.graphs import graph, operand_graphs
 
 
@@ -40,9 +40,15 @@ def test_depth_exceeds_that_of_every_input(g: OperandGraph) -> None:
         assert depth[i] == 1 + max((depth[j] for j in g.inputs[i]), default=-1)
 
 
-def test_average_size_is_never_zero() -> None:
+def test_typical_size_is_that_of_the_chunks_not_of_the_indices_beside_them() -> None:
+    g = graph({"chunk": [], "index": [], "other": []}, {"chunk": 100.0, "index": 1.0, "other": 1.0})
+    assert 98 < typical_nbytes(g, list(g)) < 100
+    assert typical_nbytes(g, [0]) == 100
+
+
+def test_typical_size_is_never_zero() -> None:
     g = graph({"a": []}, 0.0)
-    assert average_nbytes(g, [0]) == average_nbytes(g, []) == 1.0
+    assert typical_nbytes(g, [0]) == typical_nbytes(g, []) == 1.0
 
 
 def test_with_nbytes_keeps_the_rest() -> None:

@@ -42,6 +42,18 @@ def test_blocks_of_an_outer_product_are_hubs() -> None:
     assert len(role.initial_operands()) == n * n
 
 
+def test_pieces_of_many_chunks_run_where_the_chunks_are() -> None:
+    n = 20
+    g = graph(
+        {f"x{i}": [] for i in range(n)}
+        | {f"x{i}.{j}": [f"x{i}"] for i in range(n) for j in range(n)}
+        | {f"y{j}": [f"x{i}.{j}" for i in range(n)] for j in range(n)}
+    )
+    assert named(g, roles(g, 4).initial) == {f"x{i}" for i in range(n)}
+    # With more threads than chunks the pieces must spread.
+    assert named(g, roles(g, 40).hub) == {f"x{i}" for i in range(n)}
+
+
 @given(operand_graphs())
 def test_an_operand_is_initial_exactly_if_it_reads_hubs_alone(g: OperandGraph) -> None:
     role = roles(g)

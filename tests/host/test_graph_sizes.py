@@ -285,10 +285,25 @@ def test_flox_hands_on_dicts_of_unknown_size(weather):
     assert result.inexact
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "min", "var"])
+def test_masked_chunks_are_in_doubt(name):
+    x = da.ma.masked_greater(random(), 0.5)
+    assert_exact(getattr(x, name)(0), unknown=1)
+    assert_exact(getattr(da.ma.masked_less(random(), 2), name)(), unknown=1)
+
+
+def test_arrays_that_keep_their_type_are_in_doubt():
+    x = xr.DataArray(np.ones((6, 6)))
+    assert_exact(da.from_array(x, chunks=3, asarray=False), finalized=False, unknown=1)
+    assert_exact(da.from_array(x, chunks=6, asarray=True), unknown=1)
+    assert_exact(da.from_array(x, chunks=3, inline_array=True), finalized=False, unknown=1)
+
+
 def test_sparse_chunks_are_in_doubt():
     sparse = pytest.importorskip("scipy.sparse")
     x = da.from_array(sparse.csr_matrix(np.eye(8)), asarray=False, chunks=8)
     assert_exact(x, unknown=1)
+    assert_exact(da.from_array(sparse.csr_matrix(np.eye(8)), chunks=8), unknown=1)
     made = random((8, 8), 4).map_blocks(sparse.csr_matrix)
     assert_exact(made[:2], finalized=False, unknown=1)
 

@@ -73,12 +73,18 @@ def test_user_priority_and_older_graphs_go_first() -> None:
 
 def test_units_go_where_their_inputs_are() -> None:
     queues = UnitQueues()
-    for i, (operand, home) in enumerate(zip("abcd", ["w1", "w1", "w2", "w2"], strict=True)):
-        queues.enqueue(operand, (0, 0, i), home)
-    assert taken(queues, "w2", "w1", "w2", "w1") == "cadb"
+    for i, (operand, where) in enumerate(zip("abcd", ["w1", "w1", "w2", "w2"], strict=True)):
+        queues.enqueue(operand, (0, 0, i), where)
+    home = dict(zip("abcd", ["w1", "w1", "w2", "w2"], strict=True))
+
+    def locality(operand: str, worker: str) -> tuple[float, float]:
+        return (9.0 if home[operand] == worker else 0.0), 9.0
+
+    offers = [take(queues, worker, locality) for worker in ["w2", "w1", "w2", "w1"]]
+    assert [offer and offer.operand for offer in offers] == list("cadb")
 
 
-def test_a_worker_that_holds_none_of_the_inputs_takes_most_bytes_in_the_window() -> None:
+def test_a_worker_that_holds_no_unit_s_inputs_fetches_least() -> None:
     queues = UnitQueues(window=3)
     for i, operand in enumerate("abcd"):
         queues.enqueue(operand, (0, 0, i), "w1")
