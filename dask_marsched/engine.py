@@ -6,7 +6,9 @@ policies decide; when and by whom it is carried out is the adapter's business.
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,6 +60,7 @@ class PlacementEngine:
         )
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
         self._joined: dict[str, int] = {}
+        self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
         self._finished: dict[WorkerState, None] = {}
 
@@ -87,8 +90,9 @@ class PlacementEngine:
         """Learn from a result, and remember that its worker has a slot again."""
         for ws in ts.who_has or ():
             self._finished[ws] = None
-        self.workers_changed()
-        self.planner.learn(ts)
+        if self.planner.learn(ts):
+            self.workers_changed()
+            self.planner.plan_again()
 
     @guarded(lambda: None, fatal=True)
     def forgotten(self, ts: TaskState) -> None:
@@ -106,10 +110,14 @@ class PlacementEngine:
         running = set(self.scheduler.running)
         # Sorted: several that come at once come in no particular order.
         for ws in sorted(running - self._running, key=lambda ws: ws.address):
-            self._joined.setdefault(ws.address, len(self._joined))
+            if ws.address not in self._joined:
+                self._joined[ws.address] = next(self._numbers)
         for ws in self._running - running:
             self.policies.withholding.release(ws.address)
             self._finished.pop(ws, None)
+        # One that is paused keeps its number for when it comes back.
+        for address in [a for a in self._joined if a not in self.scheduler.workers]:
+            del self._joined[address]
         self._running = running
         self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
 
@@ -171,7 +179,7 @@ class PlacementEngine:
         return None if index is None else idle[index]
 
     def _seniority(self, ws: WorkerState) -> int:
-        return self._joined.get(ws.address, len(self._joined))
+        return self._joined.get(ws.address, sys.maxsize)
 
     @guarded(lambda: None, fatal=True)
     def enqueued(self, ts: TaskState) -> None:
@@ -229,7 +237,7 @@ class PlacementEngine:
             return None
         in_progress = len(ws.processing) - len(ws.long_running) + len(more)
         duration = snapshot.duration(offer.operand)
-        if in_progress >= ws.nthreads:
+        if not self.slots.has_free_thread(ws.nthreads, in_progress):
             admitted = duration is not None and self.slots.admits(
                 ws.nthreads,
                 in_progress,

@@ -129,13 +129,16 @@ class Planner:
         self.install(tasks, units)
         self.counters.graphs_planned += 1
         self.counters.operands_planned += len(tasks)
+        if sizes is not None:
+            self.counters.exact_sizes += sum(ts.key in sizes.exact for ts in tasks)
         bound = any(unit.worker is not None for unit in units)
         learning = bool(guessed) and self.settings.learn_sizes
         if bound or learning:
             plan = _Plan(graph, tasks, guessed, bound)
             plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
-            self._plans[plan] = None
-            self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
+            if plan.unstarted:
+                self._plans[plan] = None
+                self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
             if learning:
                 self._unlearned.update((tasks[i], of) for i, of in guessed.items())
                 self._next_replan = self._observed + max(4, 2 * len(self.workers))
@@ -145,7 +148,6 @@ class Planner:
         estimated = sizes.estimated if sizes is not None else {}
         nbytes = [exact.get(ts.key, -1.0) for ts in tasks]
         unknown = [i for i, size in enumerate(nbytes) if size < 0]
-        self.counters.exact_sizes += len(tasks) - len(unknown)
         known = bytearray(b"\1" * len(tasks))
         for i in unknown:
             ts = tasks[i]
@@ -188,23 +190,28 @@ class Planner:
 
     # -- planning again --------------------------------------------------------------------
 
-    def learn(self, ts: TaskState) -> None:
-        """Learn from a result whose size was a guess, and plan again if that pays.
+    def learn(self, ts: TaskState) -> bool:
+        """Learn from a result whose size was a guess; True if it pays to plan again.
 
-        Plans are made again when results of a new kind were seen, and at least twice as many
-        results as the last time.
+        It does when results of a new kind were seen, and at least twice as many results as the
+        last time.
         """
         of = self._unlearned.pop(ts, None)
         if of is None:
-            return
+            return False
         self._observed += 1
         if self._model.observe(of, ts.get_nbytes()):
             self._new_kinds = True
-        if self._new_kinds and self._observed >= self._next_replan:
-            self._new_kinds = False
-            self._next_replan = 2 * self._observed
-            for plan in [p for p in self._plans if p.guessed]:
-                self._replan(plan)
+        if not self._new_kinds or self._observed < self._next_replan:
+            return False
+        self._new_kinds = False
+        self._next_replan = 2 * self._observed
+        return True
+
+    def plan_again(self) -> None:
+        """Make the plans again that rest on guessed sizes."""
+        for plan in [p for p in self._plans if p.guessed]:
+            self._replan(plan)
 
     def spread_again(self, workers: list[str]) -> None:
         """Plan again for other workers what was planned for particular ones."""
@@ -240,6 +247,12 @@ class Planner:
         """Drop a task that Dask has forgotten."""
         self._unlearned.pop(ts, None)
         self.started(ts)
+        group = ts.group
+        # Names of groups hold tokens, so that most never come again.
+        if group.name in self._model and not any(
+            count for state, count in group.states.items() if state != "forgotten"
+        ):
+            self._model.forget(group.name)
 
     def clear(self) -> None:
         """Drop all plans, and what was learned."""

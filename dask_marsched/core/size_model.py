@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-#: A kind of operand, from the finest description to the coarsest.
+#: The kinds that an operand is of, the finest first; the last is the name of its group.
 Kinds = Sequence[Hashable]
 
 
@@ -31,27 +31,34 @@ class SizeModel:
     """Mean size in bytes of the results of each kind of operand."""
 
     def __init__(self) -> None:
-        self._sums: dict[Hashable, tuple[float, int]] = {}
+        self._sums: dict[Hashable, dict[Hashable, tuple[float, int]]] = {}
 
     def observe(self, of: Kinds, nbytes: float) -> bool:
         """Learn from a result of `nbytes`; True if its finest kind was not known before."""
-        new = of[0] not in self._sums
+        sums = self._sums.setdefault(of[-1], {})
+        new = of[0] not in sums
         for kind in of:
-            total, count = self._sums.get(kind, (0.0, 0))
-            self._sums[kind] = (total + nbytes, count + 1)
+            total, count = sums.get(kind, (0.0, 0))
+            sums[kind] = (total + nbytes, count + 1)
         return new
 
     def predict(self, of: Kinds) -> float | None:
         """Return the mean size of the finest kind known, or None."""
+        sums = self._sums.get(of[-1], {})
         for kind in of:
-            known = self._sums.get(kind)
+            known = sums.get(kind)
             if known is not None:
                 return known[0] / known[1]
         return None
 
+    def __contains__(self, group: str) -> bool:
+        """Whether anything was learned of a group."""
+        return group in self._sums
+
+    def __len__(self) -> int:
+        """Return the number of groups that something was learned of."""
+        return len(self._sums)
+
     def forget(self, group: str) -> None:
-        """Drop what was learned of a collection that is no more."""
-        for kind in [
-            k for k in self._sums if k == group or (isinstance(k, tuple) and k[0] == group)
-        ]:
-            del self._sums[kind]
+        """Drop what was learned of a group that is no more."""
+        self._sums.pop(group, None)

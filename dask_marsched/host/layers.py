@@ -138,6 +138,7 @@ def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
         except Exception as error:
             found.failures[f"reduction: {type(error).__name__}"] += 1
     grids.update(stages.grids)
+    _doubt_scalars(graph, names, grids)
     found.views |= _view_layers(graph, names, grids, stages.measured)
     found.grids.update(grids)
     for name in grids.keys() - stages.grids.keys():
@@ -172,6 +173,17 @@ def _doubt_careless_annotations(
         if grid.lengths and not grid.certain:
             unknown.add(name)
         if inputs & (unknown | other):
+            grids[name] = grid.doubted()
+
+
+def _doubt_scalars(graph: HighLevelGraph, names: list[str], grids: dict[str, Grid]) -> None:
+    """Mark what is computed from chunks without axes that may be no NumPy scalars."""
+    for name in names:
+        grid = grids.get(name)
+        if grid is None or grid.lengths or not grid.certain:
+            continue
+        inputs = [grids[d] for d in graph.dependencies.get(name, ()) if d in grids]
+        if any(not source.certain and not source.lengths for source in inputs):
             grids[name] = grid.doubted()
 
 

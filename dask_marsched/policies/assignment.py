@@ -175,17 +175,18 @@ class BoundedUnits:
     Notes
     -----
     Constants: with kappa 7 the means of products over time (three partial results for every two
-    chunks read) find no partner within the bound; 14 holds the four steps that dask.array
-    combines at a time. In simulation at 4 workers on the benchmark workloads, bytes moved and
-    peak memory against stock Dask, geometric means: kappa 10: 0.135 and 0.79; 14: 0.117 and
-    0.81; 20: 0.092 and 0.83 (worst peak 1.19); 30: 0.058 and 0.87 (1.69).
+    chunks read) find no partner within the bound; 14 and more hold the four steps that
+    dask.array combines at a time. In simulation at 4 workers on 2 cores on the benchmark
+    workloads, bytes moved and peak memory against stock Dask, geometric means: kappa 14: 0.113
+    and 0.84 (worst peak 1.13); 16: 0.109 and 0.84 (1.13); 18: 0.094 and 0.85 (1.19); 30: 0.058
+    and 0.87 (1.69).
     """
 
     name: ClassVar[str] = "units"
     options: ClassVar[tuple[str, ...]] = ("stake", "kappa", "kappa_unknown")
 
     def __init__(
-        self, stake: float = 0.15, kappa: float = 14.0, kappa_unknown: float = 4.0
+        self, stake: float = 0.15, kappa: float = 16.0, kappa_unknown: float = 4.0
     ) -> None:
         self.stake = stake
         self.kappa = kappa

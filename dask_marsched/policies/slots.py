@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class SlotRule:
     """Whether a worker has a slot for one more withheld operand.
 
-    A thread that is free always takes one. Where operands are shorter than `short_task`, one in
+    A thread that is free takes one, unless the user's saturation leaves threads free. Where operands are shorter than `short_task`, one in
     ten threads has another in wait, as in stock Dask. Where they are so short that the way to
     the scheduler and back takes longer than they do, a worker may have more in wait: work for
     `horizon` a thread, as long as their results stay below `horizon_bytes` a thread.
@@ -31,6 +31,10 @@ class SlotRule:
     horizon: float = 0.010
     horizon_bytes: int = 2**20
     saturation: float = 1.1
+
+    def has_free_thread(self, nthreads: int, in_progress: int) -> bool:
+        """Return whether a thread has nothing to do, of those that may have."""
+        return in_progress < min(nthreads, max(1, math.ceil(self.saturation * nthreads)))
 
     def admits(
         self,
@@ -55,9 +59,9 @@ class SlotRule:
         nbytes
             Expected size of the next one's result.
         """
-        if in_progress < nthreads:
+        if self.has_free_thread(nthreads, in_progress):
             return True
-        if duration is None or duration >= self.short_task:
+        if self.saturation < 1 or duration is None or duration >= self.short_task:
             return False
         if in_progress < math.ceil(self.saturation * nthreads):
             return True

@@ -288,6 +288,9 @@ class UnitQueues:
                 self._leave_unopened(unit)
             else:
                 del self._running[unit]
+        if not self._withheld:
+            # All entries are stale now, and would keep what they name from being forgotten.
+            self._opened.clear()
         return unit.ready.pop(operand)
 
     def _push_ready(self, unit: _Unit) -> None:

@@ -36,8 +36,13 @@ class Run:
         return {test for test, outcome in self.outcomes.items() if outcome == "passed"}
 
 
-def run_suite(cluster: str, tests: list[str], processes: int, per_file: int) -> Run:
-    """Run tests on a cluster; raise RuntimeError if pytest did not come to its end."""
+def run_suite(
+    cluster: str, tests: list[str], processes: int = 1, per_file: int = 0, keep: Path | None = None
+) -> Run:
+    """Run tests on a cluster; raise RuntimeError if pytest did not come to its end.
+
+    No tests are all tests. `keep` is a file that does not exist yet, for what each test did.
+    """
     command = [
         sys.executable,
         "-m",
@@ -47,12 +52,12 @@ def run_suite(cluster: str, tests: list[str], processes: int, per_file: int) -> 
         "-p",
         "tests.array_suite.plugin",
     ]
-    command += ["-p", "no:cacheprovider", "-c", str(HERE / "pytest.ini"), "--tb=native"]
+    command += ["-p", "no:cacheprovider", "-c", str(HERE / "dask.ini"), "--tb=native"]
     command += ["--rootdir", str(SUITE), "--cluster", cluster, "--per-file", str(per_file)]
     if processes > 1:
         command += ["-n", str(processes)]
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "outcomes"
+        file = keep or Path(folder) / "outcomes"
         began = time.monotonic()
         ended = subprocess.run(
             [*command, "--outcomes", str(file), *(tests or [str(SUITE)])],
@@ -80,17 +85,18 @@ def _read(file: Path, seconds: float) -> Run:
     return run
 
 
-def compare(processes: int, per_file: int) -> bool:
+def compare(processes: int, per_file: int, keep: Path | None) -> bool:
     """Run the suite both ways and print what differs; True if nothing does."""
     runs = {}
     for cluster in ("stock", "marsched"):
-        runs[cluster] = run = run_suite(cluster, [], processes, per_file)
+        file = keep / f"{cluster}.jsonl" if keep else None
+        runs[cluster] = run = run_suite(cluster, [], processes, per_file, file)
         print(f"{cluster}: {dict(Counter(run.outcomes.values()))} in {run.seconds:.0f} s")
     stock, ours = runs["stock"], runs["marsched"]
     alone = sorted(stock.passed() ^ ours.passed())
     if alone:
         # Tests that measure time, or depend on those before them, differ from run to run.
-        again = {c: run_suite(c, [str(SUITE / t) for t in alone], 1, 0) for c in runs}
+        again = {c: run_suite(c, [str(SUITE / t) for t in alone]) for c in runs}
         differ = sorted(again["stock"].passed() ^ again["marsched"].passed())
         for test in alone:
             lasting = "differs" if test in differ else "the same when run again, alone"
@@ -112,8 +118,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", "--processes", type=int, default=2)
     parser.add_argument("--per-file", type=int, default=0, help="so many tests of each file only")
+    parser.add_argument("--keep", type=Path, help="folder for what each test did, JSON lines")
     options = parser.parse_args()
-    sys.exit(not compare(options.processes, options.per_file))
+    sys.exit(not compare(options.processes, options.per_file, options.keep))
 
 
 if __name__ == "__main__":

@@ -27,14 +27,16 @@ def unreliable(i: int, seed: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@planned_cluster(
-    FOUR_WORKERS, timeout=100, config={"distributed.scheduler.allowed-failures": 1000}
-)
+@planned_cluster(FOUR_WORKERS, timeout=100, config={"distributed.scheduler.allowed-failures": 1000})
 async def test_two_thousand_tasks_with_failures_cancels_and_deaths(c, s, *workers, seed):
     rng = random.Random(seed)
     alive = list(workers)
     futures = c.map(
-        unreliable, range(2000), [seed] * 2000, retries=30, key=[f"u{seed}-{i}" for i in range(2000)]
+        unreliable,
+        range(2000),
+        [seed] * 2000,
+        retries=30,
+        key=[f"u{seed}-{i}" for i in range(2000)],
     )
     total = c.map(inc, futures[::2], key=[f"v{seed}-{i}" for i in range(1000)])
     cancelled: set[int] = set()

@@ -82,7 +82,7 @@ async def test_delayed(c, s, *workers):
     assert report["operands_placed"] == 31
 
 
-@planned_cluster(worker_kwargs={"resources": {"disk": 1}})
+@planned_cluster()
 async def test_single_task_and_task_without_work(c, s, *workers):
     assert await c.submit(inc, 1) == 2
     assert await c.compute(delayed(5)) == 5
@@ -97,6 +97,13 @@ async def test_restriction_to_a_worker(c, s, a, b, d):
     futures = c.map(lambda i: where(), range(20), workers=[b.address], pure=False)
     assert set(await c.gather(futures)) == {b.address}
     assert report_of(s)["left_to_dask"]["restricted to workers, hosts or resources"] == 20
+
+
+@planned_cluster()
+async def test_restriction_that_allows_other_workers(c, s, a, b, d):
+    gone = "tcp://127.0.0.1:9"
+    futures = c.map(inc, range(10), workers=[gone], allow_other_workers=True)
+    assert await c.gather(futures) == list(range(1, 11))
 
 
 @planned_cluster()

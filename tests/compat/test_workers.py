@@ -1,7 +1,6 @@
 """Workers that come late, go, pause, retire or die while a graph runs; data that moves."""
 
 import asyncio
-import itertools
 import os
 import signal
 from collections import Counter
@@ -9,12 +8,12 @@ from collections import Counter
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Event, Nanny, Worker, wait
+from distributed import Client, Event, KilledWorker, LocalCluster, Nanny, Worker, wait
 from distributed.core import Status
-from distributed.deploy import Adaptive
-from distributed.utils_test import async_poll_for, inc
+from distributed.utils_test import async_poll_for, gen_test, inc
 
-from tests.compat.harness import planned_cluster, plugin_of, report_of
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from tests.compat.harness import TIMEOUT, check, planned_cluster, plugin_of, report_of
 
 FOUR_WORKERS = [("127.0.0.1", 1)] * 4
 
@@ -61,18 +60,14 @@ async def test_graph_before_the_first_worker(c, s):
 @pytest.mark.parametrize("assignment", ["units", "dfs"])
 @planned_cluster([("127.0.0.1", 1)])
 async def test_worker_that_joins_gets_work(c, s, a, assignment):
-    from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-
     with pytest.warns(UserWarning, match="overwriting"):
         await c.register_plugin(MarsSchedulerPlugin(assignment=assignment))
     future = c.compute(array_behind("go"))
     await async_poll_for(lambda: a.state.executing_count == 1, 5)
     async with Worker(s.address, nthreads=1) as b:
         await async_poll_for(lambda: b.state.executing_count == 1, 5)
-        await c.run_on_scheduler(lambda: None)
-        await (Event("go")).set()
+        await Event("go").set()
         np.testing.assert_array_equal(await future, np.full(40, 80.0))
-        await c.close()
 
 
 # ---- Going -----------------------------------------------------------------------------------
@@ -81,8 +76,6 @@ async def test_worker_that_joins_gets_work(c, s, a, assignment):
 @pytest.mark.parametrize("assignment", ["units", "bfs"])
 @planned_cluster(FOUR_WORKERS)
 async def test_worker_that_leaves_while_a_graph_runs(c, s, *workers, assignment):
-    from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-
     with pytest.warns(UserWarning, match="overwriting"):
         await c.register_plugin(MarsSchedulerPlugin(assignment=assignment))
     future = c.compute(array_behind("go"))
@@ -177,8 +170,6 @@ async def test_all_workers_lost_and_others_come(c, s, a, b):
 
 @planned_cluster(FOUR_WORKERS, config={"distributed.scheduler.allowed-failures": 0})
 async def test_task_that_kills_its_workers(c, s, *workers):
-    from distributed import KilledWorker
-
     future = c.compute(array_behind("never"))
     await async_poll_for(lambda: all(w.state.executing_count for w in workers), 5)
     await s.remove_worker(workers[0].address, stimulus_id="test", close=False, expected=False)
@@ -201,31 +192,29 @@ async def test_restart(c, s, a, b):
     del lost, running
 
 
-@planned_cluster([("127.0.0.1", 1)])
-async def test_adaptive_scaling(c, s, a):
-    """What is withheld makes Dask ask for workers, and they get it."""
-    names = itertools.count(1)
-    made: list[Worker] = []
-
-    class Cluster:
-        """The least that `Adaptive` scales."""
-
-        scheduler_comm = None
-        plan = requested = observed = property(lambda self: set(s.workers))
-
-    gate = "go"
-    future = c.compute(array_behind(gate))
-    await async_poll_for(lambda: bool(s.queued), 5)
-    assert Adaptive is not None
-    wanted = s.adaptive_target(target_duration="1s")
-    assert wanted > 1
-    made = [Worker(s.address, nthreads=1, name=f"more-{next(names)}") for _ in range(3)]
-    await asyncio.gather(*made)
-    await async_poll_for(lambda: all(w.state.executing_count for w in made), 5)
-    await Event(gate).set()
-    np.testing.assert_array_equal(await future, np.full(40, 80.0))
-    assert s.adaptive_target() < 4
-    await asyncio.gather(*[w.close() for w in made])
+@gen_test(timeout=TIMEOUT)
+async def test_adaptive_scaling():
+    """What is withheld makes Dask ask for workers; they get work, and go again."""
+    async with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=":0",
+            asynchronous=True,
+        ) as cluster,
+        Client(cluster, asynchronous=True) as c,
+    ):
+        await c.register_plugin(MarsSchedulerPlugin())
+        s = cluster.scheduler
+        cluster.adapt(minimum=1, maximum=4, interval="20ms", target_duration="1s", wait_count=1)
+        future = c.compute(array_behind("go"))
+        await async_poll_for(lambda: sum(bool(w.processing) for w in s.workers.values()) == 4, 10)
+        await Event("go").set()
+        np.testing.assert_array_equal(await future, np.full(40, 80.0))
+        await async_poll_for(lambda: len(s.workers) == 1, 10)
+        assert await c.submit(inc, 1) == 2
+        check(s)
 
 
 # ---- Unequal ---------------------------------------------------------------------------------
@@ -267,7 +256,7 @@ async def test_scheduler_without_stealing(c, s, *workers):
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)
-async def test_task_of_unknown_duration_may_be_stolen_when_restricted_to_both(c, s, a, b):
+async def test_stealing_of_tasks_that_read_the_same_input(c, s, a, b):
     source = await c.scatter(b"x" * 1000, workers=[a.address])
     futures = c.map(lambda data, i: len(data) + i, [source] * 30, range(30))
     s.extensions["stealing"].balance()
@@ -328,3 +317,27 @@ async def test_lost_input_is_computed_again_in_its_unit(c, s, *workers):
     await Event("go").set()
     np.testing.assert_array_equal(await future, np.full(40, 120.0))
     assert sum(report_of(s)["withheld"].values()) > 64
+
+
+@planned_cluster(FOUR_WORKERS)
+async def test_p2p_rechunk_that_loses_a_worker(c, s, *workers):
+    x = da.random.default_rng(0).random((80, 80), chunks=(80, 5)).map_blocks(inc, dtype=float)
+    expected = x.compute(scheduler="sync")
+    future = c.compute(x.rechunk((5, 80), method="p2p").map_blocks(inc, dtype=float))
+    await some_done(s, 6)
+    await workers[3].close(executor_wait=False)
+    np.testing.assert_array_equal(await future, expected + 1)
+
+
+@pytest.mark.parametrize("saturation", [0.5, 1.0])
+@planned_cluster([("127.0.0.1", 4)] * 2)
+async def test_a_low_saturation_of_the_user_is_kept(c, s, a, b, saturation):
+    s.WORKER_SATURATION = saturation
+    with pytest.warns(UserWarning, match="overwriting"):
+        await c.register_plugin(MarsSchedulerPlugin())
+    future = c.compute(array_behind("go"))
+    await async_poll_for(lambda: a.state.executing_count and b.state.executing_count, 5)
+    most = int(saturation * 4)
+    assert [len(ws.processing) for ws in s.workers.values()] == [most, most]
+    await Event("go").set()
+    np.testing.assert_array_equal(await future, np.full(40, 80.0))

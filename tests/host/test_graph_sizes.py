@@ -290,6 +290,7 @@ def test_masked_chunks_are_in_doubt(name):
     x = da.ma.masked_greater(random(), 0.5)
     assert_exact(getattr(x, name)(0), unknown=1)
     assert_exact(getattr(da.ma.masked_less(random(), 2), name)(), unknown=1)
+    assert_exact(da.sqrt(da.ma.masked_less(random(), 2).var()), unknown=1)
 
 
 def test_arrays_that_keep_their_type_are_in_doubt():

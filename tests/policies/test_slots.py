@@ -35,3 +35,10 @@ def test_the_horizon_is_bounded_in_bytes() -> None:
     assert rule.admits(1, 2, 0.001, 0.002, MIB / 2)
     assert not rule.admits(1, 3, 0.001, 0.003, MIB / 2)
     assert not rule.admits(1, 2, 0.001, 0.002, float("inf"))
+
+
+def test_a_saturation_below_one_leaves_threads_free() -> None:
+    rule = SlotRule(saturation=0.5)
+    assert rule.admits(4, 1, 0.001, 0.0, 0)
+    assert not rule.admits(4, 2, 0.001, 0.0, 0)
+    assert rule.admits(1, 0, None, 0.0, 0)

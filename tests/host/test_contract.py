@@ -1,0 +1,140 @@
+"""What the adapter relies on in distributed: that it is looked for, and that it is so.
+
+A version of distributed for which one of these fails needs another adapter.
+"""
+
+import distributed
+import pytest
+from dask.delayed import delayed
+from distributed import Event, Scheduler, SchedulerPlugin
+from distributed import scheduler as scheduler_module
+from distributed.utils_test import async_poll_for, gen_cluster, inc
+
+from dask_marsched.host import contract
+
+ONE_WORKER = [("127.0.0.1", 1)]
+
+
+@gen_cluster(nthreads=[])
+async def test_this_version_fits(s):
+    assert contract.misfits(s) == []
+
+
+@pytest.mark.parametrize("name", sorted(contract._METHODS))
+@gen_cluster(nthreads=[])
+async def test_a_missing_method_is_found(s, name, monkeypatch):
+    monkeypatch.setattr(Scheduler, name, None)
+    assert contract.misfits(s) == [f"Scheduler.{name} is missing"]
+
+
+@pytest.mark.parametrize("name", sorted(contract._METHODS))
+@gen_cluster(nthreads=[])
+async def test_another_signature_is_found(s, name, monkeypatch):
+    monkeypatch.setattr(Scheduler, name, lambda self: None)
+    found = contract.misfits(s)
+    assert found == [f"Scheduler.{name} takes no {p!r}" for p in contract._METHODS[name]]
+
+
+@pytest.mark.parametrize("name", contract._ATTRIBUTES)
+@gen_cluster(nthreads=[])
+async def test_a_missing_attribute_is_found(s, name):
+    class Without:
+        def __getattribute__(self, asked):
+            if asked == name:
+                raise AttributeError(asked)
+            return getattr(s, asked)
+
+    assert f"Scheduler has no attribute {name}" in contract.misfits(Without())
+
+
+@pytest.mark.parametrize("entry", contract.REPLACED_TRANSITIONS)
+@gen_cluster(nthreads=[])
+async def test_another_transition_is_found(s, entry, monkeypatch):
+    table = {**Scheduler._TRANSITIONS_TABLE, entry: Scheduler._transition_released_waiting}
+    monkeypatch.setattr(Scheduler, "_TRANSITIONS_TABLE", table)
+    (found,) = contract.misfits(s)
+    assert str(entry) in found
+
+
+@gen_cluster(nthreads=[])
+async def test_another_stealing_is_found(s, monkeypatch):
+    monkeypatch.setattr(type(s.extensions["stealing"]), "_get_thief", None)
+    assert contract.misfits(s) == ["stealing._get_thief is missing"]
+
+
+def test_the_explanation_names_version_and_consequence():
+    text = contract.explain(["this", "that"])
+    assert distributed.__version__ in text
+    assert "this; that" in text
+    assert "stock scheduling stays in force" in text
+
+
+def wait_for(event, i):
+    Event(event).wait()
+
+
+# ---- How distributed behaves -----------------------------------------------------------------
+
+
+@gen_cluster(client=True, nthreads=ONE_WORKER)
+async def test_update_graph_comes_between_task_states_and_their_first_transition(c, s, a):
+    seen = {}
+
+    class Watch(SchedulerPlugin):
+        def update_graph(self, scheduler, *, keys, **kwargs):
+            seen.update({key: scheduler.tasks[key].state for key in keys})
+            seen["priorities"] = all(scheduler.tasks[key].priority for key in keys)
+
+    s.add_plugin(Watch())
+    assert await c.submit(inc, 1, key="x") == 2
+    assert seen == {"x": "released", "priorities": True}
+
+
+@gen_cluster(client=True, nthreads=ONE_WORKER)
+async def test_recommendations_are_processed_last_in_first_out(c, s, a):
+    """`SchedulerAdapter` hands them over in reverse for that."""
+    futures = c.map(wait_for, ["gate"] * 4, range(4), key=[f"x-{i}" for i in range(4)])
+    await async_poll_for(lambda: bool(s.queued), 5)
+    order = []
+
+    class Watch(SchedulerPlugin):
+        def transition(self, key, start, finish, *args, **kwargs):
+            if (start, finish) == ("queued", "released"):
+                order.append(key)
+
+    s.add_plugin(Watch())
+    queued = [ts.key for ts in sorted(s.queued, key=lambda ts: ts.priority)]
+    assert len(queued) == 2
+    s.transitions(dict.fromkeys(queued, "released"), "test")
+    assert order == queued[::-1]
+    await Event("gate").set()
+    await c.gather(futures)
+
+
+@gen_cluster(client=True, nthreads=ONE_WORKER)
+async def test_every_result_asks_for_the_queue(c, s, a, monkeypatch):
+    """Withheld tasks are dispatched there; nothing else would send them."""
+    asked = []
+    stock = s.stimulus_queue_slots_maybe_opened
+
+    def ask(*, stimulus_id):
+        asked.append(stimulus_id)
+        stock(stimulus_id=stimulus_id)
+
+    s.stimulus_queue_slots_maybe_opened = ask
+    await c.compute(delayed(inc)(1))
+    assert any(stimulus.startswith("task-finished") for stimulus in asked)
+    del s.stimulus_queue_slots_maybe_opened
+
+
+@gen_cluster(client=True, nthreads=ONE_WORKER)
+async def test_a_graph_is_materialized_by_a_function_of_the_module(c, s, a, monkeypatch):
+    stock, called = scheduler_module._materialize_graph, []
+
+    def watch(expr, validate):
+        called.append(expr)
+        return stock(expr=expr, validate=validate)
+
+    monkeypatch.setattr(scheduler_module, "_materialize_graph", watch)
+    assert await c.compute(delayed(inc)(1)) == 2
+    assert len(called) == 1
