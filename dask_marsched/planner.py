@@ -131,7 +131,8 @@ class Planner:
         self.counters.operands_planned += len(tasks)
         if sizes is not None:
             self.counters.exact_sizes += sum(ts.key in sizes.exact for ts in tasks)
-        bound = any(unit.worker is not None for unit in units)
+        # A plan made while there is no worker is made again when one joins.
+        bound = not self.workers or any(unit.worker is not None for unit in units)
         learning = bool(guessed) and self.settings.learn_sizes
         if bound or learning:
             plan = _Plan(graph, tasks, guessed, bound)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 class SlotRule:
     """Whether a worker has a slot for one more withheld operand.
 
-    A thread that is free takes one, unless the user's saturation leaves threads free. Where operands are shorter than `short_task`, one in
-    ten threads has another in wait, as in stock Dask. Where they are so short that the way to
-    the scheduler and back takes longer than they do, a worker may have more in wait: work for
-    `horizon` a thread, as long as their results stay below `horizon_bytes` a thread.
+    A thread that is free takes one, unless the user's saturation leaves threads free. Where
+    operands are shorter than `short_task`, one in ten threads has another in wait, as in stock
+    Dask. Where they are so short that the way to the scheduler and back takes longer than they
+    do, a worker may have more in wait: work for `horizon` a thread, as long as their results
+    stay below `horizon_bytes` a thread.
 
     Parameters
     ----------
