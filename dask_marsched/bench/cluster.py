@@ -223,7 +223,7 @@ class BenchCluster:
             results = self._compute(client, collections)
             seconds = time.perf_counter() - start
         del inputs, collections
-        self._settle(client)
+        self.settle(client)
         if not self.healthy():
             raise RunFailed("a worker died")
         managed, sent = client.run_on_scheduler(probes.read_probe)
@@ -251,7 +251,7 @@ class BenchCluster:
         gathered: list[Any] = client.gather(futures)
         return gathered
 
-    def _settle(self, client: Client) -> None:
+    def settle(self, client: Client) -> None:
         """Wait until the scheduler has forgotten everything, so that nothing is reused.
 
         Raises

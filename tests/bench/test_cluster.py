@@ -30,6 +30,7 @@ def cluster(tmp_path_factory):
 @pytest.fixture
 def client(cluster):
     with cluster.client.as_current():
+        cluster.settle(cluster.client)  # what the test before left must not count
         cluster.client.run(probes.reset_traffic)
         cluster.client.run_on_scheduler(probes.reset_probe)
         yield cluster.client
