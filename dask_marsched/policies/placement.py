@@ -63,9 +63,10 @@ class PlacementPolicy(Protocol):
         ...
 
 
-#: How many times the transfer an operand must wait otherwise for an idle worker to be used.
-#: At 1 a stencil moves whole chunks to and fro to gain a few milliseconds.
-_WORTH_FETCHING = 4.0
+#: How many times the transfer an operand must wait otherwise for an idle worker to be used. At 1
+#: a stencil, at 4 a running sum moves whole chunks to and fro to gain a few milliseconds: what
+#: follows the operand has to move as well.
+_WORTH_FETCHING = 20.0
 
 
 @register("placement")

@@ -28,7 +28,7 @@ class SlotRule:
         Operands sent a thread where they are short (stock Dask's ``worker-saturation``).
     """
 
-    short_task: float = 0.010
+    short_task: float = 0.005
     horizon: float = 0.010
     horizon_bytes: int = 2**20
     saturation: float = 1.1

@@ -7,11 +7,13 @@ of a small cluster in this process instead, whose scheduler and workers check th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import sys
 import tempfile
+import time
 from collections import defaultdict
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,87 @@ _CONFIG = {
     "distributed.admin.system-monitor.gil.enabled": False,
     "temporary-directory": tempfile.gettempdir(),
 }
-_running = pytest.StashKey[ExitStack]()
-_scheduler = pytest.StashKey[Any]()
+
+
+class ClusterOfTests:
+    """A cluster in this process in place of dask's local schedulers.
+
+    Local schedulers forget everything after each call, and many tests count on it: they give the
+    same names to arrays of different contents. So nothing of a computation may be left before
+    the next one begins.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._ours = config.getoption("cluster") == "marsched"
+        self._outcomes = config.getoption("outcomes")
+        self._stock = dict(dask.base.named_schedulers)
+        self._start()
+
+    def _start(self) -> None:
+        with dask.config.set(_CONFIG):
+            self._cluster = LocalCluster(
+                n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+            )
+            self._client = Client(self._cluster)
+        if self._ours:
+            self._client.register_plugin(MarsSchedulerPlugin())
+        for name, stock in self._stock.items():
+            dask.base.named_schedulers[name] = self._getter(stock)
+
+    def stop(self) -> None:
+        dask.base.named_schedulers.update(self._stock)
+        if self._ours:
+            report = self._cluster.scheduler.plugins["marsched"].report()
+            self.note({"report": report})
+        self._client.close()
+        self._cluster.close()
+
+    def clean(self) -> None:
+        """Have nothing left of earlier tests."""
+        if self._settled(0.2):
+            return
+        # What a failed test had is held by its traceback, or by a cycle.
+        for name in ("last_value", "last_traceback", "last_type", "last_exc"):
+            if hasattr(sys, name):
+                setattr(sys, name, None)
+        gc.collect()
+        if not self._settled(0.5):
+            self.stop()
+            self._start()
+
+    def note(self, record: dict[str, Any]) -> None:
+        """Append to the file of outcomes: one short write, as several processes may share it."""
+        file = os.open(self._outcomes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, (json.dumps(record) + "\n").encode())
+        finally:
+            os.close(file)
+
+    def _settled(self, seconds: float) -> bool:
+        """Wait until no task is left; False if some are after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self._cluster.scheduler.tasks or self._client.futures:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def _getter(self, stock: Any) -> Any:
+        def get(graph: Any, keys: Any, **kwargs: Any) -> Any:
+            if hasattr(thread_state, "key"):
+                # Inside of a task: it would wait for a thread that it occupies itself.
+                return stock(graph, keys, **kwargs)
+            kwargs.pop("num_workers", None)
+            kwargs.pop("pool", None)
+            try:
+                return self._client.get(graph, keys, **kwargs)
+            finally:
+                self._settled(0.2)
+
+        return get
+
+
+_cluster = pytest.StashKey[ClusterOfTests]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,27 +125,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return  # the process that only hands out the tests
-    stack = config.stash[_running] = ExitStack()
-    stack.enter_context(dask.config.set(_CONFIG))
-    cluster = LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
-    )
-    client = Client(stack.enter_context(cluster))
-    stack.enter_context(client)
-    config.stash[_scheduler] = cluster.scheduler
-    if config.getoption("cluster") == "marsched":
-        client.register_plugin(MarsSchedulerPlugin())
-    stack.enter_context(_everything_through(client))
+    config.stash[_cluster] = ClusterOfTests(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    stack = config.stash.get(_running, None)
-    if stack is None:
-        return
-    plugin = config.stash[_scheduler].plugins.get("marsched")
-    report = plugin.report() if plugin is not None else None
-    stack.close()
-    _append(config, {"report": report})
+    if _cluster in config.stash:
+        config.stash[_cluster].stop()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,12 +140,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     by_file = defaultdict(list)
     for item in items:
         by_file[item.path].append(item)
-    chosen = [
+    items[:] = [
         own[i * len(own) // min(most, len(own))]
         for own in by_file.values()
         for i in range(min(most, len(own)))
     ]
-    items[:] = chosen
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.config.stash[_cluster].clean()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,41 +159,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
     if report.when == "call" or not report.passed:
         reason = str(report.longrepr)[-2000:] if report.failed else ""
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
-        _append(item.config, {"test": item.nodeid, "outcome": outcome, "reason": reason})
+        note = {"test": item.nodeid, "outcome": outcome, "reason": reason}
+        item.config.stash[_cluster].note(note)
     return report
-
-
-def _append(config: pytest.Config, record: dict[str, Any]) -> None:
-    # One short write in append mode: several processes may share the file.
-    file = os.open(config.getoption("outcomes"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(file, (json.dumps(record) + "\n").encode())
-    finally:
-        os.close(file)
-
-
-class _everything_through:
-    """Give the names of dask's local schedulers to a client."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._names = dask.base.named_schedulers
-        self._before = dict(self._names)
-
-    def __enter__(self) -> None:
-        for name, stock in self._before.items():
-            self._names[name] = self._getter(stock)
-
-    def __exit__(self, *_: Any) -> None:
-        self._names.update(self._before)
-
-    def _getter(self, stock: Any) -> Any:
-        def get(graph: Any, keys: Any, **kwargs: Any) -> Any:
-            if hasattr(thread_state, "key"):
-                # Inside of a task: it would wait for a thread that it occupies itself.
-                return stock(graph, keys, **kwargs)
-            kwargs.pop("num_workers", None)
-            kwargs.pop("pool", None)
-            return self._client.get(graph, keys, **kwargs)
-
-        return get

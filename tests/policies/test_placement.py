@@ -26,7 +26,7 @@ def test_ties_by_operands_in_progress_then_by_memory_then_by_seniority() -> None
 def test_an_idle_worker_stands_in_where_fetching_is_much_faster_than_waiting() -> None:
     policy = MostBytes()
     busy = worker(100, 3, backlog=2.0)
-    assert policy.spare(busy, [worker(0), worker(90)], bandwidth=100) == 1
+    assert policy.spare(busy, [worker(0), worker(95)], bandwidth=100) == 1
     assert policy.spare(busy, [worker(0), worker(50)], bandwidth=100) is None
     assert policy.spare(busy, [], bandwidth=100) is None
 

@@ -12,15 +12,15 @@ def test_a_free_thread_always_takes_one() -> None:
 def test_long_or_unknown_operands_wait_for_a_thread() -> None:
     rule = SlotRule()
     assert not rule.admits(1, 1, None, 0.0, 0)
-    assert not rule.admits(1, 1, 0.01, 0.0, 0)
+    assert not rule.admits(1, 1, 0.005, 0.0, 0)
 
 
 def test_short_operands_have_one_in_ten_in_wait() -> None:
     rule = SlotRule()
-    assert rule.admits(1, 1, 0.009, 1.0, 8 * MIB)
-    assert not rule.admits(1, 2, 0.009, 1.0, 8 * MIB)
-    assert rule.admits(20, 21, 0.009, 1.0, 8 * MIB)
-    assert not rule.admits(20, 22, 0.009, 1.0, 8 * MIB)
+    assert rule.admits(1, 1, 0.004, 1.0, 8 * MIB)
+    assert not rule.admits(1, 2, 0.004, 1.0, 8 * MIB)
+    assert rule.admits(20, 21, 0.004, 1.0, 8 * MIB)
+    assert not rule.admits(20, 22, 0.004, 1.0, 8 * MIB)
 
 
 def test_very_short_operands_fill_the_horizon() -> None:
