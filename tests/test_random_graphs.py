@@ -105,7 +105,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 def combine(i: int, seconds: float, nbytes: int, *inputs: tuple[int, bytes]) -> tuple[int, bytes]:
-    time.sleep(seconds)
+    time.sleep(seconds)  # workload
     return (i + sum((k + 1) * value for k, (value, _) in enumerate(inputs))) % 10007, bytes(nbytes)
 
 

@@ -7,6 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, wait
+from distributed.utils_test import async_poll_for
 
 from tests.compat.harness import planned_cluster, report_of
 
@@ -65,8 +66,7 @@ async def test_same_keys_again(c, s, *workers):
     third = c.compute(graph)  # while its result is there
     np.testing.assert_array_equal(await third, expected)
     del first, second, third
-    while s.tasks:
-        await asyncio.sleep(0.01)
+    await async_poll_for(lambda: not s.tasks, 5)
     np.testing.assert_array_equal(await c.compute(graph), expected)  # from scratch
 
 

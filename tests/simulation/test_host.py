@@ -44,7 +44,7 @@ def test_timers_of_the_loop_run_in_virtual_time():
     seen = []
 
     async def sleeper():
-        await asyncio.sleep(100.0)
+        await asyncio.sleep(100.0)  # workload: virtual seconds
         seen.append(queue.now - EPOCH)
 
     async def main():
