@@ -4,6 +4,9 @@ Importing this package registers its configuration defaults with Dask and change
 As a module for ``--preload`` it offers ``dask_setup`` and ``dask_teardown``.
 """
 
+import importlib as _importlib
+import typing as _typing
+
 from dask_marsched.config import register_defaults as _register_defaults
 
 _register_defaults()
@@ -14,14 +17,42 @@ from dask_marsched.preload import dask_setup, dask_teardown  # noqa: E402
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin  # noqa: E402
 from dask_marsched.status import status  # noqa: E402
 
+if _typing.TYPE_CHECKING:
+    from dask_marsched.recording import Recording, record
+    from dask_marsched.simulation.explain import explain
+    from dask_marsched.simulation.graph_file import load_graph, save_graph
+    from dask_marsched.simulation.simulate import simulate
+
 __version__ = "0.1.0"
 
 __all__ = [
     "Client",
     "MarsSchedulerPlugin",
+    "Recording",
     "__version__",
     "dask_setup",
     "dask_teardown",
+    "explain",
+    "load_graph",
+    "record",
     "register_policy",
+    "save_graph",
+    "simulate",
     "status",
 ]
+
+# Imported on first use: schedulers load this package, and have no use for the digital twin.
+_LAZY = {
+    "Recording": "dask_marsched.recording",
+    "record": "dask_marsched.recording",
+    "explain": "dask_marsched.simulation.explain",
+    "load_graph": "dask_marsched.simulation",
+    "save_graph": "dask_marsched.simulation",
+    "simulate": "dask_marsched.simulation",
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_importlib.import_module(_LAZY[name]), name)

@@ -93,6 +93,23 @@ def _bytes(value: Any) -> int:
     return int(_at_least_zero(value))
 
 
+def _bound(value: Any) -> float | None:
+    return None if value in ("auto", None) else _above_zero(value)
+
+
+def _share(value: Any) -> float:
+    number = _above_zero(value)
+    if number > 1:
+        raise ValueError
+    return number
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError
+    return int(_at_least_zero(value))
+
+
 def _policy(kind: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in registry.names(kind):
@@ -113,6 +130,9 @@ def _text(text: str) -> Callable[[], str]:
 _SWITCH = (_switch, _text("true or false"))
 _AT_LEAST_ZERO = (_at_least_zero, _text("a number of 0 or more"))
 _ABOVE_ZERO = (_above_zero, _text("a number above 0"))
+_BOUND = (_bound, _text('"auto" or a number above 0'))
+_SHARE = (_share, _text("a number above 0 and not above 1"))
+_COUNT = (_count, _text("a whole number of 0 or more"))
 _DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
 _AMOUNT = (_bytes, _text('an amount of 0 or more, such as "1MiB", or a number of bytes'))
 
@@ -125,7 +145,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("enabled", "enabled", *_SWITCH),
     Option("assignment.policy", "assignment", *_named("assignment")),
     Option("assignment.stake", "stake", *_AT_LEAST_ZERO),
-    Option("assignment.kappa", "kappa", *_ABOVE_ZERO),
+    Option("assignment.kappa", "kappa", *_BOUND),
     Option("assignment.kappa-unknown", "kappa_unknown", *_ABOVE_ZERO),
     Option("ordering.policy", "ordering", *_named("ordering")),
     Option("placement.policy", "placement", *_named("placement")),
@@ -136,6 +156,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("sizes.known", "known_sizes", *_SWITCH),
     Option("sizes.learn", "learn_sizes", *_SWITCH),
     Option("stealing.protect", "steal_protection", *_SWITCH),
+    Option("replicas.drop", "drop_replicas", *_SWITCH),
+    Option("quota.enabled", "quota_enabled", *_SWITCH),
+    Option("quota.fraction", "quota_fraction", *_SHARE),
+    Option("quota.overtakes", "quota_overtakes", *_COUNT),
+    Option("quota.patience", "quota_patience", *_DURATION),
+    Option("store.enabled", "store_enabled", *_SWITCH),
 )
 _BY_KEY = {option.key: option for option in OPTIONS}
 _SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
@@ -236,9 +262,11 @@ class Settings:
         Names of the policies.
     stake : float
         Least share of an initial operand's mean size for which two units are joined.
-    kappa, kappa_unknown : float
-        Most memory of a unit, in mean sizes of an initial operand; the second as long as no
-        size is known.
+    kappa : float or None
+        Most memory of a unit, in mean sizes of an initial operand; None (``auto`` in the
+        configuration) to choose it for each graph by forecasts.
+    kappa_unknown : float
+        The same as long as most sizes are not known.
     horizon : float
         Queued work per thread below which more is sent ahead, seconds.
     horizon_bytes : int
@@ -249,6 +277,18 @@ class Settings:
         Whether sizes are taken from dask.array's layers, and learnt from results.
     steal_protection : bool
         Whether placed tasks are kept from Dask's work stealing.
+    drop_replicas : bool
+        Whether copies of results that nobody needs any more are dropped at once.
+    quota_enabled : bool
+        Whether workers start operands only where their memory suffices.
+    quota_fraction : float
+        Share of a worker's memory limit that may be taken.
+    quota_overtakes : int
+        How many smaller operands may start before one that has to wait for memory.
+    quota_patience : float
+        How long an operand waits for others that do nothing, seconds.
+    store_enabled : bool
+        Whether workers keep their results in a store of ours.
 
     Raises
     ------
@@ -259,7 +299,7 @@ class Settings:
     enabled: bool = _default("enabled")
     assignment: str = _default("assignment")
     stake: float = _default("stake")
-    kappa: float = _default("kappa")
+    kappa: float | None = _default("kappa")
     kappa_unknown: float = _default("kappa_unknown")
     ordering: str = _default("ordering")
     placement: str = _default("placement")
@@ -270,6 +310,12 @@ class Settings:
     known_sizes: bool = _default("known_sizes")
     learn_sizes: bool = _default("learn_sizes")
     steal_protection: bool = _default("steal_protection")
+    drop_replicas: bool = _default("drop_replicas")
+    quota_enabled: bool = _default("quota_enabled")
+    quota_fraction: float = _default("quota_fraction")
+    quota_overtakes: int = _default("quota_overtakes")
+    quota_patience: float = _default("quota_patience")
+    store_enabled: bool = _default("store_enabled")
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

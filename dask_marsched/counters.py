@@ -24,6 +24,8 @@ class Counters:
         Decisions for a worker that were ours.
     withheld
         How withheld operands came to their worker: ``own``, ``opened``, ``taken``.
+    copies_dropped
+        Copies of results that no task needed any more, dropped at once.
     left_to_dask
         Decisions left to Dask, by reason.
     exceptions
@@ -36,6 +38,7 @@ class Counters:
     operands_placed: int = 0
     replanned: int = 0
     withheld: Counter[str] = field(default_factory=Counter)
+    copies_dropped: int = 0
     left_to_dask: Counter[str] = field(default_factory=Counter)
     exceptions: Counter[str] = field(default_factory=Counter)
     last_exception: str | None = None

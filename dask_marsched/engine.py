@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -23,6 +23,7 @@ from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.planner import Planner, Policies
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import Offer
+from dask_marsched.replicas import Replicas
 
 #: Idle workers that are looked at in place of one that has the inputs but is busy.
 _MOST_SPARES = 8
@@ -59,6 +60,7 @@ class PlacementEngine:
             1.1 if math.isinf(saturation) else saturation,
         )
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
+        self.replicas = Replicas(settings.drop_replicas)
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
@@ -88,8 +90,11 @@ class PlacementEngine:
     @guarded(lambda: None)
     def finished(self, ts: TaskState) -> None:
         """Learn from a result, and remember that its worker has a slot again."""
+        # An initial operand reads nothing but hubs; one that reads several, an outer product.
+        reads_hubs = len(ts.dependencies) > 1 and self.policies.withholding.planned(ts)
         for ws in ts.who_has or ():
             self._finished[ws] = None
+            self.replicas.done(ts, ws, reads_hubs)
         if self.planner.learn(ts):
             self.workers_changed()
             self.planner.plan_again()
@@ -99,6 +104,26 @@ class PlacementEngine:
         """Drop a task that Dask has forgotten."""
         self.policies.withholding.forget(ts)
         self.planner.forget(ts)
+
+    @guarded(lambda: None)
+    def sent(self, ts: TaskState) -> None:
+        """Take note of a task that was sent to a worker."""
+        self.replicas.sent(ts)
+
+    @guarded(lambda: None)
+    def copied(self, keys: Iterable[Any]) -> None:
+        """Take note of results that a worker has fetched."""
+        self.replicas.copied(map(self.scheduler.tasks.get, keys))
+
+    @guarded(lambda: {})
+    def superfluous(self) -> dict[WorkerState, list[TaskState]]:
+        """Return the copies to be dropped, by worker."""
+        found = self.replicas.superfluous(self._planned_on)
+        self.counters.copies_dropped += sum(map(len, found.values()))
+        return found
+
+    def _planned_on(self, ts: TaskState, ws: WorkerState) -> bool:
+        return bool(self.policies.withholding.owner(ts) == ws.address)
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -115,6 +140,7 @@ class PlacementEngine:
         for ws in self._running - running:
             self.policies.withholding.release(ws.address)
             self._finished.pop(ws, None)
+            self.replicas.forget_worker(ws)
         # One that is paused keeps its number for when it comes back.
         for address in [a for a in self._joined if a not in self.scheduler.workers]:
             del self._joined[address]
@@ -206,7 +232,7 @@ class PlacementEngine:
         free.update(ws for ws in self._finished if ws in s.running)
         self._finished.clear()
         placed: list[tuple[TaskState, WorkerState]] = []
-        more: dict[WorkerState, list[float]] = {ws: [] for ws in free}
+        more: dict[WorkerState, dict[TaskState, float]] = {ws: {} for ws in free}
         turn = sorted(free, key=self._seniority)
         while turn:
             turn.sort(key=lambda ws: (len(ws.processing) + len(more[ws])) / ws.nthreads)
@@ -224,10 +250,10 @@ class PlacementEngine:
             turn = still_free
         return placed
 
-    def _next(self, ws: WorkerState, more: list[float]) -> Offer | None:
+    def _next(self, ws: WorkerState, more: dict[TaskState, float]) -> Offer | None:
         """Return what a worker runs next, None if it has no slot for it.
 
-        `more` holds the expected durations of what it got in this dispatch already.
+        `more` holds what it got in this dispatch already, and the expected durations.
         """
         offer = self.policies.withholding.offer(
             ws.address,
@@ -238,17 +264,27 @@ class PlacementEngine:
         in_progress = len(ws.processing) - len(ws.long_running) + len(more)
         duration = snapshot.duration(offer.operand)
         if not self.slots.has_free_thread(ws.nthreads, in_progress):
-            admitted = duration is not None and self.slots.admits(
+            admitted = self.slots.admits(
                 ws.nthreads,
                 in_progress,
                 duration,
-                ws.occupancy + sum(more),
+                ws.occupancy + sum(more.values()),
                 snapshot.mean_nbytes(offer.operand),
             )
-            if not admitted:
+            if not admitted and not self._may_wait(ws, in_progress, more, offer.operand):
                 return None
-        more.append(duration or 0.0)
+        more[offer.operand] = duration or 0.0
         return offer
+
+    def _may_wait(
+        self, ws: WorkerState, in_progress: int, more: Collection[TaskState], ts: TaskState
+    ) -> bool:
+        """Whether a task may wait on a worker whose threads are all busy."""
+        if not ts.dependents or not self.slots.may_wait(ws.nthreads, in_progress):
+            return False  # what nobody reads is no start of anything
+        here, everywhere = snapshot.input_bytes_on(ts, ws)
+        # One that has to fetch is left for a worker that may not have to.
+        return here == everywhere and not snapshot.releases_work(ws, more)
 
     @guarded(lambda: True)
     def may_steal(self, ts: TaskState) -> bool:
@@ -272,5 +308,6 @@ class PlacementEngine:
         """Drop all plans: the scheduler restarts, or the plugin has been removed."""
         self.planner.clear()
         self._finished.clear()
+        self.replicas.clear()
         for ts in list(self.scheduler.tasks.values()):
             self.policies.withholding.forget(ts)

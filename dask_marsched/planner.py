@@ -230,8 +230,10 @@ class Planner:
                 if size is not None:
                     nbytes[i], known[i] = size, 1
             graph = plan.graph = graph.with_nbytes(nbytes, bytes(known))
-        opened = self.policies.withholding.opened
-        pending = {i for ts, i in plan.unstarted.items() if plan.bound_to_workers or not opened(ts)}
+        owner = self.policies.withholding.owner
+        pending = {
+            i for ts, i in plan.unstarted.items() if plan.bound_to_workers or owner(ts) is None
+        }
         if pending:
             self.install(plan.tasks, self._assign(graph, plan.tasks, pending))
             self.counters.replanned += 1

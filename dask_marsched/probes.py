@@ -50,8 +50,23 @@ def scheduler_probe() -> Callable[..., dict[str, Any]]:
     return probe
 
 
-def package_probe() -> Callable[[], dict[str, Any]]:
+def worker_probe() -> Callable[..., dict[str, Any]]:
     """Return the function to run on a worker.
+
+    It answers with ``installed`` and ``version`` of dask_marsched, and the ``report`` of its
+    plugin there, or None.
+    """
+    package = package_probe()
+
+    def probe(dask_worker: Any = None) -> dict[str, Any]:
+        report = getattr(dask_worker.plugins.get("marsched"), "report", None)
+        return {**package(), "report": None if report is None else report()}
+
+    return probe
+
+
+def package_probe() -> Callable[[], dict[str, Any]]:
+    """Return the part of these functions that tells of the package.
 
     It answers with ``installed`` (whether dask_marsched is there) and its ``version`` (None also
     where that cannot be told). It does not import the package: that would hold up the event loop

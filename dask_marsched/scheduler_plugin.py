@@ -23,6 +23,7 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
+from dask_marsched.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
 
@@ -86,6 +87,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.policies = Policies(**chosen)
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
+        self._workers: WorkerRegistration | None = None
         self._reason: str | None = "not started on a scheduler"
 
     def _named(self, kind: str) -> str:
@@ -97,7 +99,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.settings = state["settings"]
         self.policies = state["policies"]
-        self._engine = self._adapter = None
+        self._engine = self._adapter = self._workers = None
         self._reason = "not started on a scheduler"
 
     # -- life cycle ------------------------------------------------------------------------
@@ -111,11 +113,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         before = scheduler.plugins.get(self.name)
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
             before.stop()
+            await before.workers_told()
         if not self.settings.enabled:
             self._reason = "switched off by marsched.enabled"
             return
         self._engine = PlacementEngine(scheduler, self.policies, self.settings)
-        self._adapter = SchedulerAdapter(scheduler, self._engine, self)
+        self._adapter = SchedulerAdapter(scheduler, self._engine, self, self.stop)
         try:
             self._adapter.install()
         except RuntimeError as misfit:
@@ -128,16 +131,32 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
             self._engine.plan(waiting)
+        if self._worker_parts():
+            self._workers = WorkerRegistration(scheduler, self.settings)
+            await self._workers.add()
 
     def stop(self) -> None:
-        """Restore the scheduler. Idempotent."""
+        """Restore the scheduler, and its workers in the background. Idempotent."""
         if self._adapter is not None:
             self._adapter.uninstall()
             self._reason = "removed from the scheduler"
+        if self._workers is not None:
+            self._workers.remove()
+
+    def _worker_parts(self) -> list[str]:
+        parts = {"quota": self.settings.quota_enabled, "store": self.settings.store_enabled}
+        return [name for name, on in parts.items() if on]
+
+    async def workers_told(self) -> None:
+        """Wait until the workers know what was last said to them."""
+        if self._workers is not None:
+            await self._workers.done()
 
     async def close(self) -> None:
         """Restore the scheduler: it closes."""
-        self.stop()
+        if self._adapter is not None:
+            self._adapter.uninstall()
+            self._reason = "removed from the scheduler"
 
     def restart(self, scheduler: Scheduler) -> None:
         """Drop all plans: the cluster restarts."""
@@ -165,6 +184,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if finish == "memory":
             if start == "processing":
                 self._engine.finished(self._engine.scheduler.tasks[key])
+        elif finish == "processing":
+            self._engine.sent(self._engine.scheduler.tasks[key])
         elif finish == "forgotten":
             self._engine.forgotten(self._engine.scheduler.tasks[key])
 
@@ -183,9 +204,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         dict
             ``active`` and, if it is not, the ``reason``; ``policies`` by kind; counts:
             ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
+            ``copies_dropped``,
             ``withheld`` (how withheld operands came to their worker), ``left_to_dask`` by
             reason; ``exact_sizes``, the share of the planned operands whose size was known
-            exactly before they ran; ``exceptions`` caught by hook, the ``last_exception``;
+            exactly before they ran; ``worker_parts``, what it does in the workers;
+            ``exceptions`` caught by hook, the ``last_exception``;
             ``versions``.
         """
         counters = self._engine.counters if self._engine is not None else Counters()
@@ -199,9 +222,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "operands_planned": planned,
             "operands_placed": counters.operands_placed,
             "replanned": counters.replanned,
+            "copies_dropped": counters.copies_dropped,
             "withheld": dict(counters.withheld),
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
+            "worker_parts": self._worker_parts() if self._workers is not None else [],
             "exceptions": dict(counters.exceptions),
             "last_exception": counters.last_exception,
             "versions": {

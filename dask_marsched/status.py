@@ -10,14 +10,10 @@ from typing import Any
 
 import dask
 import distributed
-from dask.utils import parse_timedelta
+from dask.utils import format_bytes, parse_timedelta
 
 from dask_marsched.install import INSTALL
-from dask_marsched.probes import package_probe, scheduler_probe
-
-# The parts of this package that run in a worker's process and are off where it is missing. There
-# are none: placement happens on the scheduler alone.
-WORKER_PARTS: tuple[str, ...] = ()
+from dask_marsched.probes import scheduler_probe, worker_probe
 
 _PACKAGES = ("dask_marsched", "distributed", "dask", "python")
 
@@ -51,6 +47,11 @@ class Status:
     versions : dict
         Versions of dask_marsched, distributed, dask and python by process: ``"client"``,
         ``"scheduler"`` and each worker's address. None where one is missing or cannot be told.
+    workers : dict
+        What the plugin reports of each worker, by address: ``quota``, its ledger in bytes
+        (``limit``, ``used``, ``promised``, ``queued``, ``spilled``) and counts (``evictions``,
+        ``deferrals``, ``forced``, ``exceptions``), or None where it is off; ``store``, whether it
+        is on; ``reasons``, why a part is off.
     workers_lacking : dict
         Addresses of the workers without dask_marsched, each with the parts that are off there.
     unreachable : dict
@@ -72,6 +73,7 @@ class Status:
     last_exception: str | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
     versions: dict[str, dict[str, str | None]] = dataclasses.field(default_factory=dict)
+    workers: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     workers_lacking: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     unreachable: dict[str, str] = dataclasses.field(default_factory=dict)
     mismatches: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ class Status:
             lines.append(f"  versions          {_pairs(own)}")
         lines += [f"  version mismatch  {text}" for text in self.mismatches]
         lines += [f"  not reached       {who}: {why}" for who, why in self.unreachable.items()]
+        lines += [f"  worker {who}: {_worker_text(found)}" for who, found in self.workers.items()]
         for address, parts in self.workers_lacking.items():
             off = ", ".join(parts) or "nothing (placement needs no code on workers)"
             lines.append(f"  not installed on  {address}; off there: {off}")
@@ -174,14 +177,25 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
     answers, unreachable = await _ask_workers(client, answer["workers"], timeout)
     for worker, reply in answers.items():
         versions[worker] = _versions(reply["version"], answer["workers"][worker])
-    lacking = {w: WORKER_PARTS for w, reply in answers.items() if not reply["installed"]}
+    fields = _plugin_fields(answer)
+    parts = tuple(fields.get("details", {}).get("worker_parts", ()))
+    lacking = {w: parts for w, reply in answers.items() if not reply["installed"]}
+    reports = {w: reply["report"] for w, reply in answers.items() if reply["report"]}
+    for worker, reply in answers.items():
+        # It has the package, of a version that does not know our plugin.
+        if parts and reply["installed"] and not reply["report"]:
+            reports[worker] = {
+                "quota": None,
+                "reasons": dict.fromkeys(parts, "the plugin is not there"),
+            }
     return Status(
         scheduler=address,
         versions=versions,
+        workers=reports,
         workers_lacking=lacking,
         unreachable=unreachable,
         mismatches=_mismatches(versions),
-        **_plugin_fields(answer),
+        **fields,
     )
 
 
@@ -225,7 +239,7 @@ async def _ask_workers(
         run: Callable[..., Awaitable[dict[str, Any]]] = client.run
         try:
             replies = await asyncio.wait_for(
-                run(package_probe(), workers=[worker], on_error="return"), timeout
+                run(worker_probe(), workers=[worker], on_error="return"), timeout
             )
         except TimeoutError:
             unreachable[worker] = f"did not answer within {timeout:g} s"
@@ -286,6 +300,18 @@ def _own_python() -> str:
 
 def _same_minor(python: str) -> bool:
     return python.split(".")[:2] == _own_python().split(".")[:2]
+
+
+def _worker_text(report: Mapping[str, Any]) -> str:
+    quota = report["quota"]
+    if quota is None:
+        return f"no quota, {report['reasons']['quota']}"
+    sizes = ", ".join(
+        f"{name} {format_bytes(quota[name])}" for name in ("used", "promised", "queued", "spilled")
+    )
+    counts = ", ".join(f"{name} {quota[name]}" for name in ("evictions", "deferrals", "forced"))
+    caught = f", exceptions {_pairs(quota['exceptions'])}" if quota["exceptions"] else ""
+    return f"quota {format_bytes(quota['limit'])}, {sizes}, {counts}{caught}"
 
 
 def _pairs(mapping: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from distributed import LocalCluster
+from hypothesis import settings
 
 from tests.processes import (
     SCHEDULER_OPTIONS,
@@ -15,6 +16,10 @@ from tests.processes import (
     scheduler_address,
     scheduler_command,
 )
+
+# No test fails on a clock: how long an example takes says more about the machine.
+settings.register_profile("marsched", deadline=None)
+settings.load_profile("marsched")
 
 
 @pytest.fixture

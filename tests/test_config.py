@@ -25,6 +25,7 @@ ACCEPTED = [
     ("assignment.policy", "dfs", "dfs"),
     ("assignment.stake", 0, 0.0),
     ("assignment.kappa", 2, 2.0),
+    ("assignment.kappa", "auto", None),
     ("assignment.kappa-unknown", 0.5, 0.5),
     ("ordering.policy", "mars", "mars"),
     ("placement.policy", "most-bytes", "most-bytes"),
@@ -37,8 +38,21 @@ ACCEPTED = [
     ("sizes.known", False, False),
     ("sizes.learn", False, False),
     ("stealing.protect", False, False),
+    ("replicas.drop", False, False),
+    ("quota.enabled", False, False),
+    ("quota.fraction", 1, 1.0),
+    ("quota.overtakes", 0, 0),
+    ("quota.patience", "1m", 60.0),
+    ("store.enabled", True, True),
 ]
 REFUSED = [
+    ("quota.enabled", "yes", "true or false"),
+    ("store.enabled", 1, "true or false"),
+    ("quota.fraction", 1.1, "not above 1"),
+    ("quota.fraction", 0, "above 0"),
+    ("quota.overtakes", 1.5, "whole number"),
+    ("quota.overtakes", -1, "whole number"),
+    ("quota.patience", "soon", "10ms"),
     ("enabled", "perhaps", "true or false"),
     ("enabled", 1, "true or false"),
     ("assignment.policy", "dsf", "bfs, dfs, units"),
@@ -47,7 +61,7 @@ REFUSED = [
     ("assignment.stake", True, "0 or more"),
     ("assignment.stake", float("nan"), "0 or more"),
     ("assignment.kappa", 0, "above 0"),
-    ("assignment.kappa", "7x", "above 0"),
+    ("assignment.kappa", "7x", '"auto" or a number above 0'),
     ("assignment.kappa-unknown", float("inf"), "above 0"),
     ("ordering.policy", "units", "dask, mars"),
     ("placement.policy", ["most-bytes"], "most-bytes"),
@@ -62,6 +76,7 @@ REFUSED = [
     ("sizes.known", "yes", "true or false"),
     ("sizes.learn", None, "true or false"),
     ("stealing.protect", 0, "true or false"),
+    ("replicas.drop", 0, "true or false"),
 ]
 
 
@@ -97,7 +112,8 @@ def test_defaults():
     # the thresholds themselves are tuned in the yaml alone; here, that each arrives in its unit
     config = yaml.safe_load((PACKAGE / "marsched.yaml").read_text())["marsched"]
     assert settings.stake == config["assignment"]["stake"]
-    assert settings.kappa == config["assignment"]["kappa"]
+    assert settings.kappa is None
+    assert config["assignment"]["kappa"] == "auto"
     assert settings.kappa_unknown == config["assignment"]["kappa-unknown"]
     assert f"{settings.horizon * 1000:g}ms" == config["withholding"]["horizon"]
     assert f"{settings.horizon_bytes / 2**20:g}MiB" == config["withholding"]["horizon-bytes"]
@@ -139,7 +155,7 @@ def test_accepted(key, given, read):
     assert getattr(settings, attribute) == read
     assert settings == Settings().replace(**{attribute: given})
     assert settings == Settings.from_config({key: given})
-    assert type(getattr(settings, attribute)) is type(getattr(Settings(), attribute))
+    assert type(getattr(settings, attribute)) is type(read)
     jsonschema.validate(nested(key, given), SCHEMA)
 
 

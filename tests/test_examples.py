@@ -71,6 +71,13 @@ def test_own_policy():
     assert moved[2] < 0.5 * moved[0]
 
 
+def test_explain():
+    printed = run(sys.executable, "examples/explain.py")
+    assert "will it fit?" in printed
+    assert "chunks of random are held until mean_agg-aggregate" in printed
+    assert "mean of the variances: 0.08" in printed
+
+
 def test_every_example_is_run_here():
     text = Path(__file__).read_text()
     programs = [path.name for path in (ROOT / "examples").iterdir() if path.is_file()]

@@ -107,12 +107,11 @@ def test_some_workers_lack_the_package(tcp_cluster, start):
         client.wait_for_workers(2, timeout=60)
         found = status(client)
         blocked = client.run(lambda: "Blocker" in repr(sys.meta_path))
-        imported = client.run(lambda: "dask_marsched" in sys.modules)
     assert found.active
     expected = {worker for worker in blocked if blocked[worker]}
-    assert not any(imported.values())
     assert len(expected) == 1
-    assert set(found.workers_lacking) == expected
+    assert found.workers_lacking == dict.fromkeys(expected, ("quota",))
+    assert set(found.workers) == set(blocked) - expected
     assert all(f"not installed on  {worker}" in str(found) for worker in expected)
 
 
@@ -198,6 +197,19 @@ def test_mismatches():
     )
 
 
+QUOTA = {
+    "limit": 2048,
+    "used": 1024,
+    "promised": 0,
+    "queued": 3,
+    "spilled": 4,
+    "evictions": 5,
+    "deferrals": 6,
+    "forced": 7,
+    "exceptions": {"choose": 1},
+}
+
+
 def test_text_is_readable():
     found = Status(
         scheduler="tcp://a:1",
@@ -209,6 +221,10 @@ def test_text_is_readable():
         left_to_dask={"actor": 2},
         exceptions={"update_graph": 1},
         last_exception="ValueError: no",
+        workers={
+            "tcp://b:1": {"quota": QUOTA, "reasons": {}},
+            "tcp://b:3": {"quota": None, "reasons": {"quota": "no limit"}},
+        },
         workers_lacking={"tcp://b:2": ("store",), "tcp://c:3": ()},
         mismatches=("dask is 1 on client, 2 on the scheduler",),
     )
@@ -222,6 +238,9 @@ def test_text_is_readable():
         "  exceptions        update_graph 1",
         "  last exception    ValueError: no",
         "  version mismatch  dask is 1 on client, 2 on the scheduler",
+        "  worker tcp://b:1: quota 2.00 kiB, used 1.00 kiB, promised 0 B, queued 3 B, "
+        "spilled 4 B, evictions 5, deferrals 6, forced 7, exceptions choose 1",
+        "  worker tcp://b:3: no quota, no limit",
         "  not installed on  tcp://b:2; off there: store",
         "  not installed on  tcp://c:3; off there: nothing (placement needs no code on workers)",
     ]

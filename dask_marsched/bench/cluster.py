@@ -192,7 +192,7 @@ class BenchCluster:
         assert self.client is not None
         try:
             with self.client.as_current():  # some collections look for a cluster as they are built
-                return self._measure(self.client, workload, repetition)
+                return self.attempt(self.client, workload, repetition)
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             self.close()  # whatever state it was left in must not touch the next run
@@ -205,7 +205,8 @@ class BenchCluster:
         result: dict[str, Any] | None = self.client.run_on_scheduler(plugin_report)
         return result
 
-    def _measure(self, client: Client, workload: Workload, repetition: int) -> Measurement:
+    def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
+        """Run a workload once and measure it; whatever goes wrong is raised."""
         inputs = workload.inputs(self.setting.parameters)
         collections = None
         if not workload.persist:

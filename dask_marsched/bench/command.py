@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from dask.utils import parse_bytes
 
-from . import against_frisky, report, runner, workloads
+from . import against_frisky, against_twin, memory_tight, report, runner, workloads
 from . import planning as planning_benchmark
+from . import transfer as transfer_benchmark
 from .cluster import DEFAULT, Setting, policy_plugin
 from .metrics import FRISKY, STOCK, Measurement, aggregate
 from .workloads import Kind, Parameters, Workload
@@ -85,12 +87,26 @@ def _progress(measurement: Measurement) -> None:
     help="Interpreter of an environment that holds Frisky. [default: one made in the cache]",
 )
 @click.option(
+    "--twin", is_flag=True, help="Beside every real run show what the digital twin says of it."
+)
+@click.option(
     "--planning",
     multiple=True,
     type=click.IntRange(min=1),
     metavar="TASKS",
     help="Instead of workloads, time the scheduler up to the first task sent of a graph of that "
     "many tasks; may be given several times.",
+)
+@click.option(
+    "--memory-tight",
+    is_flag=True,
+    help="Run the workloads whose live data is several times the cluster's memory, on two workers "
+    "with two threads and 500 MB each, beside stock Dask as it comes and with tuned thresholds.",
+)
+@click.option(
+    "--transfer",
+    is_flag=True,
+    help="Instead of workloads, time how chunks get from one worker to another of the same host.",
 )
 @click.option("--list", "list_them", is_flag=True, help="List the workloads and end.")
 def bench(list_them: bool, **options: Any) -> None:
@@ -105,7 +121,11 @@ def bench(list_them: bool, **options: Any) -> None:
             policy_plugin(policy)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    if chosen.planning:
+    if chosen.memory_tight:
+        _run_memory_tight(chosen)
+    elif chosen.transfer:
+        _transfer(chosen)
+    elif chosen.planning:
         _plan(chosen)
     else:
         _run(chosen)
@@ -128,7 +148,10 @@ class Options:
     markdown_path: Path | None
     against: str | None
     frisky_python: Path | None
+    twin: bool
     planning: tuple[int, ...]
+    memory_tight: bool
+    transfer: bool
 
 
 def _run(options: Options) -> None:
@@ -142,12 +165,52 @@ def _run(options: Options) -> None:
             raise click.UsageError(str(error)) from error
         setting = Setting(options.workers, options.threads, parameters, options.timeout)
         columns = _columns(options.policies)
+        if options.twin:
+            compared = against_twin.run(chosen, columns, options.repeat, setting, _progress)
+            _publish_twin(compared, options)
+            return
         openers: dict[str, runner.Opener] = {}
         if python is not None:
             columns = (*columns, FRISKY)
             openers[FRISKY] = _frisky_opener(python)
         outcome = runner.run(chosen, columns, options.repeat, setting, _progress, openers)
     _publish(outcome, chosen, options)
+
+
+def _publish_twin(compared: list[against_twin.Comparison], options: Options) -> None:
+    """Show the twin beside reality; ends with 1 if a run failed, not if the twin is off."""
+    typical = against_twin.medians(compared)
+    tables = [against_twin.cells(typical), against_twin.summary_cells(typical)]
+    click.echo("\n\n".join([*map(report.text_table, tables), against_twin.NOTE]))
+    if options.json_path:
+        found = {"command": _command(), "cores": os.cpu_count(), "versions": report.versions()}
+        found.update(against_twin.to_json(compared))
+        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
+    if options.markdown_path:
+        shown = [report.made_by(_command()), *map(report.markdown_table, tables), against_twin.NOTE]
+        options.markdown_path.write_text("\n\n".join(shown) + "\n")
+    if any(c.error and not c.real for c in compared):
+        raise SystemExit(1)
+
+
+def _transfer(options: Options) -> None:
+    """Run the transfer benchmark; ends with 1 if chunks were not mapped."""
+    measured = transfer_benchmark.run(options.repeat)
+    table = transfer_benchmark.cells(measured)
+    click.echo(report.text_table(table))
+    if options.json_path:
+        found = {
+            "command": _command(),
+            "cores": os.cpu_count(),
+            "versions": report.versions(),
+            "fetches": list(map(asdict, measured)),
+        }
+        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
+    if options.markdown_path:
+        shown = [report.made_by(_command()), report.markdown_table(table)]
+        options.markdown_path.write_text("\n\n".join(shown) + "\n")
+    if any(m.mapped < m.fetches for m in measured):
+        raise SystemExit(1)
 
 
 def _plan(options: Options) -> None:
@@ -171,6 +234,37 @@ def _plan(options: Options) -> None:
             f"{report.made_by(_command())}\n\n{report.markdown_table(table)}\n"
         )
     if any(p.error for p in measured):
+        raise SystemExit(1)
+
+
+def _run_memory_tight(options: Options) -> None:
+    """Run the memory-tight set; ends with 1 if a run with the plugin failed."""
+
+    def show(run: memory_tight.TightRun) -> None:
+        outcome = f"FAILED: {run.error}" if run.error else f"{run.seconds:.1f} s"
+        click.echo(
+            f"  {run.repetition + 1}  {run.workload:<14}{run.contestant:<9}{outcome}, restarts "
+            f"{run.restarts}, peak {run.peak:.0%}, spilled {(run.spilled or 0) / 1e6:.0f} MB",
+            err=True,
+        )
+
+    try:
+        runs = memory_tight.measure_all(
+            _names(options.select), options.repeat, options.size, options.timeout, show
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    table = memory_tight.cells(runs)
+    click.echo(report.text_table(table))
+    if options.json_path:
+        found = {"command": _command(), "versions": report.versions()}
+        found.update(memory_tight.to_json(runs))
+        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
+    if options.markdown_path:
+        options.markdown_path.write_text(
+            f"{report.made_by(_command())}\n\n{report.markdown_table(table)}\n"
+        )
+    if any(run.error for run in runs if run.contestant == "default"):
         raise SystemExit(1)
 
 

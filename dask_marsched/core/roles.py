@@ -44,9 +44,10 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     (an outer product, a matrix multiplication), those roots are hubs too: what is read by so
     many has no natural neighbours.
 
-    Where most dependents of such operands read nothing else (the pieces that a chunk is cut
-    into by a rechunk), they run best where it is, as long as there are operands enough of this
-    kind for every thread to have some. Then they are no hubs.
+    Where most dependents of such operands read nothing else they run best where it is, as long
+    as there are operands enough of this kind for every thread to have some, or if they are
+    pieces that it is cut into (by a rechunk): to cut is less work than to move what is cut. Then
+    they are no hubs.
 
     Parameters
     ----------
@@ -68,8 +69,9 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
                 alone.append(i)
         if not graph.inputs[i]:
             roots.append(i)
-    if len(alone) >= 2 * parallelism:
-        for i in alone:
+    enough = len(alone) >= 2 * parallelism
+    for i in alone:
+        if enough or _is_cut_up(graph, i):
             hub[i] = 0
     fanned = [i for i in roots if _fans_out(graph, i)]
     if len(fanned) * 2 > len(roots):
@@ -80,6 +82,15 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
         if not hub[i] and all(hub[j] for j in inputs):
             initial[i] = 1
     return Roles(bytes(initial), bytes(hub), shared)
+
+
+def _is_cut_up(graph: OperandGraph, i: int) -> bool:
+    """Whether the operands that read only `i` return about its own bytes between them."""
+    pieces = [d for d in graph.dependents[i] if len(graph.inputs[d]) == 1]
+    if not graph.known[i] or not all(graph.known[d] for d in pieces):
+        return False
+    total = sum(graph.nbytes[d] for d in pieces)
+    return 0.5 * graph.nbytes[i] <= total <= 1.5 * graph.nbytes[i]
 
 
 def _fans_out(graph: OperandGraph, root: int) -> bool:

@@ -26,6 +26,8 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "_add_to_processing": ("ts", "ws", "stimulus_id"),
     "_create_taskstate_from_graph": ("dsk", "keys", "ordered", "stimulus_id"),
     "_validate_ready": ("ts",),
+    "add_keys": ("worker", "keys", "stimulus_id"),
+    "request_remove_replicas": ("addr", "keys", "stimulus_id"),
 }
 
 _ATTRIBUTES = (
@@ -67,6 +69,9 @@ def misfits(scheduler: Any) -> list[str]:
             ("expr", "validate"),
         )
     )
+    handler = getattr(scheduler, "stream_handlers", {}).get("add-keys")
+    if getattr(handler, "__name__", None) != "add_keys":
+        found.append("the stream handler 'add-keys' is not Scheduler.add_keys")
     stealing = getattr(scheduler, "extensions", {}).get("stealing")
     if stealing is not None:
         found.extend(_misfits_of_function("stealing._get_thief", stealing, "_get_thief", ("ts",)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -44,6 +44,13 @@ class Brain(Protocol):
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
         """Return which queued tasks go to which workers now."""
 
+    def copied(self, keys: Iterable[Any]) -> None:
+        """Take note of results that a worker has fetched."""
+
+    def superfluous(self) -> dict[WorkerState, list[TaskState]]:
+        """Return copies of results that can be dropped, by worker."""
+        ...
+
     def may_steal(self, ts: TaskState) -> bool:
         """Whether work stealing may consider a task."""
         ...
@@ -63,12 +70,21 @@ class SchedulerAdapter:
         Decides.
     plugin
         The plugin whose removal from the scheduler ends the adapter's work.
+    removed
+        Called after that.
     """
 
-    def __init__(self, scheduler: Scheduler, brain: Brain, plugin: SchedulerPlugin) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        brain: Brain,
+        plugin: SchedulerPlugin,
+        removed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.scheduler: Any = scheduler
         self.brain = brain
         self.plugin = plugin
+        self.removed = removed
         self.installed = False
         self._assigned: dict[TaskState, WorkerState] = {}
         self._undispatched = False
@@ -96,6 +112,7 @@ class SchedulerAdapter:
         s.stimulus_queue_slots_maybe_opened = self._queue_slots_maybe_opened
         s._create_taskstate_from_graph = self._create_taskstate_from_graph
         s.remove_plugin = self._remove_plugin
+        s.stream_handlers["add-keys"] = self._add_keys
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
@@ -119,6 +136,7 @@ class SchedulerAdapter:
             "remove_plugin",
         ):
             vars(s).pop(name, None)
+        s.stream_handlers["add-keys"] = s.add_keys
         if self._stealing is not None:
             vars(self._stealing).pop("_get_thief", None)
         self.brain.removed()
@@ -153,12 +171,32 @@ class SchedulerAdapter:
             # What was withheld during these transitions may have a free slot waiting for it,
             # and not every caller asks for the queue afterwards.
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+        if not self._dispatching:
+            self._drop_copies(stimulus_id)
+
+    def _add_keys(self, worker: str, keys: Any = (), stimulus_id: str | None = None) -> Any:
+        result = self.scheduler.add_keys(worker=worker, keys=keys, stimulus_id=stimulus_id)
+        self.brain.copied(keys)
+        self._drop_copies(stimulus_id or "marsched-add-keys")
+        return result
+
+    def _drop_copies(self, stimulus_id: str) -> None:
+        # After a stimulus, not within it: messages under way may name any of the copies.
+        for ws, tasks in self.brain.superfluous().items():
+            self.scheduler.request_remove_replicas(
+                ws.address, [ts.key for ts in tasks], stimulus_id=stimulus_id
+            )
 
     def _queue_slots_maybe_opened(self, *, stimulus_id: str) -> None:
-        s = self.scheduler
         self._undispatched = False
         if self._dispatching:
             return
+        self._dispatch(stimulus_id)
+        # A task that finishes ends here, and has been through none of our `_transitions`.
+        self._drop_copies(stimulus_id)
+
+    def _dispatch(self, stimulus_id: str) -> None:
+        s = self.scheduler
         placed = self.brain.dispatch() if s.queued and self.brain.failure is None else None
         if self.brain.failure is not None:
             self.uninstall()
@@ -180,6 +218,7 @@ class SchedulerAdapter:
         type(s).remove_plugin(s, name)
         if removed is self.plugin:
             self.uninstall()
+            self.removed()
 
     def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:
         if not self.brain.may_steal(ts):

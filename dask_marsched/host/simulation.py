@@ -16,13 +16,13 @@ from typing import Any
 
 import dask
 import dask._expr
-import dask.order
 import distributed.scheduler
 from dask.base import collections_to_expr
 from dask.core import flatten
 from distributed.core import Status
 from distributed.scheduler import ClientState, Scheduler
-from distributed.shuffle._core import P2PBarrierTask
+
+from dask_marsched.host.twin_graph import TwinGraph
 
 _CLIENT = "twin-client"
 #: Loggers through which a running scheduler or worker speaks.
@@ -33,6 +33,7 @@ _LOGGERS = (
     "distributed.utils",
     "distributed.worker.state_machine",
     "distributed.active_memory_manager",
+    "distributed.shuffle._scheduler_plugin",
 )
 
 
@@ -68,6 +69,46 @@ class _ClientComm:
         pass
 
 
+class ManagedMemory:
+    """The bytes that a scheduler believes its workers to hold together.
+
+    Attributes
+    ----------
+    nbytes, peak : int
+        Now, and at most.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.peak = 0
+
+    def change(self, nbytes: int) -> None:
+        """Note a change of one worker's bytes."""
+        self.nbytes += nbytes
+        if self.nbytes > self.peak:
+            self.peak = self.nbytes
+
+
+def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.WorkerState]:
+    """Return a class of a scheduler's workers that notes every change of their bytes."""
+    slot: Any = distributed.scheduler.WorkerState.nbytes
+
+    class CountedWorkerState(distributed.scheduler.WorkerState):
+        __slots__ = ()
+
+        @property
+        def nbytes(self) -> int:
+            held: int = slot.__get__(self)
+            return held
+
+        @nbytes.setter
+        def nbytes(self, nbytes: int) -> None:
+            memory.change(nbytes - slot.__get__(self))
+            slot.__set__(self, nbytes)
+
+    return CountedWorkerState
+
+
 class TwinScheduler(Scheduler):
     """The real scheduler, without http server and without sockets.
 
@@ -77,6 +118,11 @@ class TwinScheduler(Scheduler):
         Called with a worker's address; returns the stream of messages to that worker.
     to_client
         Receives the messages to the client.
+
+    Attributes
+    ----------
+    managed : ManagedMemory
+        What it believes its workers to hold.
     """
 
     def __init__(
@@ -86,6 +132,8 @@ class TwinScheduler(Scheduler):
         **kwargs: Any,
     ) -> None:
         super().__init__(dashboard=False, needs_workdir=False, **kwargs)
+        self.managed = ManagedMemory()
+        self._worker_state = _counted_worker_state(self.managed)
         self._open_stream = open_stream
         self._address = "tcp://10.255.255.254:8786"
         self.status = Status.running
@@ -111,18 +159,27 @@ class TwinScheduler(Scheduler):
         for plugin in plugins:
             await self.register_scheduler_plugin(plugin, idempotent=False)
 
-    async def join(self, address: str, index: int, nthreads: int, memory_limit: int) -> None:
-        """Register a worker, as its first message does on a real cluster."""
+    async def join(
+        self, address: str, index: int, nthreads: int, memory_limit: int,
+        resources: dict[str, float],
+    ) -> None:  # fmt: skip
+        """Register a worker, as its first message does on a real cluster.
+
+        One that comes back is another one: what compares workers goes by their ids. Its name is
+        still taken as long as the scheduler does not know that the old one is dead.
+        """
+        serial = int(address.rpartition(":")[2])
+        name = f"{index}-{serial}" if index in self.aliases else index
         await self.add_worker(
             comm=_NullComm(),  # type: ignore[arg-type]
             address=address,
             status="running",
-            server_id=index,  # type: ignore[arg-type]  # an int hashes alike in every process
+            server_id=serial,  # type: ignore[arg-type]  # an int hashes alike in every process
             nthreads=nthreads,
-            name=index,  # type: ignore[arg-type]
+            name=name,  # type: ignore[arg-type]
             resolve_address=False,
             now=distributed.scheduler.time(),
-            resources={},
+            resources=resources,
             memory_limit=memory_limit,
             metrics=worker_metrics(0, parse_bandwidth_default(), {}),
             services={},
@@ -132,39 +189,33 @@ class TwinScheduler(Scheduler):
             extra={},
             stimulus_id=f"worker-connect-{address}",
         )
+        # Nothing was added to it yet; the class has the same layout.
+        self.workers[address].__class__ = self._worker_state
 
-    def submit(self, expr: Any, keys: set[Any]) -> int:
-        """Do to an expression what ``Scheduler.update_graph`` does; return the number of tasks.
-
-        Parameters
-        ----------
-        expr
-            The optimized expression, as a client would send it.
-        keys
-            The keys that the client wants.
-        """
-        dsk, annotations = materialize(expr, keys, validate=bool(self.validate))
-        if self._find_lost_dependencies(dsk, keys):
-            raise ValueError(
-                "the graph depends on results that it does not contain (persisted on a cluster?)"
-            )
+    def submit(self, graph: TwinGraph) -> None:
+        """Do to a graph what ``Scheduler.update_graph`` does."""
+        now = distributed.scheduler.time()
         self._create_taskstate_from_graph(
-            dsk=dsk,
+            dsk=graph.dsk,  # type: ignore[arg-type]
             client=_CLIENT,
-            keys=set(keys),
-            ordered=dask.order.order(dsk=dsk) if dsk else {},
+            keys=set(graph.keys),
+            ordered=graph.order,
             submitting_task=None,
             user_priority=0,
             actors=None,
             fifo_timeout=60.0,
             code=(),
             span_metadata={"collections": []},
-            annotations_by_type=annotations,
-            global_annotations=dict(dask.get_annotations()),
-            start=distributed.scheduler.time(),
-            stimulus_id=f"update-graph-{distributed.scheduler.time()}",
+            annotations_by_type=graph.annotations,
+            global_annotations=None,
+            start=now,
+            stimulus_id=f"update-graph-{now}",
         )
-        return len(dsk)
+
+    def places(self) -> set[Any]:
+        """Return names, addresses and hosts of the workers, to which tasks may be restricted."""
+        hosts = {worker.host for worker in self.workers.values()}
+        return {*self.aliases, *self.workers, *hosts}
 
     def receive(self, worker: str, messages: list[dict[str, Any]]) -> None:
         """Handle a batch of messages of a worker."""
@@ -273,25 +324,11 @@ def _repeatable_tokens(collections: list[Any]) -> Iterator[None]:
         dask._expr.uuid = before
 
 
-def materialize(
-    expr: Any, keys: set[Any], *, validate: bool = False
-) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
-    """Return the tasks of an expression and their annotations, as the scheduler does.
-
-    Raises
-    ------
-    NotImplementedError
-        If the graph contains what the twin does not simulate.
-    """
-    dsk, annotations = distributed.scheduler._materialize_graph(expr=expr, validate=validate)
+def materialize(expr: Any, keys: set[Any]) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
+    """Return the tasks of an expression and their annotations, as the scheduler does."""
+    dsk, annotations = distributed.scheduler._materialize_graph(expr=expr, validate=False)
     if isinstance(expr, distributed.scheduler.LLGExpr):
         dsk = distributed.scheduler._cull(dsk, keys)
-    for key, task in dsk.items():
-        if isinstance(task, P2PBarrierTask):
-            raise NotImplementedError(
-                f"the graph contains a P2P shuffle ({key!r}), which is not simulated yet; "
-                "rechunk with method='tasks' instead"
-            )
     return dsk, annotations
 
 

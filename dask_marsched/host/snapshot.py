@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from distributed.scheduler import TaskState, WorkerState
@@ -14,6 +15,9 @@ from dask_marsched.policies.placement import Candidate
 
 #: States of tasks whose results exist or have failed: not operands to plan.
 _DONE = frozenset({"memory", "erred", "forgotten"})
+
+#: A task with more dependents than this is taken to make one of them ready without a look.
+_MOST_DEPENDENTS = 32
 
 
 def worker_slots(workers: Iterable[WorkerState], bound: Mapping[str, int]) -> list[WorkerSlot]:
@@ -180,6 +184,20 @@ def restricted(ts: TaskState) -> str | None:
     if ts.actor:
         return "actor"
     return None
+
+
+def releases_work(ws: WorkerState, given: Collection[TaskState] = ()) -> bool:
+    """Return whether what a worker has, and is given now, makes other tasks ready when done."""
+    processing = ws.processing
+    for ts in chain(processing, given):
+        dependents = ts.dependents
+        if len(dependents) > _MOST_DEPENDENTS:
+            return True
+        for dependent in dependents:
+            waiting_on = dependent.waiting_on
+            if waiting_on and all(o in processing or o in given for o in waiting_on):
+                return True
+    return False
 
 
 def duration(ts: TaskState) -> float | None:

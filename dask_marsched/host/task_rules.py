@@ -172,6 +172,14 @@ def _dot(left: Chunk, right: Chunk) -> Chunk | None:
     return _array((left.shape[0], right.shape[1]), base)
 
 
+def _solve(matrix: Chunk, right: Chunk) -> Chunk | None:
+    if matrix.shape is None or right.shape is None:
+        return None
+    floating = matrix.kind == right.kind == "f" and matrix.itemsize == right.itemsize == 8
+    base = right._replace(certain=matrix.certain and right.certain and floating)
+    return _array(right.shape, base)
+
+
 def _vstack(*chunks: Chunk) -> Chunk | None:
     shapes = [chunk.shape for chunk in chunks if chunk.shape is not None]
     if not chunks or len(shapes) < len(chunks) or any(len(shape) != 2 for shape in shapes):
@@ -194,6 +202,7 @@ def _tuple(*members: Chunk) -> Chunk:
 #: Functions of chunks, by library and name; all positional arguments are described before.
 RULES: Mapping[tuple[str, str], Callable[..., Chunk | None]] = {
     ("dask", "_wrapped_qr"): _qr,
+    ("dask", "_solve_triangular_lower"): _solve,
     ("numpy", "qr"): _qr,
     ("numpy", "svd"): _svd,
     ("numpy", "dot"): _dot,

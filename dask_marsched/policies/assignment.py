@@ -15,6 +15,7 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import cluster_initial_operands
+from dask_marsched.policies.plan_search import choose_bound
 from dask_marsched.policies.registry import register
 
 
@@ -54,6 +55,10 @@ class AssignmentPolicy(Protocol):
 def _restrict(operands: Iterable[int], pending: Collection[int] | None) -> tuple[int, ...]:
     chosen = operands if pending is None else (i for i in operands if i in pending)
     return tuple(sorted(chosen))
+
+
+#: The bound where nothing is known of the workers, in typical initial results.
+_KAPPA = 16.0
 
 
 class _Traversal:
@@ -168,25 +173,23 @@ class BoundedUnits:
         Least part of a typical initial result that both sides must bring into a join for
         their clusters to merge. Merging for crumbs only serialises.
     kappa
-        Bound on what a unit holds at any time, in typical initial results.
+        Bound on what a unit holds at any time, in typical initial results. None: chosen for
+        each graph by forecasts (`dask_marsched.policies.plan_search`).
     kappa_unknown
-        The same bound where most sizes are not known yet.
+        The same bound where most sizes are not known yet: nothing can be forecast then.
 
     Notes
     -----
-    Constants: with kappa 7 the means of products over time (three partial results for every two
-    chunks read) find no partner within the bound; 14 and more hold the four steps that
-    dask.array combines at a time. In simulation at 4 workers on 2 cores on the benchmark
-    workloads, bytes moved and peak memory against stock Dask, geometric means: kappa 14: 0.113
-    and 0.84 (worst peak 1.13); 16: 0.109 and 0.84 (1.13); 18: 0.094 and 0.85 (1.19); 30: 0.058
-    and 0.87 (1.69).
+    No single bound serves: in simulation at 16 workers a kappa of 16 moved 0.34 of stock Dask's
+    bytes at 1.2 times its memory on means of products over time, and 0.16 at 1.12 on a plain
+    climatology; chosen by forecast they are 0.34 at 0.98 and 0.20 at 0.70.
     """
 
     name: ClassVar[str] = "units"
     options: ClassVar[tuple[str, ...]] = ("stake", "kappa", "kappa_unknown")
 
     def __init__(
-        self, stake: float = 0.15, kappa: float = 16.0, kappa_unknown: float = 4.0
+        self, stake: float = 0.15, kappa: float | None = None, kappa_unknown: float = 4.0
     ) -> None:
         self.stake = stake
         self.kappa = kappa
@@ -201,18 +204,28 @@ class BoundedUnits:
         """Return bounded units, bound to no worker (`AssignmentPolicy.assign`)."""
         threads = sum(w.nthreads for w in workers) or 1
         role = roles(graph, threads)
-        known = 2 * sum(graph.known) >= len(graph)
         largest = max((w.nthreads for w in workers), default=1)
-        groups = cluster_initial_operands(
-            graph,
-            role,
-            stake=self.stake,
-            kappa=self.kappa if known else self.kappa_unknown,
-            limit=math.ceil(sum(role.initial) * largest / threads),
-        )
+        limit = math.ceil(sum(role.initial) * largest / threads)
         # A hub without inputs is withheld like an initial operand, on its own: there may be as
         # many of them as there are blocks in a matrix.
-        groups.extend([i] for i in graph if role.hub[i] and not graph.inputs[i])
-        units = [Unit(operands) for group in groups if (operands := _restrict(group, pending))]
-        units.sort(key=lambda unit: unit.operands[0])
-        return units
+        hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
+
+        def plan(kappa: float) -> list[Unit]:
+            groups = cluster_initial_operands(
+                graph, role, stake=self.stake, kappa=kappa, limit=limit
+            )
+            return sorted(
+                (Unit(tuple(group)) for group in groups + hubs), key=lambda u: u.operands[0]
+            )
+
+        known = 2 * sum(graph.known) >= len(graph)
+        if not known:
+            units = plan(self.kappa_unknown)
+        elif self.kappa is not None or not workers:
+            units = plan(self.kappa or _KAPPA)
+        else:
+            _, units = choose_bound(graph, workers, plan)
+        if pending is None:
+            return units
+        units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]
+        return sorted(units, key=lambda unit: unit.operands[0])

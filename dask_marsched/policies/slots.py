@@ -37,6 +37,14 @@ class SlotRule:
         """Return whether a thread has nothing to do, of those that may have."""
         return in_progress < min(nthreads, max(1, math.ceil(self.saturation * nthreads)))
 
+    def may_wait(self, nthreads: int, in_progress: int) -> bool:
+        """Return whether a worker may have one in wait, if that holds nothing back.
+
+        It does not where nothing becomes ready when those in progress are done: the next one
+        would be the worker's next in any case.
+        """
+        return in_progress < math.ceil(self.saturation * nthreads)
+
     def admits(
         self,
         nthreads: int,

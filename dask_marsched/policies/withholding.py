@@ -57,8 +57,8 @@ class WithholdingPolicy(Protocol):
         """Whether an operand belongs to a unit."""
         ...
 
-    def opened(self, operand: Any) -> bool:
-        """Whether a worker has begun with an operand's unit."""
+    def owner(self, operand: Any) -> Any | None:
+        """Return the worker that has begun with an operand's unit, or that it is planned for."""
         ...
 
     def forget(self, operand: Any) -> None:
@@ -165,10 +165,10 @@ class UnitQueues:
         """Whether an operand belongs to a unit."""
         return operand in self._unit_of
 
-    def opened(self, operand: Any) -> bool:
-        """Whether an operand's unit has been opened by a worker."""
+    def owner(self, operand: Any) -> Any | None:
+        """Return the worker of an operand's unit (`WithholdingPolicy.owner`)."""
         unit = self._unit_of.get(operand)
-        return unit is not None and unit.owner is not None
+        return None if unit is None else unit.owner
 
     def forget(self, operand: Any) -> None:
         """Drop an operand that will never run again."""

@@ -1,7 +1,19 @@
 """The digital twin: run a Dask graph on a simulated cluster, in virtual time."""
 
-from dask_marsched.simulation.costs import Costs, derive_costs, record_costs
-from dask_marsched.simulation.report import SimulationReport, Timeline
+from dask_marsched.simulation.costs import Costs, record_costs
+from dask_marsched.simulation.derived import derive_costs
+from dask_marsched.simulation.graph_file import load_graph, save_graph
+from dask_marsched.simulation.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate
+from dask_marsched.simulation.timeline import Timeline
 
-__all__ = ["Costs", "SimulationReport", "Timeline", "derive_costs", "record_costs", "simulate"]
+__all__ = [
+    "Costs",
+    "SimulationReport",
+    "Timeline",
+    "derive_costs",
+    "load_graph",
+    "record_costs",
+    "save_graph",
+    "simulate",
+]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import zlib
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,60 +12,25 @@ import dask
 from distributed.scheduler import heartbeat_interval
 
 from dask_marsched.host.simulation import TwinScheduler, parse_bandwidth_default, worker_metrics
+from dask_marsched.host.twin_graph import TwinGraph
 from dask_marsched.host.virtual_time import TwinLoop, settle
 from dask_marsched.simulation.clock import EPOCH, EventQueue
 from dask_marsched.simulation.comms import BatchedStream
-from dask_marsched.simulation.machine import Cores, Link
-from dask_marsched.simulation.report import Recorder, SimulationReport
+from dask_marsched.simulation.faults import NAMES, Fault, Join, Kill, Pause, SlowLink, SlowWorker
+from dask_marsched.simulation.machine import Cores, EventLoop, Host, Link, transfer
+from dask_marsched.simulation.recorder import Recorder
+from dask_marsched.simulation.report import SimulationReport
+from dask_marsched.simulation.shuffle import Shuffles
+from dask_marsched.simulation.spec import ClusterSpec
 from dask_marsched.simulation.worker import Worker, state_machine
 
 #: Seconds of virtual time without any progress after which a simulation counts as stuck.
 _STUCK = 600.0
+#: Least seconds between two batches of messages to a worker; as in ``distributed.scheduler``.
+_BATCH_INTERVAL = 0.005
 
-
-@dataclasses.dataclass(frozen=True)
-class ClusterSpec:
-    """Size and speed of a simulated cluster.
-
-    Attributes
-    ----------
-    workers : int
-        Number of workers at the start.
-    threads : int
-        Threads of each worker.
-    memory_limit : int
-        Bytes of memory of each worker; it limits incoming transfers as on a real one.
-    bandwidth, local_bandwidth : float
-        Bytes per second of a host's network interface in either direction, and between workers
-        of the same host.
-    latency : float
-        Seconds that a message takes.
-    hosts : int
-        Hosts over which the workers are dealt in contiguous blocks.
-    cores : float or None
-        Cores of each host; None for as many as threads.
-    task_overhead : float
-        Seconds that a worker's thread loses between two tasks.
-    message_cost : float
-        Seconds that the scheduler needs to handle one message.
-    noise : float
-        Relative spread of the durations of tasks, drawn from the seed and the key.
-    seed : int
-        Seed of that noise.
-    """
-
-    workers: int
-    threads: int
-    memory_limit: int
-    bandwidth: float
-    local_bandwidth: float
-    latency: float
-    hosts: int
-    cores: float | None
-    task_overhead: float
-    message_cost: float
-    noise: float
-    seed: int
+#: Seconds and bytes of a task, by its key.
+Costs = Callable[[Any], tuple[float, int]]
 
 
 class Cluster:
@@ -75,45 +40,42 @@ class Cluster:
     ----------
     spec
         The cluster.
-    costs
-        Returns the seconds and the result's bytes of a task, by its key.
     queue
         The events, shared with the event loop.
     timeline
         Whether to keep every event for the report.
     validate
         Whether scheduler and workers check their invariants all the time (slow).
+
+    Attributes
+    ----------
+    shuffles : Shuffles
+        The peer-to-peer shuffles; there once a graph was submitted.
     """
 
+    shuffles: Shuffles
+
     def __init__(
-        self,
-        spec: ClusterSpec,
-        costs: Callable[[Any], tuple[float, int]],
-        queue: EventQueue,
-        *,
-        timeline: bool,
-        validate: bool,
+        self, spec: ClusterSpec, queue: EventQueue, *, timeline: bool, validate: bool
     ) -> None:
         self.spec = spec
         self.queue = queue
         self.latency = spec.latency
-        self.local_bandwidth = spec.local_bandwidth
-        self.task_overhead = spec.task_overhead
         self.assumed_bandwidth = parse_bandwidth_default()
         self.outgoing_limit = int(dask.config.get("distributed.worker.connections.outgoing"))
         self.workers_by_address: dict[str, Worker] = {}
         self.recorder = Recorder(EPOCH, timeline)
-        self._all_workers: list[Worker] = []
+        self.workers: list[Worker] = []
         self._joined: list[tuple[float, float | None]] = []
-        self._hosts: dict[str, tuple[Cores, Link, Link]] = {}
-        self._costs = costs
+        self._hosts: dict[str, Host] = {}
+        self._costs: Costs = {}.__getitem__
         self._validate = validate
         self._wanted: set[Any] = set()
         self._failure: str | None = None
-        self._scheduler_free = 0.0
-        self._inbox: deque[tuple[Worker, list[dict[str, Any]]]] = deque()
         self._last_progress = queue.now
         self._end = queue.now
+        cores = Cores(queue, None) if spec.cores is None else self._host(0).cores
+        self._scheduler_loop = EventLoop(queue, cores)
         self.scheduler = TwinScheduler(self._open_stream, self._to_client, validate=validate)
 
     # What the workers need
@@ -126,74 +88,147 @@ class Cluster:
             seconds *= 1.0 + self.spec.noise * (2.0 * draw - 1.0)
         return seconds, nbytes
 
-    def memory_changed(self, worker: Worker, change: int) -> None:
-        """Note that the bytes held by a worker changed."""
-        self.recorder.memory_changed(self.queue.now, change)
+    def input_nbytes(self, key: Any) -> int:
+        """Return the bytes of a task's inputs."""
+        inputs = self.scheduler.tasks[key].dependencies
+        return sum(self._costs(task.key)[1] for task in inputs)
+
+    def memory_changed(self, worker: Worker, key: Any, change: int) -> None:
+        """Note that the bytes of a result that a worker holds in memory changed."""
+        self.recorder.memory_changed(self.queue.now, worker.index, key, change)
+
+    def spilled(self, worker: Worker, nbytes: int) -> None:
+        """Note that a worker wrote results to disk, or read them back (< 0)."""
+        if nbytes > 0:
+            self.recorder.spilled(self.queue.now, worker.index, nbytes)
+        else:
+            self.recorder.unspilled(self.queue.now, worker.index, -nbytes)
+
+    def paused(self, worker: Worker, start: float) -> None:
+        """Note that a worker was paused from ``start`` until now."""
+        self.recorder.paused(worker.index, start, self.queue.now)
 
     def executed(self, worker: Worker, key: Any, start: float, stop: float) -> None:
         """Note that a task was executed."""
         self._last_progress = stop
         self.recorder.executed(key, worker.index, start, stop)
 
-    def transferring(
-        self, source: Worker, target: Worker, keys: int, nbytes: int, start: float, stop: float
+    def move(
+        self, source: Worker, target: Worker, keys: int, nbytes: int, done: Callable[[], object]
     ) -> None:
-        """Note that a transfer was granted and when it will be over."""
-        self._last_progress = max(self._last_progress, stop)
-        ends = (source.index, target.index)
-        self.recorder.transferred(ends, source.host != target.host, keys, nbytes, start, stop)
+        """Move results; call ``done`` when they have arrived.
+
+        Both ends work on it while the bytes pass the network: it ends when the slowest of the
+        three does. What a worker sends to itself passes its event loop only.
+        """
+        queue, now = self.queue, self.queue.now
+        work = self.spec.transfer_cost + nbytes / self.spec.copy_bandwidth
+        if source is target:
+            source.loop.run(2 * work, done)
+            return
+        local = source.host is target.host
+        sender, receiver = (
+            (source.local_out, target.local_in)
+            if local
+            else (source.host.nic_out, target.host.nic_in)
+        )
+        start, end = transfer(sender, receiver, nbytes, now)
+        left = 3
+
+        def part_done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                ends = (source.index, target.index)
+                self._last_progress = queue.now
+                self.recorder.transferred(ends, not local, keys, nbytes, start, queue.now)
+                queue.after(self.latency, done)
+
+        queue.at(end, part_done)
+        source.loop.run(work, part_done)
+        target.loop.run(work, part_done)
 
     def received(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
         """Put messages into the scheduler's inbox; it handles one batch after the other."""
-        self._inbox.append((worker, messages))
-        if len(self._inbox) == 1:
-            self.queue.at(self._scheduler_free, self._handle)
+        seconds = self.spec.batch_cost + self.spec.message_cost * len(messages)
+        self._scheduler_loop.run(seconds, functools.partial(self._handle, worker, messages))
 
-    def _handle(self) -> None:
-        worker, messages = self._inbox[0]
-        self._scheduler_free = self.queue.now + self.spec.message_cost * len(messages)
+    def _handle(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
         if worker.alive or worker.address in self.scheduler.workers:
             self.scheduler.receive(worker.address, messages)
-        self._inbox.popleft()
-        if self._inbox:
-            self.queue.at(self._scheduler_free, self._handle)
 
     # Membership
 
-    async def join(self, index: int) -> None:
-        """Let worker number ``index`` join."""
+    def _host(self, index: int) -> Host:
+        """Return the host of worker number ``index``."""
         spec = self.spec
         host = min(index * spec.hosts // spec.workers, spec.hosts - 1)
         if index >= spec.workers:  # one that joins later comes with a host of its own
             host = index
         name = f"tcp://10.{host >> 16 & 255}.{host >> 8 & 255}.{host & 255}"
         if name not in self._hosts:
-            self._hosts[name] = (
+            self._hosts[name] = Host(
+                name,
                 Cores(self.queue, spec.cores),
                 Link(spec.bandwidth),
                 Link(spec.bandwidth),
+                Link(spec.disk_bandwidth),
             )
+        return self._hosts[name]
+
+    async def join(self, index: int) -> None:
+        """Let worker number ``index`` join."""
+        if any(worker.index == index and worker.alive for worker in self.workers):
+            raise ValueError(f"worker {index} cannot join at this time: it is there")
+        spec, host = self.spec, self._host(index)
         # A worker that comes back has another port, as on a real cluster.
-        address = f"{name}:{10_000 + len(self._all_workers)}"
-        state = state_machine(address, spec.threads, spec.memory_limit, self._validate)
-        worker = Worker(self, index, address, *self._hosts[name], state=state)
+        address = f"{host.name}:{10_000 + len(self.workers)}"
+        state = state_machine(
+            address, spec.threads, spec.memory_limit, spec.resources, self._validate
+        )
+        worker = Worker(self, index, address, host, state)
         self.workers_by_address[address] = worker
-        self._all_workers.append(worker)
+        self.workers.append(worker)
         self._joined.append((self.queue.now, None))
-        await self.scheduler.join(address, index, spec.threads, spec.memory_limit)
+        self.recorder.joined(index)
+        await self.scheduler.join(
+            address, index, spec.threads, spec.memory_limit, dict(spec.resources)
+        )
         phase = (index % 16) / 16
         self.queue.after(phase * 0.5, self._heartbeat, worker, daemon=True)
         self.queue.after(1.0 + phase * 0.1, self._tick, worker, daemon=True)
 
-    async def kill(self, index: int) -> None:
-        """Kill worker number ``index``; the scheduler hears of it when its connection breaks."""
-        worker = next((w for w in self._all_workers if w.index == index and w.alive), None)
-        if worker is None:
-            raise ValueError(f"there is no worker {index} alive to kill at this time")
+    def kill(self, worker: Worker) -> None:
+        """Kill a worker; the scheduler hears of it when its connection breaks."""
         worker.kill()
-        place = self._all_workers.index(worker)
+        self.shuffles.lost(worker)
+        place = self.workers.index(worker)
         self._joined[place] = (self._joined[place][0], self.queue.now)
         self.queue.after(self.latency, self._lost, worker.address)
+
+    def plan(self, fault: Fault) -> None:
+        """Let a fault happen when it is due."""
+        self.queue.at(EPOCH + fault.at, self._happen, fault, daemon=True)
+
+    async def _happen(self, fault: Fault) -> None:
+        name = type(fault).__name__
+        self.recorder.fault(self.queue.now, NAMES[type(fault)], fault.worker)
+        if isinstance(fault, Join):
+            await self.join(fault.worker)
+            return
+        worker = next((w for w in self.workers if w.index == fault.worker and w.alive), None)
+        if worker is None:
+            raise ValueError(f"there is no worker {fault.worker} alive at the time of {fault!r}")
+        if isinstance(fault, Kill):
+            self.kill(worker)
+        elif isinstance(fault, Pause):
+            worker.pause(name)
+            self.queue.after(fault.seconds, worker.unpause, name)
+        elif isinstance(fault, SlowWorker):
+            worker.slowness = fault.factor
+        elif isinstance(fault, SlowLink):
+            for link in (worker.host.nic_in, worker.host.nic_out):
+                link.bandwidth = self.spec.bandwidth / fault.factor
 
     async def _lost(self, address: str) -> None:
         await self.scheduler.remove_worker(
@@ -202,7 +237,12 @@ class Cluster:
 
     def _open_stream(self, address: str) -> BatchedStream:
         return BatchedStream(
-            self.queue, 0.005, self.latency, self.workers_by_address[address].receive
+            self.queue,
+            _BATCH_INTERVAL,
+            self.latency,
+            self.workers_by_address[address].receive,
+            self._scheduler_loop,
+            self.spec.batch_cost,
         )
 
     def _heartbeat(self, worker: Worker) -> None:
@@ -213,8 +253,10 @@ class Cluster:
             address=worker.address,
             resolve_address=False,
             now=now,
-            metrics=worker_metrics(worker.memory, worker.bandwidth, worker.peers),
-            executing={key: max(0.0, now - start) for key, start in worker.executing.items()},
+            metrics=worker_metrics(worker.monitor.held, worker.bandwidth, worker.peers),
+            executing={
+                key: max(0.0, now - execution.start) for key, execution in worker.executing.items()
+            },
         )
         worker.peers.clear()
         interval = heartbeat_interval(len(self.scheduler.workers))
@@ -236,21 +278,27 @@ class Cluster:
         elif message["op"] in ("task-erred", "cancelled-keys"):
             self._failure = f"{message['op']}: {message.get('key', message.get('keys'))!r}"
 
-    async def run(self, loop: TwinLoop, expr: Any, keys: set[Any]) -> int:
-        """Submit an expression and simulate until the client has all its keys.
+    async def run(self, loop: TwinLoop, graph: TwinGraph, costs: Costs) -> None:
+        """Submit a graph and simulate until the client has all its keys.
 
-        Returns
-        -------
-        int
-            The number of tasks of the graph.
+        Parameters
+        ----------
+        loop
+            The running loop.
+        graph
+            The graph.
+        costs
+            Returns the seconds and the result's bytes of a task, by its key.
 
         Raises
         ------
         RuntimeError
             If a task failed for good, or nothing happens any more.
         """
-        self._wanted = set(keys)
-        tasks = self.scheduler.submit(expr, keys)
+        self._costs = costs
+        self._wanted = set(graph.keys)
+        self.shuffles = Shuffles(self, graph.shuffles)
+        self.scheduler.submit(graph)
         queue, seen = self.queue, loop.calls()
         while self._wanted:
             if self._failure is not None:
@@ -262,25 +310,44 @@ class Cluster:
                 await result
             if loop.calls() != seen:
                 seen = await settle(loop, seen)
-        return tasks
 
     def _where(self) -> str:
         states: dict[str, int] = {}
         for task in self.scheduler.tasks.values():
             states[task.state] = states.get(task.state, 0) + 1
-        return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        paused = [worker.index for worker in self.workers if worker.alive and worker.paused]
+        parts = [f"{count} tasks {state}" for state, count in sorted(states.items())]
+        if paused:
+            parts.append(f"paused for lack of memory: workers {paused[:10]}")
+        return ", ".join(parts)
 
-    def report(self, policy: str, tasks: int, plugin: Mapping[str, Any]) -> SimulationReport:
+    def report(
+        self,
+        policy: str,
+        graph: TwinGraph,
+        plugin: Mapping[str, Any],
+        cost_sources: Mapping[str, dict[str, int]],
+    ) -> SimulationReport:
         """Return the report of the simulation that just ended."""
+        for worker in self.workers:
+            worker.note_pause()
+        not_simulated = list(graph.not_simulated)
+        full = [worker.index for worker in self.workers if worker.monitor.exceeded]
+        if full:
+            not_simulated.append(
+                f"nannies that restart workers short of memory; these had come so far: {full[:10]}"
+            )
         present = sum(
             (left if left is not None else self._end) - joined for joined, left in self._joined
         )
         return self.recorder.report(
             policy=policy,
-            workers=self.spec.workers,
-            tasks=tasks,
+            cluster=dataclasses.asdict(self.spec),
+            tasks=len(graph.dsk),
             end=self._end,
             thread_seconds=present * self.spec.threads,
-            peaks={worker.index: worker.peak_memory for worker in self._all_workers},
+            peak_managed=self.scheduler.managed.peak,
             plugin=dict(plugin),
+            cost_sources=cost_sources,
+            not_simulated=tuple(not_simulated),
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dask_marsched.simulation.clock import EventQueue
+from dask_marsched.simulation.machine import EventLoop
 
 
 class BatchedStream:
@@ -23,6 +24,9 @@ class BatchedStream:
         Seconds between batches, and on the way.
     deliver
         Called with the list of messages when they arrive.
+    loop, cost
+        The event loop of the sender and the seconds that a batch takes it. While the loop is
+        busy messages wait, so that batches grow under load.
     """
 
     def __init__(
@@ -31,11 +35,15 @@ class BatchedStream:
         interval: float,
         latency: float,
         deliver: Callable[[list[dict[str, Any]]], object],
+        loop: EventLoop | None = None,
+        cost: float = 0.0,
     ) -> None:
         self._queue = queue
         self._interval = interval
         self._latency = latency
         self._deliver = deliver
+        self._loop = loop
+        self._cost = cost
         self._buffer: list[dict[str, Any]] = []
         self._next_send = 0.0
         self._closed = False
@@ -45,8 +53,14 @@ class BatchedStream:
         if self._closed or not messages:
             return
         if not self._buffer:
-            self._queue.at(self._next_send, self._flush)
+            self._queue.at(self._next_send, self._write)
         self._buffer.extend(messages)
+
+    def _write(self) -> None:
+        if self._loop is None:
+            self._flush()
+        else:
+            self._loop.run(self._cost, self._flush)
 
     def _flush(self) -> None:
         batch, self._buffer = self._buffer, []

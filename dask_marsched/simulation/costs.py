@@ -1,28 +1,22 @@
-"""What tasks cost: seconds and bytes, recorded by running them or derived from sizes."""
+"""What tasks cost, seconds and bytes, as far as that is known."""
 
 from __future__ import annotations
 
 import dataclasses
-import pickle
+import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import dask.order
 from dask.sizeof import sizeof
-from dask.utils import key_split
 
-from dask_marsched.host.graph import chunk_nbytes
 from dask_marsched.host.simulation import expression, materialize
+from dask_marsched.simulation import costs_file
 
-#: Bytes per second that a task is assumed to read and write.
-_TOUCH_RATE = 1e9
-#: Seconds that a task is assumed to take besides.
-_LEAST_SECONDS = 0.0005
-#: Tasks that touch no more of their input than they return.
-_SLICES = frozenset({"getitem", "rechunk-split"})
+_TOKEN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,48 +28,115 @@ class Costs:
     nbytes : mapping
         Bytes of the result of each task.
     seconds : mapping
-        Duration of each task; those missing are derived from the bytes that it touches.
+        Duration of each task on a core of its own.
+    input_nbytes : mapping
+        Bytes of all inputs of each task; what is not here does not serve to learn how sizes and
+        durations follow from the inputs' sizes.
     """
 
     nbytes: Mapping[Any, int]
     seconds: Mapping[Any, float] = dataclasses.field(default_factory=dict)
+    input_nbytes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
 
     def without_durations(self) -> Costs:
         """Return the same sizes with durations derived from them: the same on every machine."""
-        return Costs(self.nbytes)
+        return Costs(self.nbytes, {}, self.input_nbytes)
 
     def save(self, path: str | Path) -> None:
-        """Write to a file."""
-        Path(path).write_bytes(pickle.dumps((dict(self.nbytes), dict(self.seconds))))
+        """Write to a Parquet file.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        costs_file.write(os.fspath(path), self, {})
 
     @staticmethod
     def load(path: str | Path) -> Costs:
-        """Read what :meth:`save` wrote."""
-        return Costs(*pickle.loads(Path(path).read_bytes()))
+        """Read what :meth:`save`, or `dask_marsched.record`, wrote.
 
-    def renamed(self, dsk: Mapping[Any, Any]) -> Costs:
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If it holds no costs.
+        ImportError
+            If pyarrow is not installed.
+        """
+        columns, _ = costs_file.read(os.fspath(path))
+        return Costs(**columns)
+
+    @staticmethod
+    def of(given: Any) -> Costs:
+        """Return the costs that the ``costs`` argument of a simulation stands for.
+
+        Parameters
+        ----------
+        given
+            Costs, a recording, the path of a file, or None for no costs.
+
+        Raises
+        ------
+        TypeError
+            If it is none of these.
+        """
+        if given is None:
+            return Costs({})
+        if isinstance(given, str | os.PathLike):
+            return Costs.load(os.fspath(given))
+        costs = getattr(given, "costs", given)
+        if not isinstance(costs, Costs):
+            raise TypeError(
+                "costs must be None, Costs, a Recording or the path of a file that "
+                f"dask_marsched.record wrote, not {given!r}"
+            )
+        return costs
+
+    def renamed(self, dsk: Iterable[Any], exact: Mapping[Any, int] | None = None) -> Costs:
         """Return costs for the keys of a graph that is the recorded one but for tokens.
 
         Dask gives some tasks new tokens whenever an expression is built (the final ones of every
         computation, unseeded random arrays). Keys that differ from recorded ones only in tokens
         take their costs, in the order in which both appear.
+
+        Parameters
+        ----------
+        dsk
+            The keys of the graph.
+        exact
+            Sizes that are known of it. One that contradicts what was recorded, or a task too many
+            of a name, shows that the graph is the same program on another problem: then nothing
+            is taken over.
         """
+        dsk = list(dsk)
         unknown = [key for key in dsk if key not in self.nbytes]
         if not unknown:
             return self
+        present = set(dsk)
         recorded: dict[Any, list[Any]] = {}
         for key in self.nbytes:
-            if key not in dsk:
-                recorded.setdefault(_without_token(key), []).append(key)
+            if key not in present:
+                recorded.setdefault(without_token(key), []).append(key)
+        names = {_name(bare) for bare in recorded}
         nbytes, seconds = dict(self.nbytes), dict(self.seconds)
+        input_nbytes = dict(self.input_nbytes)
         for key in unknown:
-            twins = recorded.get(_without_token(key))
-            if twins:
-                twin = twins.pop(0)
-                nbytes[key] = nbytes[twin]
-                if twin in seconds:
-                    seconds[key] = seconds[twin]
-        return Costs(nbytes, seconds)
+            bare = without_token(key)
+            twins = recorded.get(bare, [])
+            size = (exact or {}).get(key)
+            twin = next((t for t in twins if size is None or self.nbytes[t] == size), None)
+            if twin is None and _name(bare) in names:
+                return self
+            if twin is None:
+                continue
+            twins.remove(twin)
+            nbytes[key] = self.nbytes[twin]
+            for mapping in (seconds, input_nbytes):
+                if twin in mapping:
+                    mapping[key] = mapping[twin]
+        return Costs(nbytes, seconds, input_nbytes)
 
     def covers(self, dsk: Mapping[Any, Any]) -> bool:
         """Return True if these are the costs of a graph, tokens aside."""
@@ -83,89 +144,15 @@ class Costs:
         return len(self.nbytes) == len(dsk) and all(key in known for key in dsk)
 
 
-_TOKEN = re.compile(r"[0-9a-f]{32}")
+def _name(bare: Any) -> Any:
+    return bare[0] if isinstance(bare, tuple) and bare else bare
 
 
-def _without_token(key: Any) -> Any:
-    if isinstance(key, tuple):
-        return (_without_token(key[0]), *key[1:])
+def without_token(key: Any) -> Any:
+    """Return a key without the part that Dask made of the content of what it stands for."""
+    if isinstance(key, tuple) and key:
+        return (without_token(key[0]), *key[1:])
     return _TOKEN.sub("", key) if isinstance(key, str) else key
-
-
-class CostModel:
-    """Look up, or derive, what each task of one graph costs.
-
-    Parameters
-    ----------
-    dsk
-        The tasks of the graph.
-    costs
-        What is known.
-
-    Raises
-    ------
-    ValueError
-        If the size of a task is unknown.
-    """
-
-    def __init__(self, dsk: Mapping[Any, Any], costs: Costs) -> None:
-        costs = costs.renamed(dsk)
-        missing = [key for key in dsk if key not in costs.nbytes]
-        if missing:
-            raise ValueError(
-                f"the sizes of {len(missing)} of {len(dsk)} tasks are unknown, for instance of "
-                f"{missing[0]!r}; record them with record_costs(collection)"
-            )
-        self._costs = {
-            key: (
-                costs.seconds[key] if key in costs.seconds else _derived(task, costs.nbytes, key),
-                int(costs.nbytes[key]),
-            )
-            for key, task in dsk.items()
-        }
-
-    def __call__(self, key: Any) -> tuple[float, int]:
-        """Return the seconds and bytes of a task."""
-        return self._costs[key]
-
-
-def _derived(task: Any, nbytes: Mapping[Any, int], key: Any) -> float:
-    if key_split(key) in _SLICES:
-        touched = 2 * nbytes[key]
-    else:
-        touched = nbytes[key] + sum(nbytes.get(dependency, 0) for dependency in task.dependencies)
-    return _LEAST_SECONDS + touched / _TOUCH_RATE
-
-
-def derive_costs(collection: Any, guess: bool = True) -> Costs:
-    """Derive the sizes of all results from the graph alone, without executing anything.
-
-    Parameters
-    ----------
-    collection
-        A Dask collection or a list of them.
-    guess
-        Where the graph does not tell, assume the size of the largest input, and for tasks without
-        inputs the mean of the sizes known. Else those tasks are left out.
-
-    Returns
-    -------
-    Costs
-        Bytes by task; durations follow from them.
-    """
-    items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
-    expr, keys = expression(items)
-    dsk, _ = materialize(expr, keys)
-    known = chunk_nbytes(expr, dsk)
-    nbytes = {**known.estimated, **known.exact}
-    if not guess:
-        return Costs(nbytes)
-    mean = sum(nbytes.values()) // max(1, len(nbytes))
-    order = dask.order.order(dsk=dict(dsk)) if dsk else {}
-    for key in sorted(dsk, key=order.__getitem__):
-        if key not in nbytes:
-            nbytes[key] = max((nbytes[other] for other in dsk[key].dependencies), default=mean)
-    return Costs(nbytes)
 
 
 def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
@@ -174,9 +161,9 @@ def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
     Parameters
     ----------
     collection
-        A Dask collection or a list of them, the same object that will be simulated.
+        A Dask collection or a list of them.
     cache
-        A file: read if it is there and covers the graph, else written.
+        A file: read if it holds the costs of this graph, else written.
 
     Returns
     -------
@@ -186,7 +173,10 @@ def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     dsk, _ = materialize(*expression(items))
     if cache is not None and Path(cache).exists():
-        cached = Costs.load(cache)
+        try:
+            cached = Costs.load(cache)
+        except ValueError:  # of an older version
+            cached = Costs({})
         if cached.covers(dsk):
             return cached
     costs = _execute(dsk)
@@ -203,8 +193,7 @@ def _execute(dsk: Mapping[Any, Any]) -> Costs:
         for dependency in task.dependencies:
             uses[dependency] = uses.get(dependency, 0) + 1
     values: dict[Any, Any] = {}
-    nbytes: dict[Any, int] = {}
-    seconds: dict[Any, float] = {}
+    nbytes, seconds, input_nbytes = dict[Any, int](), dict[Any, float](), dict[Any, int]()
     for key in sorted(dsk, key=order.__getitem__):
         task = dsk[key]
         inputs = {dependency: values[dependency] for dependency in task.dependencies}
@@ -212,6 +201,7 @@ def _execute(dsk: Mapping[Any, Any]) -> Costs:
         value = task(inputs)
         seconds[key] = time.perf_counter() - started
         nbytes[key] = sizeof(value)
+        input_nbytes[key] = sum(nbytes[dependency] for dependency in task.dependencies)
         if uses.get(key):
             values[key] = value
         del inputs, value
@@ -219,4 +209,4 @@ def _execute(dsk: Mapping[Any, Any]) -> Costs:
             uses[dependency] -= 1
             if not uses[dependency]:
                 del values[dependency]
-    return Costs(nbytes, seconds)
+    return Costs(nbytes, seconds, input_nbytes)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import heapq
+from collections import deque
 from collections.abc import Callable
 
 from dask_marsched.simulation.clock import Event, EventQueue
@@ -31,6 +34,11 @@ class Cores:
         self._jobs: list[tuple[float, int, Callable[[], object]]] = []
         self._serial = 0
         self._next: Event | None = None
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is a core for every job."""
+        return self._count is None
 
     def run(self, seconds: float, done: Callable[[], object]) -> None:
         """Start a job of ``seconds`` on a core of its own; call ``done`` at its end."""
@@ -69,7 +77,7 @@ class Cores:
 
 
 class Link:
-    """One direction of a network interface: transfers pass one after the other.
+    """One direction of a network interface, or a disk: one piece passes after the other.
 
     Parameters
     ----------
@@ -83,6 +91,11 @@ class Link:
         self.bandwidth = bandwidth
         self.free_at = 0.0
 
+    def take(self, nbytes: int, now: float) -> float:
+        """Reserve the link for some bytes; return the seconds until they have passed."""
+        self.free_at = max(now, self.free_at) + nbytes / self.bandwidth
+        return self.free_at - now
+
 
 def transfer(sender: Link, receiver: Link, nbytes: int, now: float) -> tuple[float, float]:
     """Reserve both links for a transfer and return when it starts and when it ends.
@@ -93,3 +106,90 @@ def transfer(sender: Link, receiver: Link, nbytes: int, now: float) -> tuple[flo
     end = start + nbytes / min(sender.bandwidth, receiver.bandwidth)
     sender.free_at = receiver.free_at = end
     return start, end
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Host:
+    """What the workers of one host share.
+
+    Attributes
+    ----------
+    name : str
+        The part of the workers' addresses before the port.
+    cores : Cores
+        Its cores.
+    nic_in, nic_out : Link
+        Its network interface.
+    disk : Link
+        Its disk.
+    """
+
+    name: str
+    cores: Cores
+    nic_in: Link
+    nic_out: Link
+    disk: Link
+
+
+class EventLoop:
+    """The one thread of a process in which it communicates: one piece of work after the other.
+
+    Parameters
+    ----------
+    queue
+        The events of the simulation.
+    cores
+        The cores of the host, shared with the tasks that run there.
+    """
+
+    __slots__ = ("_cores", "_free_at", "_pending", "_queue", "_running")
+
+    def __init__(self, queue: EventQueue, cores: Cores) -> None:
+        self._queue = queue
+        self._cores = cores
+        self._free_at = 0.0
+        self._pending: deque[tuple[float, Callable[[], object] | None]] = deque()
+        self._running = False
+
+    def run(self, seconds: float, done: Callable[[], object]) -> None:
+        """Work for ``seconds`` once all work given before is done; then call ``done``."""
+        if self._cores.unlimited:
+            self._free_at = max(self._queue.now, self._free_at) + seconds
+            self._queue.at(self._free_at, done)
+        else:
+            self._pending.append((seconds, done))
+            if not self._running:
+                self._work()
+
+    def block(self, seconds: float) -> None:
+        """Wait for something slow, such as a disk; nothing else is done in the meantime."""
+        if self._cores.unlimited:
+            self._free_at = max(self._queue.now, self._free_at) + seconds
+        else:
+            self._pending.appendleft((seconds, None))
+            if not self._running:
+                self._work()
+
+    def soon(self, done: Callable[[], object]) -> None:
+        """Call ``done`` at once if there is nothing to do, else when its turn comes."""
+        if self._running or self._free_at > self._queue.now:
+            self.run(0.0, done)
+        else:
+            done()
+
+    def _work(self) -> None:
+        self._running = True
+        while self._pending:
+            seconds, done = self._pending.popleft()
+            if done is None:
+                self._queue.after(seconds, self._work)
+                return
+            if seconds:
+                self._cores.run(seconds, functools.partial(self._finish, done))
+                return
+            done()
+        self._running = False
+
+    def _finish(self, done: Callable[[], object]) -> None:
+        done()
+        self._work()

@@ -5,31 +5,38 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import dask
-from dask.utils import parse_bytes, parse_timedelta
+from dask.utils import format_bytes, key_split
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
-from dask_marsched.host.simulation import collected_errors, expression, materialize
+from dask_marsched.host.simulation import (
+    TwinScheduler,
+    collected_errors,
+    expression,
+    materialize,
+)
+from dask_marsched.host.twin_graph import TwinGraph, read_graph
 from dask_marsched.host.virtual_time import TwinLoop, use_virtual_clock, virtual_time
+from dask_marsched.policies import registry
+from dask_marsched.recording import Recording
 from dask_marsched.simulation import isolation
-from dask_marsched.simulation.clock import EPOCH, EventQueue
-from dask_marsched.simulation.cluster import Cluster, ClusterSpec
-from dask_marsched.simulation.costs import CostModel, Costs, derive_costs, record_costs
+from dask_marsched.simulation.clock import EventQueue
+from dask_marsched.simulation.cluster import Cluster
+from dask_marsched.simulation.cost_model import CostModel
+from dask_marsched.simulation.costs import Costs
+from dask_marsched.simulation.faults import Fault, read_faults
 from dask_marsched.simulation.report import SimulationReport
+from dask_marsched.simulation.spec import ClusterSpec, cluster_spec
 
 #: Configuration that makes a scheduler start what the twin has no use for.
 _CONFIG: dict[str, Any] = {
     "distributed.scheduler.preload": [],
     "distributed.scheduler.http.routes": [],
 }
-
-#: Parameters of a cluster that rarely matter, and their defaults.
-_DETAILS: dict[str, Any] = {"task_overhead": "0.5ms", "message_cost": "0.1ms", "noise": 0.05}
-
-Fault = tuple[float, str, int]
 
 
 def simulate(
@@ -43,36 +50,36 @@ def simulate(
     cores: float | None = None,
     hosts: int | None = None,
     policy: str | SchedulerPlugin = "default",
-    costs: Costs | None = None,
-    faults: Sequence[Fault] = (),
+    costs: Costs | Recording | str | Path | None = None,
+    faults: Sequence[Fault | tuple[Any, ...]] = (),
     seed: int = 0,
     timeline: bool = True,
     validate: bool = False,
     isolated: bool | None = None,
-    **details: float | str,
+    **details: Any,
 ) -> SimulationReport:
     """Simulate the computation of a collection on a cluster, in virtual time.
 
     The real scheduler with its plugins and the real state machine of every worker run; tasks only
-    take time and leave bytes. P2P shuffles, actors, ``secede``, spilling and pausing workers are
-    not simulated.
+    take time and leave bytes. What is not simulated is named in the report's ``not_simulated``.
 
     Parameters
     ----------
     collection
         A Dask collection or a list of them.
-    workers, threads, memory_limit, bandwidth, latency, cores, hosts
+    workers, threads, memory_limit, bandwidth, latency, cores, hosts, **details
         The cluster, see :class:`ClusterSpec`. Bytes and seconds may be given as ``"16GiB"``,
         ``"1GB/s"``, ``"1ms"``. By default all workers are on one host if ``cores`` is given, else
         each has its own.
     policy
         ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin.
     costs
-        Sizes and durations. Without, sizes are derived from the graph; if it does not tell them
-        all, it is executed once to record them.
+        Recorded sizes and durations: `Costs`, a `dask_marsched.Recording`, or the path of a file
+        that either wrote; of this program or of the same one on other data. What is missing is
+        derived from the graph, or guessed (`SimulationReport.cost_sources`); nothing is executed.
     faults
-        ``(seconds, "kill", worker)`` and ``(seconds, "join", worker)``; workers are numbered
-        from 0.
+        What befalls the workers: objects, or tuples such as ``(seconds, "kill", worker)``; see
+        `dask_marsched.simulation.faults`.
     seed
         Seed of the noise of the durations.
     timeline
@@ -82,9 +89,6 @@ def simulate(
     isolated
         Run in a process of its own with a fixed hash seed: reports are then bit-identical
         everywhere. By default so if this process's hash seed is random.
-    **details
-        ``local_bandwidth``, ``task_overhead``, ``message_cost``, ``noise`` of
-        :class:`ClusterSpec`.
 
     Returns
     -------
@@ -93,59 +97,21 @@ def simulate(
 
     Raises
     ------
-    TypeError, ValueError, NotImplementedError
-        For bad input, and for a graph that holds what is not simulated.
+    TypeError, ValueError
+        For bad input: an argument, a fault, something that is no collection, a graph with a cycle
+        or without keys that it needs, and a task that no worker has the memory for.
     RuntimeError
         If the computation fails, gets stuck, or a plugin's hook raises.
     """
-    spec = _spec(
+    spec = cluster_spec(
         hosts, workers=workers, threads=threads, memory_limit=memory_limit, bandwidth=bandwidth,
         latency=latency, cores=cores, seed=seed, **details,
     )  # fmt: skip
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
-    _check(spec, faults)
-    job = _Job(items, spec, policy, costs, tuple(faults), timeline, validate)
+    annotations = dask.get_annotations()
+    chosen = (policy, Costs.of(costs), read_faults(faults), annotations, timeline, validate)
+    job = _Job(items, spec, *chosen)
     return isolation.call(job.run, isolated)
-
-
-def _spec(hosts: int | None, **given: Any) -> ClusterSpec:
-    if hosts is None:
-        hosts = given["workers"] if given["cores"] is None else 1
-    given = _DETAILS | {"local_bandwidth": given["bandwidth"], "hosts": hosts} | given
-    for name in given:
-        if name not in ClusterSpec.__dataclass_fields__:
-            accepted = ", ".join(sorted(ClusterSpec.__dataclass_fields__))
-            raise TypeError(f"unknown argument {name!r}; the cluster's are {accepted}")
-    for name in ("bandwidth", "local_bandwidth"):
-        value = given[name]
-        if isinstance(value, str):
-            given[name] = parse_bytes(value.removesuffix("/s"))
-        given[name] = float(given[name])
-    for name in ("latency", "task_overhead", "message_cost"):
-        given[name] = parse_timedelta(given[name])
-    given["memory_limit"] = parse_bytes(given["memory_limit"])
-    return ClusterSpec(**given)
-
-
-def _check(spec: ClusterSpec, faults: Sequence[Fault]) -> None:
-    for name in ("workers", "threads"):
-        if getattr(spec, name) < 1:
-            raise ValueError(f"{name} must be 1 or more, not {getattr(spec, name)}")
-    for name in ("memory_limit", "bandwidth", "local_bandwidth"):
-        if getattr(spec, name) <= 0:
-            raise ValueError(f"{name} must be more than 0, not {getattr(spec, name)}")
-    for name in ("latency", "task_overhead", "message_cost"):
-        if getattr(spec, name) < 0:
-            raise ValueError(f"{name} must be 0 seconds or more, not {getattr(spec, name)}")
-    if not 1 <= spec.hosts <= spec.workers:
-        raise ValueError(f"hosts must be between 1 and {spec.workers}, not {spec.hosts}")
-    if spec.cores is not None and spec.cores <= 0:
-        raise ValueError(f"cores must be more than 0, or None, not {spec.cores}")
-    if not 0 <= spec.noise < 1:
-        raise ValueError(f"noise must be at least 0 and less than 1, not {spec.noise}")
-    for _, what, _ in faults:
-        if what not in ("kill", "join"):
-            raise ValueError(f"unknown fault {what!r}; accepted are 'kill' and 'join'")
 
 
 def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]:
@@ -157,6 +123,12 @@ def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]
 
     if policy == "default":
         return policy, [MarsSchedulerPlugin()]
+    if policy not in registry.names("assignment"):
+        accepted = ", ".join(map(repr, registry.names("assignment")))
+        raise ValueError(
+            f"unknown policy {policy!r}; accepted are 'stock', 'default', the assignments "
+            f"{accepted}, or a scheduler plugin"
+        )
     return policy, [MarsSchedulerPlugin(assignment=policy)]
 
 
@@ -167,22 +139,14 @@ class _Job:
     collections: list[Any]
     spec: ClusterSpec
     policy: str | SchedulerPlugin
-    costs: Costs | None
+    costs: Costs
     faults: tuple[Fault, ...]
+    annotations: dict[str, Any]
     timeline: bool
     validate: bool
 
     def run(self) -> SimulationReport:
         """Simulate in this thread, which must not run an event loop."""
-        expr, keys = expression(self.collections)
-        dsk, _ = materialize(expr, keys)
-        costs = self.costs
-        if costs is None:
-            costs = derive_costs(self.collections, guess=False)
-            if not costs.covers(dsk):
-                costs = record_costs(self.collections).without_durations()
-        model = CostModel(dsk, costs)
-        del dsk
         chosen = _plugins(self.policy)
         queue = EventQueue()
         loop = TwinLoop(queue)
@@ -190,7 +154,7 @@ class _Job:
         gc.disable()  # millions of live objects, no cycles to speak of
         try:
             with dask.config.set(_CONFIG), virtual_time(queue.time), collected_errors() as errors:
-                report = loop.run_until_complete(self._main(loop, queue, model, chosen, expr, keys))
+                report = loop.run_until_complete(self._main(loop, queue, *chosen))
         finally:
             loop.close()
             if collecting:
@@ -204,26 +168,56 @@ class _Job:
         return report
 
     async def _main(
-        self,
-        loop: TwinLoop,
-        queue: EventQueue,
-        model: CostModel,
-        chosen: tuple[str, list[SchedulerPlugin]],
-        expr: Any,
-        keys: set[Any],
+        self, loop: TwinLoop, queue: EventQueue, name: str, plugins: list[SchedulerPlugin]
     ) -> SimulationReport:
         use_virtual_clock(IOLoop.current(), queue.time)
-        name, plugins = chosen
-        cluster = Cluster(self.spec, model, queue, timeline=self.timeline, validate=self.validate)
+        cluster = Cluster(self.spec, queue, timeline=self.timeline, validate=self.validate)
         try:
             await cluster.scheduler.start_twin(plugins)
             for index in range(self.spec.workers):
                 await cluster.join(index)
-            actions = {"kill": cluster.kill, "join": cluster.join}
-            for seconds, what, index in self.faults:
-                queue.at(EPOCH + seconds, actions[what], index, daemon=True)
-            tasks = await cluster.run(loop, expr, keys)
+            for fault in self.faults:
+                cluster.plan(fault)
+            graph, costs = self._graph(cluster.scheduler)
+            await cluster.run(loop, graph, costs)
             reports = [plugin.report() for plugin in plugins if hasattr(plugin, "report")]
-            return cluster.report(name, tasks, reports[0] if reports else {})
+            return cluster.report(name, graph, reports[0] if reports else {}, costs.sources)
         finally:
             await cluster.scheduler.finish()
+
+    def _graph(self, scheduler: TwinScheduler) -> tuple[TwinGraph, CostModel]:
+        """Turn the collections into tasks, once, as the scheduler with its plugins does."""
+        expr, keys = expression(self.collections)
+        dsk, annotations = materialize(expr, keys)
+        graph = read_graph(
+            expr, dsk, keys, annotations, self.annotations, scheduler.places(), self.spec.resources
+        )
+        costs = CostModel(expr, dsk, self.costs)
+        check_memory(graph, costs, self.spec.memory_limit)
+        return graph, costs
+
+
+def check_memory(graph: TwinGraph, costs: CostModel, memory_limit: int) -> None:
+    """Raise if a task cannot run on any worker, for its inputs and its result do not fit.
+
+    Raises
+    ------
+    ValueError
+        Names the tasks, their bytes, and what to change.
+    """
+    most, worst, count = memory_limit, None, 0
+    for key, task in graph.dsk.items():
+        needed = costs(key)[1]
+        for dependency in task.dependencies:
+            needed += costs(dependency)[1]
+        if needed > memory_limit:
+            count += 1
+            if needed > most:
+                most, worst = needed, key
+    if worst is not None:
+        raise ValueError(
+            f"{count} tasks cannot run: with inputs and result {key_split(worst)!r} needs "
+            f"{format_bytes(most)} ({most} bytes), and memory_limit is "
+            f"{format_bytes(memory_limit)}; use smaller chunks, or a memory_limit of at least "
+            f"{most} bytes"
+        )

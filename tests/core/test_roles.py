@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from dask_marsched.core.graph import OperandGraph
@@ -52,6 +53,45 @@ def test_pieces_of_many_chunks_run_where_the_chunks_are() -> None:
     assert named(g, roles(g, 4).initial) == {f"x{i}" for i in range(n)}
     # With more threads than chunks the pieces must spread.
     assert named(g, roles(g, 40).hub) == {f"x{i}" for i in range(n)}
+
+
+def cut_up(parts: int, total: float, size: float = 100.0, readers: int = 0) -> OperandGraph:
+    """A result and its parts, `total` bytes together; `readers` others read it and a part."""
+    names = [f"p{i}" for i in range(parts)]
+    return graph(
+        {"source": [], "x": ["source"]}
+        | {name: ["x"] for name in names}
+        | {f"r{i}": ["x", names[i]] for i in range(readers)},
+        {"x": size} | dict.fromkeys(names, total / parts),
+    )
+
+
+@pytest.mark.parametrize("total", [50.0, 100.0, 150.0])
+def test_pieces_of_a_single_chunk_run_where_it_is(total: float) -> None:
+    g = cut_up(20, total)
+    # With many threads too: to cut is less work than to move what is cut.
+    assert named(g, roles(g, 40).hub) == set()
+    assert named(g, roles(g, 40).initial) == {"source"}
+
+
+@pytest.mark.parametrize("total", [0.0, 49.0, 151.0, 2000.0])
+def test_what_makes_much_less_or_more_of_a_chunk_is_no_cut(total: float) -> None:
+    g = cut_up(20, total)
+    assert named(g, roles(g).hub) == {"x"}
+    assert named(g, roles(g).initial) == {"source", *(f"p{i}" for i in range(20))}
+
+
+def test_where_sizes_are_not_known_nothing_is_taken_for_a_cut() -> None:
+    g = cut_up(20, 100.0)
+    for unknown in ("x", "p7"):
+        known = bytes(name != unknown for name in g.keys)
+        assert named(g, roles(g.with_nbytes(g.nbytes, known)).hub) == {"x"}
+
+
+def test_a_chunk_that_most_read_along_with_others_is_a_hub_even_if_it_is_cut_up() -> None:
+    g = cut_up(10, 100.0, readers=10)
+    assert named(g, roles(g).hub) == {"x"}
+    assert named(g, roles(cut_up(12, 100.0, readers=10)).hub) == set()
 
 
 @given(operand_graphs())

@@ -13,6 +13,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 from dask_marsched.host import contract
 
 ONE_WORKER = [("127.0.0.1", 1)]
+NO_MEMORY_MANAGER = {"distributed.scheduler.active-memory-manager.start": False}
 
 
 @gen_cluster(nthreads=[])
@@ -60,6 +61,16 @@ async def test_another_transition_is_found(s, entry, monkeypatch):
 async def test_another_stealing_is_found(s, monkeypatch):
     monkeypatch.setattr(type(s.extensions["stealing"]), "_get_thief", None)
     assert contract.misfits(s) == ["stealing._get_thief is missing"]
+
+
+@pytest.mark.parametrize("handler", [None, print])
+@gen_cluster(nthreads=[])
+async def test_another_handler_of_copies_is_found(s, handler):
+    s.stream_handlers["add-keys"] = handler
+    expected = ["the stream handler 'add-keys' is not Scheduler.add_keys"]
+    assert contract.misfits(s) == expected
+    del s.stream_handlers["add-keys"]
+    assert contract.misfits(s) == expected
 
 
 def test_the_explanation_names_version_and_consequence():
@@ -125,6 +136,46 @@ async def test_every_result_asks_for_the_queue(c, s, a, monkeypatch):
     await c.compute(delayed(inc)(1))
     assert any(stimulus.startswith("task-finished") for stimulus in asked)
     del s.stimulus_queue_slots_maybe_opened
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, config=NO_MEMORY_MANAGER)
+async def test_copies_are_reported_to_a_handler_and_removed_on_request(c, s, a, b):
+    """The handler is looked up for every message; a removal is known at once on the scheduler."""
+    reported = []
+
+    def watch(worker, keys=(), stimulus_id=None):
+        reported.append((worker, list(keys)))
+        return s.add_keys(worker=worker, keys=keys, stimulus_id=stimulus_id)
+
+    stock = s.stream_handlers["add-keys"]
+    assert stock == s.add_keys
+    s.stream_handlers["add-keys"] = watch
+    x = c.submit(inc, 1, key="x", workers=[a.address])
+    assert await c.submit(inc, x, key="y", workers=[b.address]) == 3
+    await async_poll_for(lambda: bool(reported), 5)
+    assert reported == [(b.address, ["x"])]
+    s.stream_handlers["add-keys"] = stock
+    s.request_remove_replicas(a.address, ["x"], stimulus_id="test")
+    assert {ws.address for ws in s.tasks["x"].who_has} == {b.address}
+    await async_poll_for(lambda: "x" not in a.data, 5)
+    assert await x == 2
+
+
+@gen_cluster(client=True, nthreads=ONE_WORKER)
+async def test_a_result_goes_through_no_public_transitions(c, s, a):
+    """Copies must also be looked for when the queue is asked for, or a task's end drops none."""
+    called = []
+    stock = s.transitions
+
+    def watch(recommendations, stimulus_id):
+        called.append(stimulus_id)
+        stock(recommendations, stimulus_id)
+
+    s.transitions = watch
+    assert await c.submit(inc, 1, key="x") == 2
+    assert called
+    assert not any(stimulus.startswith("task-finished") for stimulus in called)
+    del s.transitions
 
 
 @gen_cluster(client=True, nthreads=ONE_WORKER)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +9,9 @@ from hypothesis import strategies as st
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
-from dask_marsched.policies import registry
+from dask_marsched.policies import assignment, registry
 from dask_marsched.policies.assignment import BoundedUnits, BreadthFirst, DepthFirst
+from dask_marsched.policies.plan_search import choose_bound
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -65,6 +68,28 @@ def test_a_unit_is_bounded_in_memory() -> None:
     assert max(sizes) <= 4
     sizes = {len(u.operands) for u in BoundedUnits(kappa=9).assign(g, workers(1))}
     assert max(sizes) == 8
+
+
+def test_the_bound_is_chosen_by_forecasts_unless_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    g, chosen = tree(leaves=64, fan=8), []
+
+    def watched(*args: Any) -> tuple[float, list[Unit]]:
+        chosen.append(choose_bound(*args))
+        return chosen[-1]
+
+    monkeypatch.setattr(assignment, "choose_bound", watched)
+    units = BoundedUnits().assign(g, workers(1, 1))
+    ((bound, best),) = chosen
+    assert units == best == BoundedUnits(kappa=bound).assign(g, workers(1, 1))
+    # Nothing can be forecast of sizes that are not known, or for no workers.
+    unknown = g.with_nbytes(g.nbytes, bytes(len(g)))
+    assert BoundedUnits().assign(unknown, workers(1, 1)) == BoundedUnits(kappa=4).assign(
+        g, workers(1, 1)
+    )
+    assert BoundedUnits().assign(g, []) == BoundedUnits(kappa=16).assign(g, [])
+    assert len(chosen) == 1
 
 
 def test_crumbs_do_not_merge() -> None:

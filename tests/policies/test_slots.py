@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dask_marsched.policies.slots import SlotRule
 
 MIB = 2**20
@@ -42,3 +45,21 @@ def test_a_saturation_below_one_leaves_threads_free() -> None:
     assert rule.admits(4, 1, 0.001, 0.0, 0)
     assert not rule.admits(4, 2, 0.001, 0.0, 0)
     assert rule.admits(1, 0, None, 0.0, 0)
+
+
+def test_one_in_ten_threads_may_have_one_in_wait_where_that_holds_nothing_back() -> None:
+    rule = SlotRule()
+    assert rule.may_wait(1, 1)
+    assert not rule.may_wait(1, 2)
+    assert rule.may_wait(10, 10)
+    assert not rule.may_wait(10, 11)
+    assert rule.may_wait(20, 21)
+    assert not rule.may_wait(20, 22)
+
+
+@given(nthreads=st.integers(1, 64), in_progress=st.integers(0, 80), saturation=st.floats(0.05, 1.0))
+def test_at_a_saturation_of_one_or_less_nothing_waits(
+    nthreads: int, in_progress: int, saturation: float
+) -> None:
+    rule = SlotRule(saturation=saturation)
+    assert rule.may_wait(nthreads, in_progress) == rule.has_free_thread(nthreads, in_progress)

@@ -185,7 +185,7 @@ class Withholding(RuleBasedStateMachine):
         assert (offer is None) == (not self.withheld), "a worker with a slot must not go empty"
         if offer is not None:
             assert offer.operand in self.withheld
-            assert self.queues.opened(offer.operand)
+            assert self.queues.owner(offer.operand) is not None
             self.withheld.remove(offer.operand)
 
     @precondition(lambda self: self.withheld)

@@ -1,0 +1,413 @@
+"""Admission: which ready operand a worker starts, what it fetches, and what it evicts first."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dask.typing import Key
+from dask.utils import format_bytes
+from distributed import Worker
+from distributed.worker_state_machine import TaskState
+
+from dask_marsched.config import Settings
+from dask_marsched.counters import Counters
+from dask_marsched.guard import guarded
+from dask_marsched.host.peak import PeakMeter
+from dask_marsched.host.spill import Tiers
+from dask_marsched.host.worker import LEAVE_TO_DASK, WorkerAdapter
+from dask_marsched.policies.eviction import coldest
+from dask_marsched.policies.needs import Kind, NeedModel
+from dask_marsched.policies.quota import Need, Quota, Request
+
+logger = logging.getLogger("dask_marsched")
+
+#: Seconds for which what the process takes is not read again: where there is room for as much
+#: again as is used, and elsewhere. Reading it costs as much as all else here.
+_RSS_AGE = (0.05, 0.005)
+#: Seconds between two looks while something is deferred: memory also comes back unheard of.
+_WATCH = 0.2
+#: Seconds without an attempt to evict after one failed: the disk is full, say.
+_RETRY_EVICTION = 1.0
+#: Operands below this many bytes are measured a few times, then no more.
+_SMALL, _MEASURED = 1 << 20, 3
+#: Share of the limit for each of the two buffers of distributed's shuffles.
+_SHUFFLES = 0.1
+#: Share of a core below which the process is taken to wait for something.
+_QUIET = 0.05
+
+
+@dataclass
+class AdmissionCounts:
+    """Counts of one worker, operands and bytes."""
+
+    admitted: int = 0
+    deferrals: int = 0
+    forced: int = 0
+    throttled: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    failed_evictions: int = 0
+
+
+@dataclass
+class _Measured:
+    """An operand whose footprint is being measured."""
+
+    kind: Kind
+    expected: int
+    most: int = 0
+
+
+@dataclass
+class _Eviction:
+    """Evictions under way."""
+
+    nbytes: dict[Key, int] = field(default_factory=dict)
+    tasks: set[asyncio.Future[None]] = field(default_factory=set)
+    not_before: float = 0.0
+
+
+class Admission:
+    """The brain of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    settings
+        The share of the memory limit to use, and how long to wait.
+
+    Raises
+    ------
+    RuntimeError
+        By `install`: the worker has no memory limit, or is not as expected.
+    """
+
+    def __init__(self, worker: Worker, settings: Settings) -> None:
+        self.settings = settings
+        self.host = WorkerAdapter(worker, self)
+        self.counters = Counters()
+        self.failure: str | None = None
+        self.counts = AdmissionCounts()
+        limit = int(self.host.memory_limit * settings.quota_fraction)
+        self.quota = Quota(limit, settings.quota_overtakes)
+        self.needs = NeedModel()
+        self._meter = PeakMeter()
+        self._kinds: dict[Key, Kind] = {}
+        self._ended: set[Key] = set()
+        self._deferred: dict[Key, int] = {}
+        self._refused_at = 0
+        self._measured: dict[Key, _Measured] = {}
+        self._lap_held = self._lap_transfers = 0
+        self._floor = 0
+        self._evicting = _Eviction()
+        self._observed = 0.0
+        self._watching = False
+        self._quiet_since = self._cpu = 0.0
+        self._warned: set[str] = set()
+
+    def install(self) -> None:
+        """Put the quota in force."""
+        if not self.host.memory_limit:
+            raise RuntimeError("the worker has no memory limit")
+        self.host.install()
+        self.host.raise_spill_net(self.settings.quota_fraction)
+        self.host.bound_shuffles(int(self.quota.limit * _SHUFFLES))
+        self._refresh(exact=True)
+
+    async def uninstall(self) -> None:
+        """Restore the worker. Idempotent."""
+        await self.host.uninstall()
+        self._meter.close()
+
+    # -- decisions -------------------------------------------------------------------------
+
+    @guarded(lambda: LEAVE_TO_DASK)
+    def choose(self, queue: Iterable[TaskState]) -> TaskState | str | None:
+        """Return the ready task to start, None for none now."""
+        self._refresh()
+        asked: dict[Key, tuple[TaskState, Kind, Request]] = {}
+
+        def requests() -> Iterable[Request]:
+            for ts in queue:
+                kind = _kind(ts)
+                request = Request(ts.key, self._need(ts, kind))
+                asked[ts.key] = ts, kind, request
+                yield request
+
+        granted = self.quota.choose(requests())
+        if granted is None and asked:
+            ts, _, request = next(iter(asked.values()))
+            granted = self._refuse(ts, request)
+        if granted is None:
+            return None
+        ts, self._kinds[ts.key], _ = asked[cast(Key, granted.who)]
+        self._deferred.pop(ts.key, None)
+        self._quiet_since = 0.0
+        self.counts.admitted += 1
+        return ts
+
+    def _refuse(self, ts: TaskState, request: Request) -> Request | None:
+        """Make room for the first operand of the queue; grant it where nothing else helps."""
+        nbytes = request.need.total
+        if ts.key not in self._deferred:
+            self.counts.deferrals += 1
+        self._deferred[ts.key] = nbytes
+        idle = not self.host.state.executing or self._stuck()
+        inputs = {dep.key for dep in ts.dependencies}
+        hope = self._evict(nbytes - self.quota.free, inputs, None if idle else ts.priority)
+        if idle and not hope:
+            self.counts.forced += 1
+            self._warn_if_hopeless(ts, nbytes)
+            self.quota.force(request)
+            return request
+        self._refused_at = self.quota.used
+        self._watch()
+        return None
+
+    def _warn_if_hopeless(self, ts: TaskState, nbytes: int) -> None:
+        limit = self.host.memory_limit
+        if nbytes > limit and ts.prefix not in self._warned:
+            self._warned.add(ts.prefix)
+            logger.warning(
+                "%r needs about %s, more than the memory limit of this worker, %s. It is started "
+                "all the same; should the worker be killed, use smaller chunks, fewer threads per "
+                "worker with more memory each, or raise the memory limit.",
+                ts.key,
+                format_bytes(nbytes),
+                format_bytes(limit),
+            )
+
+    @guarded(lambda: float("inf"))
+    def fetchable(self) -> float:
+        """Return how many bytes may be on their way from other workers."""
+        self._refresh()
+        first = self.host.next_fetch()
+        incoming: int = self.host.state.transfer_incoming_bytes
+        room = incoming + self.quota.free
+        if first is None or self.quota.fits(first[0]):
+            return room
+        hope = self._evict(first[0] - self.quota.free, (), first[1])
+        if incoming or hope or self.host.state.executing:
+            self.counts.throttled += 1
+            self._refused_at = self.quota.used
+            self._watch()
+            return 0
+        return incoming + first[0]
+
+    @guarded(lambda: True)
+    def may_load(self, nbytes: int) -> bool:
+        """Whether so many bytes may be read from disk for another worker."""
+        return self.quota.fits(nbytes)
+
+    @guarded(lambda: False)
+    def may_promote(self, key: Key, nbytes: int) -> bool:
+        """Whether a result that is read from disk becomes one in memory again.
+
+        If it does, it must be written once more to make room. So only what is read again by
+        an operand that is here already does, or where there is plenty.
+        """
+        if 2 * (self.quota.used + nbytes) < self.quota.limit:
+            return True
+        readers = self.host.state.tasks[key].dependents
+        return sum(d.state in ("waiting", "ready", "constrained") for d in readers) > 0
+
+    # -- what happens ----------------------------------------------------------------------
+
+    @guarded(lambda: None)
+    def starting(self, ts: TaskState) -> None:
+        """Correct the grant by what was loaded, and begin to measure."""
+        kind = self._kinds.get(ts.key)
+        need = self.quota.grants.get(ts.key)
+        if kind is None or need is None:
+            return
+        if need.inputs:
+            left = self.host.missing_inputs(ts)
+            self.quota.change(ts.key, Need(left, need.output, need.working))
+        if self._meter.available:
+            expected = need.output + need.working
+            if expected >= _SMALL or self.needs.seen(kind) < _MEASURED:
+                self._lap()
+                self._measured[ts.key] = _Measured(kind, expected)
+
+    @guarded(lambda: None)
+    def finished(self, ts: TaskState) -> None:
+        """Give back inputs and working space; the result is not stored yet."""
+        if ts.key in self._measured:
+            self._lap()
+            measured = self._measured.pop(ts.key)
+            self.needs.observe_footprint(measured.kind, measured.most)
+        need = self.quota.grants.get(ts.key)
+        if need is not None:
+            self.quota.change(ts.key, Need(output=need.output))
+            self._ended.add(ts.key)
+
+    @guarded(lambda: None)
+    def stimulated(self) -> None:
+        """Evict what is too much, and look again if memory came back."""
+        self._refresh()
+        if self.quota.free < 0:
+            self._evict(-self.quota.free, (), None)
+        if self._watching and self.quota.used < self._refused_at:
+            self._refused_at = 0
+            self.host.poke_soon()
+
+    def _need(self, ts: TaskState, kind: Kind) -> Need:
+        output = self.needs.output(kind)
+        footprint = self.needs.footprint(kind)
+        return Need(self.host.missing_inputs(ts), output, footprint - output)
+
+    # -- the ledger ------------------------------------------------------------------------
+
+    def _refresh(self, exact: bool = False) -> None:
+        """Bring the ledger up to what the process holds."""
+        tasks = self.host.state.tasks
+        for key in list(self._ended):
+            ts = tasks.get(key)
+            if ts is None or ts.state not in ("executing", "long-running", "cancelled", "resumed"):
+                self._settle(key, ts)
+        for ts in self.host.state.long_running:
+            # It may wait for others to run. What it really takes shows in the process.
+            self.quota.release(ts.key)
+        now = time.monotonic()
+        quota = self.quota
+        held = self._held()
+        if exact or now - self._observed > _RSS_AGE[2 * quota.used > quota.limit]:
+            self._observed = now
+            resident = self.host.resident_memory()
+            quota.observe(resident, held, self.host.transfers())
+            most = resident - held
+            self._floor = min(self._floor, most) if quota.grants or quota.transfers else most
+        else:
+            quota.held, quota.transfers = held, self.host.transfers()
+
+    def _settle(self, key: Key, ts: TaskState | None) -> None:
+        """Close the books on an operand that has run."""
+        self._ended.discard(key)
+        self.quota.release(key)
+        kind = self._kinds.pop(key, None)
+        if kind is not None and ts is not None and ts.state == "memory":
+            self.needs.observe_output(kind, ts.nbytes or 0)
+        # The process grows beside its results too; only quiet moments show it exactly.
+        self._floor += self.quota.limit // 500
+
+    def _held(self) -> int:
+        tiers = self.host.tiers
+        return tiers.held if tiers is not None else int(self.host.state.nbytes)
+
+    def _lap(self) -> None:
+        """Share what the process took since the last lap among what was measured in it."""
+        peak = self._meter.lap()
+        held, transfers = self._held(), self.host.transfers()
+        if self._measured:
+            known = max(held, self._lap_held) + max(transfers, self._lap_transfers)
+            known += sum(need.inputs for need in self.quota.grants.values())
+            excess = max(peak - self._floor - known, 0)
+            total = sum(m.expected for m in self._measured.values())
+            for measured in self._measured.values():
+                share = measured.expected / total if total else 1 / len(self._measured)
+                measured.most = max(measured.most, int(excess * share))
+        self._lap_held, self._lap_transfers = held, transfers
+
+    # -- evictions -------------------------------------------------------------------------
+
+    def _evict(self, nbytes: int, keep: Collection[Key], before: Any) -> bool:
+        """See to it that so many bytes are being evicted; whether any are."""
+        tiers, under_way = self.host.tiers, self._evicting
+        nbytes -= sum(under_way.nbytes.values())
+        if nbytes > 0 and tiers is not None and time.monotonic() >= under_way.not_before:
+            stay = self.host.pinned().union(keep, under_way.nbytes)
+            victims = coldest(self.host.residents(), nbytes, stay, before)
+            if victims:
+                under_way.nbytes.update((v.key, v.nbytes) for v in victims)
+                keys = [v.key for v in victims]
+                task = asyncio.ensure_future(self._run_eviction(tiers, keys))
+                under_way.tasks.add(task)
+                task.add_done_callback(under_way.tasks.discard)
+        return bool(under_way.nbytes)
+
+    async def _run_eviction(self, tiers: Tiers, keys: list[Key]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            for key in keys:
+                nbytes = await loop.run_in_executor(self.host.disk, tiers.evict_key, key)
+                self._evicting.nbytes.pop(key, None)
+                if nbytes < 0:
+                    self.counts.failed_evictions += 1
+                    self._evicting.not_before = time.monotonic() + _RETRY_EVICTION
+                    break
+                self.counts.evictions += 1
+                self.counts.evicted_bytes += nbytes
+                self.host.poke_soon()
+        except Exception as error:
+            if self.host.installed:
+                self.counters.caught("evict", error)
+        finally:
+            for key in keys:
+                self._evicting.nbytes.pop(key, None)
+            if self.host.installed:
+                self.host.poke_soon()
+
+    # -- while something is deferred -------------------------------------------------------
+
+    def _watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            if not self._quiet_since:
+                self._quiet_since, self._cpu = time.monotonic(), time.process_time()
+            asyncio.get_running_loop().call_later(_WATCH, self._look)
+
+    @guarded(lambda: None)
+    def _look(self) -> None:
+        self._watching = False
+        if not self.host.installed:
+            return
+        cpu = time.process_time()
+        if cpu - self._cpu > _QUIET * _WATCH:
+            self._quiet_since = time.monotonic()
+        self._cpu = cpu
+        ready = {ts.key for ts in self.host.state.ready} | {
+            ts.key for ts in self.host.state.constrained
+        }
+        self._deferred = {k: n for k, n in self._deferred.items() if k in ready}
+        self.quota.keep_only(ready)
+        # What is still refused watches again.
+        self.host.poke()
+        if not self._watching:
+            self._quiet_since = 0.0
+
+    def _stuck(self) -> bool:
+        """Whether the running operands seem to wait for one that was not let in."""
+        since = self._quiet_since
+        return since > 0 and time.monotonic() - since > self.settings.quota_patience
+
+    # -- what it did -----------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Return the state of the ledger, and counts, as plain values for JSON."""
+        self._refresh(exact=True)
+        quota = self.quota
+        spilled = getattr(self.host.worker.data, "spilled_total", (0, 0))
+        return {
+            "limit": quota.limit,
+            "used": quota.used,
+            "promised": quota.promised,
+            "queued": sum(self._deferred.values()),
+            "held": quota.held,
+            "transfers": quota.transfers,
+            "unmanaged": quota.unmanaged,
+            "spilled": int(spilled[0]),
+            **vars(self.counts),
+            "exceptions": dict(self.counters.exceptions),
+            "last_exception": self.counters.last_exception,
+        }
+
+
+def _kind(ts: TaskState) -> Kind:
+    inputs = ts.dependencies
+    return Kind(ts.prefix, len(inputs), sum(dep.nbytes or 0 for dep in inputs))

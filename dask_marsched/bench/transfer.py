@@ -1,0 +1,208 @@
+"""How long a worker takes to get a chunk of another worker of its host: stock beside ours.
+
+Both are timed in the same worker process, by turns, on chunks of their own, up to where every
+page of the chunk has been read: mapping is quick, reading what was mapped is part of the price.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from distributed import Client, LocalCluster, Worker, WorkerPlugin, wait
+from distributed.worker import get_data_from_worker
+
+from dask_marsched.host import store
+from dask_marsched.host.transfer import HandleTransfer
+
+MIB = 1 << 20
+SIZES = (1, 8, 64)  # MiB
+PAGE = 4096
+NAME = "bench-transfer"
+THREADS = 2
+BUSY = 1.0  # seconds of the work that keeps a thread busy
+
+
+@dataclass(frozen=True)
+class Fetches:
+    """Times of fetching chunks of one size, medians.
+
+    Attributes
+    ----------
+    mib : int
+        Size of a chunk, MiB.
+    busy : bool
+        All threads of both workers were at work meanwhile.
+    stock, first, again : float
+        Seconds by stock Dask, by the first worker that asks, and by one that asks later.
+    mapped : int
+        How many chunks of ours were mapped indeed.
+    fetches : int
+        How many were to be.
+    """
+
+    mib: int
+    busy: bool
+    stock: float
+    first: float
+    again: float
+    mapped: int
+    fetches: int
+
+
+class _Sharing(WorkerPlugin):
+    """The store and the transfer alone."""
+
+    name = NAME
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.errors: list[str] = []
+
+    async def setup(self, worker: Worker) -> None:
+        """Install both."""
+        data = store.install(worker)
+        self.transfer = HandleTransfer(worker, data, cap=self.cap, least=1, caught=self._caught)
+        self.transfer.start()
+
+    async def teardown(self, worker: Worker) -> None:
+        """Remove both."""
+        await self.transfer.uninstall()
+
+    def _caught(self, where: str, error: Exception) -> None:
+        self.errors.append(f"{where}: {error!r}")
+
+
+async def _ready(dask_worker: Worker) -> str | None:
+    sharing: Any = dask_worker.plugins[NAME]
+    await sharing.transfer.started()
+    return sharing.transfer.reason  # type: ignore[no-any-return]
+
+
+def _make(nbytes: int, seed: int) -> Any:
+    return np.random.default_rng(seed).random(nbytes // 8)
+
+
+def _spin(seconds: float) -> None:
+    end, x = time.perf_counter() + seconds, np.random.default_rng(0).random(100_000)
+    while time.perf_counter() < end:
+        np.sin(x)
+
+
+async def _fetch_by_turns(
+    owner: str, pairs: Sequence[tuple[str, str]], dask_worker: Worker
+) -> list[tuple[float, float, float, int]]:
+    """Run in a worker: fetch both keys of each pair, the first one as stock does."""
+    sharing: Any = dask_worker.plugins[NAME]
+    times = []
+    for stock_key, our_key in pairs:
+        spent = []
+        mapped = 0
+        for way in ("stock", "first", "again"):
+            start = time.perf_counter()
+            if way == "stock":
+                answer: Any = await get_data_from_worker(
+                    rpc=dask_worker.rpc, keys=[stock_key], worker=owner, who=dask_worker.address
+                )
+                got = answer["data"]
+            else:
+                got = await sharing.transfer.fetch(owner, [our_key])
+            for value in got.values():
+                value.view(np.uint8)[::PAGE].sum()
+            spent.append(time.perf_counter() - start)
+            mapped += way != "stock" and len(got)
+            del got
+            value = answer = None
+        times.append((spent[0], spent[1], spent[2], mapped))
+    return times
+
+
+@contextlib.contextmanager
+def _busy(client: Client, addresses: Sequence[str], rounds: int) -> Iterator[None]:
+    futures = [
+        client.submit(_spin, BUSY, workers=[address], pure=False)
+        for address in addresses
+        for _ in range(THREADS * rounds)
+    ]
+    try:
+        yield
+    finally:
+        client.cancel(futures, force=True)
+
+
+def run(repeat: int, sizes: Sequence[int] = SIZES) -> list[Fetches]:
+    """Measure, on a cluster of two workers with two threads.
+
+    Parameters
+    ----------
+    repeat : int
+        Fetches of each size and way.
+    sizes : sequence of int
+        Sizes of the chunks, MiB.
+
+    Raises
+    ------
+    RuntimeError
+        If the workers cannot share memory here.
+    """
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=THREADS, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        owner, reader = client.scheduler_info()["workers"]
+        client.register_plugin(_Sharing(cap=4 * max(sizes) * MIB))
+        reasons = set(client.run(_ready).values())
+        if reasons != {None}:
+            raise RuntimeError(f"the workers cannot share memory here: {reasons}")
+        return [
+            _measure(client, owner, reader, mib, busy, repeat)
+            for busy in (False, True)
+            for mib in sizes
+        ]
+
+
+def _measure(client: Client, owner: str, reader: str, mib: int, busy: bool, repeat: int) -> Fetches:
+    times: list[tuple[float, float, float, int]] = []
+    for i in range(repeat + 1):
+        names = [f"{way}-{mib}-{busy}-{i}" for way in ("stock", "ours")]
+        chunks = [client.submit(_make, mib * MIB, i, workers=[owner], key=name) for name in names]
+        wait(chunks)
+        with _busy(client, [owner, reader], 3) if busy else contextlib.nullcontext():
+            answer = client.run(_fetch_by_turns, owner, [tuple(names)], workers=[reader])
+        if i:  # the first one finds no memory to recycle
+            times += answer[reader]
+        del chunks
+    stock, first, again, mapped = zip(*times, strict=True)
+    return Fetches(
+        mib,
+        busy,
+        stock=statistics.median(stock),
+        first=statistics.median(first),
+        again=statistics.median(again),
+        mapped=sum(mapped),
+        fetches=2 * len(times),
+    )
+
+
+def cells(measured: Sequence[Fetches]) -> list[list[str]]:
+    """Return the table of what was measured, a row for each size."""
+    rows = [["chunk", "threads", "stock", "first", "ratio", "again", "ratio", "mapped"]]
+    rows += [
+        [
+            f"{m.mib} MiB",
+            "busy" if m.busy else "idle",
+            f"{1000 * m.stock:.1f} ms",
+            f"{1000 * m.first:.1f} ms",
+            f"{m.stock / m.first:.1f}",
+            f"{1000 * m.again:.1f} ms",
+            f"{m.stock / m.again:.1f}",
+            f"{m.mapped}/{m.fetches}",
+        ]
+        for m in measured
+    ]
+    return rows

@@ -1,0 +1,259 @@
+"""The worker's data: in private memory, in shared memory, on disk, behind one mapping.
+
+It is `distributed.spill.SpillBuffer` with another disk and another order of eviction, so that
+whatever reads a worker's data finds what it expects: the memory monitor, the heartbeat, the
+metrics. Chunks in shared memory are among those in memory: an array over other bytes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Literal
+
+import distributed
+import zict
+from dask.typing import Key
+from distributed import Worker
+from distributed.sizeof import safe_sizeof
+from distributed.spill import HandledError, SpillBuffer
+from zict.common import NoDefault, nodefault
+
+from dask_marsched.store.eviction import NeededLastFirst, NextUse
+from dask_marsched.store.identities import IdentityMap
+from dask_marsched.store.spill_tier import SpillTier
+
+#: What the store takes over from `SpillBuffer` and `zict.Buffer`.
+_INHERITED = (
+    "_capture_metrics",
+    "_handle_errors",
+    "_slow_uncached",
+    "_cancel_evict",
+    "fast_to_slow",
+    "slow_to_fast",
+    "unlock",
+)
+#: States of tasks that still read their inputs.
+_WAITING = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
+
+
+def misfits(worker: Any) -> list[str]:
+    """Return what in distributed is not as the store expects it; empty if all is well."""
+    found = [f"SpillBuffer has no {n}" for n in _INHERITED if not hasattr(SpillBuffer, n)]
+    for label, owner in (("worker.memory_manager", "memory_manager"), ("worker.state", "state")):
+        if not isinstance(getattr(getattr(worker, owner, None), "data", None), MutableMapping):
+            found.append(f"{label}.data is no mapping")
+    return found
+
+
+class Store(SpillBuffer):
+    """The data of a worker.
+
+    Parameters
+    ----------
+    directory : str
+        Where the file of spilled chunks is to be.
+    target : int
+        Bytes of private memory from which on chunks are spilled.
+    max_spill : int or False
+        Most bytes on disk.
+    compression : str, optional
+        One of Dask's compressions, or ``auto``; by default nothing is compressed, and chunks are
+        mapped back without a copy.
+    next_use : callable, optional
+        When a key is needed next: the greater, the later; None where it is not known.
+
+    Raises
+    ------
+    OSError
+        If no file can be made in the directory.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        target: int,
+        max_spill: int | Literal[False] = False,
+        *,
+        compression: str | None = None,
+        next_use: NextUse | None = None,
+    ) -> None:
+        #: arrays over a peer's shared memory: that is the peer's, they weigh nothing here
+        self.foreign: IdentityMap[Any] = IdentityMap()
+        #: gives memory back that is only kept to be used again; called before anything is evicted
+        self.give_back: Callable[[], object] | None = None
+        self.spill_tier = SpillTier(directory, max_spill, compression)
+        # Not SpillBuffer's own: that makes a directory of files
+        super(SpillBuffer, self).__init__(
+            fast={},
+            slow=zict.Cache(self.spill_tier, zict.WeakValueMapping()),
+            n=target,
+            weight=self._weigh,
+        )
+        self.fast = NeededLastFirst(
+            target,
+            {},
+            weight=self._weigh,
+            on_evict=[self.fast_to_slow],
+            on_cancel_evict=[self._cancel_evict],
+        )
+        self.fast.next_use = next_use
+        self.logged_pickle_errors = set()
+        self.cumulative_metrics = defaultdict(float)
+        #: asked before a key that was read from disk becomes one in memory again: (key, bytes)
+        self.may_promote: Callable[[Key, int], bool] = lambda key, nbytes: True
+
+    def _weigh(self, key: Key, value: object) -> int:
+        return 0 if value in self.foreign else safe_sizeof(value)
+
+    # -- moving between tiers --------------------------------------------------------------
+
+    def evict(self) -> int:
+        """Move the key that is needed last from memory to disk (see `SpillBuffer.evict`)."""
+        return self._evict(nodefault)
+
+    def evict_key(self, key: Key) -> int:
+        """Move one key from memory to disk. May be called from any thread.
+
+        Returns
+        -------
+        int
+            Its bytes; 0 if it was not in memory any more, -1 if it could not be written: that is
+            logged, and it is still in memory. Never raises.
+        """
+        return self._evict(key)
+
+    def _evict(self, key: Key | NoDefault) -> int:
+        if self.give_back is not None:
+            self.give_back()
+        try:
+            with self._capture_metrics(), self._handle_errors(None):
+                return int(self.fast.evict(key)[2])
+        except HandledError:
+            return -1
+        except KeyError:
+            return 0
+
+    def slow_to_fast(self, key: Key) -> object:
+        """Read a key from disk; it stays there unless it may be promoted."""
+        if self.may_promote(key, self.spill_tier.memory_size(key)):
+            return super().slow_to_fast(key)
+        with self.unlock():
+            return self.slow[key]
+
+    def in_memory(self, key: Key) -> object | None:
+        """Return what is in memory under a key, or None; the order of eviction stays as it is."""
+        return self.fast.d.get(key)
+
+    def exchange(self, key: Key, old: object, new: object) -> None:
+        """Let another object take the place of one in memory, if that is still there.
+
+        Both are of the same size, and equal. Nobody notices: neither the order of eviction nor
+        any weight changes.
+        """
+        with self.fast.lock:
+            if key in self.fast.d and self.fast.d[key] is old:
+                self.fast.d[key] = new
+
+    # -- what a quota asks -----------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Bytes of the results in memory."""
+        return int(self.fast.total_weight)
+
+    @property
+    def resident(self) -> Mapping[Key, float]:
+        """Bytes of each result in memory that can be evicted, with effect."""
+        # A copy made in one step: threads evict meanwhile.
+        weights = list(self.fast.weights.items())
+        return {k: w for k, w in weights if w and k not in self.logged_pickle_errors}
+
+    def is_spilled(self, key: Key) -> bool:
+        """Tell whether a result is on disk only."""
+        return key not in self.fast and key in self.slow
+
+    def load(self, key: Key) -> object:
+        """Return a result that may be on disk; raise KeyError if there is none."""
+        return self[key]
+
+
+def order_of_use(worker: Worker) -> NextUse:
+    """Return a function that tells which results the tasks waiting on a worker need first."""
+    tasks: Any = worker.state.tasks
+
+    def next_use(key: Key) -> Any:
+        ts = tasks.get(key)
+        if ts is None:
+            return None
+        # copied in one step: the event loop may add to it meanwhile
+        waiting = [d.priority for d in list(ts.dependents) if d.state in _WAITING]
+        return min(waiting, default=None)
+
+    return next_use
+
+
+def install(worker: Worker, *, compression: str | None = None) -> Store:
+    """Give a worker a `Store` in place of its data, which move there.
+
+    Parameters
+    ----------
+    worker
+        A worker whose data can be spilled.
+    compression : str, optional
+        See `Store`.
+
+    Raises
+    ------
+    RuntimeError
+        If the worker's data are not in a `SpillBuffer`: it has no memory limit, or its user gave
+        it another mapping. Nothing has been changed.
+    OSError
+        If no file can be made in the worker's directory.
+    """
+    found = misfits(worker)
+    stock: Any = worker.data
+    if not found and type(stock) is not SpillBuffer:
+        found = [f"the worker keeps its data in a {type(stock).__name__}, not in a SpillBuffer"]
+    if found:
+        raise RuntimeError(
+            f"distributed {distributed.__version__} is not as the store expects it "
+            f"({'; '.join(found)}): the worker keeps its data as they are"
+        )
+    store = Store(
+        str(Path(worker.local_directory) / "storage"),
+        int(stock.fast.n),
+        worker.memory_manager.max_spill,
+        compression=compression,
+        next_use=order_of_use(worker),
+    )
+    _exchange_data(worker, stock, store)
+    return store
+
+
+def uninstall(worker: Worker, store: Store) -> None:
+    """Give a worker stock data again, if it has this store's."""
+    if worker.data is not store:
+        return
+    stock = SpillBuffer(
+        str(Path(worker.local_directory) / "storage"),
+        int(store.fast.n),
+        worker.memory_manager.max_spill,
+    )
+    _exchange_data(worker, store, stock)
+
+
+def _exchange_data(worker: Worker, old: SpillBuffer, new: SpillBuffer) -> None:
+    for key, value in list(old.fast.items()):
+        new.set_noevict(key, value)
+        del old[key]
+    # One by one: these are never in memory all at once
+    for key in list(old.slow):
+        new[key] = old[key]
+        del old[key]
+    new.logged_pickle_errors.update(old.logged_pickle_errors)
+    new.cumulative_metrics.update(old.cumulative_metrics)
+    worker.memory_manager.data = new
+    worker.state.data = new
+    old.close()

@@ -1,0 +1,383 @@
+"""Fetching the chunks of another worker of this host by mapping them, not by copying.
+
+A worker that shares memory answers one message more, and claims its address. Only workers that see
+the claim send that message: others are never told anything that stock Dask does not know. What
+cannot be had in this way, for whatever reason, is fetched as always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from time import monotonic, time
+from typing import Any, NamedTuple
+
+import distributed
+from dask.sizeof import sizeof
+from dask.typing import Key
+from distributed import Worker
+from distributed.comm import Comm
+from distributed.core import Status, send_recv
+from distributed.worker_state_machine import GatherDepSuccessEvent
+
+from dask_marsched.host import nanny
+from dask_marsched.host.store import Store
+from dask_marsched.store.arena import Arena, segment_size
+from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
+from dask_marsched.store.handle import Handle
+from dask_marsched.store.identities import IdentityMap
+from dask_marsched.store.mapping import Mapping
+from dask_marsched.store.presence import Claim, is_claimed
+from dask_marsched.store.residence import charged_memory
+from dask_marsched.store.segment import Charge, write_charge
+
+OPERATION = "marsched_handles"
+
+# Bytes up to which a chunk is published on the event loop. That takes less of its time than what
+# stock Dask does there with a chunk that it sends; to hand it to a thread and to wait for the
+# interpreter's lock takes longer than the copy (with busy threads, 4 MiB: 16 ms against 6 ms).
+_COPIED_AT_ONCE = 4 * 1024 * 1024
+# For so long a claim that was seen is believed, seconds: a worker takes longer to restart.
+_CLAIM_LASTS = 1.0
+# After so many failures in a row a peer's memory is left alone: it cannot be mapped from here.
+_PATIENCE = 3
+
+
+class Published(NamedTuple):
+    """Where an object in memory can be mapped from, and our own mapping of it."""
+
+    handle: Handle
+    mapping: Mapping
+
+
+@dataclass
+class TransferCounters:
+    """Counts since the transfer was installed.
+
+    Attributes
+    ----------
+    by_handle, bytes_by_handle
+        Chunks, and bytes of them, that were mapped instead of fetched.
+    by_comm, bytes_by_comm
+        Chunks, and bytes of them, that were fetched as in stock Dask.
+    fallbacks
+        Of these, the large ones of peers of this host, by why they were not mapped: ``failed``,
+        or ``not published``: the peer could or would not.
+    """
+
+    by_handle: int = 0
+    bytes_by_handle: int = 0
+    by_comm: int = 0
+    bytes_by_comm: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+def misfits(worker: Any) -> list[str]:
+    """Return what in a worker is not as the transfer expects it; empty if all is well."""
+    names = ("handlers", "rpc", "monitor", "gather_dep", "transfer_incoming_log", "nanny")
+    found = [f"Worker has no attribute {n}" for n in names if not hasattr(worker, n)]
+    if not callable(getattr(getattr(worker, "monitor", None), "get_process_memory", None)):
+        found.append("the worker's monitor has no get_process_memory")
+    fields = set(GatherDepSuccessEvent.__dataclass_fields__)
+    expected = {"worker", "total_nbytes", "data", "stimulus_id"}
+    return found + [f"GatherDepSuccessEvent has no {n}" for n in sorted(expected - fields)]
+
+
+class HandleTransfer:
+    """Maps chunks of peers into a worker, and publishes its own.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    store : Store
+        Its data.
+    cap : int
+        Most bytes of shared memory for its chunks.
+    least : int
+        Chunks of fewer bytes are fetched as always.
+    caught : callable
+        Told of exceptions of ours: (where, exception). What failed falls back to stock.
+
+    Attributes
+    ----------
+    reason : str or None
+        Why nothing is shared; None if it is.
+    arena : Arena or None
+        Where it publishes; None if nothing is shared.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        store: Store,
+        *,
+        cap: int,
+        least: int,
+        caught: Callable[[str, Exception], None],
+    ) -> None:
+        self.worker: Any = worker
+        self.store = store
+        self.cap = cap
+        self.least = least
+        self.counters = TransferCounters()
+        self.reason: str | None = "not started"
+        self.arena: Arena | None = None
+        self.attachments = Attachments()
+        self._caught = caught
+        self._published: IdentityMap[Published] = IdentityMap()
+        self._publishing: dict[Key, asyncio.Future[Any]] = {}
+        self._failures: Counter[str] = Counter()
+        self._seen: dict[str, float] = {}
+        self._claim: Claim | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._stock: Callable[..., Any] = worker.gather_dep
+        self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
+        # One: copies in parallel are no faster, and tasks need the processors
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="marsched-publish")
+
+    # -- installing ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to share, as soon as there is memory for it; `reason` says why there is none."""
+        self._starting = asyncio.create_task(self._start())
+
+    async def started(self) -> None:
+        """Wait until it is decided whether anything is shared.
+
+        Not for what a starting worker awaits: its nanny answers only afterwards.
+        """
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+
+    async def _start(self) -> None:
+        worker = self.worker
+        found = misfits(worker)
+        if found:
+            self.reason = (
+                f"distributed {distributed.__version__} is not as same-host transfer expects it "
+                f"({'; '.join(found)}): all chunks are sent"
+            )
+            return
+        self.reason = "waiting for the nanny"
+        try:
+            segment = await nanny.ask_for_segment(worker, segment_size(self.cap))
+            self.arena = Arena(segment, self.cap)
+            self._claim = Claim([worker.address, worker.contact_address or worker.address])
+        except Exception as error:
+            self.arena = None
+            self.reason = f"{error}: all chunks are sent"
+            if not isinstance(error, OSError):
+                self._caught("start", error)
+            return
+        worker.handlers[OPERATION] = self._publish_for_peer
+        worker.gather_dep = self._gather_dep
+        worker.monitor.get_process_memory = self._process_memory
+        self.store.give_back = self.arena.trim
+        self.reason = None
+
+    async def uninstall(self) -> None:
+        """Restore the worker. What is mapped or published stays as it is. Idempotent."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        self._copier.shutdown(wait=False)
+        if self._claim is None or self.arena is None:
+            return
+        self._claim.close()
+        self._claim = None
+        self.reason = "removed from the worker"
+        worker = self.worker
+        del worker.gather_dep, worker.monitor.get_process_memory
+        worker.handlers.pop(OPERATION, None)
+        self.store.give_back = None
+        self.arena.close()
+        if worker.status not in (Status.running, Status.paused):
+            return  # a nanny that closes listens no more, and lets go by itself
+        try:
+            await nanny.give_up_segment(worker)
+        except OSError as error:
+            self._caught("give_up_segment", error)
+
+    def _process_memory(self) -> int:
+        attachments, arena = self.attachments, self.arena
+        assert arena is not None
+        held, mapped = arena.held() + attachments.orphaned, attachments.mapped
+        # Once as the arena's memory, once as arrays over it
+        charge = Charge(held, 2 * arena.filled + mapped)
+        try:
+            write_charge(arena.fd, charge)
+            return charged_memory("self", charge)
+        except OSError as error:
+            self._caught("process_memory", error)
+            return self._stock_memory()
+
+    # -- the side that has the chunks ------------------------------------------------------
+
+    async def _publish_for_peer(self, comm: Comm, keys: Collection[Key]) -> Any:
+        published: dict[Key, tuple[Handle, object]] = {}
+        for key in keys:
+            try:
+                found = await self._publish(key)
+            except Exception as error:
+                self._caught("publish", error)
+                continue
+            if found is not None:
+                published[key] = found
+        handles = {key: handle.to_message() for key, (handle, _) in published.items()}
+        try:
+            await comm.write({"status": "OK", "handles": handles})
+            # Until the peer has locked them, they are kept by what is in `published`
+            await comm.read()
+        except OSError:
+            comm.abort()
+        return Status.dont_reply
+
+    async def _publish(self, key: Key) -> tuple[Handle, object] | None:
+        """Return where a key can be mapped from, and what keeps it there; None if nowhere."""
+        while key in self._publishing:  # by another peer's request
+            await asyncio.wait([self._publishing[key]])
+        # What is on disk would take memory that was scarce a moment ago
+        value = self.store.in_memory(key)
+        known = self._published.get(value) or self.store.foreign.get(value)
+        if known is not None and not known.mapping.modified():
+            return known.handle, value
+        if value is None or self.worker.status != Status.running:
+            return None
+        assert self.arena is not None
+        if sizeof(value) <= _COPIED_AT_ONCE:
+            chunk, view, mapping = _put(self.arena, value)
+        else:
+            future = asyncio.get_running_loop().run_in_executor(
+                self._copier, _put, self.arena, value
+            )
+            self._publishing[key] = future
+            try:
+                chunk, view, mapping = await future
+            finally:
+                del self._publishing[key]
+        if chunk is None:
+            return None
+        if view is not None:
+            self._published.set(view, Published(chunk.handle, mapping))
+            self.store.exchange(key, value, view)
+        return chunk.handle, chunk
+
+    # -- the side that wants them ----------------------------------------------------------
+
+    async def _gather_dep(
+        self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
+    ) -> Any:
+        tasks = self.worker.state.tasks
+        sizes = {key: tasks[key].get_nbytes() for key in to_gather}
+        received = await self.fetch(worker, [k for k, n in sizes.items() if n >= self.least])
+        rest = [key for key in to_gather if key not in received]
+        self.counters.by_handle += len(received)
+        self.counters.bytes_by_handle += sum(sizes[key] for key in received)
+        if rest:
+            event = await self._stock(worker, rest, total_nbytes, stimulus_id=stimulus_id)
+            if not isinstance(event, GatherDepSuccessEvent):
+                return event  # what was mapped is asked for again, together with the rest
+            self.counters.by_comm += len(event.data)
+            self.counters.bytes_by_comm += sum(sizes.get(key, 0) for key in event.data)
+            return replace(event, data={**event.data, **received})
+        return GatherDepSuccessEvent(
+            worker=worker,
+            total_nbytes=total_nbytes,
+            data=received,
+            stimulus_id=f"gather-dep-success-{time()}",
+        )
+
+    async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object]:
+        """Return those of a peer's chunks that could be mapped. Never raises an Exception."""
+        if not keys or self._failures[address] >= _PATIENCE or not self._is_here(address):
+            return {}
+        start = time()
+        try:
+            received = await self._map_from(address, keys)
+        except Exception as error:
+            self._failures[address] += 1
+            self._seen.pop(address, None)
+            self.counters.fallbacks["failed"] += len(keys)
+            if not isinstance(error, OSError):
+                self._caught("fetch", error)
+            return {}
+        self._failures[address] = 0
+        self.counters.fallbacks["not published"] += len(keys) - len(received)
+        if received:
+            self._log(address, list(received), start, time())
+        return received
+
+    def _is_here(self, address: str) -> bool:
+        now = monotonic()
+        if now - self._seen.get(address, -_CLAIM_LASTS) < _CLAIM_LASTS:
+            return True
+        if not is_claimed(address):
+            return False
+        self._seen[address] = now
+        return True
+
+    async def _map_from(self, address: str, keys: list[Key]) -> dict[Key, object]:
+        rpc = self.worker.rpc
+        comm = await rpc.connect(address)
+        try:
+            response = await send_recv(comm, op=OPERATION, keys=keys)
+            received = {}
+            for key, message in response["handles"].items():
+                handle = Handle.from_message(message)
+                mapping = self.attachments.map(handle)
+                value = await self._make(handle, mapping)
+                if is_plain_array(value):
+                    self.store.foreign.set(value, Published(handle, mapping))
+                received[key] = value
+            await comm.write("OK")
+        except BaseException:
+            comm.abort()  # the peer is in the middle of this exchange
+            raise
+        finally:
+            rpc.reuse(address, comm)
+        return received
+
+    async def _make(self, handle: Handle, mapping: Mapping) -> object:
+        frames = mapping.frames(handle.lengths)
+        if handle.plain:
+            return from_frames(handle.header, frames)
+        return await asyncio.to_thread(from_frames, handle.header, frames)
+
+    def _log(self, address: str, keys: list[Key], start: float, stop: float) -> None:
+        # As distributed does it, but for the bandwidth: the scheduler takes that for the network's.
+        worker = self.worker
+        tasks = [worker.state.tasks[key] for key in keys if key in worker.state.tasks]
+        delay = worker.scheduler_delay
+        span = {"start": start + delay, "stop": stop + delay}
+        total = sum(ts.get_nbytes() for ts in tasks)
+        duration = max(0.001, stop - start)
+        for ts in tasks[:1]:
+            cause = next(iter(ts.dependents), ts)
+            cause.startstops.append({"action": "transfer", **span, "source": address})
+        worker.transfer_incoming_log.append(
+            {
+                **span,
+                "middle": (start + stop) / 2 + delay,
+                "duration": duration,
+                "keys": {ts.key: ts.nbytes for ts in tasks},
+                "total": total,
+                "bandwidth": total / duration,
+                "who": address,
+            }
+        )
+
+
+def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
+    """Publish an object; return the chunk, and a view of it that can take the object's place."""
+    plain = is_plain_array(value)
+    header, frames = to_frames(value)
+    chunk = arena.put(header, frames, plain=plain)
+    if chunk is None or not plain:
+        return chunk, None, None
+    mapping = chunk.map()
+    return chunk, from_frames(header, mapping.frames(chunk.handle.lengths)), mapping

@@ -1,0 +1,209 @@
+"""The graph that the digital twin runs: its tasks as a scheduler gets them, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import dask.order
+from dask._task_spec import GraphNode, Task, _execute_subgraph
+from dask.typing import Key
+from dask.utils import key_split
+
+from dask_marsched.host.layers import innermost
+from dask_marsched.host.shuffle import ShuffleTasks, read_shuffles
+
+#: Names in the code of a task by which it reaches out of itself, and what that means.
+_REACHING_OUT = {
+    "secede": "tasks that secede: they keep their thread",
+    "rejoin": "tasks that secede: they keep their thread",
+    "worker_client": "tasks that submit tasks (worker_client): they submit none",
+    "get_client": "tasks that use a client (get_client): they submit none",
+}
+#: Names in the code of a task that count only if they stand for something of ``distributed``.
+_COORDINATION = {"Lock", "Semaphore", "MultiLock", "Event", "Queue", "Variable", "Pub", "Sub"}
+
+Annotations = dict[str, dict[Key, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TwinGraph:
+    """A graph, ready to be submitted.
+
+    Attributes
+    ----------
+    dsk : mapping
+        The tasks.
+    keys : set
+        The keys that the client wants.
+    annotations : dict
+        By kind and key, as the expression carries them.
+    order : dict
+        The tasks' places in Dask's order.
+    shuffles : ShuffleTasks
+        The tasks that are part of peer-to-peer shuffles.
+    not_simulated : tuple of str
+        What the graph contains and the twin does not simulate.
+    """
+
+    dsk: Mapping[Key, GraphNode]
+    keys: set[Key]
+    annotations: Annotations
+    order: dict[Key, int]
+    shuffles: ShuffleTasks
+    not_simulated: tuple[str, ...]
+
+
+def read_graph(
+    expr: Any,
+    dsk: Mapping[Key, GraphNode],
+    keys: set[Any],
+    annotations: Mapping[str, Mapping[Key, Any]],
+    general: Mapping[str, Any],
+    places: Collection[Any],
+    resources: Mapping[str, float],
+) -> TwinGraph:
+    """Check a graph, and look for what in it is not simulated.
+
+    Parameters
+    ----------
+    expr, dsk
+        An expression, and the tasks that it was turned into.
+    keys
+        The keys that the client wants.
+    annotations
+        By kind and key, as the expression carries them.
+    general
+        Those of all tasks that have none of their own, as ``dask.annotate`` sets them.
+    places
+        Names, addresses and hosts of the workers, to which tasks may be restricted.
+    resources
+        Resources of each worker.
+
+    Raises
+    ------
+    ValueError
+        If the graph has a cycle, or lacks keys that it refers to.
+    """
+    _check_keys(dsk, keys)
+    try:
+        order = dask.order.order(dsk=dict(dsk)) if dsk else {}
+    except RuntimeError as error:
+        raise ValueError(f"the graph cannot be computed: {error}") from None
+    own: Annotations = {name: dict(values) for name, values in annotations.items()}
+    for name, value in general.items():
+        values = own.setdefault(name, {})
+        for key in dsk:
+            values.setdefault(key, value(key) if callable(value) else value)
+    shuffles = read_shuffles(expr, dsk)
+    not_simulated = [
+        *shuffles.unknown,
+        *_uneven(shuffles),
+        *_reaching_out(dsk),
+        *without_impossible(own, places, resources),
+    ]
+    return TwinGraph(dsk, keys, own, order, shuffles, tuple(dict.fromkeys(not_simulated)))
+
+
+def _check_keys(dsk: Mapping[Key, GraphNode], keys: set[Any]) -> None:
+    for key in keys:
+        if key not in dsk:
+            raise ValueError(f"the graph does not contain {key!r}, which is to be computed")
+    for key, node in dsk.items():
+        if not node.dependencies <= dsk.keys():
+            missing = next(other for other in node.dependencies if other not in dsk)
+            raise ValueError(
+                f"the graph does not contain {missing!r}, which {key!r} needs; results that are "
+                "persisted on a cluster cannot be simulated: build the collection from its sources"
+            )
+
+
+def _uneven(shuffles: ShuffleTasks) -> Iterator[str]:
+    if any(shuffle.even for shuffle in shuffles.barriers.values()):
+        yield (
+            "how a P2P shuffle of a dataframe spreads its rows, which their values decide: "
+            "they are spread evenly"
+        )
+
+
+def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
+    """Name what tasks do besides computing, as far as the code of their functions shows it."""
+    found: Counter[str] = Counter()
+    known: dict[int, tuple[str, ...]] = {}
+    examples: dict[str, Key] = {}
+    for key, node in dsk.items():
+        for function in _functions(node):
+            if id(function) not in known:
+                known[id(function)] = tuple(sorted(set(_read_function(function))))
+            for what in known[id(function)]:
+                found[what] += 1
+                examples.setdefault(what, key)
+    for what, count in sorted(found.items()):
+        yield f"{what} ({count} tasks, such as {key_split(examples[what])!r})"
+
+
+def _functions(node: Any) -> Iterator[Any]:
+    if isinstance(node, Task):
+        if node.func is _execute_subgraph:
+            for inner in node.args[0].values():
+                yield from _functions(inner)
+        else:
+            yield node.func
+
+
+def _read_function(function: Any) -> Iterator[str]:
+    function = innermost(function)
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return
+    if code.co_flags & 0x80:  # inspect.CO_COROUTINE
+        yield "coroutines: they take a thread like other tasks"
+    if function.__module__.startswith(("dask.", "distributed.")):
+        return
+    for name in _names(code):
+        if name in _REACHING_OUT:
+            yield _REACHING_OUT[name]
+        elif name in _COORDINATION:
+            value = function.__globals__.get(name)
+            if getattr(value, "__module__", "").startswith("distributed."):
+                yield f"tasks that wait for each other (distributed.{name}): they do not wait"
+
+
+@functools.cache
+def _names(code: types.CodeType) -> frozenset[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return frozenset(names)
+
+
+def without_impossible(
+    annotations: Annotations, places: Collection[Any], resources: Mapping[str, float]
+) -> Iterator[str]:
+    """Take restrictions that no worker satisfies out of the annotations, and name them.
+
+    On a cluster that has no such worker the tasks would wait for ever; here they run anywhere.
+    """
+    for name in ("workers", "restrictions"):
+        wanted = annotations.get(name, {})
+        for key, value in list(wanted.items()):
+            if not any(place in places for place in _several(value)):
+                del wanted[key]
+                yield f"the restriction of {key_split(key)!r} to {value!r}: no worker is called so"
+    wanted = annotations.get("resources", {})
+    for key, needs in list(wanted.items()):
+        if any(resources.get(kind, 0) < amount for kind, amount in needs.items()):
+            del wanted[key]
+            yield f"the resources {needs!r} of {key_split(key)!r}: no worker has them"
+    others = {value for value in annotations.get("executor", {}).values() if value != "default"}
+    for executor in sorted(map(str, others)):
+        yield f"the executor {executor!r}: tasks run in the worker's threads"
+
+
+def _several(value: Any) -> Collection[Any]:
+    return value if isinstance(value, (list, tuple, set)) else [value]

@@ -1,0 +1,78 @@
+"""Which results leave memory first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A result in memory.
+
+    Parameters
+    ----------
+    key
+        Its key.
+    nbytes
+        Its size, bytes.
+    next_use
+        Priority of the next operand known to read it, or None.
+    made
+        Its own priority.
+    """
+
+    key: Any
+    nbytes: int
+    next_use: Any
+    made: Any
+
+
+def coldest(
+    residents: Iterable[Resident], nbytes: int, keep: Collection[Any] = (), before: Any = None
+) -> list[Resident]:
+    """Return what to evict to free `nbytes`, in this order; less where there is no more.
+
+    Parameters
+    ----------
+    residents
+        What is in memory.
+    nbytes
+        Bytes to free.
+    keep
+        Keys that must stay.
+    before
+        Where given, results that are read before this priority stay too.
+
+    Notes
+    -----
+    First results without a known reader: of these the last made first, since a later graph
+    reads them most likely in the order in which they were made, so that it comes to these
+    last. Then those whose reader comes last.
+    """
+    if nbytes <= 0:
+        return []
+    candidates = [
+        resident
+        for resident in residents
+        if resident.key not in keep
+        and (before is None or resident.next_use is None or resident.next_use > before)
+    ]
+    # Many small ones cost more to evict than they free.
+    large = [resident for resident in candidates if resident.nbytes * 256 >= nbytes]
+    chosen: list[Resident] = []
+    for some in (large, [r for r in candidates if r.nbytes * 256 < nbytes]):
+        heap = [(_latest_first(r), n) for n, r in enumerate(some)]
+        heapq.heapify(heap)
+        while heap and nbytes > 0:
+            resident = some[heapq.heappop(heap)[1]]
+            chosen.append(resident)
+            nbytes -= resident.nbytes
+    return chosen
+
+
+def _latest_first(resident: Resident) -> tuple[bool, tuple[Any, ...]]:
+    priority = resident.made if resident.next_use is None else resident.next_use
+    return resident.next_use is not None, tuple(-part for part in priority or ())

@@ -1,0 +1,305 @@
+"""`record`: durations and sizes of all tasks that run on a cluster meanwhile."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from array import array
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import dask
+import distributed
+from dask.system import cpu_count
+from distributed import Scheduler
+from distributed.comm import get_address_host
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_marsched.install import INSTALL
+
+if TYPE_CHECKING:
+    from dask_marsched.simulation.costs import Costs
+
+_PREFIX = "marsched-recorder-"
+
+
+class TaskRecorder(SchedulerPlugin):
+    """Notes every task that ends in memory while it is registered.
+
+    Parameters
+    ----------
+    name : str
+        Under which it is registered; every recording has its own.
+    client : str
+        The client that records. When it goes, so does the recorder.
+
+    Attributes
+    ----------
+    executions : dict of str to list or array
+        By name of column, an entry for every execution: ``key``, ``worker`` (address), ``thread``
+        (its identifier there), ``start`` and ``stop`` (seconds since the epoch, on the worker's
+        clock), ``transfer`` and ``disk`` (seconds spent besides), ``nbytes`` (of the result) and
+        ``input_nbytes`` (of all inputs together).
+    """
+
+    def __init__(self, name: str, client: str) -> None:
+        self.name = name
+        self.client = client
+        self.executions: dict[str, Any] = {
+            "key": [],
+            "worker": [],
+            "thread": array("Q"),
+            "start": array("d"),
+            "stop": array("d"),
+            "transfer": array("d"),
+            "disk": array("d"),
+            "nbytes": array("q"),
+            "input_nbytes": array("q"),
+        }
+        self._scheduler: Scheduler | None = None
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Keep the scheduler."""
+        self._scheduler = scheduler
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Note a task that was just computed."""
+        if start != "processing" or finish != "memory":
+            return
+        spent = {"compute": 0.0, "transfer": 0.0, "disk": 0.0}
+        began = ended = None
+        for phase in kwargs.get("startstops") or ():
+            what = "disk" if phase["action"].startswith("disk") else phase["action"]
+            if what in spent:
+                spent[what] += phase["stop"] - phase["start"]
+            if what == "compute":
+                began, ended = phase["start"], phase["stop"]
+        if began is None or self._scheduler is None:
+            return
+        inputs = self._scheduler.tasks[key].dependencies
+        row = {
+            "key": key,
+            "worker": kwargs.get("worker") or "",
+            "thread": kwargs.get("thread") or 0,
+            "start": began,
+            "stop": ended,
+            "transfer": spent["transfer"],
+            "disk": spent["disk"],
+            "nbytes": kwargs.get("nbytes") or 0,
+            "input_nbytes": sum(ts.nbytes for ts in inputs if ts.nbytes > 0),
+        }
+        for column, value in row.items():
+            self.executions[column].append(value)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Leave with the client, should it go without ending its recording."""
+        if client == self.client and self.name in scheduler.plugins:
+            scheduler.remove_plugin(self.name)
+
+
+def _take(name: str, dask_scheduler: Scheduler) -> tuple[dict[str, Any], dict[str, int]] | None:
+    """Remove a recorder; return what it noted and what the cluster is. To be run there."""
+    recorder = dask_scheduler.plugins.get(name)
+    if not isinstance(recorder, TaskRecorder):
+        return None
+    dask_scheduler.remove_plugin(name)
+    workers = list(dask_scheduler.workers.values())
+    if not workers:
+        return recorder.executions, {}
+    cluster = {
+        "workers": len(workers),
+        "hosts": len({ws.host for ws in workers}),
+        "threads": min(ws.nthreads for ws in workers),
+    }
+    limits = [ws.memory_limit for ws in workers if ws.memory_limit]
+    return recorder.executions, cluster | ({"memory_limit": min(limits)} if limits else {})
+
+
+class Recording:
+    """Durations and sizes of the tasks that ran on a cluster during a ``with`` block.
+
+    Made by `record`. What it offers is there when the block has ended.
+
+    Attributes
+    ----------
+    executions : dict of str to sequence
+        See `TaskRecorder`; empty before the end.
+    cluster : dict
+        ``workers``, ``threads`` and ``memory_limit`` (bytes) of each, ``cores`` of each host and
+        the number of ``hosts``: as `dask_marsched.simulate` takes them. Where workers differ, the
+        smallest number counts.
+    recorded : str
+        When it began, by the clock of this machine, in ISO 8601.
+    """
+
+    def __init__(self, client: distributed.Client, path: str | Path | None = None) -> None:
+        if not isinstance(client, distributed.Client):
+            raise TypeError(f"record takes a distributed.Client, not {client!r}")
+        if path is not None:
+            from dask_marsched.simulation.costs_file import pyarrow
+
+            pyarrow()  # better said now than after the run
+            path = Path(path)
+            if not path.parent.is_dir():
+                raise FileNotFoundError(f"path: there is no directory {str(path.parent)!r}")
+        self.executions: dict[str, Any] = {}
+        self.cluster: dict[str, Any] = {}
+        self.recorded = ""
+        self._client = client
+        self._path = path
+        self._name = _PREFIX + uuid.uuid4().hex
+        self._cores: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        if not self.executions:
+            return "<Recording: not ended>"
+        return f"<Recording: {len(self)} executions on {self.cluster.get('workers', 0)} workers>"
+
+    def __len__(self) -> int:
+        return len(self.executions.get("key", ()))
+
+    def __enter__(self) -> Recording:
+        if self._client.asynchronous:
+            raise TypeError("this client is asynchronous: write `async with record(client)`")
+        self._client.sync(self._begin)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.sync(self._end, error)
+
+    async def __aenter__(self) -> Recording:
+        if not self._client.asynchronous:
+            raise TypeError("this client is not asynchronous: write `with record(client)`")
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end(error)
+
+    async def _begin(self) -> None:
+        self.executions, self.cluster = {}, {}
+        self.recorded = datetime.now().astimezone().isoformat(timespec="seconds")
+        recorder = TaskRecorder(self._name, self._client.id)
+        try:
+            await self._client.register_plugin(recorder, name=self._name)
+        except ImportError as error:
+            raise RuntimeError(
+                "record needs this version of dask_marsched on the scheduler, which failed to "
+                f"import it ({error}): run `{INSTALL}` in the scheduler's environment and "
+                "restart it"
+            ) from error
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            run: Any = self._client.run_on_scheduler
+            found = await run(_take, self._name)
+            if found is None:
+                raise RuntimeError("the scheduler lost the recording: was it restarted?")
+            cores: Any = await self._client.run(cpu_count, on_error="ignore")
+        except Exception:
+            if error is None:  # else the error of the block is what the user has to see
+                raise
+            return
+        self.executions, self.cluster = found
+        self._cores = {get_address_host(address): int(count) for address, count in cores.items()}
+        if self._cores:
+            self.cluster["cores"] = min(self._cores.values())
+        if self._path is not None and error is None:
+            self.save(self._path)
+
+    @property
+    def costs(self) -> Costs:
+        """The costs of the tasks, for a simulation.
+
+        A task's duration is what it would have been on a core of its own: where more tasks ran on
+        a host than it has cores, each of them is taken to have had an equal share.
+
+        Raises
+        ------
+        RuntimeError
+            If the recording has not ended.
+        """
+        from dask_marsched.simulation.recorded import costs_of
+
+        return costs_of(self._ended(), self._cores)
+
+    def save(self, path: str | Path) -> None:
+        """Write the costs and all executions to a Parquet file.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        RuntimeError
+            If the recording has not ended.
+        """
+        from dask_marsched import __version__
+        from dask_marsched.simulation.costs_file import write
+
+        facts = {
+            "recorded": self.recorded,
+            "cluster": self.cluster,
+            "versions": {
+                "dask_marsched": __version__,
+                "dask": dask.__version__,
+                "distributed": distributed.__version__,
+            },
+        }
+        write(os.fspath(path), self.costs, facts, self._ended())
+
+    def _ended(self) -> dict[str, Any]:
+        if not self.executions:
+            raise RuntimeError("the recording has not ended: leave its `with` block first")
+        return self.executions
+
+
+def record(client: distributed.Client, path: str | Path | None = None) -> Recording:
+    """Record durations and sizes of all tasks that run on a cluster, for `simulate`.
+
+    It works on every cluster, with the stock scheduler too; dask_marsched must be installed on
+    the scheduler. The tasks of all clients are recorded. Several recordings may go on at once.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client of the cluster.
+    path : str or Path, optional
+        A file to write at the end, in Parquet, unless the block raises. `Recording.save` writes
+        it later.
+
+    Returns
+    -------
+    Recording
+        To be used in a ``with`` statement, with an asynchronous client in ``async with``.
+
+    Raises
+    ------
+    TypeError
+        If ``client`` is not a client; where the block begins, if ``with`` and ``async with`` do
+        not fit the client.
+    FileNotFoundError
+        If there is no directory for the file.
+    ImportError
+        If a path is given and pyarrow is not installed.
+    RuntimeError
+        Where the block begins, if the scheduler cannot import dask_marsched.
+
+    Examples
+    --------
+    >>> with dask_marsched.record(client, "costs.parquet"):  # doctest: +SKIP
+    ...     x.compute()
+    >>> dask_marsched.simulate(x, workers=100, costs="costs.parquet")  # doctest: +SKIP
+    """
+    return Recording(client, path)

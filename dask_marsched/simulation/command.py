@@ -1,0 +1,114 @@
+"""``dask marsched simulate``: options, messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dask_marsched.policies import registry
+from dask_marsched.simulation.comparison import lines
+from dask_marsched.simulation.graph_file import graph_header, load_graph
+from dask_marsched.simulation.options import Fault, cluster_options
+from dask_marsched.simulation.report import SimulationReport
+from dask_marsched.simulation.simulate import simulate as run
+
+_OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+
+@click.command()
+@click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@cluster_options
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(["stock", "default", *registry.names("assignment")]),
+    help="What decides the placement; may be given several times. [default: stock and default]",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    type=Fault(),
+    help="What goes wrong, such as kill:3@10s, join:4@12s, pause:0@1s:5s, slow:2@0s:4 or "
+    "slow-link:2@0s:4 (workers are numbered from 0); may be given several times.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of the noise of the durations.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--trace", type=_OUTPUT, help="Where to write a trace for https://ui.perfetto.dev.")
+@click.option("--plot", type=_OUTPUT, help="Where to draw memory and activity (PNG, PDF, SVG).")
+def simulate(
+    graph: Path,
+    policies: tuple[str, ...],
+    faults: tuple[tuple[Any, ...], ...],
+    as_json: bool,
+    trace: Path | None,
+    plot: Path | None,
+    **cluster: Any,
+) -> None:
+    """Simulate the computation of the graph in the file GRAPH on a cluster of any size.
+
+    dask_marsched.save_graph writes such files. They hold pickled code that runs when they are
+    loaded: use only files whose origin you trust. With several policies the files of --trace and
+    --plot get the policy's name before their ending. The exit code is 0 if all went well, 1 if
+    the computation cannot be simulated, 2 for wrong options.
+    """
+    for option, output in (("--trace", trace), ("--plot", plot)):
+        if output is not None and not output.absolute().parent.is_dir():
+            raise click.BadParameter(f"there is no directory {output.parent}", param_hint=option)
+    if plot is not None:
+        _check_picture(plot)
+    chosen = tuple(dict.fromkeys(policies)) or ("stock", "default")
+    try:
+        header = graph_header(graph)
+        collection = load_graph(graph, trusted=True)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    reports = []
+    for policy in chosen:
+        try:
+            report = run(collection, policy=policy, faults=faults, **cluster)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise click.ClickException(str(error)) from None
+        except RuntimeError as error:
+            raise click.ClickException(f"{policy}: {error}") from None
+        reports.append(report)
+        _write(report, trace, plot, several=len(chosen) > 1)
+    if as_json:
+        found = {"graph": header, "reports": [report.to_dict() for report in reports]}
+        click.echo(json.dumps(found, indent=2))
+    else:
+        click.echo("\n".join(lines(reports)))
+
+
+def _check_picture(path: Path) -> None:
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"--plot needs {error.name}, which is not installed: "
+            "pip install 'dask-marsched[simulate]'"
+        ) from None
+    accepted = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix.removeprefix(".").lower() not in accepted:
+        raise click.BadParameter(
+            f"{path} has no ending that tells the kind of picture; accepted are "
+            + ", ".join(f".{ending}" for ending in accepted),
+            param_hint="--plot",
+        )
+
+
+def _write(report: SimulationReport, trace: Path | None, plot: Path | None, several: bool) -> None:
+    def named(path: Path) -> Path:
+        return path.with_stem(f"{path.stem}-{report.policy}") if several else path
+
+    try:
+        if trace is not None:
+            report.to_chrome_trace(named(trace))
+        if plot is not None:
+            report.plot().savefig(named(plot), dpi=120)
+    except OSError as error:
+        raise click.ClickException(str(error)) from None

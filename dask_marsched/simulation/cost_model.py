@@ -1,0 +1,131 @@
+"""What each task of one graph costs, from the best that is known of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from dask.utils import key_split
+
+from dask_marsched.host.graph import chunk_nbytes
+from dask_marsched.simulation.costs import Costs
+from dask_marsched.simulation.derived import DerivedSeconds, complete
+
+#: Seconds, and bytes per second: what a recorded task is compared with before its duration is
+#: carried over to a task of the same group and another size.
+_USUAL = (0.0005, 1e9)
+
+
+class CostModel:
+    """Look up, derive, learn or guess what each task of a graph costs.
+
+    A size is, in this order: recorded for this key, or for its twin in another instance of the
+    same graph; known from the graph; learnt from the recorded tasks of its group; likely by the
+    graph; guessed from its inputs. A duration is recorded, learnt, or derived from the sizes.
+
+    Parameters
+    ----------
+    expr, dsk
+        The expression of a graph, and its tasks.
+    costs
+        What was recorded.
+
+    Attributes
+    ----------
+    sizes : Counter of str
+        How many sizes are ``recorded``, ``known``, ``learnt`` and ``guessed``.
+    durations : Counter of str
+        How many durations are ``recorded``, ``learnt`` and ``derived``.
+    """
+
+    def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:
+        self.sizes: Counter[str] = Counter()
+        self.durations: Counter[str] = Counter()
+        known = chunk_nbytes(expr, dsk)
+        groups = _Groups(costs)
+        costs = costs.renamed(dsk, known.exact)
+        nbytes = self._sized(dsk, costs, groups, known.exact, known.estimated)
+        derived = DerivedSeconds(expr, dsk, nbytes)
+        self._costs: dict[Any, tuple[float, int]] = {}
+        for key, task in dsk.items():
+            seconds = costs.seconds.get(key)
+            source = "recorded"
+            if seconds is None:
+                touched = nbytes[key] + sum(nbytes[other] for other in task.dependencies)
+                seconds, source = groups.seconds(key, touched), "learnt"
+            if seconds is None:
+                seconds, source = derived(key), "derived"
+            self.durations[source] += 1
+            self._costs[key] = (seconds, nbytes[key])
+
+    def _sized(
+        self,
+        dsk: Mapping[Any, Any],
+        costs: Costs,
+        groups: _Groups,
+        exact: Mapping[Any, int],
+        estimated: Mapping[Any, int],
+    ) -> dict[Any, int]:
+        nbytes: dict[Any, int] = {}
+        for key in dsk:
+            if key in costs.nbytes:
+                nbytes[key] = int(costs.nbytes[key])
+                self.sizes["recorded"] += 1
+            elif key in exact:
+                nbytes[key] = exact[key]
+                self.sizes["known"] += 1
+
+        def likely(key: Any) -> int | None:
+            learnt = groups.nbytes(key, sum(nbytes[other] for other in dsk[key].dependencies))
+            self.sizes["guessed" if learnt is None else "learnt"] += 1
+            return estimated.get(key) if learnt is None else learnt
+
+        complete(dsk, nbytes, likely)
+        return nbytes
+
+    @property
+    def sources(self) -> dict[str, dict[str, int]]:
+        """``sizes`` and ``durations`` as plain dicts."""
+        return {"sizes": dict(self.sizes), "durations": dict(self.durations)}
+
+    def __call__(self, key: Any) -> tuple[float, int]:
+        """Return the seconds and bytes of a task."""
+        return self._costs[key]
+
+
+class _Groups:
+    """Means of the recorded tasks, by group: what their keys are called without tokens."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._results: dict[str, tuple[int, int, int]] = {}
+        self._durations: dict[str, tuple[float, float]] = {}
+        fixed, rate = _USUAL
+        for key, size in costs.nbytes.items():
+            inputs = costs.input_nbytes.get(key)
+            if inputs is None:
+                continue
+            group = key_split(key)
+            count, read, made = self._results.get(group, (0, 0, 0))
+            self._results[group] = (count + 1, read + inputs, made + size)
+            if key in costs.seconds:
+                took, usual = self._durations.get(group, (0.0, 0.0))
+                usual += fixed + (inputs + size) / rate
+                self._durations[group] = (took + costs.seconds[key], usual)
+
+    def nbytes(self, key: Any, inputs: int) -> int | None:
+        """Return the likely size of a result, in proportion to the bytes of its inputs."""
+        found = self._results.get(key_split(key))
+        if found is None:
+            return None
+        count, read, made = found
+        return made * inputs // read if read and inputs else made // count
+
+    def seconds(self, key: Any, touched: int) -> float | None:
+        """Return the likely duration of a task that reads and writes so many bytes."""
+        found = self._durations.get(key_split(key))
+        if found is None:
+            return None
+        took, usual = found
+        fixed, rate = _USUAL
+        return took / usual * (fixed + touched / rate)

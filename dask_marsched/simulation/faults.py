@@ -1,0 +1,143 @@
+"""What may go wrong during a simulation, and when.
+
+A fault is an object such as ``Kill(worker=3, at=10.0)``, or a tuple: ``(seconds, "kill", worker)``,
+``(seconds, "join", worker)``, ``(seconds, "pause", worker, how many seconds)``,
+``(seconds, "slow", worker, factor)`` or ``(seconds, "slow-link", worker, factor)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """Something that happens to a worker; see the subclasses.
+
+    Attributes
+    ----------
+    worker : int
+        Number of the worker, from 0.
+    at : float
+        Seconds after the submission of the graph.
+    """
+
+    worker: int
+    at: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill(Fault):
+    """The worker's process dies, with all results that it holds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Join(Fault):
+    """A worker joins; a number that was there before comes back empty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pause(Fault):
+    """The worker is paused, as Dask pauses one that is short of memory: running tasks end.
+
+    Attributes
+    ----------
+    seconds : float
+        How long.
+    """
+
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowWorker(Fault):
+    """The worker's tasks take longer from then on.
+
+    Attributes
+    ----------
+    factor : float
+        By how much; 4 makes a second four seconds, 1 ends the fault.
+    """
+
+    factor: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowLink(Fault):
+    """The network interface of the worker's host gets slower from then on, in both directions.
+
+    Attributes
+    ----------
+    factor : float
+        By how much; 4 makes a transfer take four times as long, 1 ends the fault.
+    """
+
+    factor: float
+
+
+#: How the tuples name the faults: ``(at, name, worker)``, with seconds or factor as a fourth.
+KINDS: Mapping[str, type[Fault]] = {
+    "kill": Kill,
+    "join": Join,
+    "pause": Pause,
+    "slow": SlowWorker,
+    "slow-link": SlowLink,
+}
+NAMES: Mapping[type[Fault], str] = {kind: name for name, kind in KINDS.items()}
+ACCEPTED = (
+    "(seconds, 'kill', worker), (seconds, 'join', worker), "
+    "(seconds, 'pause', worker, how many seconds), (seconds, 'slow', worker, factor) "
+    "and (seconds, 'slow-link', worker, factor), or objects such as Kill(worker, at)"
+)
+
+
+def read_faults(faults: Iterable[Fault | tuple[Any, ...]]) -> tuple[Fault, ...]:
+    """Return the faults as objects, in the order of their times.
+
+    Parameters
+    ----------
+    faults
+        Objects of this module, or tuples as in `ACCEPTED`.
+
+    Raises
+    ------
+    ValueError
+        If one is neither, or a number in it makes no sense.
+    """
+    return tuple(sorted((_read(fault) for fault in faults), key=lambda fault: fault.at))
+
+
+def _read(given: Fault | tuple[Any, ...]) -> Fault:
+    fault = given
+    if isinstance(given, (tuple, list)) and len(given) >= 3:
+        at, what, worker, *more = given
+        make = KINDS.get(what) if isinstance(what, str) else None
+        if make is None:
+            raise ValueError(f"unknown fault {what!r}; accepted are {ACCEPTED}")
+        try:
+            fault = make(worker, at, *more)
+        except TypeError:
+            raise ValueError(f"wrong fault {given!r}; accepted are {ACCEPTED}") from None
+    if not isinstance(fault, Fault) or type(fault) is Fault:
+        raise ValueError(f"wrong fault {given!r}; accepted are {ACCEPTED}")
+    if not _is_count(fault.worker):
+        raise ValueError(f"in the fault {given!r} the worker must be a number of 0 or more")
+    for name in ("at", "seconds", "factor"):
+        value = getattr(fault, name, None)
+        if value is not None and not _is_number(value, zero=name == "at"):
+            least = "0 or more" if name == "at" else "more than 0"
+            raise ValueError(f"in the fault {given!r} {name} must be {least}, not {value!r}")
+    return fault
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any, *, zero: bool) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return False
+    return value >= 0 if zero else value > 0

@@ -1,0 +1,285 @@
+"""What a script gets for its clients and clusters while it is explained: none is started."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import dask
+import dask.distributed
+import distributed
+import distributed.client
+from dask.delayed import Delayed, delayed
+from dask.system import CPU_COUNT
+from distributed.deploy.utils import nprocesses_nthreads
+from distributed.system import MEMORY_LIMIT
+
+#: Keywords of ``Client.submit`` and ``Client.map`` that are not the function's.
+_SUBMIT = frozenset(
+    {
+        "actor", "actors", "allow_other_workers", "batch_size", "fifo_timeout", "key", "priority",
+        "pure", "resources", "retries", "workers",
+    }
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Asked:
+    """The cluster that the script asked for; None where it left that open.
+
+    Attributes
+    ----------
+    workers, threads : int or None
+        Number of workers, threads of each.
+    memory_limit : int or str or None
+        Bytes of each.
+    address : str or None
+        Of the scheduler to which the script connects.
+    client : ClientStandIn or None
+        The last client.
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+    memory_limit: int | str | None = None
+    address: str | None = None
+    client: ClientStandIn | None = None
+
+    def local(self, arguments: dict[str, Any]) -> None:
+        """Read the arguments of a cluster on this machine, or of one of jobs."""
+        workers, threads = arguments.get("n_workers"), arguments.get("threads_per_worker")
+        if threads is None and "cores" in arguments:  # a batch system's job
+            threads = max(1, int(arguments["cores"]) // int(arguments.get("processes") or 1))
+            workers = workers or 1
+        if workers is None:
+            processes, each = nprocesses_nthreads()
+            workers = processes if threads is None else CPU_COUNT // threads
+            threads = threads or each
+        self.workers = max(1, int(workers))
+        self.threads = max(1, int(threads or CPU_COUNT // self.workers))
+        limit = arguments.get("memory_limit", arguments.get("memory", "auto"))
+        if limit == "auto":
+            limit = int(MEMORY_LIMIT * min(1, self.threads / CPU_COUNT))
+        self.memory_limit = limit or int(MEMORY_LIMIT)
+
+
+class Future(Delayed):
+    """A future of a script that is explained: computed when its result is asked for."""
+
+    __slots__ = ()
+    status = "pending"
+
+    def result(self, timeout: Any = None) -> Any:
+        """Compute it."""
+        return self.compute()  # type: ignore[no-untyped-call]
+
+    def done(self) -> bool:
+        """Return False: nothing is computed before it is asked for."""
+        return False
+
+    def cancel(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    release = cancel
+
+    def __await__(self) -> Iterator[Any]:
+        return _result(self.result()).__await__()
+
+
+async def _result(value: Any) -> Any:
+    return value
+
+
+def _future(task: Delayed) -> Future:
+    return Future(task.key, task.dask)  # type: ignore[no-untyped-call]
+
+
+class _Anything:
+    """Accepts calls that make no difference to what is computed."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        pass
+
+    def __await__(self) -> Iterator[Any]:
+        return _result(self).__await__()
+
+    def close(self, *args: Any, **kwargs: Any) -> Any:
+        """Do nothing; may be awaited."""
+        return _Anything(self._asked)
+
+    shutdown = restart = wait_for_workers = register_plugin = unregister_worker_plugin = close
+    upload_file = rebalance = replicate = cancel = close
+
+
+class ClusterStandIn(_Anything):
+    """Stands in for any cluster."""
+
+    scheduler_address = "explained://"
+    dashboard_link = ""
+
+    def scale(self, n: int | None = None, *args: Any, **kwargs: Any) -> None:
+        """Note the number of workers."""
+        self._asked.workers = n or kwargs.get("jobs") or self._asked.workers
+
+    def adapt(self, *args: Any, **kwargs: Any) -> None:
+        """Note the largest number of workers."""
+        most = kwargs.get("maximum") or kwargs.get("maximum_jobs")
+        self._asked.workers = most or self._asked.workers
+
+
+class ClientStandIn(_Anything):
+    """Stands in for a client: what it computes goes through Dask, where it is explained."""
+
+    dashboard_link = ""
+    asynchronous = False
+    status = "running"
+
+    def __init__(self, asked: Asked, cluster: ClusterStandIn) -> None:
+        super().__init__(asked)
+        self.cluster = cluster
+
+    def compute(self, collections: Any, **kwargs: Any) -> Any:
+        """Return futures for the results; they are computed when they are asked for."""
+        if isinstance(collections, (list, tuple, set, frozenset)):
+            return [self.compute(item) for item in collections]
+        return _future(delayed(_same)(collections)) if _is_lazy(collections) else collections
+
+    def persist(self, collections: Any, **kwargs: Any) -> Any:
+        """Persist now."""
+        if isinstance(collections, (list, tuple, set, frozenset)):
+            return list(dask.persist(*collections))
+        return dask.persist(collections)[0]
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
+        """Return a future that is computed when it is asked for."""
+        own = {name: value for name, value in kwargs.items() if name not in _SUBMIT}
+        return _future(delayed(function, pure=False)(*args, **own))
+
+    def map(self, function: Callable[..., Any], *iterables: Any, **kwargs: Any) -> list[Future]:
+        """Submit a call for each group of arguments."""
+        return [self.submit(function, *args, **kwargs) for args in zip(*iterables, strict=False)]
+
+    def gather(self, futures: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute futures."""
+        return dask.compute(futures)[0]
+
+    def scatter(self, data: Any, **kwargs: Any) -> Any:
+        """Return futures of data."""
+        if isinstance(data, (list, tuple)):
+            return [_future(delayed(item)) for item in data]
+        return _future(delayed(data))
+
+    def get(self, graph: Any, keys: Any, **kwargs: Any) -> Any:
+        """Compute a graph."""
+        return dask.base.get_scheduler()(graph, keys)
+
+    def scheduler_info(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the workers that were asked for."""
+        asked = self._asked
+        info = {"nthreads": asked.threads or 1, "memory_limit": asked.memory_limit}
+        return {"workers": {f"worker-{i}": dict(info) for i in range(asked.workers or 0)}}
+
+    def nthreads(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Return the threads of each worker."""
+        return {name: info["nthreads"] for name, info in self.scheduler_info()["workers"].items()}
+
+    ncores = nthreads
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"Client.{name} has no stand-in while a script is explained: no cluster is there"
+        )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_lazy(value: Any) -> bool:
+    return bool(dask.is_dask_collection(value))
+
+
+def _wait(futures: Any, *args: Any, **kwargs: Any) -> Any:
+    dask.compute(futures)
+
+
+def _as_completed(futures: Iterable[Future], *args: Any, **kwargs: Any) -> Iterator[Any]:
+    for future in futures:
+        value = future.result()
+        ready = _future(delayed(value))
+        yield (ready, value) if kwargs.get("with_results") else ready
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def stand_ins(asked: Asked, *, imagined: bool) -> Iterator[None]:
+    """Let every client and cluster that is made in this context be a stand-in.
+
+    Parameters
+    ----------
+    asked
+        Is told what the script asks for.
+    imagined
+        Whether Dask shall build its graphs as with a real client (P2P for rechunking and
+        shuffles, say). These can be explained, and not be computed without a cluster.
+    """
+
+    def new_cluster(cls: type, *args: Any, **kwargs: Any) -> ClusterStandIn:
+        asked.local(kwargs)
+        return ClusterStandIn(asked)
+
+    def new_client(cls: type, *args: Any, **kwargs: Any) -> ClientStandIn:
+        address = args[0] if args else kwargs.get("address")
+        if isinstance(address, ClusterStandIn):
+            cluster = address
+        else:
+            cluster = ClusterStandIn(asked)
+            asked.address = address or dask.config.get("scheduler-address", None)
+            if asked.address is None:
+                asked.local(kwargs)
+        asked.client = ClientStandIn(asked, cluster)
+        return asked.client
+
+    def current(*args: Any, **kwargs: Any) -> ClientStandIn:
+        if asked.client is None or not imagined:
+            raise ValueError("No clients found")
+        return asked.client
+
+    functions = {
+        "wait": _wait,
+        "as_completed": _as_completed,
+        "progress": _nothing,
+        "fire_and_forget": _wait,
+        "default_client": current,
+        "get_client": current,
+    }
+    with contextlib.ExitStack() as undo:
+        for cls, new in (
+            (distributed.Client, new_client),
+            (distributed.deploy.Cluster, new_cluster),
+        ):
+            undo.callback(setattr, cls, "__new__", lambda cls, *args, **kwargs: object.__new__(cls))
+            cls.__new__ = new  # type: ignore[method-assign,assignment]
+        for module in (distributed, distributed.client, dask.distributed):
+            for name, function in functions.items():
+                if hasattr(module, name):
+                    undo.callback(setattr, module, name, getattr(module, name))
+                    setattr(module, name, function)
+        yield

@@ -1,0 +1,139 @@
+"""What happened when in a simulation: tables of numbers, compact and picklable."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from dask.utils import key_split
+from numpy.typing import NDArray
+
+#: Rows that are turned into tuples at a time.
+_BLOCK = 65_536
+
+
+class Table(Sequence[tuple[Any, ...]]):
+    """Rows of numbers; reads like a list of tuples, takes the room of an array.
+
+    Parameters
+    ----------
+    rows
+        A structured array. A field called ``key`` holds positions in ``keys``.
+    keys
+        The keys of the tasks, which stand in the tuples.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray
+        The numbers; ``rows["start"]`` is a column.
+    """
+
+    def __init__(self, rows: NDArray[Any], keys: Sequence[Any] = ()) -> None:
+        self.rows = rows
+        self._keys = keys
+        self._names: tuple[str, ...] = rows.dtype.names or ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Table(self.rows[index], self._keys)
+        row = self.rows[index]
+        return next(iter(Table(row.reshape(1), self._keys)))
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        place = self._names.index("key") if "key" in self._names else None
+        for begin in range(0, len(self.rows), _BLOCK):
+            block = self.rows[begin : begin + _BLOCK].tolist()
+            if place is None:
+                yield from block
+            else:
+                for row in block:
+                    yield (*row[:place], self._keys[row[place]], *row[place + 1 :])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self.rows.dtype.names == other.rows.dtype.names and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Table of {len(self)} rows ({', '.join(self._names)})>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """What happened when; times in seconds from the submission of the graph.
+
+    Every table reads like a list of tuples; its ``rows`` are an array, see :class:`Table`.
+
+    Attributes
+    ----------
+    keys : list
+        The keys of all tasks that ran or whose results were held.
+    tasks : Table of (key, worker, start, stop)
+        Executions, in the order of their ends.
+    transfers : Table of (source, destination, keys, bytes, start, stop, between_hosts)
+        Transfers between workers, in the order in which they were granted: how many results,
+        and whether they went from one host to another.
+    changes : Table of (time, worker, key, bytes)
+        Results that a worker received or computed (bytes above 0) or dropped (below 0).
+    spills : Table of (time, worker, bytes)
+        Bytes that a worker wrote to disk (above 0) or read back (below 0).
+    pauses : Table of (worker, start, stop)
+        When a worker did not start tasks for lack of memory.
+    faults : list of (time, what, worker)
+        What went wrong on purpose.
+    """
+
+    keys: list[Any]
+    tasks: Table
+    transfers: Table
+    changes: Table
+    spills: Table
+    pauses: Table
+    faults: list[tuple[float, str, int]]
+
+    def __bool__(self) -> bool:
+        """Return whether more than the faults was kept."""
+        return bool(self.keys)
+
+    @functools.cached_property
+    def memory(self) -> Table:
+        """Bytes of all results held on the cluster, whenever that changed: (time, bytes)."""
+        changes = self.changes.rows
+        rows = np.empty(len(changes), dtype=[("time", "f8"), ("bytes", "i8")])
+        rows["time"] = changes["time"]
+        rows["bytes"] = np.cumsum(changes["bytes"])
+        return Table(rows)
+
+    def changes_by_worker(self, workers: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the rows of ``changes`` of each worker; ``workers`` are numbers in order."""
+        rows = self.changes.rows
+        order = np.argsort(rows["worker"], kind="stable")
+        bounds = np.searchsorted(rows["worker"][order], [*workers, workers[-1] + 1])
+        for worker, begin, end in zip(workers, bounds[:-1], bounds[1:], strict=True):
+            yield worker, rows[order[begin:end]]
+
+    @functools.cached_property
+    def groups(self) -> tuple[list[str], NDArray[np.int32]]:
+        """Names of the groups of tasks (``dask.utils.key_split``), and the group of each key."""
+        numbers: dict[str, int] = {}
+        of_key = [numbers.setdefault(key_split(key), len(numbers)) for key in self.keys]
+        return list(numbers), np.array(of_key, dtype=np.int32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tables as dicts of lists, keys as texts; and the faults."""
+        texts = [str(key) for key in self.keys]
+        tables: dict[str, Any] = {}
+        for name in ("tasks", "transfers", "changes", "spills", "pauses"):
+            rows = getattr(self, name).rows
+            tables[name] = {column: rows[column].tolist() for column in rows.dtype.names}
+            if "key" in tables[name]:
+                tables[name]["key"] = [texts[index] for index in tables[name]["key"]]
+        return {**tables, "faults": [list(fault) for fault in self.faults]}

@@ -1,0 +1,106 @@
+"""Stop a program's writing before it touches a file, and say what would have been computed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import dask
+import dask.array
+
+#: Modules, the classes in them (or none), and their functions that write collections.
+_WRITERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("dask.array.core", "Array", ("to_hdf5", "to_tiledb", "to_zarr")),
+    ("dask.array", "", ("to_hdf5", "to_npy_stack", "to_tiledb", "to_zarr")),
+    ("dask.array.core", "", ("to_hdf5", "to_npy_stack", "to_zarr")),
+    ("dask.bag", "Bag", ("to_avro", "to_textfiles")),
+    ("dask.dataframe", "DataFrame",
+     ("to_csv", "to_hdf", "to_json", "to_orc", "to_parquet", "to_sql")),
+    ("dask.dataframe", "Series", ("to_csv", "to_hdf", "to_json", "to_sql")),
+    ("dask.dataframe", "",
+     ("to_csv", "to_hdf", "to_json", "to_orc", "to_parquet", "to_sql")),
+    ("xarray", "Dataset", ("to_netcdf", "to_zarr")),
+    ("xarray", "DataArray", ("to_netcdf", "to_zarr")),
+    ("xarray", "DataTree", ("to_netcdf", "to_zarr")),
+    ("xarray", "", ("save_mfdataset",)),
+)  # fmt: skip
+
+
+class Sink:
+    """Takes chunks and keeps none."""
+
+    def __setitem__(self, index: Any, chunk: Any) -> None:
+        pass
+
+
+def nothing(part: Any) -> None:
+    """Stand for a function that writes a part of a bag."""
+
+
+@contextlib.contextmanager
+def intercepted() -> Iterator[None]:
+    """Let everything that writes collections compute them instead, into nothing.
+
+    Dask and xarray make the files, and remove old ones, before they compute what goes in; hence
+    the functions themselves have to be replaced.
+    """
+    with contextlib.ExitStack() as undo:
+        for module_name, class_name, names in _WRITERS:
+            owner = _import(module_name)
+            if owner is not None and class_name:
+                owner = getattr(owner, class_name, None)
+            for name in names:
+                before = getattr(owner, name, None)
+                if before is not None:
+                    undo.callback(setattr, owner, name, before)
+                    setattr(owner, name, _write_nothing)
+        yield
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:  # neither can the script use it
+        return None
+
+
+def _write_nothing(*args: Any, **kwargs: Any) -> Any:
+    """Compute the chunks of the collections among the arguments, as a writer would."""
+    written = [part for item in _collections([*args, *kwargs.values()]) for part in _parts(item)]
+    if not kwargs.get("compute", True):
+        return dask.delayed(list)(written)
+    dask.compute(written)
+    return None
+
+
+def _collections(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _collections(value)
+        elif dask.is_dask_collection(value):
+            yield value
+
+
+def _parts(collection: Any) -> list[Any]:
+    """Return what is computed where a collection is written: chunk by chunk, nothing returned."""
+    if isinstance(collection, dask.array.Array):
+        sink: Any = Sink()
+        return [dask.array.store(collection, sink, lock=False, compute=False)]
+    if hasattr(collection, "map_partitions"):
+        if hasattr(collection, "divisions"):
+            return [collection.map_partitions(len)]
+        return [collection.map_partitions(nothing)]
+    if hasattr(collection, "subtree"):  # a tree of xarray's data sets
+        return [part for node in collection.subtree for part in _parts(node.to_dataset())]
+    if hasattr(collection, "to_dataset") and not hasattr(collection, "data_vars"):
+        return _of_variable(collection.variable)
+    if hasattr(collection, "variables"):
+        return [part for v in collection.variables.values() for part in _of_variable(v)]
+    return [collection]
+
+
+def _of_variable(variable: Any) -> list[Any]:
+    return _parts(variable.data) if dask.is_dask_collection(variable.data) else []

@@ -1,0 +1,248 @@
+"""Shared memory of one worker: it alone writes, and only where nobody reads."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_marsched.store import locks
+from dask_marsched.store.extents import Allocation, Extent, ExtentTable
+from dask_marsched.store.handle import Handle
+from dask_marsched.store.mapping import Mapping, frame_offsets
+from dask_marsched.store.releases import Releases
+from dask_marsched.store.segment import (
+    DATA_OFFSET,
+    FLAGS_OFFSET,
+    SLOTS,
+    SegmentAddress,
+    open_segment,
+)
+from dask_marsched.store.sparse import punch
+
+logger = logging.getLogger(__name__)
+
+# There are this many times more addresses than memory: size classes do not fit each other.
+ADDRESSES_PER_BYTE = 4
+
+
+def segment_size(cap: int) -> int:
+    """Return how long a segment has to be for an arena of ``cap`` bytes."""
+    return DATA_OFFSET + ADDRESSES_PER_BYTE * cap
+
+
+class Chunk:
+    """A published chunk. Its bytes never change; they are given back with this object.
+
+    Peers that map it keep it by locks of their own.
+    """
+
+    __slots__ = ("__weakref__", "_arena", "_extent", "handle")
+
+    def __init__(self, arena: Arena, extent: Extent, handle: Handle) -> None:
+        self._arena = arena
+        self._extent = extent
+        self.handle = handle
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it occupies."""
+        return self._extent.filled
+
+    def map(self) -> Mapping:
+        """Return a mapping of its frames, private to whoever asked; it keeps the chunk.
+
+        Raises
+        ------
+        OSError
+            If it cannot be mapped.
+        """
+        _, nbytes = frame_offsets(self.handle.lengths)
+        return Mapping(self._arena.fd, self.handle.offset, nbytes, keep=self)
+
+    def __del__(self) -> None:
+        self._arena.release(self._extent)
+
+
+@dataclass
+class ArenaCounters:
+    """Counts since the arena was made.
+
+    Attributes
+    ----------
+    published, published_bytes
+        Chunks, and bytes of them, written into shared memory.
+    recycled
+        Of these chunks, those that found memory in place.
+    refused
+        Chunks for which there was no room, under the cap or in the system.
+    trimmed_bytes
+        Memory given back to the system.
+    """
+
+    published: int = 0
+    published_bytes: int = 0
+    recycled: int = 0
+    refused: int = 0
+    trimmed_bytes: int = 0
+
+
+class Arena:
+    """The worker's side of a segment. Thread-safe.
+
+    Parameters
+    ----------
+    address : SegmentAddress
+        A segment of ``segment_size(cap)`` bytes that nobody else writes to.
+    cap : int
+        Most bytes of memory it may use.
+
+    Raises
+    ------
+    OSError
+        If the segment cannot be opened from here, or the kernel has no locks for it.
+    """
+
+    def __init__(self, address: SegmentAddress, cap: int) -> None:
+        self.address = address
+        self.counters = ArenaCounters()
+        self.fd = open_segment(address)
+        try:
+            locks.is_unread(self.fd, 0, 1)  # does this kernel know such locks?
+            # Shared: what is written here is what peers see.
+            self._memory = mmap.mmap(self.fd, segment_size(cap))
+        except BaseException:
+            os.close(self.fd)
+            del self.fd
+            raise
+        self._flags = np.frombuffer(self._memory, np.uint8, SLOTS, FLAGS_OFFSET)
+        self._flags[:] = 0
+        self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
+        self._releases = Releases(self._release)
+        self._closed = False
+
+    @property
+    def live(self) -> int:
+        """Bytes of memory in chunks that this worker holds."""
+        return self._table.live
+
+    @property
+    def filled(self) -> int:
+        """Bytes of memory in use: also by peers alone, and to be recycled."""
+        return self._table.filled
+
+    def held(self) -> int:
+        """Return the bytes of memory that are in use because of this worker.
+
+        These are all but those that only peers read any more.
+        """
+        with self._releases.held():
+            self._reclaim()
+            return self._table.filled - self._table.orphaned
+
+    def put(
+        self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
+    ) -> Chunk | None:
+        """Publish a chunk: copy its frames here. Not for the event loop.
+
+        Parameters
+        ----------
+        header : bytes
+        frames : sequence of memoryview
+            One-dimensional, of bytes.
+        plain : bool
+            See `Handle`.
+
+        Returns
+        -------
+        Chunk or None
+            None if there is no room for it.
+        """
+        lengths = tuple(frame.nbytes for frame in frames)
+        offsets, nbytes = frame_offsets(lengths)
+        allocation = self._allocate(nbytes)
+        if allocation is None:
+            self.counters.refused += 1
+            return None
+        extent = allocation.extent
+        try:
+            for start, frame in zip(offsets, frames, strict=True):
+                self._write(extent.offset + start, frame, start + frame.nbytes, allocation)
+        except OSError as error:
+            logger.info("no more shared memory: %s", error)
+            self._abandon(extent)
+            self.counters.refused += 1
+            return None
+        except BaseException:
+            self._abandon(extent)
+            raise
+        self._flags[extent.slot] = 1
+        self.counters.published += 1
+        self.counters.published_bytes += nbytes
+        self.counters.recycled += allocation.filled_before > 0
+        place = (extent.slot, extent.offset)
+        return Chunk(self, extent, Handle(self.address, *place, header, lengths, plain))
+
+    def trim(self) -> int:
+        """Give memory that waits to be recycled back to the system; return how much, bytes."""
+        before = self._table.filled
+        with self._releases.held():
+            self._reclaim()
+            for extent in self._table.trim():
+                punch(self.fd, extent.offset, extent.size)
+            trimmed = before - self._table.filled
+        self.counters.trimmed_bytes += trimmed
+        return trimmed
+
+    def release(self, extent: Extent) -> None:
+        """Let go of a chunk; called by its finalizer, from any thread."""
+        self._releases.later(extent)
+
+    def close(self) -> None:
+        """Stop publishing. What is published stays readable as long as anybody holds it."""
+        self._closed = True
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def _allocate(self, nbytes: int) -> Allocation | None:
+        with self._releases.held():
+            if self._closed or not nbytes:
+                return None
+            self._reclaim()
+            allocation = self._table.allocate(nbytes)
+            if allocation is not None:
+                for extent in allocation.to_punch:
+                    punch(self.fd, extent.offset, extent.size)
+            return allocation
+
+    def _write(self, at: int, frame: memoryview, end: int, allocation: Allocation) -> None:
+        if end <= allocation.filled_before:
+            # The memory is there, and most of its pages are mapped: the fastest way
+            into = np.frombuffer(self._memory, np.uint8, frame.nbytes, at)
+            np.copyto(into, np.frombuffer(frame, np.uint8))
+            return
+        # A store to a page that the system has no memory for would kill this process; a write
+        # fails.
+        while frame:
+            n = os.pwrite(self.fd, frame, at)
+            at, frame = at + n, frame[n:]
+
+    def _abandon(self, extent: Extent) -> None:
+        with self._releases.held():
+            self._table.release(extent)
+            self._table.reclaim(lambda orphan: orphan is extent)
+            for victim in self._table.trim():
+                punch(self.fd, victim.offset, victim.size)
+
+    def _release(self, extent: Extent) -> None:
+        self._flags[extent.slot] = 0
+        self._table.release(extent)
+
+    def _reclaim(self) -> None:
+        self._table.reclaim(lambda e: locks.is_unread(self.fd, e.offset, e.size))

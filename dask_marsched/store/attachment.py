@@ -1,0 +1,121 @@
+"""The peer's side of other workers' segments."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import Counter
+
+import numpy as np
+
+from dask_marsched.store import locks
+from dask_marsched.store.handle import Handle
+from dask_marsched.store.mapping import Mapping, frame_offsets
+from dask_marsched.store.releases import Releases
+from dask_marsched.store.segment import (
+    FLAGS_OFFSET,
+    SLOTS,
+    SegmentAddress,
+    open_segment,
+)
+
+_Place = tuple[int, int, int]  # slot, offset, length
+
+
+class Attachment:
+    """One segment of another worker, open in this process as long as chunks of it are mapped.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened from here.
+    """
+
+    def __init__(self, address: SegmentAddress) -> None:
+        self.fd = open_segment(address)
+        try:
+            head = mmap.mmap(self.fd, FLAGS_OFFSET + SLOTS, access=mmap.ACCESS_READ)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self._flags = np.frombuffer(head, np.uint8, SLOTS, FLAGS_OFFSET)
+        self.chunks: Counter[_Place] = Counter()
+
+    def orphaned(self) -> int:
+        """Return the bytes of chunks mapped here that their owner has let go of."""
+        places = list(self.chunks)
+        if not places:
+            return 0
+        slots, _, lengths = np.array(places, np.int64).T
+        return int(lengths[self._flags[slots] == 0].sum())
+
+    def close(self) -> None:
+        """Close it; locks end with it."""
+        os.close(self.fd)
+
+
+class _Hold:
+    """Keeps a peer's chunk from being reused while it exists."""
+
+    __slots__ = ("_attachments", "_identity", "_place")
+
+    def __init__(self, attachments: Attachments, identity: bytes, place: _Place) -> None:
+        self._attachments = attachments
+        self._identity = identity
+        self._place = place
+
+    def __del__(self) -> None:
+        self._attachments.releases.later((self._identity, self._place))
+
+
+class Attachments:
+    """The segments of other workers that chunks are mapped from. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, Attachment] = {}
+        self.releases = Releases(self._release)
+
+    def map(self, handle: Handle) -> Mapping:
+        """Return a mapping of a peer's chunk; writes to it stay in this process.
+
+        Call it while the owner keeps the chunk for us: from here on our lock keeps it.
+
+        Raises
+        ------
+        OSError
+            If it cannot be mapped from here.
+        """
+        _, nbytes = frame_offsets(handle.lengths)
+        place = (handle.slot, handle.offset, nbytes)
+        identity = handle.segment.identity
+        with self.releases.held():
+            attachment = self._open.get(identity)
+            if attachment is None:
+                attachment = self._open[identity] = Attachment(handle.segment)
+            attachment.chunks[place] += 1
+            # From here on the hold's end undoes what was done
+            hold = _Hold(self, identity, place)
+            locks.lock_read(attachment.fd, handle.offset, nbytes)
+            return Mapping(attachment.fd, handle.offset, nbytes, keep=hold)
+
+    @property
+    def mapped(self) -> int:
+        """Bytes of peers' chunks that are mapped here."""
+        return sum(n for a in list(self._open.values()) for _, _, n in list(a.chunks))
+
+    @property
+    def orphaned(self) -> int:
+        """Bytes of these that exist because of us: their owners have let go of them."""
+        return sum(attachment.orphaned() for attachment in list(self._open.values()))
+
+    def _release(self, released: tuple[bytes, _Place]) -> None:
+        identity, place = released
+        attachment = self._open[identity]
+        attachment.chunks[place] -= 1
+        if attachment.chunks[place]:
+            return
+        del attachment.chunks[place]
+        locks.unlock(attachment.fd, place[1], place[2])
+        if not attachment.chunks:
+            del self._open[identity]
+            attachment.close()

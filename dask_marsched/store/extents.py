@@ -1,0 +1,184 @@
+"""Which bytes of a sparse file are whose: extents in size classes, recycled. Does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sortedcontainers import SortedKeyList
+
+PAGE = 4096
+# Four classes per power of two: an extent is at most a quarter larger than what it was made for.
+# Only addresses are wasted by that; the file is sparse.
+_SMALLEST_CLASS = 4 * PAGE
+
+
+class ExtentState(Enum):
+    """What an extent is used for."""
+
+    LIVE = "live"  #: its owner holds what is in it
+    ORPHANED = "orphaned"  #: its owner let go of it; somebody else may still read it
+    FREE = "free"
+
+
+@dataclass(eq=False, slots=True)
+class Extent:
+    """A part of a sparse file.
+
+    Attributes
+    ----------
+    slot : int
+        Its number, never used by another extent of the same file.
+    offset, size : int
+        Where it is and how long, bytes; multiples of a page.
+    filled : int
+        Bytes, from its beginning, that the file system holds memory or disk space for.
+    """
+
+    slot: int
+    offset: int
+    size: int
+    filled: int = 0
+    state: ExtentState = ExtentState.FREE
+
+
+@dataclass(slots=True)
+class Allocation:
+    """What `ExtentTable.allocate` decided.
+
+    Attributes
+    ----------
+    extent : Extent
+        Live now, and counted as filled as far as was asked for.
+    filled_before : int
+        Bytes of it that were filled already.
+    to_punch : list of Extent
+        Free extents whose space has to be given back first; counted as empty already.
+    """
+
+    extent: Extent
+    filled_before: int
+    to_punch: list[Extent] = field(default_factory=list)
+
+
+def size_class(nbytes: int) -> int:
+    """Return the smallest size of an extent that takes ``nbytes`` bytes."""
+    if nbytes <= _SMALLEST_CLASS:
+        return _SMALLEST_CLASS
+    quarter = 1 << max(0, (nbytes - 1).bit_length() - 3)
+    return -(-nbytes // quarter) * quarter
+
+
+def whole_pages(nbytes: int) -> int:
+    """Return ``nbytes`` rounded up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+class ExtentTable:
+    """The extents of one sparse file. Not thread-safe.
+
+    Parameters
+    ----------
+    start, end : int
+        Part of the file that extents may be cut from, bytes.
+    cap : int
+        Most bytes that may be filled at any time, in extents of all states.
+    slots : int
+        Most extents there may ever be.
+    """
+
+    def __init__(self, *, start: int, end: int, cap: int, slots: int) -> None:
+        self.end = end
+        self.cap = cap
+        self.slots = slots
+        #: bytes filled in all extents, in live and in orphaned ones
+        self.filled = 0
+        self.live = 0
+        self.orphaned = 0
+        self.orphans: set[Extent] = set()
+        self._top = start
+        self._n_slots = 0
+        self._free: SortedKeyList = SortedKeyList(key=lambda e: (e.size, -e.filled, e.offset))
+
+    def allocate(self, nbytes: int) -> Allocation | None:
+        """Return a live extent for ``nbytes`` bytes, or None if there is no room.
+
+        If there is none, nothing has changed.
+        """
+        fill = whole_pages(nbytes)
+        size = size_class(nbytes)
+        chosen, new = self._smallest_free(size), self._next_new(size)
+        if chosen is not None and new is not None and chosen.size > 2 * size:
+            chosen = None  # rather leave it to the chunks that it was made for
+        extent = chosen or new
+        if extent is None:
+            return None
+        growth = max(0, fill - extent.filled)
+        to_punch = self._room_for(growth, extent)
+        if to_punch is None:
+            return None
+        # No failure from here on.
+        if chosen is None:
+            self._top += extent.size
+            self._n_slots += 1
+        else:
+            self._free.remove(extent)
+        for victim in to_punch:
+            self._empty(victim)
+        before = extent.filled
+        extent.filled += growth
+        self.filled += growth
+        extent.state = ExtentState.LIVE
+        self.live += extent.filled
+        return Allocation(extent, before, to_punch)
+
+    def release(self, extent: Extent) -> None:
+        """Note that the owner let go of a live extent: somebody else may still read it."""
+        assert extent.state is ExtentState.LIVE
+        extent.state = ExtentState.ORPHANED
+        self.live -= extent.filled
+        self.orphaned += extent.filled
+        self.orphans.add(extent)
+
+    def reclaim(self, unread: Callable[[Extent], bool]) -> None:
+        """Free the orphaned extents of which ``unread`` says that nobody reads them."""
+        for extent in [e for e in self.orphans if unread(e)]:
+            self.orphans.remove(extent)
+            self.orphaned -= extent.filled
+            extent.state = ExtentState.FREE
+            self._free.add(extent)
+
+    def trim(self) -> list[Extent]:
+        """Count all free extents as empty and return those whose space has to be given back."""
+        victims = [e for e in self._free if e.filled]
+        for extent in victims:
+            self._empty(extent)
+        return victims
+
+    def _smallest_free(self, size: int) -> Extent | None:
+        at = self._free.bisect_key_left((size, -self.end, 0))
+        return self._free[at] if at < len(self._free) else None
+
+    def _next_new(self, size: int) -> Extent | None:
+        if self._top + size > self.end or self._n_slots == self.slots:
+            return None
+        return Extent(slot=self._n_slots, offset=self._top, size=size)
+
+    def _room_for(self, growth: int, but: Extent) -> list[Extent] | None:
+        """Return the free extents to empty, largest first, so that the file may grow."""
+        excess = self.filled + growth - self.cap
+        victims: list[Extent] = []
+        for extent in reversed(self._free):
+            if excess <= 0:
+                break
+            if extent is not but and extent.filled:
+                victims.append(extent)
+                excess -= extent.filled
+        return victims if excess <= 0 else None
+
+    def _empty(self, extent: Extent) -> None:
+        self._free.remove(extent)  # its key changes
+        self.filled -= extent.filled
+        extent.filled = 0
+        self._free.add(extent)

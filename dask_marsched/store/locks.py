@@ -1,0 +1,50 @@
+"""Locks on parts of a file that the kernel drops with the last process that holds them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import struct
+
+# struct flock: type, whence, start, length, and a process id that has to be 0 for these
+_FLOCK = "hhqqi0q"
+
+
+def _set(fd: int, kind: int, offset: int, length: int) -> None:
+    # An open file description owns the lock, not the process: two openings in one process
+    # exclude each other, and closing another descriptor of the file drops nothing.
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, 0, offset, length, 0))
+
+
+def lock_read(fd: int, offset: int, length: int) -> None:
+    """Lock a part against its reuse.
+
+    Raises
+    ------
+    OSError
+        If its owner is about to reuse it.
+    """
+    _set(fd, fcntl.F_RDLCK, offset, length)
+
+
+def unlock(fd: int, offset: int, length: int) -> None:
+    """Drop the locks that this open file description has on a part."""
+    _set(fd, fcntl.F_UNLCK, offset, length)
+
+
+def is_unread(fd: int, offset: int, length: int) -> bool:
+    """Tell whether no other open file description has a lock on a part.
+
+    Raises
+    ------
+    OSError
+        If the kernel has no such locks.
+    """
+    try:
+        _set(fd, fcntl.F_WRLCK, offset, length)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    unlock(fd, offset, length)
+    return True

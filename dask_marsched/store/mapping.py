@@ -1,0 +1,122 @@
+"""A part of a file in memory, private to this process: writes to it never reach the file.
+
+`mmap.mmap` keeps a file descriptor open for each mapping; thousands of chunks would use up those
+that a process may have. This one does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+# Calls of these keep the interpreter's lock: to get it back from busy threads would take longer
+# than the calls.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
+
+#: Frames in a file begin at multiples of this, bytes: what vectorised code likes best.
+ALIGNMENT = 64
+# Of an entry of /proc/self/pagemap
+_PRESENT, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
+
+
+def frame_offsets(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Return where frames of these lengths begin, and how long all of them are, bytes."""
+    offsets, end = [], 0
+    for length in lengths:
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        offsets.append(start)
+        end = start + length
+    return offsets, end
+
+
+@lru_cache(maxsize=1)
+def _pagemap(pid: int) -> int:
+    # Of the process that opens it: a forked one needs its own
+    return os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+
+
+class Mapping:
+    """A private (copy-on-write) mapping of a part of a file, unmapped with its last view.
+
+    Parameters
+    ----------
+    fd : int
+        Descriptor of the file. It may be closed afterwards.
+    offset, length : int
+        The part, bytes; the offset is a multiple of a page, the length is not 0.
+    keep : object
+        Kept alive as long as any view is: what guarantees that the file's part stays as it is.
+
+    Raises
+    ------
+    OSError
+        If the kernel does not map it.
+    """
+
+    __slots__ = ("__weakref__", "address", "keep", "length")
+
+    def __init__(self, fd: int, offset: int, length: int, keep: object) -> None:
+        self.length = 0  # for __del__, if the next line fails
+        self.keep = keep
+        flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
+        address = _libc.mmap(None, length, access, flags, fd, offset)
+        if address == _FAILED:
+            error = ctypes.get_errno()
+            raise OSError(error, f"cannot map {length} bytes: {os.strerror(error)}")
+        self.address: int = address
+        self.length = length
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        # An array made of this has it as its base, and so has every view of that array.
+        return {
+            "data": (self.address, False),
+            "shape": (self.length,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def frames(self, lengths: Sequence[int]) -> list[memoryview]:
+        """Return writeable views of the frames laid out by `frame_offsets`; they keep it alive."""
+        whole = np.asarray(self)
+        offsets, _ = frame_offsets(lengths)
+        return [whole[o : o + n].data for o, n in zip(offsets, lengths, strict=True)]
+
+    def modified(self) -> bool:
+        """Tell whether anything was written to it; True also where the kernel does not tell.
+
+        A page that was written to is a copy that belongs to no file any more.
+        """
+        first = self.address // mmap.PAGESIZE
+        n_pages = -(-self.length // mmap.PAGESIZE)
+        try:
+            entries = os.pread(_pagemap(os.getpid()), 8 * n_pages, 8 * first)
+        except OSError:
+            return True
+        if len(entries) != 8 * n_pages:
+            return True
+        flags = np.frombuffer(entries, np.uint64)
+        return bool(np.any((flags & (_PRESENT | _SWAPPED) != 0) & (flags & _OF_FILE == 0)))
+
+    def __del__(self) -> None:
+        if self.length:
+            _libc.munmap(self.address, self.length)
+        # what `keep` guards may end only now
+        self.keep = None

@@ -1,0 +1,36 @@
+"""What a process has in memory, with shared pages counted once, for whom they exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dask_marsched.store.segment import Charge
+
+_RESIDENT = re.compile(rb"^VmRSS:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.MULTILINE | re.DOTALL)
+
+
+def charged_memory(pid: int | str, charge: Charge) -> int:
+    """Return the bytes of memory that exist because of a process.
+
+    Resident memory as the kernel counts it holds all shared pages that the process has looked at,
+    whoever they exist for. These are taken out, as far as they can be ours, and what the process
+    has to answer for is put in.
+
+    Parameters
+    ----------
+    pid : int or str
+        Its number, or ``self``.
+    charge : Charge
+        What it has to answer for.
+
+    Raises
+    ------
+    OSError
+        If there is no such process, or the system does not tell.
+    """
+    found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
+    if found is None:
+        raise ProcessLookupError(f"process {pid} has no memory")
+    resident, shared = (1024 * int(kib) for kib in found.groups())
+    return resident - min(shared, charge.mapped) + charge.held

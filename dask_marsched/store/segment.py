@@ -1,0 +1,120 @@
+"""A piece of memory without a name, shared by processes that are told where it is.
+
+Layout: a page of head, a byte for each extent that tells peers whether its owner still holds it,
+then the extents.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import uuid
+from typing import NamedTuple
+
+from dask_marsched.store.extents import PAGE
+
+#: What identifies the layout; another one needs another name.
+_MAGIC = b"dask-marsched\x00\x00\x01"
+_HEAD = struct.Struct("=16s16s")
+_CHARGE = struct.Struct("=qq")
+_CHARGE_OFFSET = 64
+#: Where the flags of the extents are, and how many there may be.
+FLAGS_OFFSET = PAGE
+SLOTS = 15 * PAGE
+#: Where the extents begin, bytes.
+DATA_OFFSET = FLAGS_OFFSET + SLOTS
+
+
+class SegmentAddress(NamedTuple):
+    """Where a segment is: a descriptor of a process of this host, and the segment's identity."""
+
+    pid: int
+    fd: int
+    identity: bytes
+
+
+class Charge(NamedTuple):
+    """What its worker has to answer for.
+
+    Attributes
+    ----------
+    held : int
+        Bytes of shared memory that exist because of this worker.
+    mapped : int
+        Most bytes of its resident shared pages that may be ours.
+    """
+
+    held: int
+    mapped: int
+
+
+def create_segment(size: int) -> SegmentAddress:
+    """Create an empty segment in this process, readable by this user only.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of addresses. Memory is used for what is written only.
+
+    Returns
+    -------
+    SegmentAddress
+        Its descriptor is the caller's to close; the memory is gone when no process has it open
+        or mapped any more, however the processes ended.
+
+    Raises
+    ------
+    OSError
+        If the system has no such memory.
+    """
+    identity = uuid.uuid4().bytes
+    fd = os.memfd_create("dask-marsched", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, size)
+        # A file that got shorter would kill whoever has it mapped.
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+        os.pwrite(fd, _HEAD.pack(_MAGIC, identity), 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return SegmentAddress(os.getpid(), fd, identity)
+
+
+def open_segment(address: SegmentAddress) -> int:
+    """Open a segment of a process of this host, and verify that it is the one that is meant.
+
+    Returns
+    -------
+    int
+        A descriptor of its own, with locks of its own.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened from here, or is another one: the process ended and its number was
+        used again, or is that of another namespace.
+    """
+    # O_NONBLOCK: the number may be that of anything by now, also of a pipe nobody writes to
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(f"/proc/{address.pid}/fd/{address.fd}", flags)
+    try:
+        if os.pread(fd, _HEAD.size, 0) != _HEAD.pack(_MAGIC, address.identity):
+            raise OSError(f"descriptor {address.fd} of process {address.pid} is no longer it")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_charge(fd: int, charge: Charge) -> None:
+    """Write down what the worker has to answer for, for its nanny to read."""
+    os.pwrite(fd, _CHARGE.pack(*charge), _CHARGE_OFFSET)
+
+
+def read_charge(fd: int) -> Charge:
+    """Return what `write_charge` wrote last; zeros if it never did."""
+    return Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, _CHARGE_OFFSET)))

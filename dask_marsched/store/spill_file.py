@@ -1,0 +1,143 @@
+"""Chunks on disk: one file without a name per worker, of which parts are mapped back.
+
+A file without a name is gone with the process that has it open, however that ended. Reading maps;
+the disk is read when a task looks at the chunk, in the task's thread.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+
+from dask_marsched.store.extents import Extent, ExtentTable
+from dask_marsched.store.mapping import Mapping, frame_offsets
+from dask_marsched.store.releases import Releases
+from dask_marsched.store.sparse import punch
+
+# Below this a copy costs less than a mapping.
+_LEAST_MAPPED = 64 * 1024  # bytes
+_ENDLESS = 1 << 62
+
+
+class SpilledFrames:
+    """Frames in a spill file. Their space is given back with the last reference to this object.
+
+    Attributes
+    ----------
+    lengths : tuple of int
+        Of the frames, bytes.
+    nbytes : int
+        Bytes that they occupy.
+    """
+
+    __slots__ = ("__weakref__", "_extent", "_file", "lengths", "nbytes")
+
+    def __init__(self, file: SpillFile, extent: Extent | None, lengths: tuple[int, ...]) -> None:
+        self._file = file
+        self._extent = extent
+        self.lengths = lengths
+        _, self.nbytes = frame_offsets(lengths)
+
+    def read(self) -> tuple[list[memoryview], Mapping | None]:
+        """Return the frames, writeable and this reader's own; and the mapping, if they are mapped.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        """
+        if self._extent is None:
+            return [memoryview(b"") for _ in self.lengths], None
+        if self.nbytes >= _LEAST_MAPPED:
+            mapping = Mapping(self._file.fd, self._extent.offset, self.nbytes, keep=self)
+            return mapping.frames(self.lengths), mapping
+        copy = np.empty(self.nbytes, np.uint8).data
+        if os.preadv(self._file.fd, [copy], self._extent.offset) != self.nbytes:
+            raise OSError("the spill file is shorter than what was written to it")
+        offsets, _ = frame_offsets(self.lengths)
+        return [copy[o : o + n] for o, n in zip(offsets, self.lengths, strict=True)], None
+
+    def __del__(self) -> None:
+        if self._extent is not None:
+            self._file.release(self._extent)
+
+
+class SpillFile:
+    """The file. Thread-safe.
+
+    Parameters
+    ----------
+    directory : str
+        Where it is to be; made if it is missing.
+
+    Raises
+    ------
+    OSError
+        If no file can be made there.
+    """
+
+    def __init__(self, directory: str) -> None:
+        os.makedirs(directory, exist_ok=True)
+        self.fd = _nameless_file(directory)
+        self._table = ExtentTable(start=0, end=_ENDLESS, cap=_ENDLESS, slots=_ENDLESS)
+        self._releases = Releases(self._release)
+
+    @property
+    def live(self) -> int:
+        """Bytes of disk in use."""
+        return self._table.filled
+
+    def write(self, frames: Sequence[memoryview]) -> SpilledFrames:
+        """Write frames, uncompressed, one after the other.
+
+        Parameters
+        ----------
+        frames : sequence of memoryview
+            One-dimensional, of bytes.
+
+        Raises
+        ------
+        OSError
+            If the disk is full or fails; nothing is left of them then.
+        """
+        lengths = tuple(frame.nbytes for frame in frames)
+        offsets, nbytes = frame_offsets(lengths)
+        if not nbytes:
+            return SpilledFrames(self, None, lengths)
+        with self._releases.held():
+            allocation = self._table.allocate(nbytes)
+        assert allocation is not None  # it is endless
+        spilled = SpilledFrames(self, allocation.extent, lengths)
+        for start, frame in zip(offsets, frames, strict=True):
+            at = allocation.extent.offset + start
+            while frame:
+                n = os.pwrite(self.fd, frame, at)
+                at, frame = at + n, frame[n:]
+        return spilled
+
+    def release(self, extent: Extent) -> None:
+        """Give an extent's space back; called by finalizers, from any thread."""
+        self._releases.later(extent)
+
+    def _release(self, extent: Extent) -> None:
+        self._table.release(extent)
+        self._table.reclaim(lambda orphan: orphan is extent)
+        # Its pages that the system has not written yet need not be written any more
+        for victim in self._table.trim():
+            punch(self.fd, victim.offset, victim.size)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+def _nameless_file(directory: str) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:  # not every file system has them
+        fd, path = tempfile.mkstemp(dir=directory)
+        os.unlink(path)
+        return fd

@@ -1,0 +1,87 @@
+"""How the worker plugin comes to every worker of a scheduler, and leaves it again."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any
+
+from distributed.scheduler import Scheduler
+
+from dask_marsched.config import Settings
+
+#: Name of the plugin on the workers.
+NAME = "marsched"
+#: Seconds to wait for the workers there are; one that hangs gets it when it wakes.
+_PATIENCE = 10.0
+
+# Text, because byte code fits one minor version of Python only. Where the package is missing, or
+# is of a version that does not know a setting, the worker gets a plugin that does nothing: an
+# exception there would keep it from starting.
+_LOAD = """
+def load(settings):
+    from distributed.diagnostics.plugin import WorkerPlugin
+    try:
+        from dask_marsched.worker_plugin import MarsWorkerPlugin
+        return MarsWorkerPlugin(**settings)
+    except Exception:
+        return WorkerPlugin()
+"""
+_CALL = "[space := {}, exec(text, space), space['load'](settings)][-1]"
+
+
+class _Parcel:
+    """Something that unpickles as the worker plugin, or as one that does nothing."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, (_CALL, {"text": _LOAD, "settings": self.settings})
+
+
+class WorkerRegistration:
+    """Puts the worker plugin on the workers of one scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        A running scheduler.
+    settings
+        What the workers go by.
+    """
+
+    def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
+        self.scheduler = scheduler
+        # Not all of them: a policy may be registered here and unknown there.
+        chosen = {k: v for k, v in vars(settings).items() if k.startswith(("quota_", "store_"))}
+        self._plugin = pickle.dumps(_Parcel(chosen))
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    async def add(self) -> None:
+        """Put the plugin on all workers that there are and that come.
+
+        Returns when they have it, but does not wait for one that hangs.
+        """
+        self.scheduler.worker_plugins[NAME] = self._plugin
+        self._tell({"op": "plugin-add", "plugin": self._plugin, "name": NAME})
+        await self.done()
+
+    def remove(self) -> None:
+        """Take the plugin from all workers, in the background. Idempotent."""
+        # Not what another registration has put there since.
+        if self.scheduler.worker_plugins.get(NAME) is self._plugin:
+            del self.scheduler.worker_plugins[NAME]
+            self._tell({"op": "plugin-remove", "name": NAME})
+
+    async def done(self) -> None:
+        """Wait until all workers have heard, but not for one that hangs."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_PATIENCE)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        # A worker that leaves meanwhile is no error.
+        told = self.scheduler.broadcast(msg=message, on_error="ignore")
+        task = asyncio.ensure_future(told)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)

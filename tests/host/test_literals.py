@@ -1,0 +1,29 @@
+import dask
+import dask.array as da
+import numpy as np
+
+from dask_marsched.host.literals import as_data, data_nbytes
+from dask_marsched.host.simulation import expression, materialize
+
+
+def nbytes_in(*collections):
+    tasks, _ = materialize(*expression(list(collections)))
+    return data_nbytes(tasks.values())
+
+
+def test_arrays_in_fused_tasks_count_once():
+    values = np.zeros(1000)
+    assert nbytes_in(da.from_array(values, chunks=100).sum()) == 8000
+    x = da.from_array(values, chunks=1000)
+    assert nbytes_in(x.sum(), (x + 1).mean()) == 8000
+
+
+def test_arguments_count():
+    assert nbytes_in(dask.delayed(len)(np.zeros(50))) == 400
+    assert nbytes_in(da.ones(1000, chunks=100).sum()) < 200
+
+
+def test_a_result_that_is_given_needs_nothing():
+    task = as_data(("x", 0))
+    assert task.key == ("x", 0)
+    assert not task.dependencies

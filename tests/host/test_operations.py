@@ -1,0 +1,75 @@
+import functools
+import operator
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_marsched.host.operations import KINDS, Operation, Operations, kind_of, multiplications
+from dask_marsched.host.simulation import expression, materialize
+from dask_marsched.simulation.derived import derive_costs
+
+CHUNK = 100 * 100 * 8
+
+
+def operations(collection):
+    expr, keys = expression([collection])
+    dsk, _ = materialize(expr, keys)
+    found = Operations(expr, dsk, derive_costs(collection).nbytes)
+    return [operation for key in dsk for operation in found.of(key)]
+
+
+def of_kind(collection, kind):
+    return [operation for operation in operations(collection) if operation.kind == kind]
+
+
+def square():
+    return da.random.random((200, 200), chunks=100)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (np.add, "elementwise"),
+        (operator.mul, "elementwise"),
+        (np.exp, "transcendental"),
+        (functools.partial(np.sum, axis=0), "reduction"),
+        (functools.partial(functools.partial(np.var), axis=0), "moments"),
+        (np.linalg.qr, "qr"),
+        (np.transpose, "view"),
+        (operator.getitem, "slice"),
+        (lambda x: x, "other"),
+        (type("Unhashable", (), {"__hash__": None, "__call__": abs})(), "other"),
+    ],
+)
+def test_kinds_of_functions(function, kind):
+    assert kind in KINDS
+    assert kind_of(function) == kind
+
+
+def test_the_parts_of_a_fused_task_are_told_apart():
+    found = operations((square() + 1).sum(axis=0))
+    assert sum(o.kind == "random" for o in found) == 4
+    added = [o for o in found if o.kind == "elementwise"]
+    assert [(o.input_nbytes, o.nbytes) for o in added] == [(CHUNK, CHUNK)] * 4
+    summed = [o for o in found if o.kind == "reduction" and o.input_nbytes == CHUNK]
+    assert [o.nbytes for o in summed] == [100 * 8] * 4
+
+
+def test_products_by_their_bytes():
+    x = da.random.random((200, 50), chunks=(100, 50))
+    products = of_kind(x @ x.T, "product")
+    assert len(products) == 4
+    assert [multiplications(o) for o in products] == pytest.approx([100 * 50 * 100] * 4)
+    alone = Operation("product", CHUNK, CHUNK, (CHUNK, 0))
+    assert multiplications(alone) == pytest.approx(100**3)
+
+
+def test_reading_from_a_store_is_no_slice(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    path = str(tmp_path / "a.zarr")
+    zarr.create_array(path, data=np.ones((200, 200)), chunks=(100, 100))
+    reads = of_kind(da.from_zarr(path) + 1, "read")
+    assert [o.nbytes for o in reads] == [CHUNK] * 4
+    assert not of_kind(square()[:50] + 1, "read")
+    assert of_kind(square()[:50], "slice")

@@ -1,0 +1,464 @@
+"""The store against distributed's own `SpillBuffer`: one contract, run on both."""
+
+import gc
+import random
+import threading
+import warnings
+
+import dask
+import numpy as np
+import pytest
+from distributed import Event, wait
+from distributed.spill import SpillBuffer
+from distributed.utils_test import async_poll_for, gen_cluster, inc
+
+from dask_marsched.host import store as store_module
+from dask_marsched.host.store import Store, install, misfits, order_of_use, uninstall
+from tests.store.arrays import kinds, same
+
+N = 200_000  # bytes of the arrays below
+
+
+def array(i=0):
+    return np.full(N // 8, float(i))
+
+
+@pytest.fixture(params=["stock", "store", "compressed"])
+def make(request, tmp_path):
+    """``make(target, max_spill)`` makes a mapping."""
+
+    def make_it(target=10**9, max_spill=False):
+        directory = str(tmp_path / "spill")
+        if request.param == "stock":
+            return SpillBuffer(directory, target, max_spill)
+        compression = "zlib" if request.param == "compressed" else None
+        return Store(directory, target, max_spill, compression=compression)
+
+    return make_it
+
+
+def test_it_is_a_mapping(make):
+    data = make()
+    data["a"], data[("b", 1)] = 1, array(2)
+    assert set(data) == {"a", ("b", 1)} == set(data.keys())
+    assert len(data) == 2
+    assert data["a"] == 1
+    assert "c" not in data
+    with pytest.raises(KeyError):
+        data["c"]
+    del data["a"]
+    with pytest.raises(KeyError):
+        del data["a"]
+    assert list(data) == [("b", 1)]
+    with pytest.raises(NotImplementedError, match="del"):
+        data.pop(("b", 1))
+
+
+def test_above_the_target_the_oldest_is_spilled(make):
+    data = make(target=2.5 * N)
+    for i in range(4):
+        data[i] = array(i)
+    assert set(data.disk) == {0, 1} == set(data.slow)
+    assert set(data.memory) == {2, 3} == set(data.fast)
+    assert data.spilled_total.memory == 2 * dask.sizeof.sizeof(array())
+    assert data.spilled_total.disk > 0
+    assert (data[0] == 0).all()
+    assert set(data.disk) == {1, 2}
+
+
+def test_spilling_by_hand(make):
+    data = make()
+    data["a"], data["b"] = array(1), array(2)
+    assert data.evict() == dask.sizeof.sizeof(array())
+    assert (set(data.fast), set(data.slow)) == ({"b"}, {"a"})
+    data.evict()
+    assert not data.fast
+    assert len(data) == 2
+    del data["a"]
+    assert (data["b"] == 2).all()
+    assert data.spilled_total == (0, 0)
+
+
+def test_a_value_in_use_is_not_read_twice(make):
+    data = make()
+    value = data["a"] = array()
+    data.evict()
+    assert data["a"] is value
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_all_kinds_come_back(make, kind):
+    data = make()
+    data["a"] = kinds()[kind]
+    assert data.evict() >= 0
+    assert list(data.slow) == ["a"]
+    assert same(data["a"], kinds()[kind])
+
+
+def test_what_is_larger_than_the_target_goes_to_disk_at_once(make):
+    data = make(target=N // 2)
+    data["a"] = array()
+    data["b"] = 1
+    assert (set(data.fast), set(data.slow)) == ({"b"}, {"a"})
+    assert (data["a"] == 0).all()
+    assert list(data.slow) == ["a"]
+
+
+def test_a_limit_of_the_disk_keeps_it_in_memory(make):
+    data = make(max_spill=int(1.5 * N))
+    rng = np.random.default_rng(0)
+    for i in range(2):
+        data[i] = rng.random(N // 8)
+    assert data.evict() > 0
+    assert data.evict() == -1
+    assert (set(data.fast), set(data.slow)) == ({1}, {0})
+    del data[0]
+    assert data.evict() > 0
+
+
+class Unwilling:
+    """Cannot be pickled, and is as large as it says."""
+
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+
+    def __reduce__(self):
+        raise ZeroDivisionError("not me")
+
+    def __sizeof__(self):
+        return self.nbytes
+
+
+def test_what_cannot_be_pickled_stays_in_memory(make):
+    data = make()
+    data["a"] = Unwilling(100)
+    assert data.evict() == -1
+    assert list(data.fast) == ["a"]
+    assert not data.slow
+    del data["a"]
+    assert not data.logged_pickle_errors
+
+
+def test_what_cannot_be_pickled_and_is_too_large_is_an_error(make):
+    data = make(target=1000)
+    with pytest.raises(TypeError, match="pickle"):
+        data["a"] = Unwilling(2000)
+    assert "a" not in data
+
+
+def test_a_full_disk_keeps_it_in_memory(make, monkeypatch):
+    data = make()
+    data["a"] = array()
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dask_marsched.store.spill_file.os.pwrite", full)
+        patched.setattr("zict.file.open", full, raising=False)
+        assert data.evict() == -1
+    assert list(data.fast) == ["a"]
+    assert data.evict() > 0
+
+
+def test_the_metrics_have_the_names_of_stock(tmp_path):
+    def used(data):
+        data["a"] = array()
+        data.evict()
+        data["a"]
+        data["a"]
+        return data.cumulative_metrics
+
+    stock = used(SpillBuffer(str(tmp_path / "a"), 10**9))
+    ours = used(Store(str(tmp_path / "b"), 10**9))
+    # nothing is compressed
+    assert set(stock) - set(ours) <= {("compress", "seconds"), ("decompress", "seconds")}
+    assert set(ours) <= set(stock)
+    for name in ("disk-read", "disk-write", "memory-read"):
+        assert ours[name, "count"] == stock[name, "count"] == 1
+    assert ours["disk-write", "bytes"] == ours["disk-read", "bytes"] == N
+
+
+def test_many_threads(make):
+    data = make(target=5 * N)
+    failed = []
+
+    def work(seed):
+        rng = random.Random(seed)
+        try:
+            for i in range(60):
+                key = (seed, rng.randrange(4))
+                data[key] = array(seed * 100 + i)
+                if rng.random() < 0.5:
+                    data.evict()
+                if not (data[key] == seed * 100 + i).all():
+                    failed.append(key)
+                if rng.random() < 0.3:
+                    del data[key]
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # stock's own total is not made for threads
+    assert [f for f in failed if not isinstance(f, AssertionError)] == []
+
+
+# --- what stock does not do ---------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path), 10**9)
+
+
+def test_what_did_not_change_is_not_written_again(store):
+    store["a"] = array(1)
+    for _ in range(3):
+        store.evict()
+        assert store["a"].sum() == N // 8
+    counters = store.spill_tier.counters
+    assert (counters.written, counters.unchanged, counters.read) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("change", ["content", "shape", "flag", "another"])
+def test_what_did_change_is_written_again(store, change):
+    store["a"] = array(1)
+    store.evict()
+    gc.collect()
+    value = store["a"]
+    if change == "content":
+        value[-1] = 7
+    elif change == "shape":
+        with warnings.catch_warnings(action="ignore"):
+            value.shape = (-1, 5)
+    elif change == "flag":
+        value.flags.writeable = False
+    else:
+        value = store["a"] = value + 1
+    expected = value.copy()
+    expected.flags.writeable = value.flags.writeable
+    store.evict()
+    del value
+    gc.collect()
+    assert same(store["a"], expected)
+    assert store.spill_tier.counters.written == 2
+    assert store.spill_tier.counters.unchanged == 0
+
+
+def test_what_is_needed_last_is_spilled_first(store):
+    uses = {"a": 3, "b": 9, "c": 1}
+    store.fast.next_use = uses.get
+    for key in "abcd":
+        store[key] = array()
+    order = []
+    for _ in range(4):
+        store.evict()
+        order += [key for key in store.slow if key not in order]
+    assert order == ["d", "b", "a", "c"]
+
+
+def test_what_takes_no_memory_here_is_spilled_last(store):
+    foreign = array()
+    store.foreign.set(foreign, "a peer's")
+    store["foreign"] = foreign
+    store["own"] = array()
+    assert store.held == dask.sizeof.sizeof(array())
+    assert list(store.resident) == ["own"]
+    store.evict()
+    assert list(store.slow) == ["own"]
+    assert store.evict() == 0
+    assert list(store.slow) == ["own", "foreign"]
+
+
+def test_one_key_can_be_spilled(store):
+    store["a"], store["b"] = array(), array()
+    assert store.evict_key("b") == dask.sizeof.sizeof(array())
+    assert store.is_spilled("b")
+    assert not store.is_spilled("a")
+    assert store.evict_key("b") == 0
+    assert store.evict_key("c") == 0
+
+
+def test_what_may_not_be_promoted_stays_on_disk(store):
+    store["a"] = array(3)
+    store.evict()
+    gc.collect()
+    store.may_promote = lambda key, nbytes: nbytes < N
+    value = store.load("a")
+    assert (value == 3).all()
+    assert store.is_spilled("a")
+    assert store.held == 0
+    assert store["a"] is value
+
+
+def test_nothing_has_a_name_on_disk(store, tmp_path):
+    store["a"] = array()
+    store.evict()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exchanging_what_is_no_longer_there_does_nothing(store):
+    old = store["a"] = array(1)
+    new = array(1)
+    store.exchange("a", old, new)
+    assert store["a"] is new
+    store["a"] = 5
+    store.exchange("a", new, old)
+    assert store["a"] == 5
+    store.exchange("b", None, new)
+    assert "b" not in store
+
+
+# --- in a worker --------------------------------------------------------------------------
+
+MEMORY = {"distributed.worker.memory.target": 0.6, "distributed.worker.memory.spill": False}
+
+
+def stored(workers):
+    return [install(worker) for worker in workers]
+
+
+@gen_cluster(client=True, worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY)
+async def test_a_worker_moves_its_data_and_back(c, s, a, b):
+    x = c.submit(array, 1, key="x", workers=[a.address])
+    y = c.submit(array, 2, key="y", workers=[a.address])
+    await wait([x, y])
+    a.data.evict()
+    store = install(a)
+    assert a.data is store is a.state.data is a.memory_manager.data
+    assert set(store) == {"x", "y"}
+    store.evict()
+    assert (await x).sum() + (await y).sum() == 3 * N / 8
+    store.evict()
+    uninstall(a, store)
+    assert type(a.data) is SpillBuffer
+    assert a.data is a.state.data
+    assert a.data.n == store.n
+    assert (await x).sum() + (await y).sum() == 3 * N / 8
+    uninstall(a, store)  # no longer there
+    assert type(a.data) is SpillBuffer
+
+
+@gen_cluster(client=True, worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY)
+async def test_the_heartbeat_tells_what_is_spilled(c, s, a, b):
+    stored([a, b])
+    x = c.submit(array, 1, key="x", workers=[a.address])
+    await wait(x)
+    a.data.evict()
+    await a.heartbeat()
+    assert s.workers[a.address].metrics["spilled_bytes"] == {
+        "memory": dask.sizeof.sizeof(array()),
+        "disk": N,
+    }
+    assert s.workers[a.address].memory.spilled == N
+
+
+@gen_cluster(client=True, nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"})
+async def test_prometheus_tells_what_is_spilled(c, s, a):
+    pytest.importorskip("prometheus_client")
+    from distributed.http.worker.prometheus.core import WorkerMetricCollector
+
+    install(a)
+    x = c.submit(array, 1, key="x", workers=[a.address])
+    await wait(x)
+    a.data.evict()
+    values = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in WorkerMetricCollector(a).collect()
+        for sample in metric.samples
+    }
+    assert values["dask_worker_memory_bytes", "spilled"] == N
+    assert values["dask_worker_tasks", "disk"] == 1
+    assert values["dask_worker_spill_bytes_total", "disk-write"] == N
+
+
+@gen_cluster(client=True, worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY)
+async def test_scatter_replicate_rebalance_and_the_memory_manager(c, s, a, b):
+    stored([a, b])
+    (x,) = await c.scatter([array(44)], workers=[a.address])
+    a.data.evict()
+    await c.replicate([x], n=2)
+    assert (b.data[x.key] == 44).all()
+    # the memory manager drops one of them again, as nobody needs both
+    s.extensions["amm"].run_once()
+    await async_poll_for(lambda: (x.key in a.data) != (x.key in b.data), 10)
+    assert ((await x) == 44).all()
+    futures = await c.scatter([array(i) for i in range(10)], workers=[a.address])
+    for worker in (a, b):
+        worker.monitor.update()
+        await worker.heartbeat()
+    await c.rebalance(futures)
+    assert len(a.data) + len(b.data) == 11
+    assert [v[0] for v in await c.gather(futures)] == list(range(10))
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("", 1)],
+    worker_kwargs={"memory_limit": "400 MB"},
+    config={
+        "distributed.worker.memory.target": False,
+        "distributed.worker.memory.spill": 0.5,
+        "distributed.worker.memory.pause": False,
+        "distributed.worker.memory.monitor-interval": "10ms",
+    },
+)
+async def test_the_memory_monitor_spills(c, s, a):
+    install(a)
+    futures = [c.submit(array, i, key=f"x-{i}", pure=False) for i in range(4)]
+    await wait(futures)
+    a.monitor.get_process_memory = lambda: 300_000_000 if a.data.fast else 0
+    await async_poll_for(lambda: len(a.data.slow) == 4, 10)
+    assert [v[0] for v in await c.gather(futures)] == [0, 1, 2, 3]
+
+
+@gen_cluster(client=True, nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"})
+async def test_the_order_of_use_is_that_of_the_waiting_tasks(c, s, a):
+    gate = Event("gate")
+    x, y, z = (c.submit(inc, i, key=k) for i, k in enumerate("xyz"))
+    await wait([x, y, z])
+
+    def read(first, event):
+        Event(event).wait()
+        return first
+
+    running = c.submit(read, y, "gate", key="running", priority=2)
+    await async_poll_for(lambda: "running" in a.state.tasks and a.state.executing, 10)
+    later = c.submit(inc, x, key="later", priority=1)
+    await async_poll_for(lambda: "later" in a.state.tasks, 10)
+    next_use = order_of_use(a)
+    assert next_use("y") < next_use("x")
+    assert next_use("z") is None
+    assert next_use("unknown") is None
+    await gate.set()
+    await wait([running, later])
+    assert next_use("y") is None
+
+
+@gen_cluster(nthreads=[("", 1)])
+async def test_a_worker_with_other_data_is_left_alone(s, a):
+    data = a.data
+    assert misfits(a) == []
+    if type(data) is SpillBuffer:
+        a.memory_manager.data = a.state.data = data = {}
+    with pytest.raises(RuntimeError, match="keeps its data in a dict"):
+        install(a)
+    assert a.data is data
+
+
+@pytest.mark.parametrize("name", store_module._INHERITED)
+@gen_cluster(nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"})
+async def test_another_spill_buffer_is_found(s, a, name, monkeypatch):
+    data = a.data
+    for cls in SpillBuffer.__mro__:
+        if name in vars(cls):
+            monkeypatch.delattr(cls, name)
+    assert misfits(a) == [f"SpillBuffer has no {name}"]
+    with pytest.raises(RuntimeError, match=f"has no {name}"):
+        install(a)
+    assert a.data is data
+    monkeypatch.undo()

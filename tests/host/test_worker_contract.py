@@ -1,0 +1,45 @@
+"""What the worker's adapter relies on is there, and a worker that differs stays as it is."""
+
+import pytest
+from distributed.utils_test import gen_cluster
+
+from dask_marsched.host import worker_contract
+
+
+class Other:
+    """A worker that differs from the one given."""
+
+    def __init__(self, worker, **changes):
+        self._worker = worker
+        vars(self).update(changes)
+
+    def __getattr__(self, name):
+        return getattr(self._worker, name)
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_this_version_fits(s, a):
+    assert worker_contract.misfits(a) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"execute": lambda key: None}, "worker.execute takes no 'stimulus_id'"),
+        ({"get_data": None}, "worker.get_data is missing"),
+        ({"monitor": None}, "worker.monitor.get_process_memory is missing"),
+        ({"state": object()}, "worker.state.executing is missing"),
+        ({"state": Exception()}, "worker.state has a __dict__"),
+    ],
+)
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_what_differs_is_named(s, a, changes, text):
+    found = worker_contract.misfits(Other(a, **changes))
+    assert text in found
+    assert text in worker_contract.explain(found)
+
+
+def test_nothing_at_all_is_no_worker():
+    found = worker_contract.misfits(object())
+    assert "worker.state is missing" in found
+    assert "worker.get_data is missing" in found

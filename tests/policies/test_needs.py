@@ -1,0 +1,67 @@
+"""What operands need, learned from those of the same kind."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_marsched.policies.needs import Kind, NeedModel
+
+MB = 10**6
+
+
+def test_unknown_operands_are_guessed_from_their_inputs():
+    model = NeedModel()
+    kind = Kind("add", 2, 8 * MB)
+    assert model.output(kind) == 8 * MB
+    assert model.footprint(kind) == 16 * MB
+    assert model.output(Kind("random", 0, 0)) == 0
+
+
+def test_the_same_kind_is_known():
+    model = NeedModel()
+    kind = Kind("std", 2, 64 * MB)
+    model.observe_output(kind, 100)
+    model.observe_footprint(kind, 96 * MB)
+    assert (model.output(kind), model.footprint(kind)) == (100, 96 * MB)
+    assert model.seen(kind) == 1
+    # To within a fifth it is the same size.
+    assert model.footprint(Kind("std", 2, 65 * MB)) == 96 * MB
+
+
+def test_other_sizes_are_in_proportion():
+    model = NeedModel()
+    model.observe_output(Kind("add", 2, 10 * MB), 5 * MB)
+    model.observe_footprint(Kind("add", 2, 10 * MB), 15 * MB)
+    other = Kind("add", 2, 40 * MB)
+    assert (model.output(other), model.footprint(other)) == (20 * MB, 60 * MB)
+    assert model.seen(other) == 0
+
+
+def test_sources_are_of_one_size_until_seen():
+    model = NeedModel()
+    model.observe_output(Kind("random", 0, 0), 32 * MB)
+    assert model.output(Kind("random", 0, 0)) == 32 * MB
+    assert model.footprint(Kind("random", 0, 0)) == 64 * MB
+
+
+def test_more_is_believed_at_once_and_less_by_and_by():
+    model = NeedModel()
+    kind = Kind("add", 2, 10 * MB)
+    model.observe_footprint(kind, 50 * MB)
+    model.observe_footprint(kind, 20 * MB)
+    assert 40 * MB < model.footprint(kind) < 50 * MB
+    model.observe_footprint(kind, 80 * MB)
+    assert model.footprint(kind) == 80 * MB
+    for _ in range(100):
+        model.observe_footprint(kind, 20 * MB)
+    assert model.footprint(kind) < 21 * MB
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, MB), st.integers(0, MB)))
+)
+def test_a_result_is_part_of_the_footprint(seen):
+    model = NeedModel()
+    for is_output, n, inputs, nbytes in seen:
+        kind = Kind("add", n, inputs if n else 0)
+        (model.observe_output if is_output else model.observe_footprint)(kind, nbytes)
+        assert model.footprint(kind) >= model.output(kind) >= 0

@@ -1,0 +1,76 @@
+import dask.array as da
+import numpy as np
+import pytest
+from dask import delayed
+
+from dask_marsched.bench.rates import OPERATIONS
+from dask_marsched.host.operations import KINDS, Operation
+from dask_marsched.host.simulation import expression, materialize
+from dask_marsched.simulation.costs import record_costs
+from dask_marsched.simulation.derived import (
+    OVERHEAD,
+    RATES,
+    DerivedSeconds,
+    derive_costs,
+    seconds_of,
+)
+
+MIB = 2**20
+
+
+def durations(collection):
+    expr, keys = expression([collection])
+    dsk, _ = materialize(expr, keys)
+    seconds = DerivedSeconds(expr, dsk, derive_costs(collection).nbytes)
+    return {key: seconds(key) for key in dsk}
+
+
+def test_every_kind_of_operation_has_a_rate_and_a_measurement():
+    assert set(RATES) == set(KINDS)
+    assert set(OPERATIONS) == set(KINDS) - {"view", "read", "other"}
+
+
+def test_a_product_takes_time_for_its_multiplications_not_for_its_bytes():
+    def product(n):
+        return seconds_of(Operation("product", 16 * n * n, 8 * n * n, (8 * n * n, 8 * n * n)))
+
+    assert product(2000) == pytest.approx(8 * product(1000))
+
+
+def test_a_slice_takes_time_for_what_it_returns():
+    x = da.ones((1000, 1000), chunks=1000).map_blocks(np.copy)
+    whole = durations(x)
+    cut = durations(x[:10].map_blocks(np.copy))
+    assert max(cut.values()) < max(whole.values()) + 0.001
+    assert seconds_of(Operation("slice", 800 * MIB, 8, (800 * MIB, 0))) < 1e-6
+
+
+def test_a_view_takes_no_time():
+    assert seconds_of(Operation("view", 800 * MIB, 800 * MIB, (800 * MIB, 0))) == 0
+
+
+def test_larger_chunks_take_longer():
+    def mean(size):
+        return max(durations(da.random.random(size, chunks=size).mean()).values())
+
+    assert OVERHEAD < mean(10) < mean(1_000_000) < mean(10_000_000)
+
+
+def test_derived_sizes_are_the_recorded_ones():
+    x = da.random.default_rng(0).random((400, 400), chunks=100)
+    y = (x[1:] + x[:-1]).mean(axis=0)
+    derived, recorded = derive_costs(y), record_costs(y)
+    assert derived.nbytes.keys() == recorded.nbytes.keys()
+    large = [key for key, size in recorded.nbytes.items() if size > 10_000]
+    assert large
+    assert {key: derived.nbytes[key] for key in large} == {
+        key: recorded.nbytes[key] for key in large
+    }
+
+
+def test_sizes_that_the_graph_does_not_tell_are_left_out_or_guessed():
+    x = [delayed(bytes)(1000), delayed(bytes)(2000)]
+    total = delayed(len)(x)
+    assert not derive_costs(total, guess=False).nbytes
+    dsk, _ = materialize(*expression([total]))
+    assert derive_costs(total).nbytes.keys() == dsk.keys()

@@ -1,0 +1,43 @@
+"""Faults as a user writes them."""
+
+import pytest
+
+from dask_marsched.simulation.faults import Join, Kill, Pause, SlowLink, SlowWorker, read_faults
+
+
+def test_tuples_and_objects_mean_the_same_and_are_ordered_by_time():
+    objects = [
+        Kill(1, 0.3),
+        Join(4, 0.1),
+        Pause(2, 0.2, 1.5),
+        SlowWorker(0, 0.5, 4),
+        SlowLink(3, 0, 2),
+    ]
+    tuples = [
+        (0.3, "kill", 1), (0.1, "join", 4), (0.2, "pause", 2, 1.5), (0.5, "slow", 0, 4),
+        (0, "slow-link", 3, 2),
+    ]  # fmt: skip
+    assert read_faults(objects) == read_faults(tuples)
+    assert [fault.at for fault in read_faults(tuples)] == [0, 0.1, 0.2, 0.3, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ((0.1, "explode", 0), r"unknown fault 'explode'; accepted are \(seconds, 'kill', worker\)"),
+        ((0.1, "pause", 0), r"wrong fault \(0.1, 'pause', 0\); accepted"),
+        ((0.1, "kill", 0, 3), "wrong fault"),
+        ((0.1, "kill"), "wrong fault"),
+        ("kill:3@10s", "wrong fault"),
+        (7, "wrong fault 7"),
+        ((0.1, "kill", "w3"), "the worker must be a number of 0 or more"),
+        ((0.1, "kill", -1), "the worker must be a number of 0 or more"),
+        ((-0.1, "kill", 1), "at must be 0 or more, not -0.1"),
+        ((float("nan"), "kill", 1), "at must be 0 or more"),
+        ((1, "slow", 1, 0), "factor must be more than 0, not 0"),
+        (Pause(1, 1, -2), "seconds must be more than 0, not -2"),
+    ],
+)
+def test_a_wrong_fault_is_one_clear_error(fault, message):
+    with pytest.raises(ValueError, match=message):
+        read_faults([fault])

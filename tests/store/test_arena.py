@@ -1,0 +1,325 @@
+import errno
+import gc
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from dask_marsched.store import locks
+from dask_marsched.store.arena import Arena, segment_size
+from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.frames import from_frames, to_frames
+from dask_marsched.store.handle import Handle
+from dask_marsched.store.segment import (
+    Charge,
+    SegmentAddress,
+    create_segment,
+    open_segment,
+    read_charge,
+    write_charge,
+)
+from tests.store.arrays import kinds, same
+from tests.store.peers import holders, peers, segments_in_the_system
+
+MIB = 1 << 20
+X = np.arange(MIB, dtype=float)
+
+
+@pytest.fixture
+def address():
+    made = create_segment(segment_size(32 * MIB))
+    yield made
+    os.close(made.fd)
+
+
+@pytest.fixture
+def arena(address):
+    return Arena(address, 32 * MIB)
+
+
+def read(handle, mapping):
+    return from_frames(handle.header, mapping.frames(handle.lengths))
+
+
+def blocks(fd):
+    return 512 * os.fstat(fd).st_blocks
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_what_is_read_is_what_was_put(arena, kind):
+    value = kinds()[kind]
+    chunk = arena.put(*to_frames(value))
+    if chunk is None:
+        assert sum(f.nbytes for f in to_frames(value)[1]) == 0
+        return
+    handle = Handle.from_message(chunk.handle.to_message())
+    assert handle == chunk.handle
+    assert same(read(handle, Attachments().map(handle)), value)
+    assert same(read(handle, chunk.map()), value)
+
+
+def test_writes_leak_neither_to_the_owner_nor_to_other_peers(arena):
+    chunk = arena.put(*to_frames(X))
+    views = [
+        read(chunk.handle, mapping) for mapping in (chunk.map(), Attachments().map(chunk.handle))
+    ]
+    for i, view in enumerate(views):
+        assert view.flags.writeable
+        view[i] = -1
+    with peers(()) as (peer,):
+        total = peer.do("np.asarray(Attachments().map(h)).view(float).sum()", h=chunk.handle)
+    assert total == X.sum()
+    assert views[0][1] == X[1]
+
+
+def test_memory_is_recycled_and_not_before_the_last_peer_let_go(arena):
+    with peers(()) as (peer,):
+        chunk = arena.put(*to_frames(X))
+        peer.do(
+            "attachments = Attachments(); mine = np.asarray(attachments.map(h)).view(float)",
+            h=chunk.handle,
+        )
+        offset = chunk.handle.offset
+        assert peer.do("attachments.mapped, attachments.orphaned") == (X.nbytes, 0)
+        del chunk
+        gc.collect()
+        assert (arena.live, arena.filled) == (0, X.nbytes)
+        assert peer.do("attachments.mapped, attachments.orphaned") == (X.nbytes, X.nbytes)
+        second = arena.put(*to_frames(-X))
+        assert second.handle.offset != offset
+        assert peer.do("mine.sum()") == X.sum()
+        peer.do("del mine")
+        assert peer.do("attachments.mapped") == 0
+        third = arena.put(*to_frames(X + 1))
+        assert third.handle.offset == offset
+        assert arena.counters.recycled == 1
+        assert blocks(arena.fd) < 2.1 * X.nbytes
+
+
+def test_a_peer_that_is_killed_lets_go(arena):
+    with peers(()) as (peer,):
+        chunk = arena.put(*to_frames(X))
+        peer.do("mine = Attachments().map(h)", h=chunk.handle)
+        del chunk
+        assert arena.trim() == 0
+        peer.kill()
+        assert arena.trim() == X.nbytes
+        assert blocks(arena.fd) < 100_000
+
+
+def test_one_peer_may_map_a_chunk_twice(arena):
+    attachments = Attachments()
+    chunk = arena.put(*to_frames(X))
+    first, second = attachments.map(chunk.handle), attachments.map(chunk.handle)
+    handle = chunk.handle
+    del chunk, first
+    assert not locks.is_unread(arena.fd, handle.offset, 1)
+    del second
+    assert locks.is_unread(arena.fd, handle.offset, 1)
+    assert attachments.mapped == 0
+
+
+def test_the_cap_holds_and_refusals_change_nothing(arena):
+    chunks = [arena.put(*to_frames(X)) for _ in range(4)]
+    assert all(chunks)
+    assert arena.put(*to_frames(X)) is None
+    assert arena.counters.refused == 1
+    assert arena.filled == 4 * X.nbytes
+    chunks.pop()
+    assert arena.put(*to_frames(X[: X.size // 2])) is not None
+    assert arena.put(*to_frames(np.zeros(40 * MIB, "u1"))) is None
+
+
+def test_trim_gives_back_what_waits(arena):
+    chunk = arena.put(*to_frames(X))
+    del chunk
+    assert blocks(arena.fd) > X.nbytes
+    assert arena.trim() == X.nbytes
+    assert blocks(arena.fd) < 100_000
+    assert arena.filled == 0
+
+
+def test_memory_is_held_by_whom_it_exists_for(arena):
+    attachments = Attachments()
+    chunk, other = arena.put(*to_frames(X)), arena.put(*to_frames(X))
+    mapping = attachments.map(chunk.handle)
+    assert (arena.held(), attachments.orphaned) == (2 * X.nbytes, 0)
+    del chunk, other
+    assert arena.live == 0
+    assert (arena.held(), attachments.orphaned) == (X.nbytes, X.nbytes)  # one waits to be recycled
+    arena.trim()
+    assert (arena.held(), attachments.orphaned) == (0, X.nbytes)
+    del mapping
+    assert (arena.held(), attachments.orphaned) == (X.nbytes, 0)
+
+
+def test_many_threads(arena):
+    failed = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        attachments = Attachments()
+        for _ in range(30):
+            values = rng.random(rng.integers(1000, 200_000))
+            chunk = arena.put(*to_frames(values))
+            got = read(chunk.handle, attachments.map(chunk.handle))
+            del chunk
+            if not (got == values).all():
+                failed.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert arena.live == 0
+
+
+def test_a_closed_arena_publishes_no_more(arena):
+    chunk = arena.put(*to_frames(X))
+    arena.close()
+    assert arena.put(*to_frames(X)) is None
+    assert (read(chunk.handle, chunk.map()) == X).all()
+
+
+# --- the segment --------------------------------------------------------------------------
+
+
+def test_a_segment_is_its_users_only(address):
+    assert stat.S_IMODE(os.fstat(address.fd).st_mode) == 0o600
+
+
+def test_a_segment_cannot_be_cut_off(address):
+    with pytest.raises(PermissionError):
+        os.ftruncate(address.fd, 4096)
+
+
+def test_another_segment_in_its_place_is_noticed(address):
+    other = address._replace(identity=b"0123456789abcdef")
+    with pytest.raises(OSError, match="no longer it"):
+        open_segment(other)
+
+
+def test_something_else_in_its_place_is_noticed(tmp_path):
+    with open(tmp_path / "file", "w+b") as file, pytest.raises(OSError, match="no longer it"):
+        open_segment(SegmentAddress(os.getpid(), file.fileno(), b"0" * 16))
+    read, write = os.pipe()
+    with pytest.raises(OSError, match="Illegal seek"):
+        open_segment(SegmentAddress(os.getpid(), read, b"0" * 16))
+    os.close(read)
+    os.close(write)
+
+
+def test_a_process_that_ended_has_no_segment():
+    with peers(()) as (peer,):
+        address = peer.do("create_segment(segment_size(1 << 20))")
+        os.close(open_segment(address))
+        peer.kill()
+    with pytest.raises(OSError, match="No such file"):
+        open_segment(address)
+
+
+def test_charges(address):
+    assert read_charge(address.fd) == Charge(0, 0)
+    write_charge(address.fd, Charge(3, 1 << 40))
+    assert read_charge(address.fd) == Charge(3, 1 << 40)
+
+
+def test_nothing_is_left_when_all_are_killed():
+    before = segments_in_the_system()
+    with peers((), (), ()) as (nanny, owner, reader):
+        address = nanny.do("create_segment(segment_size(1 << 25))")
+        owner.do("arena = Arena(address, 1 << 25)", address=address)
+        owner.do("chunk = arena.put(b'', [np.ones(1 << 20).view('u1').data])")
+        handle = owner.do("chunk.handle")
+        reader.do("mine = Attachments().map(handle)", handle=handle)
+        assert holders([p.pid for p in (nanny, owner, reader)]) == [
+            p.pid for p in (nanny, owner, reader)
+        ]
+        for peer in (nanny, owner):
+            os.kill(peer.pid, signal.SIGKILL)
+            peer.process.wait()
+        # what a peer has mapped stays as it was
+        assert reader.do("np.asarray(mine).view(float).sum()") == 1 << 20
+        reader.kill()
+    assert segments_in_the_system() <= before
+
+
+# --- where there is no memory, or no way --------------------------------------------------
+
+IN_A_SMALL_FILE_SYSTEM = """
+import os, subprocess, sys
+import numpy as np
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", sys.argv[1]], check=True)
+from dask_marsched.store import segment
+segment.fcntl.fcntl = lambda *args: 0  # no seals there
+os.memfd_create = lambda name, flags: os.open(sys.argv[1] + "/x", os.O_CREAT | os.O_RDWR)
+from dask_marsched.store.arena import Arena, segment_size
+from dask_marsched.store.frames import to_frames
+arena = Arena(segment.create_segment(segment_size(1 << 26)), 1 << 26)
+kept = arena.put(*to_frames(np.ones(200_000)))
+assert arena.put(*to_frames(np.ones(1 << 20))) is None
+assert arena.counters.refused == 1
+again = arena.put(*to_frames(np.full(200_000, 2.0)))
+for chunk, n in ((kept, 200_000), (again, 400_000)):
+    assert np.asarray(chunk.map()).view(float).sum() == n
+print("fine")
+"""
+
+can_unshare = shutil.which("unshare") is not None and (
+    subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "true"],
+        capture_output=True,
+        check=False,
+    ).returncode
+    == 0
+)
+needs_unshare = pytest.mark.skipif(not can_unshare, reason="no namespaces may be made here")
+
+
+@needs_unshare
+def test_a_full_file_system_is_a_refusal_not_a_signal(tmp_path):
+    done = subprocess.run(
+        [
+            *("unshare", "--user", "--map-root-user", "--mount"),
+            *(sys.executable, "-c", IN_A_SMALL_FILE_SYSTEM, str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+@needs_unshare
+def test_another_namespace_cannot_map(arena):
+    chunk = arena.put(*to_frames(X))
+    with peers(("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")) as (
+        peer,
+    ):
+        answer = peer.do("Attachments().map(handle)", handle=chunk.handle)
+    assert isinstance(answer, OSError)
+
+
+def test_a_failed_mapping_leaves_no_lock(arena, monkeypatch):
+    chunk = arena.put(*to_frames(X))
+    attachments = Attachments()
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.ENOMEM, "no more mappings")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dask_marsched.store.attachment.Mapping", refuse)
+        with pytest.raises(OSError, match="no more mappings"):
+            attachments.map(chunk.handle)
+    gc.collect()
+    handle = chunk.handle
+    assert locks.is_unread(arena.fd, handle.offset, 1)
+    assert attachments.mapped == 0

@@ -1,0 +1,100 @@
+import errno
+import gc
+import os
+import resource
+
+import numpy as np
+import pytest
+
+from dask_marsched.store.frames import from_frames, to_frames
+from dask_marsched.store.spill_file import SpillFile
+from tests.store.arrays import kinds, same
+
+X = np.arange(1 << 18, dtype=float)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return SpillFile(str(tmp_path / "spilled"))
+
+
+def blocks(file):
+    return 512 * os.fstat(file.fd).st_blocks
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_what_is_read_is_what_was_written(file, kind):
+    value = kinds()[kind]
+    header, frames = to_frames(value)
+    spilled = file.write(frames)
+    first, _ = spilled.read()
+    again, _ = spilled.read()
+    assert same(from_frames(header, first), value)
+    assert same(from_frames(header, again), value)
+
+
+def test_it_has_no_name(file, tmp_path):
+    file.write([X.view("u1").data])
+    assert list((tmp_path / "spilled").iterdir()) == []
+
+
+def test_without_nameless_files_it_is_unlinked(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    monkeypatch.setattr(os, "O_TMPFILE", 1 << 30)
+    with monkeypatch.context() as patched:
+        real = os.open
+        patched.setattr(os, "open", lambda p, f, *a: refuse() if f & 1 << 30 else real(p, f, *a))
+        file = SpillFile(str(tmp_path))
+    spilled = file.write([X.view("u1").data])
+    (frame,), _ = spilled.read()
+    assert (np.frombuffer(frame) == X).all()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_space_is_given_back_with_the_last_reader(file):
+    spilled = file.write([X.view("u1").data])
+    (frame,), mapping = spilled.read()
+    assert mapping is not None
+    del spilled, mapping
+    gc.collect()
+    assert file.live == X.nbytes
+    assert (np.frombuffer(frame) == X).all()
+    del frame
+    gc.collect()
+    assert (file.live, blocks(file)) == (0, 0)
+
+
+def test_readers_write_for_themselves_only(file):
+    spilled = file.write([X.view("u1").data])
+    (first,), mapping = spilled.read()
+    np.frombuffer(first)[:] = 0
+    assert mapping.modified()
+    (second,), other = spilled.read()
+    assert (np.frombuffer(second) == X).all()
+    assert not other.modified()
+
+
+def test_small_frames_are_not_mapped(file):
+    spilled = file.write([memoryview(b"abc"), memoryview(b""), memoryview(b"d" * 100)])
+    frames, mapping = spilled.read()
+    assert [bytes(f) for f in frames] == [b"abc", b"", b"d" * 100]
+    assert not any(f.readonly for f in frames[::2])
+    assert mapping is None
+
+
+def test_a_full_disk_leaves_nothing_behind(file):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept = file.write([X.view("u1").data])
+    # Python ignores the signal that comes with it
+    resource.setrlimit(resource.RLIMIT_FSIZE, (X.nbytes + X.nbytes // 2, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.write([X.view("u1").data])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    gc.collect()
+    assert file.live == X.nbytes
+    (frame,), _ = kept.read()
+    assert (np.frombuffer(frame) == X).all()

@@ -1,0 +1,388 @@
+"""The quota on real workers: what is deferred, evicted, forced; and how it comes and goes."""
+
+import operator
+import sys
+
+import numpy as np
+import pytest
+from distributed import Client, Event, Nanny, Worker, wait
+from distributed.spill import SpillBuffer
+from distributed.utils_test import async_poll_for, gen_cluster, inc
+from distributed.worker_state_machine import WorkerState
+
+from dask_marsched.config import Settings
+from dask_marsched.host.store import Store
+from dask_marsched.policies.needs import Kind, NeedModel
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.status import status
+from tests.compat.harness import check, planned_cluster, plugin_of, report_of
+from tests.processes import WITHOUT_PACKAGE
+
+MB = 10**6
+ONE = [("127.0.0.1", 1)]
+TWO_THREADS = [("127.0.0.1", 2)]
+
+
+def array(n, nbytes=10 * MB):
+    return np.full(nbytes // 8, n, dtype="f8")
+
+
+def gated(gate, *inputs, nbytes=10 * MB):
+    """Return an array after an event; `Event` is waited for as a task of a user would."""
+    Event(gate).wait()
+    return array(len(inputs), nbytes)
+
+
+def admission_of(worker):
+    found = worker.plugins["marsched"]._admission
+    assert found is not None, worker.plugins["marsched"].report()
+    return found
+
+
+def counts_of(worker):
+    report = admission_of(worker).report()
+    assert report["exceptions"] == {}, report["last_exception"]
+    return report
+
+
+def leave_free(worker, nbytes):
+    """Set the limit so that this much of it is free now."""
+    admission = admission_of(worker)
+    admission._refresh(exact=True)
+    admission.quota.limit = admission.quota.used + nbytes
+
+
+async def known(c, function, *args, **kwargs):
+    """Run a task and drop it, so that its kind is known."""
+    future = c.submit(function, *args, pure=False, **kwargs)
+    key = future.key
+    await future
+    del future
+    await async_poll_for(lambda: key not in c.futures, 5)
+
+
+# --- coming and going ---------------------------------------------------------------------
+
+
+@planned_cluster(ONE)
+async def test_it_is_on_workers_there_and_on_those_to_come(c, s, a):
+    assert counts_of(a)["limit"] == int(0.75 * a.memory_manager.memory_limit)
+    async with Worker(s.address) as late:
+        assert await c.submit(inc, 1, workers=[late.address]) == 2
+        assert counts_of(late)["admitted"] == 1
+    assert report_of(s)["worker_parts"] == ["quota"]
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_removal_restores_the_worker_exactly(c, s, a):
+    def picture():
+        manager, state = a.memory_manager, a.state
+        return (
+            type(state),
+            type(a.data),
+            a.data.n,
+            vars(a.data).keys(),
+            vars(a).keys(),
+            a.handlers["get_data"],
+            manager.memory_spill_fraction,
+            state.transfer_incoming_bytes_limit,
+            a.plugins["shuffle"].memory_limiter_comms.limit,
+            a.plugins["shuffle"].memory_limiter_disk.limit,
+        )
+
+    before = picture()
+    assert before[:2] == (WorkerState, SpillBuffer)
+    await c.register_plugin(MarsSchedulerPlugin())
+    x = await c.scatter(array(1), hash=False)
+    assert admission_of(a)
+    shuffles = a.plugins["shuffle"]
+    admission_of(a).host.bound_shuffles(1000)
+    assert shuffles.memory_limiter_comms.limit == shuffles.memory_limiter_disk.limit == 1000
+    assert all(old != new for old, new in zip(picture()[:2], before[:2], strict=True))
+    plugin = plugin_of(s)
+    await c.unregister_scheduler_plugin("marsched")
+    await plugin.workers_told()
+    assert "marsched" not in a.plugins
+    assert "marsched" not in s.worker_plugins
+    assert picture() == before
+    assert await c.submit(np.sum, x) == 10 * MB / 8
+    assert await c.submit(inc, 1) == 2
+
+
+@gen_cluster(client=True, nthreads=TWO_THREADS)
+async def test_removal_while_something_is_deferred(c, s, a):
+    await c.register_plugin(MarsSchedulerPlugin())
+    await known(c, array, 1)
+    blocked = c.submit(gated, "gate", key="blocked")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, MB)
+    deferred = c.submit(array, 2, key="array-2")
+    await async_poll_for(lambda: admission_of(a).counts.deferrals, 5)
+    await c.unregister_scheduler_plugin("marsched")
+    await wait(deferred)
+    assert not blocked.done()
+    await Event("gate").set()
+    await wait(blocked)
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_a_second_registration_replaces_the_first(c, s, a):
+    await c.register_plugin(MarsSchedulerPlugin())
+    with pytest.warns(UserWarning, match="already contains a plugin"):
+        await c.register_plugin(MarsSchedulerPlugin(settings=Settings(quota_fraction=0.5)))
+    assert counts_of(a)["limit"] == int(0.5 * a.memory_manager.memory_limit)
+    with pytest.warns(UserWarning, match="already contains a plugin"):
+        await c.register_plugin(MarsSchedulerPlugin(settings=Settings(quota_enabled=False)))
+    assert "marsched" not in a.plugins
+    assert type(a.state) is WorkerState
+    check(s)
+
+
+@gen_cluster(client=True, nthreads=ONE, worker_kwargs={"memory_limit": 0})
+async def test_a_worker_without_a_limit_stays_as_it_is(c, s, a):
+    await c.register_plugin(MarsSchedulerPlugin())
+    report = a.plugins["marsched"].report()
+    assert report["quota"] is None
+    assert report["reasons"]["quota"] == "the worker has no memory limit"
+    assert type(a.state) is WorkerState
+    assert await c.submit(inc, 1) == 2
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_a_worker_that_differs_stays_as_it_is(c, s, a):
+    a.execute = lambda key: None
+    await c.register_plugin(MarsSchedulerPlugin())
+    report = a.plugins["marsched"].report()
+    assert report["quota"] is None
+    assert "worker.execute takes no 'stimulus_id'" in report["reasons"]["quota"]
+    assert type(a.state) is WorkerState
+    del a.execute
+
+
+@gen_cluster(client=True, nthreads=[], timeout=60)
+async def test_a_nanny_brings_it_back(c, s):
+    await c.register_plugin(MarsSchedulerPlugin())
+    async with Nanny(s.address, nthreads=1) as nanny:
+        await nanny.restart()
+        await c.wait_for_workers(1)
+        reports = await c.run(lambda dask_worker: dask_worker.plugins["marsched"].report())
+    (report,) = reports.values()
+    assert report["quota"]["limit"] > 0
+    assert "quota" not in report["reasons"]
+
+
+# --- decisions ----------------------------------------------------------------------------
+
+
+@planned_cluster(TWO_THREADS)
+async def test_what_does_not_fit_waits(c, s, a):
+    await Event("gate").set()
+    await known(c, gated, "gate", nbytes=40 * MB)
+    await Event("gate").clear()
+    leave_free(a, 60 * MB)
+    futures = [c.submit(gated, "gate", key=f"gated-{n}", nbytes=40 * MB) for n in range(3)]
+    await async_poll_for(lambda: admission_of(a).counts.deferrals, 5)
+    assert len(a.state.executing) == 1
+    assert counts_of(a)["queued"] >= 40 * MB
+    await Event("gate").set()
+    await wait(futures)
+    assert counts_of(a)["promised"] == counts_of(a)["queued"] == 0
+
+
+@planned_cluster(ONE)
+async def test_cold_results_make_room(c, s, a):
+    await known(c, array, 1)
+    assert admission_of(a).needs.output(Kind("array", 0, 0)) >= 10 * MB
+    x, y = c.submit(array, 1, key="array-1"), c.submit(array, 2, key="array-2")
+    await wait([x, y])
+    needed = c.submit(gated, "gate", x, key="needed")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, -5 * MB)
+    more = c.submit(array, 3, key="array-3")
+    await async_poll_for(lambda: admission_of(a).counts.evictions, 5)
+    # What runs reads x, so that y had to go.
+    assert set(a.data.slow) == {y.key}
+    await Event("gate").set()
+    await wait([needed, more])
+    found = counts_of(a)
+    assert found["evictions"] >= 1
+    assert found["evicted_bytes"] >= 10 * MB
+    assert await c.submit(operator.itemgetter(0), y) == 2
+    np.testing.assert_array_equal(await c.gather(y), array(2))
+    assert found["failed_evictions"] == 0
+
+
+@planned_cluster(ONE)
+async def test_an_operand_larger_than_everything_runs_alone(c, s, a, caplog):
+    x = await c.scatter(array(1), hash=False)
+    await known(c, array, 7, 30 * MB)
+    leave_free(a, -MB)
+    a.memory_manager.memory_pause_fraction = a.memory_manager.memory_spill_fraction = False
+    a.memory_manager.memory_limit = 20 * MB
+    assert (await c.submit(array, 7, 30 * MB))[0] == 7
+    assert await c.submit(np.sum, x) == 10 * MB / 8
+    assert counts_of(a)["evictions"] >= 1
+    assert counts_of(a)["forced"] >= 1
+    assert "more than the memory limit of this worker, 19.07 MiB" in caplog.text
+
+
+def blocked_until(gate):
+    Event(gate).wait()
+
+
+def opener(gate, nbytes):
+    Event(gate).set()
+    return array(0, nbytes)
+
+
+@planned_cluster(
+    TWO_THREADS, plugin=lambda: MarsSchedulerPlugin(settings=Settings(quota_patience=0))
+)
+async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a):
+    await known(c, opener, "other", 40 * MB)
+    blocked = c.submit(blocked_until, "gate", key="blocked")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, MB)
+    opening = c.submit(opener, "gate", 40 * MB, key="opener-1")
+    await wait([blocked, opening])
+    found = counts_of(a)
+    assert found["deferrals"] == found["forced"] == 1
+
+
+@planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)])
+async def test_inputs_are_fetched_when_there_is_room(c, s, a, b):
+    gate = Event("gate")
+    x = c.submit(array, 1, workers=[b.address], key="x")
+    await wait(x)
+    blocked = c.submit(gated, "gate", workers=[a.address], key="blocked", nbytes=8)
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, 5 * MB)
+    total = c.submit(np.sum, x, workers=[a.address], key="total")
+    await async_poll_for(lambda: admission_of(a).counts.throttled, 5)
+    assert "x" not in a.data
+    await gate.set()
+    assert await total == 10 * MB / 8
+    await blocked
+
+
+@planned_cluster([("127.0.0.1", 1), ("127.0.0.1", 1)])
+async def test_spilled_results_are_sent(c, s, a, b):
+    x = c.submit(array, 4, workers=[a.address], key="x")
+    await wait(x)
+    assert a.data.evict_key("x") > 0
+    leave_free(a, MB)
+    assert await c.submit(np.sum, x, workers=[b.address], key="sum") == 4 * 10 * MB / 8
+    assert "x" in a.data.slow
+    assert counts_of(a)["transfers"] == 0
+
+
+@planned_cluster(ONE)
+async def test_seceded_tasks_hold_nothing_back(c, s, a):
+    def outer():
+        from distributed import worker_client
+
+        with worker_client() as client:
+            return client.submit(array, 5, 20 * MB).result()
+
+    await known(c, array, 5, 20 * MB)
+    leave_free(a, MB)
+    np.testing.assert_array_equal(await c.submit(outer), array(5, 20 * MB))
+    assert counts_of(a)["promised"] == 0
+
+
+@planned_cluster(TWO_THREADS)
+async def test_failing_and_cancelled_tasks_leave_nothing_behind(c, s, a):
+    failing = [c.submit(operator.truediv, n, 0) for n in range(5)]
+    await wait(failing)
+    blocked = c.submit(gated, "gate")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    blocked.release()
+    failing.clear()
+    await Event("gate").set()
+    await async_poll_for(lambda: not a.state.tasks, 5)
+    admission = admission_of(a)
+    assert counts_of(a)["promised"] == 0
+    assert not any((admission._kinds, admission._ended, admission._measured))
+
+
+@planned_cluster([("127.0.0.1", 2, {"resources": {"R": 1}})])
+async def test_resources_are_kept(c, s, a):
+    gate = Event("gate")
+    blocked = c.submit(gated, "gate", resources={"R": 1}, key="blocked")
+    other = c.submit(inc, 1, resources={"R": 1}, key="other")
+    free = c.submit(inc, 2, key="free")
+    assert await free == 3
+    assert a.state.tasks["other"].state == "constrained"
+    await gate.set()
+    assert await other == 2
+    await blocked
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_an_exception_of_ours_leaves_the_decision_to_dask(c, s, a, monkeypatch, caplog):
+    await c.register_plugin(MarsSchedulerPlugin())
+
+    def broken(self, kind):
+        raise ZeroDivisionError("broken on purpose")
+
+    monkeypatch.setattr(NeedModel, "output", broken)
+    assert await c.gather(c.map(inc, range(10))) == list(range(1, 11))
+    report = admission_of(a).report()
+    assert report["exceptions"] == {"choose": pytest.approx(10, abs=10)}
+    assert report["exceptions"]["choose"] >= 1
+    assert report["last_exception"] == "ZeroDivisionError: broken on purpose"
+    assert caplog.text.count("choose failed") == 1
+
+
+@planned_cluster(TWO_THREADS)
+async def test_working_space_is_learned(c, s, a):
+    if not admission_of(a)._meter.available:
+        pytest.skip("this kernel does not tell")
+
+    def reducing(n):
+        return float(np.ones(50 * MB // 8).sum()) + n
+
+    await wait(c.map(reducing, range(4)))
+    (learned,) = admission_of(a).needs._coarse.values()
+    assert learned.footprints == 4
+    assert 40 * MB < learned.footprint < 120 * MB
+    assert learned.output < MB
+
+
+# --- with the store -----------------------------------------------------------------------
+
+
+@planned_cluster(ONE, plugin=lambda: MarsSchedulerPlugin(settings=Settings(store_enabled=True)))
+async def test_the_quota_rules_the_store(c, s, a):
+    assert report_of(s)["worker_parts"] == ["quota", "store"]
+    stored = a.data
+    assert type(stored) is Store
+    target = stored.stock_target
+    x = c.submit(array, 1, key="array-1")
+    await wait(x)
+    leave_free(a, -5 * MB)
+    assert await c.submit(inc, 1) == 2
+    await async_poll_for(lambda: counts_of(a)["evictions"] == 1, 5)
+    assert await c.submit(np.sum, x) == 10 * MB / 8
+    assert a.plugins["marsched"].report()["store"] is True
+    await c.unregister_scheduler_plugin("marsched")
+    await async_poll_for(lambda: type(a.data) is SpillBuffer, 5)
+    assert type(a.state) is WorkerState
+    assert a.data.n == target
+    np.testing.assert_array_equal(await c.gather(x), array(1))
+    await c.register_plugin(MarsSchedulerPlugin())
+
+
+# --- without the package ------------------------------------------------------------------
+
+
+def test_a_worker_without_the_package_comes_up(start_scheduler, start):
+    address, _ = start_scheduler()
+    with Client(address) as client:
+        client.register_plugin(MarsSchedulerPlugin())
+        code = WITHOUT_PACKAGE + "from distributed.cli.dask_worker import main; main()"
+        start(sys.executable, "-c", code, address, "--no-dashboard", "--no-nanny")
+        client.wait_for_workers(1, timeout=60)
+        assert client.submit(inc, 1).result() == 2
+        (parts,) = status(client).workers_lacking.values()
+        assert parts == ("quota",)
