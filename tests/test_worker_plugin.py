@@ -360,9 +360,9 @@ async def test_the_quota_rules_the_store(c, s, a):
     target = stored.stock_target
     x = c.submit(array, 1, key="array-1")
     await wait(x)
-    leave_free(a, -5 * MB)
+    leave_free(a, -50 * MB)
     assert await c.submit(inc, 1) == 2
-    await async_poll_for(lambda: counts_of(a)["evictions"] == 1, 5)
+    await async_poll_for(lambda: stored.is_spilled(x.key), 5)
     assert await c.submit(np.sum, x) == 10 * MB / 8
     assert a.plugins["marsched"].report()["store"] is True
     await c.unregister_scheduler_plugin("marsched")

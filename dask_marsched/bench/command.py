@@ -14,7 +14,15 @@ from typing import Any
 import click
 from dask.utils import parse_bytes
 
-from . import against_frisky, against_twin, memory_tight, report, runner, workloads
+from . import (
+    against_frisky,
+    against_twin,
+    memory_tight,
+    report,
+    runner,
+    simulated,
+    workloads,
+)
 from . import planning as planning_benchmark
 from . import transfer as transfer_benchmark
 from .cluster import DEFAULT, Setting, policy_plugin
@@ -90,6 +98,16 @@ def _progress(measurement: Measurement) -> None:
     "--twin", is_flag=True, help="Beside every real run show what the digital twin says of it."
 )
 @click.option(
+    "--simulated",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="WORKERS",
+    help="Run the workloads in the digital twin only, on that many workers, their size in "
+    "proportion; may be given several times.",
+)
+@click.option("--workers-per-host", default=1, show_default=True, help="Of the simulated cluster.")
+@click.option("--cores", type=float, help="Simulate one host with that many cores.")
+@click.option(
     "--planning",
     multiple=True,
     type=click.IntRange(min=1),
@@ -125,6 +143,8 @@ def bench(list_them: bool, **options: Any) -> None:
         _run_memory_tight(chosen)
     elif chosen.transfer:
         _transfer(chosen)
+    elif chosen.simulated:
+        _simulate(chosen)
     elif chosen.planning:
         _plan(chosen)
     else:
@@ -149,6 +169,9 @@ class Options:
     against: str | None
     frisky_python: Path | None
     twin: bool
+    simulated: tuple[int, ...]
+    workers_per_host: int
+    cores: float | None
     planning: tuple[int, ...]
     memory_tight: bool
     transfer: bool
@@ -191,6 +214,39 @@ def _publish_twin(compared: list[against_twin.Comparison], options: Options) -> 
         options.markdown_path.write_text("\n\n".join(shown) + "\n")
     if any(c.error and not c.real for c in compared):
         raise SystemExit(1)
+
+
+def _simulate(options: Options) -> None:
+    """Run workloads in the twin."""
+
+    def show(s: simulated.Simulated) -> None:
+        outcome = s.error or f"{s.seconds:.2f} s, {s.moved / report.MIB:.0f} MiB moved"
+        click.echo(f"  {s.workers:5d}  {s.workload:<22}{s.policy:<12}{outcome}", err=True)
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        try:
+            chosen = workloads.select(_names(options.select), options.held_out)
+            parameters = Parameters(options.size, parse_bytes(options.chunk), Path(scratch))
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        found = simulated.run(
+            [w for w in chosen if w.kind is Kind.DATA],
+            options.policies,
+            options.simulated,
+            parameters,
+            workers_per_host=options.workers_per_host,
+            cores=options.cores,
+            threads=options.threads,
+            progress=show,
+        )
+    tables = [simulated.cells(found), simulated.summary_cells(found)]
+    click.echo("\n\n".join(map(report.text_table, tables)))
+    if options.json_path:
+        written = {"command": _command(), "versions": report.versions(), **simulated.to_json(found)}
+        options.json_path.write_text(json.dumps(written, indent=1) + "\n")
+    if options.markdown_path:
+        shown = [report.made_by(_command()), *map(report.markdown_table, tables)]
+        options.markdown_path.write_text("\n\n".join(shown) + "\n")
 
 
 def _transfer(options: Options) -> None:

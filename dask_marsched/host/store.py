@@ -1,6 +1,6 @@
 """The worker's data: in private memory, in shared memory, on disk, behind one mapping.
 
-It is `distributed.spill.SpillBuffer` with another disk and another order of eviction, so that
+It is a `distributed.spill.SpillBuffer` with another disk and another order of eviction, so that
 whatever reads a worker's data finds what it expects: the memory monitor, the heartbeat, the
 metrics. Chunks in shared memory are among those in memory: an array over other bytes.
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import distributed
-import zict
 from dask.typing import Key
 from distributed import Worker
+from distributed.metrics import context_meter
 from distributed.sizeof import safe_sizeof
-from distributed.spill import HandledError, SpillBuffer
+from distributed.spill import HandledError, SpillBuffer, SpilledSize
 from zict.common import NoDefault, nodefault
 
-from dask_marsched.store.eviction import NeededLastFirst, NextUse
+from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.spill_tier import SpillTier
 
@@ -28,11 +28,8 @@ from dask_marsched.store.spill_tier import SpillTier
 _INHERITED = (
     "_capture_metrics",
     "_handle_errors",
-    "_slow_uncached",
-    "_cancel_evict",
-    "fast_to_slow",
-    "slow_to_fast",
-    "unlock",
+    "memory",
+    "disk",
 )
 #: States of tasks that still read their inputs.
 _WAITING = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
@@ -47,7 +44,7 @@ def misfits(worker: Any) -> list[str]:
     return found
 
 
-class Store(SpillBuffer):
+class Store(SpillBuffer, SpillingBuffer):
     """The data of a worker.
 
     Parameters
@@ -83,29 +80,35 @@ class Store(SpillBuffer):
         self.foreign: IdentityMap[Any] = IdentityMap()
         #: gives memory back that is only kept to be used again; called before anything is evicted
         self.give_back: Callable[[], object] | None = None
-        self.spill_tier = SpillTier(directory, max_spill, compression)
-        # Not SpillBuffer's own: that makes a directory of files
-        super(SpillBuffer, self).__init__(
-            fast={},
-            slow=zict.Cache(self.spill_tier, zict.WeakValueMapping()),
-            n=target,
-            weight=self._weigh,
-        )
-        self.fast = NeededLastFirst(
-            target,
-            {},
-            weight=self._weigh,
-            on_evict=[self.fast_to_slow],
-            on_cancel_evict=[self._cancel_evict],
-        )
+        tier = SpillTier(directory, max_spill, compression)
+        # Past SpillBuffer's own, which makes a directory of files
+        super(SpillBuffer, self).__init__(tier, target, self._weigh)
         self.fast.next_use = next_use
         self.logged_pickle_errors = set()
         self.cumulative_metrics = defaultdict(float)
-        #: asked before a key that was read from disk becomes one in memory again: (key, bytes)
-        self.may_promote: Callable[[Key, int], bool] = lambda key, nbytes: True
+
+    @property
+    def spill_tier(self) -> SpillTier:
+        """What is on disk, with its counters."""
+        return self.slow
+
+    @property
+    def spilled_total(self) -> SpilledSize:
+        """Bytes on disk, as they were in memory and as they are there."""
+        return self.slow.total_weight
 
     def _weigh(self, key: Key, value: object) -> int:
         return 0 if value in self.foreign else safe_sizeof(value)
+
+    def __getitem__(self, key: Key) -> object:
+        with self._capture_metrics():
+            with self.lock:
+                weight = self.fast.weights.get(key)
+                if weight is not None:
+                    context_meter.digest_metric("memory-read", 1, "count")
+                    context_meter.digest_metric("memory-read", weight, "bytes")
+            # Not SpillBuffer's: another thread may evict the key while that looks at it
+            return SpillingBuffer.__getitem__(self, key)
 
     # -- moving between tiers --------------------------------------------------------------
 
@@ -134,13 +137,6 @@ class Store(SpillBuffer):
             return -1
         except KeyError:
             return 0
-
-    def slow_to_fast(self, key: Key) -> object:
-        """Read a key from disk; it stays there unless it may be promoted."""
-        if self.may_promote(key, self.spill_tier.memory_size(key)):
-            return super().slow_to_fast(key)
-        with self.unlock():
-            return self.slow[key]
 
     def in_memory(self, key: Key) -> object | None:
         """Return what is in memory under a key, or None; the order of eviction stays as it is."""

@@ -1,7 +1,8 @@
-"""Which chunk leaves memory first: the one that is needed last."""
+"""What is in memory, and what leaves it first: the chunk that is needed last."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import zict
 from dask.typing import Key
 from zict.common import NoDefault, locked, nodefault
+
+from dask_marsched.store.spill_tier import SpillTier
 
 #: When a key is needed next: the greater, the later; None if that is not known.
 NextUse = Callable[[Key], Any]
@@ -18,10 +21,14 @@ _CANDIDATES = 256
 
 
 class NeededLastFirst(zict.LRU[Key, object]):
-    """`zict.LRU` that evicts by the order of use, where that is known.
+    """`zict.LRU` that evicts by the order of use, where that is known, into a `SpillTier`.
 
     Keys of which it is not known go first, the least recently used one of them first of all. Keys
     that weigh nothing go last: evicting them frees nothing.
+
+    A key is here or in the tier, at any moment, and never in both: it moves in one step, under
+    the lock, after its value was written without it. If the key has got another value meanwhile,
+    or is gone, nothing moves.
 
     Attributes
     ----------
@@ -31,29 +38,163 @@ class NeededLastFirst(zict.LRU[Key, object]):
 
     next_use: NextUse | None = None
 
+    def __init__(
+        self,
+        n: float,
+        tier: SpillTier,
+        lock: threading.RLock,
+        weight: Callable[[Key, object], float],
+    ) -> None:
+        super().__init__(n, {}, weight=weight)
+        self.lock = lock
+        self._tier = tier
+        self._leaving: set[Key] = set()
+
     def evict(
         self, key: Key | NoDefault = nodefault
     ) -> tuple[Key, object, float] | tuple[None, None, float]:
-        """Evict a key, or the one that is needed last (see `zict.LRU.evict`)."""
-        if key is nodefault and not self.heavy:
-            key = self._needed_last()
-        return super().evict(key)
+        """Evict a key, or the one that is needed last (see `zict.LRU.evict`).
+
+        Raises
+        ------
+        KeyError
+            If it is not here, or there is nothing to evict.
+        Exception
+            As `SpillTier.write`; the key is here still.
+        """
+        with self.lock:
+            if key is nodefault:
+                key = self._needed_last()
+            if key in self._leaving:  # another thread is at it
+                return None, None, 0
+            value = self.d[key]
+            self._leaving.add(key)
+            # One that cannot be written must not keep others from being tried
+            self.heavy.discard(key)
+        try:
+            entry = self._tier.write(key, value)
+        finally:
+            with self.lock:
+                self._leaving.discard(key)
+        with self.lock:
+            if key not in self.d or self.d[key] is not value:
+                return None, None, 0
+            weight = self.weights[key]
+            del self[key]
+            self._tier.put(key, entry)
+            return key, value, weight
+
+    def settle(self, key: Key) -> None:
+        """Evict until the weight is below the target again, after a key was added.
+
+        Raises
+        ------
+        Exception
+            If something could not be evicted; it is here still.
+        """
+        try:
+            self.evict_until_below_target()
+        except Exception:
+            if self.weights.get(key, 0) > self.n and key not in self.heavy:
+                # It was the key itself: make room by the others
+                try:
+                    while len(self.d) > 1:
+                        self.evict()
+                except Exception:
+                    pass
+            raise
 
     @locked
-    def _needed_last(self) -> Key | NoDefault:
-        chosen: Key | NoDefault = nodefault
+    def _needed_last(self) -> Key:
+        for key in self.heavy or ():
+            if key not in self._leaving:
+                return key
+        chosen: list[Key] = []
         latest: Any = None
-        spare: Key | NoDefault = nodefault
+        spare: list[Key] = []
         for key in islice(self.order, _CANDIDATES):
-            if key in self._cancel_evict:  # another thread is at it
+            if key in self._leaving:
                 continue
             if not self.weights[key]:
-                if spare is nodefault:
-                    spare = key
+                spare.append(key)
                 continue
             use = self.next_use(key) if self.next_use is not None else None
             if use is None:
                 return key
-            if latest is None or use > latest:
-                chosen, latest = key, use
-        return spare if chosen is nodefault else chosen
+            if not chosen or use > latest:
+                chosen, latest = [key], use
+        for key in (*chosen, *spare):
+            return key
+        raise KeyError("evict(): nothing to evict")
+
+
+class SpillingBuffer(zict.Buffer[Key, object]):
+    """`zict.Buffer` of these two, for threads that store, read, delete and evict at once.
+
+    Parameters
+    ----------
+    tier : SpillTier
+    n : float
+        Weight from which on keys are evicted.
+    weight : callable
+        Weight of a key and its value.
+    """
+
+    fast: NeededLastFirst
+    slow: SpillTier
+
+    def __init__(self, tier: SpillTier, n: float, weight: Callable[[Key, object], float]) -> None:
+        super().__init__({}, tier, n, weight)
+        self.fast = NeededLastFirst(n, tier, self.lock, weight)
+        #: asked before a key that was read from disk becomes one in memory again: (key, bytes)
+        self.may_promote: Callable[[Key, int], bool] = lambda key, nbytes: True
+
+    def __setitem__(self, key: Key, value: object) -> None:
+        self.set_noevict(key, value)
+        self.fast.settle(key)
+
+    @locked
+    def set_noevict(self, key: Key, value: object) -> None:
+        """Store a key without evicting others."""
+        self.slow.discard(key)
+        self.fast.set_noevict(key, value)
+
+    def __getitem__(self, key: Key) -> object:
+        with self.lock:
+            if key in self.fast:
+                return self.fast[key]
+        return self.slow_to_fast(key)
+
+    def slow_to_fast(self, key: Key) -> object:
+        """Read a key from disk, if it is there; it stays there unless it may be promoted."""
+        while True:
+            with self.lock:
+                if key in self.fast:  # meanwhile
+                    return self.fast[key]
+                entry = self.slow.entry(key)
+            value = self.slow.read(entry)
+            with self.lock:
+                if not self.slow.has(key, entry):
+                    continue  # it is another one, or gone
+                weight = self.weight(key, value)
+                if weight > self.n or not self.may_promote(key, entry.weight.memory):
+                    return value
+                del self.slow[key]
+                self.fast.set_noevict(key, value)
+            self.fast.evict_until_below_target()
+            return value
+
+    @locked
+    def __delitem__(self, key: Key) -> None:
+        if key in self.fast:
+            del self.fast[key]
+        else:
+            del self.slow[key]
+
+    @locked
+    def __contains__(self, key: object) -> bool:
+        return key in self.fast or key in self.slow
+
+    @locked
+    def __len__(self) -> int:
+        return len(self.fast) + len(self.slow)

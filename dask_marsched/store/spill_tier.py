@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import weakref
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,19 +23,30 @@ from dask_marsched.store.mapping import Mapping
 from dask_marsched.store.spill_file import SpilledFrames, SpillFile
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One chunk on disk.
+
+    Attributes
+    ----------
+    weight : SpilledSize
+        Its bytes in memory and on disk.
+    value : weakref.ref or None
+        The object that was written or read last, as long as somebody uses it.
+    """
+
     header: bytes
     codecs: tuple[str | None, ...]
     frames: SpilledFrames
     weight: SpilledSize
+    value: list[weakref.ref[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
     """Which entry an array was read from, and how it looked then."""
 
-    entry: _Entry
+    entry: Entry
     mapping: Mapping
     layout: tuple[object, ...]
 
@@ -90,39 +103,19 @@ class SpillTier(MutableMapping[Key, object]):
         self.counters = SpillCounters()
         self.total_weight = SpilledSize(0, 0)
         self._file = SpillFile(directory)
-        self._entries: dict[Key, _Entry] = {}
+        self._entries: dict[Key, Entry] = {}
         self._origins: IdentityMap[_Origin] = IdentityMap()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __setitem__(self, key: Key, value: object) -> None:
-        entry = self._unchanged(value) or self._write(key, value)
-        with self._lock:
-            assert key not in self._entries  # `SpillBuffer` deletes before it writes again
-            self._entries[key] = entry
-            self.total_weight += entry.weight
+        self.put(key, self.write(key, value))
 
     def __getitem__(self, key: Key) -> object:
-        entry = self._entries[key]
-        with context_meter.meter("disk-read", "seconds"):
-            frames, mapping = entry.frames.read()
-        nbytes = entry.weight.disk
-        context_meter.digest_metric("disk-read", 1, "count")
-        context_meter.digest_metric("disk-read", nbytes, "bytes")
-        self.counters.read += 1
-        self.counters.read_bytes += nbytes
-        with context_meter.meter("deserialize"):
-            if any(entry.codecs):
-                unpacked = decompress({"compression": entry.codecs}, frames)
-                return from_frames(entry.header, unpacked)
-            value = from_frames(entry.header, frames)
-        if mapping is not None and is_plain_array(value):
-            self._origins.set(value, _Origin(entry, mapping, _layout(value)))
-        return value
+        return self.read(self.entry(key))
 
     def __delitem__(self, key: Key) -> None:
         with self._lock:
-            entry = self._entries.pop(key)
-            self.total_weight -= entry.weight
+            self.total_weight -= self._entries.pop(key).weight
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
@@ -133,12 +126,71 @@ class SpillTier(MutableMapping[Key, object]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def memory_size(self, key: Key) -> int:
-        """Return how large a key on disk is in memory, bytes; 0 if it is not on disk."""
-        entry = self._entries.get(key)
-        return entry.weight.memory if entry is not None else 0
+    def discard(self, key: Key) -> None:
+        """Delete a key, if it is here."""
+        if key in self._entries:
+            del self[key]
 
-    def _unchanged(self, value: object) -> _Entry | None:
+    def entry(self, key: Key) -> Entry:
+        """Return what there is of a key; raise KeyError if there is nothing."""
+        return self._entries[key]
+
+    def has(self, key: Key, entry: Entry) -> bool:
+        """Tell whether this is what there is of a key."""
+        return self._entries.get(key) is entry
+
+    def put(self, key: Key, entry: Entry) -> None:
+        """Add a key that was written; it replaces what there was of it."""
+        with self._lock:
+            self.discard(key)
+            self._entries[key] = entry
+            self.total_weight += entry.weight
+
+    def read(self, entry: Entry) -> object:
+        """Return the object of an entry: the very same, if it is still in use.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        """
+        if entry.value and (used := entry.value[0]()) is not None:
+            return used
+        with context_meter.meter("disk-read", "seconds"):
+            frames, mapping = entry.frames.read()
+        nbytes = entry.weight.disk
+        context_meter.digest_metric("disk-read", 1, "count")
+        context_meter.digest_metric("disk-read", nbytes, "bytes")
+        self.counters.read += 1
+        self.counters.read_bytes += nbytes
+        with context_meter.meter("deserialize"):
+            if any(entry.codecs):
+                unpacked = decompress({"compression": entry.codecs}, frames)
+                value = from_frames(entry.header, unpacked)
+            else:
+                value = from_frames(entry.header, frames)
+                if mapping is not None and is_plain_array(value):
+                    self._origins.set(value, _Origin(entry, mapping, _layout(value)))
+        _remember(entry, value)
+        return value
+
+    def write(self, key: Key, value: object) -> Entry:
+        """Write an object; it is under no key yet, and gone with what is returned.
+
+        Raises
+        ------
+        PickleError
+            If it cannot be serialized.
+        MaxSpillExceeded
+            If there would be too much on disk.
+        OSError
+            If the disk is full or fails.
+        """
+        entry = self._unchanged(value) or self._write(key, value)
+        _remember(entry, value)
+        return entry
+
+    def _unchanged(self, value: object) -> Entry | None:
         origin = self._origins.get(value)
         if origin is None or origin.layout != _layout(value) or origin.mapping.modified():
             return None
@@ -146,7 +198,7 @@ class SpillTier(MutableMapping[Key, object]):
         self.counters.unchanged_bytes += origin.entry.weight.disk
         return origin.entry
 
-    def _write(self, key: Key, value: object) -> _Entry:
+    def _write(self, key: Key, value: object) -> Entry:
         try:
             with context_meter.meter("serialize"):
                 header, frames = to_frames(value)
@@ -169,9 +221,15 @@ class SpillTier(MutableMapping[Key, object]):
         context_meter.digest_metric("disk-write", nbytes, "bytes")
         self.counters.written += 1
         self.counters.written_bytes += nbytes
-        return _Entry(header, tuple(codecs), spilled, SpilledSize(safe_sizeof(value), nbytes))
+        weight = SpilledSize(safe_sizeof(value), nbytes)
+        return Entry(header, tuple(codecs), spilled, weight, [])
 
 
 def _layout(array: object) -> tuple[object, ...]:
     assert isinstance(array, np.ndarray)
     return array.shape, array.strides, array.dtype, array.flags.writeable
+
+
+def _remember(entry: Entry, value: object) -> None:
+    with contextlib.suppress(TypeError):  # not everything can be referenced weakly
+        entry.value[:] = [weakref.ref(value)]

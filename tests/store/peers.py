@@ -70,24 +70,11 @@ def peers(*befores: tuple[str, ...]):
         yield started
 
 
-def holders(pids) -> list[int]:
-    """Return which of these processes have memory of ours open or mapped."""
-    found = []
-    for pid in pids:
-        process = Path(f"/proc/{pid}")
-        with contextlib.suppress(OSError):
-            links = [str(link.readlink()) for link in (process / "fd").iterdir()]
-            if any("memfd:dask-marsched" in t for t in [*links, (process / "maps").read_text()]):
-                found.append(pid)
-    return found
-
-
-def segments_in_the_system() -> set[str]:
-    """Return the segments that any process of this machine has open or mapped."""
+def segments(pids=None) -> set[str]:
+    """Return the segments that these processes, or any of this machine, have open or mapped."""
     found = set()
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
+    for pid in pids or [p.name for p in Path("/proc").iterdir() if p.name.isdigit()]:
+        process = Path(f"/proc/{pid}")
         with contextlib.suppress(OSError):
             for line in (process / "maps").read_text().splitlines():
                 if "memfd:dask-marsched" in line:

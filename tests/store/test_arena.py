@@ -25,7 +25,7 @@ from dask_marsched.store.segment import (
     write_charge,
 )
 from tests.store.arrays import kinds, same
-from tests.store.peers import holders, peers, segments_in_the_system
+from tests.store.peers import peers, segments
 
 MIB = 1 << 20
 X = np.arange(MIB, dtype=float)
@@ -233,23 +233,21 @@ def test_charges(address):
 
 
 def test_nothing_is_left_when_all_are_killed():
-    before = segments_in_the_system()
     with peers((), (), ()) as (nanny, owner, reader):
         address = nanny.do("create_segment(segment_size(1 << 25))")
         owner.do("arena = Arena(address, 1 << 25)", address=address)
         owner.do("chunk = arena.put(b'', [np.ones(1 << 20).view('u1').data])")
         handle = owner.do("chunk.handle")
         reader.do("mine = Attachments().map(handle)", handle=handle)
-        assert holders([p.pid for p in (nanny, owner, reader)]) == [
-            p.pid for p in (nanny, owner, reader)
-        ]
+        (segment,) = segments([nanny.pid])
+        assert segments([owner.pid]) == segments([reader.pid]) == {segment}
         for peer in (nanny, owner):
             os.kill(peer.pid, signal.SIGKILL)
             peer.process.wait()
         # what a peer has mapped stays as it was
         assert reader.do("np.asarray(mine).view(float).sum()") == 1 << 20
         reader.kill()
-    assert segments_in_the_system() <= before
+    assert segment not in segments()
 
 
 # --- where there is no memory, or no way --------------------------------------------------

@@ -1,0 +1,63 @@
+"""Memory that nannies own, and how it is counted. No module of its own may have a cluster here."""
+
+import asyncio
+
+import pytest
+from distributed import Nanny, wait
+from distributed.utils_test import gen_cluster
+
+from dask_marsched.host import store
+from dask_marsched.host.transfer import HandleTransfer, misfits
+from tests.host.sharing import MIB, Sharing, numbers, set_up, state, total
+
+
+@gen_cluster(nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"})
+async def test_without_a_nanny_nothing_is_shared(s, a):
+    data = store.install(a)
+    before = set(a.handlers), set(vars(a)), set(vars(a.monitor))
+    sharing = HandleTransfer(a, data, cap=MIB, least=1, caught=pytest.fail)
+    sharing.start()
+    await sharing.started()
+    assert "no nanny" in sharing.reason
+    await sharing.uninstall()
+    assert (set(a.handlers), set(vars(a)), set(vars(a.monitor))) == before
+
+
+@gen_cluster(nthreads=[("", 1)])
+async def test_another_worker_is_found(s, a):
+    assert misfits(a) == []
+
+    class Other:
+        handlers: dict = {}
+        monitor = None
+
+    found = misfits(Other())
+    assert "Worker has no attribute gather_dep" in found
+    assert "the worker's monitor has no get_process_memory" in found
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[],
+    config={"distributed.worker.memory.monitor-interval": "10ms"},
+    timeout=90,
+)
+async def test_a_worker_is_not_killed_for_its_peers_memory(c, s):
+    large = Nanny(s.address, nthreads=1, memory_limit="4 GB", name="large")
+    small = Nanny(s.address, nthreads=1, memory_limit="400 MB", name="small")
+    async with large, small:
+        await c.register_plugin(Sharing(cap=600 * MIB))
+        await c.run(set_up)
+        xs = [c.submit(numbers, 4 * MIB, workers=["large"], pure=False) for _ in range(10)]
+        await wait(xs)
+        pid = small.pid
+        y = c.submit(total, *xs, workers=["small"])
+        assert await y == 40 * MIB
+        for _ in range(3):
+            await asyncio.sleep(0.05)  # workload: let the nanny look
+        answers = await c.run(state, workers=[small.worker_address])
+        memory = answers[small.worker_address]
+        assert memory["stock memory"] > 400e6, "stock would have killed it"
+        assert memory["memory"] < 300e6
+        assert small.pid == pid
+        assert s.workers[small.worker_address].status.name == "running"
