@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -64,6 +65,7 @@ class PlacementEngine:
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
+        self._several_to_a_host = False
         self._finished: dict[WorkerState, None] = {}
 
     # -- graphs and results ----------------------------------------------------------------
@@ -145,6 +147,11 @@ class PlacementEngine:
         for address in [a for a in self._joined if a not in self.scheduler.workers]:
             del self._joined[address]
         self._running = running
+        hosts = Counter(ws.host for ws in running)
+        self._several_to_a_host = 1 < len(hosts) < len(running)
+        self.policies.withholding.locate(
+            {ws.address: ws.host for ws in running} if self._several_to_a_host else {}
+        )
         self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
 
     # -- decisions (the adapter's `Brain`) --------------------------------------------------
@@ -177,6 +184,7 @@ class PlacementEngine:
         holders = [ws for ws in there if ws in s.running]
         if not holders:
             return None
+        holders = self._on_one_host(ts, holders)
         if len(holders) == 1:
             ws = holders[0]
         else:
@@ -185,6 +193,14 @@ class PlacementEngine:
         if s.idle and not len(self.policies.withholding) and ws.processing:
             return self._spare(ts, ws, there) or ws
         return ws
+
+    def _on_one_host(self, ts: TaskState, holders: list[WorkerState]) -> list[WorkerState]:
+        """Return the workers of the hosts with most of the inputs: within one they move fast."""
+        if not self._several_to_a_host or len(holders) == 1:
+            return holders
+        there = snapshot.input_bytes_by_host(ts)
+        most = max(there[ws.host] for ws in holders)
+        return [ws for ws in holders if there[ws.host] == most]
 
     def _spare(
         self, ts: TaskState, chosen: WorkerState, there: dict[WorkerState, int]

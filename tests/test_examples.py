@@ -85,7 +85,7 @@ def test_every_example_is_run_here():
 
 
 def test_readme_shows_each_way():
-    assert len(PROGRAMS) == 4
+    assert len(PROGRAMS) == 5
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if "tcp://" in p])
@@ -103,8 +103,14 @@ def test_readme_with_an_address(program, capsys):
         assert "dask_marsched on the scheduler tcp://" in capsys.readouterr().out
 
 
+def test_readme_before_it_runs(capsys):
+    (program,) = [p for p in PROGRAMS if "explain" in p]
+    exec(program.replace("20_000", "4_000"), {})
+    assert "will it fit?" in capsys.readouterr().out
+
+
 def test_readme_without_an_address():
-    (program,) = [p for p in PROGRAMS if "tcp://" not in p]
+    (program,) = [p for p in PROGRAMS if "Client(s" in p and "tcp://" not in p]
     # the defaults of LocalCluster would take port 8787, and all of the machine
     small = 'n_workers=1, processes=False, dashboard_address=":0", '
     names = {}

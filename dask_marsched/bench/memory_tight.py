@@ -28,7 +28,7 @@ MEMORY_LIMIT = 500_000_000  # bytes for each worker
 SIDE = 2_000  # a chunk is a square of float64 with this side: 32 MB
 LONG_PAUSE = 1.0  # seconds
 
-#: Thresholds of distributed, by contestant; and whether our plugin is there.
+#: Thresholds of distributed, by contestant; and whether our plugin is there, with its quota.
 CONTESTANTS: dict[str, tuple[dict[str, Any], bool]] = {
     "stock": ({}, False),
     "tuned": (
@@ -209,8 +209,10 @@ def _cluster(contestant: str) -> Iterator[tuple[LocalCluster, Client]]:
     ):
         if plugin:
             from dask_marsched import MarsSchedulerPlugin
+            from dask_marsched.config import Settings
 
-            client.register_plugin(MarsSchedulerPlugin())
+            settings = Settings.from_config({"quota.enabled": True})
+            client.register_plugin(MarsSchedulerPlugin(settings=settings))
         # What is imported by the first task would count as its memory.
         client.run(lambda: __import__("dask.array"))
         yield cluster, client

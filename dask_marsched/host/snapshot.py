@@ -154,6 +154,16 @@ def input_bytes(ts: TaskState) -> dict[WorkerState, int]:
     return there
 
 
+def input_bytes_by_host(ts: TaskState) -> dict[str, int]:
+    """Return how many bytes of a task's inputs each host holds, copies on a host counted once."""
+    there: dict[str, int] = {}
+    for dts in ts.dependencies:
+        size = dts.get_nbytes()
+        for host in {ws.host for ws in dts.who_has or ()}:
+            there[host] = there.get(host, 0) + size
+    return there
+
+
 def input_bytes_on(ts: TaskState, ws: WorkerState) -> tuple[float, float]:
     """Return how many bytes of a task's inputs one worker holds, and how many there are."""
     here = everywhere = 0

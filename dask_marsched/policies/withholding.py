@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -85,6 +86,10 @@ class WithholdingPolicy(Protocol):
         """Spread what a worker had opened: it left, paused or retires."""
         ...
 
+    def locate(self, host_of: Mapping[Any, Any]) -> None:
+        """Take note of the host of each worker, where there are several workers to a host."""
+        ...
+
     def __len__(self) -> int:
         """Return the number of operands withheld."""
         ...
@@ -150,6 +155,11 @@ class UnitQueues:
         # withheld any more, or whose unit has another owner now, are stale and skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
+        self._host_of: Mapping[Any, Any] = {}
+        self._workers_on: Counter[Any] = Counter()
+        # Units without an owner that a host has put aside for its workers.
+        self._claims: dict[Any, deque[_Unit]] = {}
+        self._claimed_by: dict[_Unit, Any] = {}
 
     def plan(self, operands: Iterable[Any], first: Priority, worker: Any | None = None) -> None:
         """Make a unit (`WithholdingPolicy.plan`). Operands withheld already move into it."""
@@ -226,6 +236,13 @@ class UnitQueues:
             if unit.ready:
                 self._enter_unopened(unit)
 
+    def locate(self, host_of: Mapping[Any, Any]) -> None:
+        """Take note of the hosts (`WithholdingPolicy.locate`)."""
+        self._host_of = host_of
+        self._workers_on = Counter(host_of.values())
+        self._claims.clear()
+        self._claimed_by.clear()
+
     def __len__(self) -> int:
         return len(self._withheld)
 
@@ -238,6 +255,7 @@ class UnitQueues:
 
     def _leave_unopened(self, unit: _Unit) -> None:
         self._unopened.remove(unit)
+        self._claimed_by.pop(unit, None)
         if unit.home is not None:
             there = self._at_home[unit.home]
             there.remove(unit)
@@ -247,7 +265,7 @@ class UnitQueues:
     def _choose_unopened(self, worker: Any, first: _Unit, locality: Locality) -> _Unit:
         """Return the unopened unit that a worker has to fetch least for, of the first ones."""
         if not self._at_home:
-            return first
+            return self._choose_of_host(worker, first)
         at_home = self._at_home.get(worker)
         if at_home and at_home[0].first[:2] <= first.first[:2]:
             unit: _Unit = at_home[0]
@@ -264,6 +282,29 @@ class UnitQueues:
             if not least:
                 break
         return best
+
+    def _choose_of_host(self, worker: Any, first: _Unit) -> _Unit:
+        """Return the next unit for the host of a worker.
+
+        Units that follow each other tend to meet later. So a host puts as many in a row aside as
+        it has workers, and what these units exchange stays on the host.
+        """
+        host = self._host_of.get(worker)
+        if host is None:
+            return first
+        claims = self._claims.setdefault(host, deque())
+        while claims and self._claimed_by.get(claims[0]) != host:
+            claims.popleft()
+        if not claims:
+            for unit in self._unopened.islice(0, self.window):
+                if unit.first[:2] > first.first[:2] or len(claims) == self._workers_on[host]:
+                    break
+                if unit not in self._claimed_by:
+                    claims.append(unit)
+                    self._claimed_by[unit] = host
+        if claims and claims[0].first[:2] <= first.first[:2]:
+            return claims[0]
+        return first
 
     # -- withheld operands -----------------------------------------------------------------
 
