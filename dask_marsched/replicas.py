@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from distributed.core import Status
 from distributed.scheduler import TaskState, WorkerState
 
 #: Bytes of a result from which on it pays to send a message about a copy of it.
@@ -152,4 +153,8 @@ def _copies(ts: TaskState) -> bool:
 
 
 def _may_drop(ts: TaskState) -> bool:
-    return ts.state == "memory" and _copies(ts) and not ts.who_wants
+    if ts.state != "memory" or not _copies(ts) or ts.who_wants:
+        return False
+    # A worker that retires has its results copied elsewhere. To drop these copies for the sake of
+    # what still runs on it would have them copied again, for ever.
+    return all(ws.status == Status.running for ws in _holders(ts))

@@ -10,6 +10,7 @@ import pytest
 from dask.delayed import Delayed, delayed
 from distributed import Client, Event, Scheduler, Worker
 from distributed import scheduler as scheduler_module
+from distributed.utils import wait_for
 from distributed.utils_test import async_poll_for, gen_cluster
 
 from dask_marsched.config import Settings
@@ -265,11 +266,21 @@ async def test_a_worker_retires_while_copies_are_dropped(c, s, a, b):
     assert await future == 7 * LARGE
 
 
+@planned_cluster(TWO_WORKERS, config=CONFIG)
+async def test_what_is_copied_away_from_a_worker_that_retires_stays(c, s, a, b):
+    (future,) = submit(c, joined("z", value_at(a, "x", 1), gate="go", at=a))
+    await runs(a, "z")
+    # It ends when the copy is there; if that were dropped for the reader's sake, never.
+    await wait_for(c.retire_workers([a.address]), 20)
+    await Event("go").set()
+    assert await future == LARGE
+
+
 @gen_cluster(client=True, nthreads=TWO_WORKERS, config=CONFIG)
 async def test_uninstalled_the_scheduler_hears_of_copies_as_before(c, s, a, b):
     handlers = dict(s.stream_handlers)
     with our_failures() as failures:
-        await c.register_plugin(MarsSchedulerPlugin(settings=Settings(quota_enabled=False)))
+        await c.register_plugin(MarsSchedulerPlugin())
         assert s.stream_handlers != handlers
         future = await copied_to_both(c, s, a, b, value_at(a, "x", 1))
         await c.unregister_scheduler_plugin("marsched")
