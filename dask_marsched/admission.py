@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
 from dask_marsched.guard import guarded
 from dask_marsched.host.peak import PeakMeter
-from dask_marsched.host.spill import Tiers
+from dask_marsched.host.store import Store
 from dask_marsched.host.worker import LEAVE_TO_DASK, WorkerAdapter
 from dask_marsched.policies.eviction import coldest
 from dask_marsched.policies.needs import Kind, NeedModel
@@ -79,8 +79,13 @@ class Admission:
     ----------
     worker
         The worker.
+    store
+        Its data.
     settings
         The share of the memory limit to use, and how long to wait.
+    surplus
+        Bytes that the kernel counts in this process beyond what distributed is told: pages of
+        shared memory.
 
     Raises
     ------
@@ -88,9 +93,15 @@ class Admission:
         By `install`: the worker has no memory limit, or is not as expected.
     """
 
-    def __init__(self, worker: Worker, settings: Settings) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        store: Store,
+        settings: Settings,
+        surplus: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.settings = settings
-        self.host = WorkerAdapter(worker, self)
+        self.host = WorkerAdapter(worker, store, self)
         self.counters = Counters()
         self.failure: str | None = None
         self.counts = AdmissionCounts()
@@ -98,12 +109,13 @@ class Admission:
         self.quota = Quota(limit, settings.quota_overtakes)
         self.needs = NeedModel()
         self._meter = PeakMeter()
+        self._surplus = surplus
         self._kinds: dict[Key, Kind] = {}
         self._ended: set[Key] = set()
         self._deferred: dict[Key, int] = {}
         self._refused_at = 0
         self._measured: dict[Key, _Measured] = {}
-        self._lap_held = self._lap_transfers = 0
+        self._lap_held = self._lap_transfers = self._lap_surplus = 0
         self._floor = 0
         self._evicting = _Eviction()
         self._observed = 0.0
@@ -276,7 +288,7 @@ class Admission:
             self.quota.release(ts.key)
         now = time.monotonic()
         quota = self.quota
-        held = self._held()
+        held = self.host.store.held
         if exact or now - self._observed > _RSS_AGE[2 * quota.used > quota.limit]:
             self._observed = now
             resident = self.host.resident_memory()
@@ -296,46 +308,45 @@ class Admission:
         # The process grows beside its results too; only quiet moments show it exactly.
         self._floor += self.quota.limit // 500
 
-    def _held(self) -> int:
-        tiers = self.host.tiers
-        return tiers.held if tiers is not None else int(self.host.state.nbytes)
-
     def _lap(self) -> None:
         """Share what the process took since the last lap among what was measured in it."""
         peak = self._meter.lap()
-        held, transfers = self._held(), self.host.transfers()
+        held, transfers, surplus = self.host.store.held, self.host.transfers(), self._surplus()
         if self._measured:
             known = max(held, self._lap_held) + max(transfers, self._lap_transfers)
+            # The peak is the kernel's, with all shared pages; the rest counts them once. Inputs
+            # stay mapped while they are read, so that either end of the lap knows of them.
+            known += max(surplus, self._lap_surplus)
             known += sum(need.inputs for need in self.quota.grants.values())
             excess = max(peak - self._floor - known, 0)
             total = sum(m.expected for m in self._measured.values())
             for measured in self._measured.values():
                 share = measured.expected / total if total else 1 / len(self._measured)
                 measured.most = max(measured.most, int(excess * share))
-        self._lap_held, self._lap_transfers = held, transfers
+        self._lap_held, self._lap_transfers, self._lap_surplus = held, transfers, surplus
 
     # -- evictions -------------------------------------------------------------------------
 
     def _evict(self, nbytes: int, keep: Collection[Key], before: Any) -> bool:
         """See to it that so many bytes are being evicted; whether any are."""
-        tiers, under_way = self.host.tiers, self._evicting
+        under_way = self._evicting
         nbytes -= sum(under_way.nbytes.values())
-        if nbytes > 0 and tiers is not None and time.monotonic() >= under_way.not_before:
+        if nbytes > 0 and time.monotonic() >= under_way.not_before:
             stay = self.host.pinned().union(keep, under_way.nbytes)
             victims = coldest(self.host.residents(), nbytes, stay, before)
             if victims:
                 under_way.nbytes.update((v.key, v.nbytes) for v in victims)
                 keys = [v.key for v in victims]
-                task = asyncio.ensure_future(self._run_eviction(tiers, keys))
+                task = asyncio.ensure_future(self._run_eviction(keys))
                 under_way.tasks.add(task)
                 task.add_done_callback(under_way.tasks.discard)
         return bool(under_way.nbytes)
 
-    async def _run_eviction(self, tiers: Tiers, keys: list[Key]) -> None:
-        loop = asyncio.get_running_loop()
+    async def _run_eviction(self, keys: list[Key]) -> None:
+        loop, evict = asyncio.get_running_loop(), self.host.store.evict_key
         try:
             for key in keys:
-                nbytes = await loop.run_in_executor(self.host.disk, tiers.evict_key, key)
+                nbytes = await loop.run_in_executor(self.host.disk, evict, key)
                 self._evicting.nbytes.pop(key, None)
                 if nbytes < 0:
                     self.counts.failed_evictions += 1
@@ -392,7 +403,6 @@ class Admission:
         """Return the state of the ledger, and counts, as plain values for JSON."""
         self._refresh(exact=True)
         quota = self.quota
-        spilled = getattr(self.host.worker.data, "spilled_total", (0, 0))
         return {
             "limit": quota.limit,
             "used": quota.used,
@@ -401,7 +411,6 @@ class Admission:
             "held": quota.held,
             "transfers": quota.transfers,
             "unmanaged": quota.unmanaged,
-            "spilled": int(spilled[0]),
             **vars(self.counts),
             "exceptions": dict(self.counters.exceptions),
             "last_exception": self.counters.last_exception,

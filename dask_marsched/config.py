@@ -162,6 +162,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("quota.overtakes", "quota_overtakes", *_COUNT),
     Option("quota.patience", "quota_patience", *_DURATION),
     Option("store.enabled", "store_enabled", *_SWITCH),
+    Option("store.shared", "store_shared", *_SWITCH),
 )
 _BY_KEY = {option.key: option for option in OPTIONS}
 _SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
@@ -288,7 +289,10 @@ class Settings:
     quota_patience : float
         How long an operand waits for others that do nothing, seconds.
     store_enabled : bool
-        Whether workers keep their results in a store of ours.
+        Whether workers keep their results in a store of ours; they do where the quota or
+        sharing is on, too.
+    store_shared : bool
+        Whether the workers of a host map each other's results.
 
     Raises
     ------
@@ -316,6 +320,7 @@ class Settings:
     quota_overtakes: int = _default("quota_overtakes")
     quota_patience: float = _default("quota_patience")
     store_enabled: bool = _default("store_enabled")
+    store_shared: bool = _default("store_shared")
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

@@ -144,7 +144,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._workers.remove()
 
     def _worker_parts(self) -> list[str]:
-        parts = {"quota": self.settings.quota_enabled, "store": self.settings.store_enabled}
+        parts = {
+            "quota": self.settings.quota_enabled,
+            "store": self.settings.store_enabled,
+            "shared": self.settings.store_shared,
+        }
         return [name for name, on in parts.items() if on]
 
     async def workers_told(self) -> None:

@@ -48,10 +48,12 @@ class Status:
         Versions of dask_marsched, distributed, dask and python by process: ``"client"``,
         ``"scheduler"`` and each worker's address. None where one is missing or cannot be told.
     workers : dict
-        What the plugin reports of each worker, by address: ``quota``, its ledger in bytes
-        (``limit``, ``used``, ``promised``, ``queued``, ``spilled``) and counts (``evictions``,
-        ``deferrals``, ``forced``, ``exceptions``), or None where it is off; ``store``, whether it
-        is on; ``reasons``, why a part is off.
+        What the plugin reports of each worker, by address, each part None where it is off:
+        ``quota``, its ledger in bytes (``limit``, ``used``, ``promised``, ``queued``) and counts
+        (``evictions``, ``deferrals``, ``forced``, ``exceptions``); ``store``, bytes in ``memory``,
+        ``spilled`` (as they were in memory) and on ``disk``; ``shared``, bytes ``published`` for
+        others and ``mapped`` from them, ``bytes_by_handle`` and ``bytes_by_comm`` received;
+        ``reasons``, why a part is off.
     workers_lacking : dict
         Addresses of the workers without dask_marsched, each with the parts that are off there.
     unreachable : dict
@@ -185,7 +187,7 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
         # It has the package, of a version that does not know our plugin.
         if parts and reply["installed"] and not reply["report"]:
             reports[worker] = {
-                "quota": None,
+                **dict.fromkeys(parts),
                 "reasons": dict.fromkeys(parts, "the plugin is not there"),
             }
     return Status(
@@ -302,16 +304,40 @@ def _same_minor(python: str) -> bool:
     return python.split(".")[:2] == _own_python().split(".")[:2]
 
 
+#: By part of a worker: what is shown in bytes, with its name in the report, and what is counted.
+_SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "quota": (
+        {"limit": "limit", "used": "used", "promised": "promised", "queued": "queued"},
+        ("evictions", "deferrals", "forced"),
+    ),
+    "store": ({"in memory": "memory", "spilled": "spilled", "on disk": "disk"}, ()),
+    "shared": (
+        {
+            "published": "published",
+            "mapped": "mapped",
+            "received by handle": "bytes_by_handle",
+            "by TCP": "bytes_by_comm",
+        },
+        (),
+    ),
+}
+
+
 def _worker_text(report: Mapping[str, Any]) -> str:
-    quota = report["quota"]
-    if quota is None:
-        return f"no quota, {report['reasons']['quota']}"
-    sizes = ", ".join(
-        f"{name} {format_bytes(quota[name])}" for name in ("used", "promised", "queued", "spilled")
+    return "; ".join(
+        _part_text(part, report[part]) if report.get(part) else f"no {part}: {reason}"
+        for part in _SHOWN
+        if (reason := report["reasons"].get(part)) or report.get(part)
     )
-    counts = ", ".join(f"{name} {quota[name]}" for name in ("evictions", "deferrals", "forced"))
-    caught = f", exceptions {_pairs(quota['exceptions'])}" if quota["exceptions"] else ""
-    return f"quota {format_bytes(quota['limit'])}, {sizes}, {counts}{caught}"
+
+
+def _part_text(part: str, found: Mapping[str, Any]) -> str:
+    sizes, counts = _SHOWN[part]
+    shown = [f"{text} {format_bytes(found[name])}" for text, name in sizes.items()]
+    shown += [f"{name} {found[name]}" for name in counts]
+    if found.get("exceptions"):
+        shown.append(f"exceptions {_pairs(found['exceptions'])}")
+    return f"{part} {', '.join(shown)}"
 
 
 def _pairs(mapping: Mapping[str, Any]) -> str:

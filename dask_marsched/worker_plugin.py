@@ -10,15 +10,28 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_marsched.admission import Admission
 from dask_marsched.config import Settings
+from dask_marsched.counters import Counters
 from dask_marsched.host import store
+from dask_marsched.host.transfer import HandleTransfer
 
 logger = logging.getLogger("dask_marsched")
 
 NAME = "marsched"
 
+#: Share of the memory limit up to which a worker's results are in shared memory.
+_SHARED = 0.5
+#: Bytes from which on results are mapped instead of sent: the least that has been timed.
+_LEAST = 1 << 20
+#: Attribute of `Settings` and option that switch each part on.
+_SWITCHES = {
+    "store": ("store_enabled", "marsched.store.enabled"),
+    "shared": ("store_shared", "marsched.store.shared"),
+    "quota": ("quota_enabled", "marsched.quota.enabled"),
+}
+
 
 class MarsWorkerPlugin(WorkerPlugin):
-    """Gives a Dask worker a quota of memory, and a store of its results.
+    """Gives a Dask worker a store of its results, shared with its host, and a quota of memory.
 
     The scheduler plugin puts it on every worker; nobody has to register it.
 
@@ -39,7 +52,9 @@ class MarsWorkerPlugin(WorkerPlugin):
         self.settings = Settings().replace(**settings)
         self._admission: Admission | None = None
         self._store: store.Store | None = None
-        self._reasons = dict.fromkeys(("store", "quota"), "not started on a worker")
+        self._transfer: HandleTransfer | None = None
+        self._transfer_failures = Counters()
+        self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (vars(self.settings),)
@@ -50,26 +65,54 @@ class MarsWorkerPlugin(WorkerPlugin):
         A worker that is not as expected stays as it is; the reason is logged once and stands in
         `report`.
         """
-        # The store first: the quota adapts the mapping that it finds. What shares the store with
-        # other processes of the host starts here too, between the two.
-        self._reasons = {}
-        if self._is_on("store"):
-            try:
-                self._store = store.install(worker)
-            except (RuntimeError, OSError) as misfit:
-                self._leave("store", misfit)
-        if self._is_on("quota"):
-            admission = Admission(worker, self.settings)
-            try:
-                admission.install()
-            except RuntimeError as misfit:
-                self._leave("quota", misfit)
-            else:
-                self._admission = admission
+        on = {part for part, (setting, _) in _SWITCHES.items() if getattr(self.settings, setting)}
+        self._reasons = {
+            part: f"switched off by {option}"
+            for part, (_, option) in _SWITCHES.items()
+            if part not in on
+        }
+        if not on:
+            return
+        # Whatever is on rests on the store: distributed's own mapping loses results where
+        # threads evict them.
+        self._reasons.pop("store", None)
+        try:
+            self._store = store.install(worker)
+        except (RuntimeError, OSError) as misfit:
+            self._leave(on | {"store"}, misfit)
+            return
+        if "shared" in on:
+            self._share(worker, self._store)
+        if "quota" in on:
+            self._set_quota(worker, self._store)
+
+    def _share(self, worker: Worker, data: store.Store) -> None:
+        self._transfer = HandleTransfer(
+            worker,
+            data,
+            cap=int(_SHARED * (worker.memory_manager.memory_limit or 0)),
+            least=_LEAST,
+            caught=self._transfer_failures.caught,
+        )
+        # Not to be awaited here: the nanny answers only when its worker has started.
+        self._transfer.start()
+
+    def _set_quota(self, worker: Worker, data: store.Store) -> None:
+        surplus = self._transfer.surplus if self._transfer is not None else lambda: 0
+        admission = Admission(worker, data, self.settings, surplus)
+        try:
+            admission.install()
+        except RuntimeError as misfit:
+            self._leave({"quota"}, misfit)
+        else:
+            self._admission = admission
 
     async def teardown(self, worker: Worker) -> None:
         """Restore the worker."""
-        self._reasons = dict.fromkeys(("store", "quota"), "removed from the worker")
+        self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
+        if self._transfer is not None:
+            await self._transfer.uninstall()
+            self._transfer = None
         if self._admission is not None:
             await self._admission.uninstall()
             self._admission = None
@@ -77,14 +120,8 @@ class MarsWorkerPlugin(WorkerPlugin):
             store.uninstall(worker, self._store)
             self._store = None
 
-    def _is_on(self, part: str) -> bool:
-        on: bool = getattr(self.settings, f"{part}_enabled")
-        if not on:
-            self._reasons[part] = f"switched off by marsched.{part}.enabled"
-        return on
-
-    def _leave(self, part: str, misfit: Exception) -> None:
-        self._reasons[part] = str(misfit)
+    def _leave(self, parts: set[str], misfit: Exception) -> None:
+        self._reasons.update(dict.fromkeys(parts, str(misfit)))
         logger.warning("%s", misfit)
 
     def report(self) -> dict[str, Any]:
@@ -93,11 +130,29 @@ class MarsWorkerPlugin(WorkerPlugin):
         Returns
         -------
         dict
-            ``quota``: None where it is off, else its ledger and counts (bytes, numbers);
-            ``store``: whether it is on; ``reasons``: why a part is off, by part.
+            By part, None where it is off: ``quota``, its ledger and counts; ``store``, bytes
+            in each tier, and what went from one to the other; ``shared``, what is in shared
+            memory, and what came by handle and by connection. All in bytes and numbers.
+            ``reasons``: why a part is off, by part.
         """
-        quota = self._admission.report() if self._admission is not None else None
-        return {"quota": quota, "store": self._store is not None, "reasons": dict(self._reasons)}
+        reasons = dict(self._reasons)
+        if self._transfer is not None and self._transfer.reason is not None:
+            reasons["shared"] = self._transfer.reason
+        return {
+            "quota": self._admission.report() if self._admission is not None else None,
+            "store": self._store.report() if self._store is not None else None,
+            "shared": self._report_of_shared(),
+            "reasons": reasons,
+        }
+
+    def _report_of_shared(self) -> dict[str, Any] | None:
+        if self._transfer is None or self._transfer.reason is not None:
+            return None
+        return {
+            **self._transfer.report(),
+            "exceptions": dict(self._transfer_failures.exceptions),
+            "last_exception": self._transfer_failures.last_exception,
+        }
 
 
 def _restore(settings: dict[str, Any]) -> MarsWorkerPlugin:

@@ -39,15 +39,17 @@ ACCEPTED = [
     ("sizes.learn", False, False),
     ("stealing.protect", False, False),
     ("replicas.drop", False, False),
-    ("quota.enabled", False, False),
+    ("quota.enabled", True, True),
     ("quota.fraction", 1, 1.0),
     ("quota.overtakes", 0, 0),
     ("quota.patience", "1m", 60.0),
     ("store.enabled", True, True),
+    ("store.shared", True, True),
 ]
 REFUSED = [
     ("quota.enabled", "yes", "true or false"),
     ("store.enabled", 1, "true or false"),
+    ("store.shared", None, "true or false"),
     ("quota.fraction", 1.1, "not above 1"),
     ("quota.fraction", 0, "above 0"),
     ("quota.overtakes", 1.5, "whole number"),
@@ -122,6 +124,7 @@ def test_defaults():
     assert settings.learn_sizes
     assert settings.steal_protection
     assert settings.enabled
+    assert not any((settings.quota_enabled, settings.store_enabled, settings.store_shared))
 
 
 def test_yaml_schema_documentation_and_program_agree():

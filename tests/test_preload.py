@@ -229,7 +229,7 @@ def test_client_preload_with_a_wrong_configuration(cluster, caplog):
     wrong = {**PRELOAD_CLIENT, "marsched.assignment.kappa": 0}
     with dask.config.set(wrong), distributed.Client(cluster) as client:
         assert client.submit(sum, [1, 2]).result(timeout=30) == 3
-    assert "marsched.assignment.kappa must be \"auto\" or a number above 0, not 0" in caplog.text
+    assert 'marsched.assignment.kappa must be "auto" or a number above 0, not 0' in caplog.text
 
 
 def nested_sum():

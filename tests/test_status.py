@@ -10,6 +10,7 @@ import pytest
 
 import dask_marsched
 from dask_marsched import Client, MarsSchedulerPlugin, status
+from dask_marsched.config import Settings
 from dask_marsched.status import Status, _mismatches
 from tests.processes import WITHOUT_PACKAGE, local_cluster
 
@@ -103,7 +104,8 @@ def test_scheduler_lacks_the_package(bare_scheduler):
 def test_some_workers_lack_the_package(tcp_cluster, start):
     start_worker(start, tcp_cluster.scheduler_address)
     start_worker(start, tcp_cluster.scheduler_address, WITHOUT_PACKAGE)
-    with Client(tcp_cluster, scheduler_plugin=True) as client:
+    plugin = MarsSchedulerPlugin(settings=Settings(quota_enabled=True))
+    with Client(tcp_cluster, scheduler_plugin=plugin) as client:
         client.wait_for_workers(2, timeout=60)
         found = status(client)
         blocked = client.run(lambda: "Blocker" in repr(sys.meta_path))
@@ -202,12 +204,13 @@ QUOTA = {
     "used": 1024,
     "promised": 0,
     "queued": 3,
-    "spilled": 4,
     "evictions": 5,
     "deferrals": 6,
     "forced": 7,
     "exceptions": {"choose": 1},
 }
+STORE = {"memory": 1024, "spilled": 2048, "disk": 3, "written": 4}
+SHARED = {"published": 1, "mapped": 2, "bytes_by_handle": 3, "bytes_by_comm": 4, "exceptions": {}}
 
 
 def test_text_is_readable():
@@ -222,8 +225,13 @@ def test_text_is_readable():
         exceptions={"update_graph": 1},
         last_exception="ValueError: no",
         workers={
-            "tcp://b:1": {"quota": QUOTA, "reasons": {}},
-            "tcp://b:3": {"quota": None, "reasons": {"quota": "no limit"}},
+            "tcp://b:1": {"quota": QUOTA, "store": STORE, "shared": SHARED, "reasons": {}},
+            "tcp://b:3": {
+                "quota": None,
+                "store": STORE,
+                "shared": None,
+                "reasons": {"quota": "no limit", "shared": "no nanny"},
+            },
         },
         workers_lacking={"tcp://b:2": ("store",), "tcp://c:3": ()},
         mismatches=("dask is 1 on client, 2 on the scheduler",),
@@ -238,9 +246,12 @@ def test_text_is_readable():
         "  exceptions        update_graph 1",
         "  last exception    ValueError: no",
         "  version mismatch  dask is 1 on client, 2 on the scheduler",
-        "  worker tcp://b:1: quota 2.00 kiB, used 1.00 kiB, promised 0 B, queued 3 B, "
-        "spilled 4 B, evictions 5, deferrals 6, forced 7, exceptions choose 1",
-        "  worker tcp://b:3: no quota, no limit",
+        "  worker tcp://b:1: quota limit 2.00 kiB, used 1.00 kiB, promised 0 B, queued 3 B, "
+        "evictions 5, deferrals 6, forced 7, exceptions choose 1; "
+        "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; "
+        "shared published 1 B, mapped 2 B, received by handle 3 B, by TCP 4 B",
+        "  worker tcp://b:3: no quota: no limit; "
+        "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; no shared: no nanny",
         "  not installed on  tcp://b:2; off there: store",
         "  not installed on  tcp://c:3; off there: nothing (placement needs no code on workers)",
     ]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import distributed
 from dask.typing import Key
 from distributed import Worker
+from distributed.core import Status
 from distributed.metrics import context_meter
 from distributed.sizeof import safe_sizeof
 from distributed.spill import HandledError, SpillBuffer, SpilledSize
@@ -174,6 +175,18 @@ class Store(SpillBuffer, SpillingBuffer):
         """Return a result that may be on disk; raise KeyError if there is none."""
         return self[key]
 
+    # -- what it did -----------------------------------------------------------------------
+
+    def report(self) -> dict[str, int]:
+        """Return the bytes in each tier, and counts, as plain values for JSON."""
+        spilled = self.spilled_total
+        return {
+            "memory": self.held,
+            "spilled": int(spilled.memory),
+            "disk": int(spilled.disk),
+            **vars(self.slow.counters),
+        }
+
 
 def order_of_use(worker: Worker) -> NextUse:
     """Return a function that tells which results the tasks waiting on a worker need first."""
@@ -229,8 +242,11 @@ def install(worker: Worker, *, compression: str | None = None) -> Store:
 
 
 def uninstall(worker: Worker, store: Store) -> None:
-    """Give a worker stock data again, if it has this store's."""
-    if worker.data is not store:
+    """Give a worker stock data again, if it has this store's.
+
+    A worker that closes keeps them: nobody reads them any more, and to move them takes time.
+    """
+    if worker.data is not store or worker.status == Status.closing:
         return
     stock = SpillBuffer(
         str(Path(worker.local_directory) / "storage"),

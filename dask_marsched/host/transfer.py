@@ -32,7 +32,7 @@ from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import Mapping
 from dask_marsched.store.presence import Claim, is_claimed
-from dask_marsched.store.residence import charged_memory
+from dask_marsched.store.residence import charged_memory, shared_surplus
 from dask_marsched.store.segment import Charge, write_charge
 
 OPERATION = "marsched_handles"
@@ -135,8 +135,6 @@ class HandleTransfer:
         self._seen: dict[str, float] = {}
         self._claim: Claim | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._stock: Callable[..., Any] = worker.gather_dep
-        self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
         # One: copies in parallel are no faster, and tasks need the processors
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="marsched-publish")
 
@@ -174,6 +172,8 @@ class HandleTransfer:
             if not isinstance(error, OSError):
                 self._caught("start", error)
             return
+        self._stock: Callable[..., Any] = worker.gather_dep
+        self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
         worker.monitor.get_process_memory = self._process_memory
@@ -203,12 +203,39 @@ class HandleTransfer:
         except OSError as error:
             self._caught("give_up_segment", error)
 
-    def _process_memory(self) -> int:
-        attachments, arena = self.attachments, self.arena
-        assert arena is not None
-        held, mapped = arena.held() + attachments.orphaned, attachments.mapped
+    def report(self) -> dict[str, Any]:
+        """Return what is shared now, bytes, and counts, as plain values for JSON."""
+        arena = self.arena
+        return {
+            "published": arena.live if arena is not None else 0,
+            "filled": arena.filled if arena is not None else 0,
+            "mapped": self.attachments.mapped,
+            **vars(self.counters),
+            "fallbacks": dict(self.counters.fallbacks),
+        }
+
+    def surplus(self) -> int:
+        """Return how much more the kernel counts as this process' memory than is told, bytes.
+
+        These are pages of shared memory. Less than 0 where it has not looked at all it holds.
+        """
+        if self._claim is None or self.arena is None:
+            return 0
+        try:
+            return shared_surplus("self", self._charge(self.arena))
+        except OSError as error:
+            self._caught("surplus", error)
+            return 0
+
+    def _charge(self, arena: Arena) -> Charge:
+        attachments = self.attachments
         # Once as the arena's memory, once as arrays over it
-        charge = Charge(held, 2 * arena.filled + mapped)
+        return Charge(arena.held() + attachments.orphaned, 2 * arena.filled + attachments.mapped)
+
+    def _process_memory(self) -> int:
+        arena = self.arena
+        assert arena is not None
+        charge = self._charge(arena)
         try:
             write_charge(arena.fd, charge)
             return charged_memory("self", charge)

@@ -8,6 +8,7 @@ the brain does not decide or fails.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,8 @@ from distributed.core import Status
 from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import TaskState, UnpauseEvent
 
-from dask_marsched.host import spill, worker_contract
-from dask_marsched.host.spill import Tiers
+from dask_marsched.host import worker_contract
+from dask_marsched.host.store import Store
 from dask_marsched.policies.eviction import Resident
 
 #: What a decision can be beside a task and None (nothing starts now).
@@ -68,20 +69,17 @@ class WorkerAdapter:
     ----------
     worker
         The worker.
+    store
+        Its data.
     brain
         Decides.
-
-    Attributes
-    ----------
-    tiers : Tiers or None
-        What holds the results; None where nothing can be evicted.
     """
 
-    def __init__(self, worker: Worker, brain: Brain) -> None:
+    def __init__(self, worker: Worker, store: Store, brain: Brain) -> None:
         self.worker: Any = worker
         self.state: Any = worker.state
+        self.store = store
         self.brain = brain
-        self.tiers: Tiers | None = None
         self.installed = False
         self.disk = ThreadPoolExecutor(2, thread_name_prefix="marsched-disk")
         self._outgoing: dict[object, Collection[Key]] = {}
@@ -101,7 +99,11 @@ class WorkerAdapter:
         if found:
             raise RuntimeError(worker_contract.explain(found))
         worker, state = self.worker, self.state
-        self.tiers = spill.adopt(worker.data, lambda key, _: key in self._promoted)
+        store = self.store
+        self._target, self._stock_promotion = store.fast.n, store.may_promote
+        store.may_promote = lambda key, _: key in self._promoted
+        # Storing a result never evicts others on the event loop.
+        store.fast.n = sys.maxsize
         self._incoming_limit = state.transfer_incoming_bytes_limit
         self._state_class = type(state)
         state.__class__ = _quota_state(type(state), self)
@@ -126,7 +128,7 @@ class WorkerAdapter:
         worker.memory_manager.memory_spill_fraction = self._spill_fraction
         for limiter, limit in self._limiters:
             limiter.limit = limit
-        spill.give_back(worker.data)
+        self.store.fast.n, self.store.may_promote = self._target, self._stock_promotion
         self.poke()
 
     def raise_spill_net(self, fraction: float) -> None:
@@ -164,11 +166,9 @@ class WorkerAdapter:
     def transfers(self) -> int:
         """Return the bytes of transfers that are no results in memory."""
         nbytes: int = self.state.transfer_incoming_bytes
-        if self._outgoing and self.tiers is not None:
-            held, tasks = self.tiers.resident, self.state.tasks
-            sent = {key for keys in self._outgoing.values() for key in keys}
-            nbytes += sum(tasks[k].nbytes or 0 for k in sent if k not in held and k in tasks)
-        return nbytes
+        tasks, spilled = self.state.tasks, self.store.is_spilled
+        sent = {key for keys in self._outgoing.values() for key in keys}
+        return nbytes + sum(tasks[k].nbytes or 0 for k in sent if k in tasks and spilled(k))
 
     def next_fetch(self) -> tuple[int, Any] | None:
         """Return bytes and priority of the next input to fetch."""
@@ -178,10 +178,8 @@ class WorkerAdapter:
 
     def missing_inputs(self, ts: TaskState) -> int:
         """Return the bytes of a task's inputs that are on disk only."""
-        tiers = self.tiers
-        if tiers is None:
-            return 0
-        return sum(dep.nbytes or 0 for dep in ts.dependencies if tiers.is_spilled(dep.key))
+        spilled = self.store.is_spilled
+        return sum(dep.nbytes or 0 for dep in ts.dependencies if spilled(dep.key))
 
     def pinned(self) -> set[Key]:
         """Return results that are in use, so that to evict them would free nothing."""
@@ -191,12 +189,10 @@ class WorkerAdapter:
 
     def residents(self) -> list[Resident]:
         """Return the results in memory, with their next use."""
-        if self.tiers is None:
-            return []
         tasks = self.state.tasks
         return [
             Resident(key, int(nbytes), self.next_use(tasks[key]), tasks[key].priority)
-            for key, nbytes in self.tiers.resident.items()
+            for key, nbytes in self.store.resident.items()
             if key in tasks
         ]
 
@@ -272,21 +268,16 @@ class WorkerAdapter:
 
     async def _load(self, ts: TaskState) -> list[object]:
         """Read a task's inputs from disk in a thread, and return them."""
-        tiers = self.tiers
-        if tiers is None:
-            return []
-        spilled = [dep for dep in ts.dependencies if tiers.is_spilled(dep.key)]
+        spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
         if not spilled:
             return []
         promoted = {d.key for d in spilled if self.brain.may_promote(d.key, d.nbytes or 0)}
-        return await self._read(tiers, [dep.key for dep in spilled], promoted)
+        return await self._read([dep.key for dep in spilled], promoted)
 
-    async def _read(
-        self, tiers: Tiers, keys: list[Key], promoted: Collection[Key] = ()
-    ) -> list[object]:
+    async def _read(self, keys: list[Key], promoted: Collection[Key] = ()) -> list[object]:
         self._promoted.update(promoted)
         try:
-            return await run_in_executor_with_context(self.disk, _read, tiers, keys)
+            return await run_in_executor_with_context(self.disk, _read, self.store, keys)
         except RuntimeError:
             # Uninstalled meanwhile: distributed reads them itself.
             if self.installed:
@@ -298,14 +289,13 @@ class WorkerAdapter:
     async def _get_data(
         self, comm: Any, keys: Any, who: Any = None, serializers: Any = None
     ) -> Any:
-        worker, tiers = self.worker, self.tiers
-        stock = self._stock["get_data"]
+        worker, stock = self.worker, self._stock["get_data"]
         # Where it will be told to come again, nothing is read for it.
         busy = worker.transfer_outgoing_count >= worker.transfer_outgoing_count_limit
-        if tiers is None or busy:
+        if busy:
             return await stock(comm, keys=keys, who=who, serializers=serializers)
         tasks = self.state.tasks
-        spilled = [key for key in keys if tiers.is_spilled(key)]
+        spilled = [key for key in keys if self.store.is_spilled(key)]
         nbytes = sum(tasks[key].nbytes or 0 for key in spilled if key in tasks)
         if spilled and self._outgoing and not self.brain.may_load(nbytes):
             return {"status": "busy"}
@@ -315,7 +305,7 @@ class WorkerAdapter:
         try:
             if spilled:
                 # Held until they are sent, so that distributed need not read them again.
-                loaded = await self._read(tiers, spilled)
+                loaded = await self._read(spilled)
             return await stock(comm, keys=keys, who=who, serializers=serializers)
         finally:
             del loaded
@@ -323,12 +313,12 @@ class WorkerAdapter:
             self.brain.stimulated()
 
 
-def _read(tiers: Tiers, keys: Iterable[Key]) -> list[object]:
+def _read(store: Store, keys: Iterable[Key]) -> list[object]:
     """Read results; those that are gone or unreadable are left to distributed to complain of."""
     values = []
     for key in keys:
         try:
-            values.append(tiers.load(key))
+            values.append(store.load(key))
         except Exception:
             continue
     return values

@@ -6,12 +6,10 @@ import inspect
 from typing import Any
 
 import distributed
-from distributed.spill import SpillBuffer
 from distributed.worker_state_machine import UnpauseEvent
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "worker": (
-        "data",
         "handlers",
         "memory_manager",
         "monitor",
@@ -47,9 +45,6 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "worker.state._resource_restrictions_satisfied": ("ts",),
 }
 
-#: Members of a `SpillBuffer` that eviction by key rests on.
-_SPILL_BUFFER = ("_capture_metrics", "_handle_errors", "_slow_uncached", "slow_to_fast", "unlock")
-
 
 def misfits(worker: Any) -> list[str]:
     """Return what in a worker is not as the adapter expects it; empty if all is well.
@@ -70,7 +65,6 @@ def misfits(worker: Any) -> list[str]:
             continue
         there = inspect.signature(function).parameters
         found += [f"{path} takes no {name!r}" for name in parameters if name not in there]
-    found += [f"SpillBuffer.{n} is missing" for n in _SPILL_BUFFER if not hasattr(SpillBuffer, n)]
     # Class and slots of the state are exchanged: it must have no dictionary of its own.
     if hasattr(getattr(worker, "state", None), "__dict__"):
         found.append("worker.state has a __dict__")

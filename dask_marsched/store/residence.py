@@ -29,8 +29,19 @@ def charged_memory(pid: int | str, charge: Charge) -> int:
     OSError
         If there is no such process, or the system does not tell.
     """
+    resident, shared = _resident(pid)
+    return resident - min(shared, charge.mapped) + charge.held
+
+
+def shared_surplus(pid: int | str, charge: Charge) -> int:
+    """Return by how many bytes resident memory exceeds `charged_memory`, which see."""
+    return min(_resident(pid)[1], charge.mapped) - charge.held
+
+
+def _resident(pid: int | str) -> tuple[int, int]:
+    """Return the bytes of resident memory, and of shared memory among them."""
     found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")
     resident, shared = (1024 * int(kib) for kib in found.groups())
-    return resident - min(shared, charge.mapped) + charge.held
+    return resident, shared

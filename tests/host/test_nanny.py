@@ -39,7 +39,11 @@ async def test_another_worker_is_found(s, a):
 @gen_cluster(
     client=True,
     nthreads=[],
-    config={"distributed.worker.memory.monitor-interval": "10ms"},
+    config={
+        "distributed.worker.memory.monitor-interval": "10ms",
+        # nobody drops what was mapped before it was looked at
+        "distributed.scheduler.active-memory-manager.start": False,
+    },
     timeout=90,
 )
 async def test_a_worker_is_not_killed_for_its_peers_memory(c, s):

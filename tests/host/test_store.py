@@ -433,7 +433,7 @@ def read(first):
     return first
 
 
-@gen_cluster(client=True, nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"})
+@gen_cluster(client=True, nthreads=[("", 1)])
 async def test_the_order_of_use_is_that_of_the_waiting_tasks(c, s, a):
     x, y, z = (c.submit(inc, i, key=k) for i, k in enumerate("xyz"))
     await wait([x, y, z])
