@@ -143,6 +143,22 @@ class OperandGraph:
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self.keys)))
 
+    def head(self, count: int) -> OperandGraph:
+        """Return the first operands as a graph of their own: nothing after them is read by any."""
+        if count >= len(self):
+            return self
+        inputs = Edges(
+            self.inputs.starts[: count + 1], self.inputs.flat[: self.inputs.starts[count]]
+        )
+        return OperandGraph(
+            self.keys[:count],
+            inputs,
+            self.nbytes[:count],
+            self.known[:count],
+            self.home[:count],
+            self.home_bytes[:count],
+        )
+
     def with_nbytes(self, nbytes: Sequence[float], known: bytes) -> OperandGraph:
         """Return the same graph with other sizes (as learned from results)."""
         return replace(self, nbytes=nbytes, known=known)

@@ -31,6 +31,10 @@ class Roles:
     hub: bytes
     shared: int
 
+    def head(self, count: int) -> Roles:
+        """Return the roles of the first operands."""
+        return Roles(self.initial[:count], self.hub[:count], self.shared)
+
     def initial_operands(self) -> list[int]:
         """Return the numbers of the initial operands, ascending."""
         return [i for i, flag in enumerate(self.initial) if flag]

@@ -15,7 +15,7 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import cluster_initial_operands
-from dask_marsched.policies.plan_search import choose_bound
+from dask_marsched.policies.plan_search import choose_bound, sample
 from dask_marsched.policies.registry import register
 
 
@@ -210,13 +210,12 @@ class BoundedUnits:
         # many of them as there are blocks in a matrix.
         hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
 
-        def plan(kappa: float) -> list[Unit]:
+        def plan(kappa: float, part: OperandGraph = graph) -> list[Unit]:
             groups = cluster_initial_operands(
-                graph, role, stake=self.stake, kappa=kappa, limit=limit
+                part, role.head(len(part)), stake=self.stake, kappa=kappa, limit=limit
             )
-            return sorted(
-                (Unit(tuple(group)) for group in groups + hubs), key=lambda u: u.operands[0]
-            )
+            groups.extend(hub for hub in hubs if hub[0] < len(part))
+            return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
         known = 2 * sum(graph.known) >= len(graph)
         if not known:
@@ -224,7 +223,10 @@ class BoundedUnits:
         elif self.kappa is not None or not workers:
             units = plan(self.kappa or _KAPPA)
         else:
-            _, units = choose_bound(graph, workers, plan)
+            part, some = sample(graph, workers)
+            kappa, units = choose_bound(part, some, lambda kappa: plan(kappa, part))
+            if part is not graph:
+                units = plan(kappa)
         if pending is None:
             return units
         units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]

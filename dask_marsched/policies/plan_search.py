@@ -18,7 +18,7 @@ from dask_marsched.policies.forecast import Forecast, forecast
 #: Bounds that are tried, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
 #: Operands of a graph that are forecast: all up to the first number, else one in so many.
-_FEW, _ONE_IN = 2000, 20
+_FEW, _ONE_IN = 2000, 40
 #: Workers that a part of a graph is forecast on, at least.
 _LEAST_WORKERS = 8
 #: A plan may hold as much as stock Dask would, or this times the least of all plans.
@@ -29,6 +29,19 @@ _LEAST_MOVED = 0.01
 _MEMORY, _TIME = 2.0, 2.0
 
 
+def sample(
+    graph: OperandGraph, workers: Sequence[WorkerSlot]
+) -> tuple[OperandGraph, Sequence[WorkerSlot]]:
+    """Return the part of a graph that is forecast, and on which workers.
+
+    It is the whole graph unless that is large: to plan it nine times would take longer than Dask
+    takes to read it. What the part leaves out counts as read by nobody.
+    """
+    count = min(len(graph), max(_FEW, len(graph) // _ONE_IN))
+    part = math.ceil(len(workers) * count / max(1, len(graph)))
+    return graph.head(count), workers[: max(part, _LEAST_WORKERS)]
+
+
 def choose_bound(
     graph: OperandGraph,
     workers: Sequence[WorkerSlot],
@@ -36,12 +49,10 @@ def choose_bound(
 ) -> tuple[float, list[Unit]]:
     """Choose the bound for a graph, and return it with its plan.
 
-    Of a large graph only the first operands are forecast, on as many fewer workers.
-
     Parameters
     ----------
     graph
-        The graph; its sizes are known.
+        The graph, or a sample of it; its sizes are known.
     workers
         The workers, at least one.
     plan
@@ -61,9 +72,7 @@ def choose_bound(
             plans[bound] = units
     if len(plans) == 1:
         return next(iter(plans.items()))
-    count = min(len(graph), max(_FEW, len(graph) // _ONE_IN))
-    part = math.ceil(len(workers) * count / len(graph))
-    threads = [w.nthreads or 1 for w in workers[: max(part, _LEAST_WORKERS)]]
+    count, threads = len(graph), [w.nthreads or 1 for w in workers]
     alone = [Unit((i,)) for unit in units for i in unit.operands]
     stock = forecast(graph, count, alone, threads, like_stock=True)
     found = {bound: forecast(graph, count, units, threads) for bound, units in plans.items()}
