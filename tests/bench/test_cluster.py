@@ -131,11 +131,11 @@ def test_failing_run_is_a_measurement_and_the_next_one_works(cluster):
 
 def test_run_without_end_and_dead_worker_are_measurements(tmp_path):
     setting = Setting(1, 1, Parameters(0.05, 65536, tmp_path), timeout=2)
-    forever = da.ones(2).map_blocks(
-        lambda _: asyncio.run(asyncio.sleep(3600)),
-        dtype="f8",
-        meta=np.ones(0),  # workload
-    )
+
+    def endless(_):
+        asyncio.run(asyncio.sleep(3600))  # workload
+
+    forever = da.ones(2).map_blocks(endless, dtype="f8", meta=np.ones(0))
     with BenchCluster("stock", setting, ()) as opened:
         assert "Timeout" in opened.measure(failing(forever), 0).error
         (pid,) = opened.pids.values()
