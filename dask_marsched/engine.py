@@ -22,6 +22,7 @@ from dask_marsched.guard import guarded
 from dask_marsched.host import snapshot
 from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.planner import Planner, Policies
+from dask_marsched.policies.placement import Candidate
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import Offer
 from dask_marsched.replicas import Replicas
@@ -188,11 +189,19 @@ class PlacementEngine:
         if len(holders) == 1:
             ws = holders[0]
         else:
-            candidates = [snapshot.candidate(ws, there[ws]) for ws in holders]
-            ws = holders[self.policies.placement.choose(candidates)]
+            ws = holders[self.policies.placement.choose(self._candidates(ts, holders, there))]
         if s.idle and not len(self.policies.withholding) and ws.processing:
             return self._spare(ts, ws, there) or ws
         return ws
+
+    @staticmethod
+    def _candidates(
+        ts: TaskState, holders: list[WorkerState], there: dict[WorkerState, int]
+    ) -> list[Candidate]:
+        most = max(there[ws] for ws in holders)
+        tied = [ws for ws in holders if there[ws] == most]
+        met = snapshot.met_bytes(ts, tied) if len(tied) > 1 else {}
+        return [snapshot.candidate(ws, there[ws], met.get(ws, 0)) for ws in holders]
 
     def _on_one_host(self, ts: TaskState, holders: list[WorkerState]) -> list[WorkerState]:
         """Return the workers of the hosts with most of the inputs: within one they move fast."""

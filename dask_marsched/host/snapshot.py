@@ -19,6 +19,9 @@ _DONE = frozenset({"memory", "erred", "forgotten"})
 #: A task with more dependents than this is taken to make one of them ready without a look.
 _MOST_DEPENDENTS = 32
 
+#: As many dependents of a task, and inputs of each, are looked at for what its result meets.
+_MOST_MET = 8
+
 
 def worker_slots(workers: Iterable[WorkerState], bound: Mapping[str, int]) -> list[WorkerSlot]:
     """Describe workers to an assignment policy.
@@ -154,6 +157,26 @@ def input_bytes(ts: TaskState) -> dict[WorkerState, int]:
     return there
 
 
+def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:
+    """Return how many bytes of what a task's result is read together with each worker has.
+
+    Those are results in memory on one of these workers, or that it is about to make.
+    """
+    there = dict.fromkeys(workers, 0)
+    if len(ts.dependents) > _MOST_MET:
+        return there
+    for dependent in ts.dependents:
+        if len(dependent.dependencies) > _MOST_MET:
+            continue
+        for other in dependent.dependencies:
+            if other is ts:
+                continue
+            for ws in other.who_has or (other.processing_on,):
+                if ws in there:
+                    there[ws] += other.get_nbytes()
+    return there
+
+
 def input_bytes_by_host(ts: TaskState) -> dict[str, int]:
     """Return how many bytes of a task's inputs each host holds, copies on a host counted once."""
     there: dict[str, int] = {}
@@ -175,7 +198,9 @@ def input_bytes_on(ts: TaskState, ws: WorkerState) -> tuple[float, float]:
     return here, everywhere
 
 
-def candidate(ws: WorkerState, held: float, *, backlog: bool = False) -> Candidate:
+def candidate(
+    ws: WorkerState, held: float, met: float = 0.0, *, backlog: bool = False
+) -> Candidate:
     """Describe a worker to a placement policy; its backlog only where it is asked for."""
     nthreads = ws.nthreads or 1
     return Candidate(
@@ -184,6 +209,7 @@ def candidate(ws: WorkerState, held: float, *, backlog: bool = False) -> Candida
         (len(ws.processing) - len(ws.long_running)) / nthreads,
         ws.nbytes / ws.memory_limit if ws.memory_limit else float(ws.nbytes),
         ws.occupancy / nthreads if backlog else 0.0,
+        met,
     )
 
 

@@ -7,13 +7,23 @@ from dask_marsched.policies.placement import Candidate, MostBytes
 
 
 def worker(
-    input_bytes: float, processing: float = 0, stored: float = 0, backlog: float = 0
+    input_bytes: float,
+    processing: float = 0,
+    stored: float = 0,
+    backlog: float = 0,
+    met_bytes: float = 0,
 ) -> Candidate:
-    return Candidate("tcp://", input_bytes, processing, stored, backlog)
+    return Candidate("tcp://", input_bytes, processing, stored, backlog, met_bytes)
 
 
 def test_most_bytes() -> None:
     assert MostBytes().choose([worker(1), worker(3, 9, 9), worker(2)]) == 1
+
+
+def test_ties_by_what_the_result_will_be_read_with() -> None:
+    policy = MostBytes()
+    assert policy.choose([worker(1, met_bytes=5), worker(1, met_bytes=7, processing=3)]) == 1
+    assert policy.choose([worker(2), worker(1, met_bytes=7)]) == 0
 
 
 def test_ties_by_operands_in_progress_then_by_memory_then_by_seniority() -> None:
