@@ -95,3 +95,27 @@ def package_probe() -> Callable[[], dict[str, Any]]:
         return {"installed": True, "version": version}
 
     return probe
+
+
+def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
+    """Return the function that tells of all threads of a process how long they ran and waited.
+
+    It answers, by thread identifier, with the seconds that the thread was on a core, and those
+    that it was ready to run and waited for one; with nothing where the system does not tell.
+    """
+
+    def probe() -> dict[int, tuple[float, float]]:
+        import threading
+
+        times = {}
+        for thread in threading.enumerate():
+            try:
+                with open(f"/proc/self/task/{thread.native_id}/schedstat") as file:
+                    ran, waited, _ = map(int, file.read().split())
+            except (OSError, ValueError):  # not Linux, or the thread has just ended
+                continue
+            if thread.ident is not None:
+                times[thread.ident] = (ran / 1e9, waited / 1e9)
+        return times
+
+    return probe

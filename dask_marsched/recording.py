@@ -18,6 +18,7 @@ from distributed.comm import get_address_host
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_marsched.install import INSTALL
+from dask_marsched.probes import processor_probe
 
 if TYPE_CHECKING:
     from dask_marsched.simulation.costs import Costs
@@ -151,6 +152,7 @@ class Recording:
         self._path = path
         self._name = _PREFIX + uuid.uuid4().hex
         self._cores: dict[str, int] = {}
+        self._processor: dict[str, dict[int, tuple[float, float]]] = {}
 
     def __repr__(self) -> str:
         if not self.executions:
@@ -200,6 +202,14 @@ class Recording:
                 f"import it ({error}): run `{INSTALL}` in the scheduler's environment and "
                 "restart it"
             ) from error
+        self._processor = await self._processor_times()
+
+    async def _processor_times(self) -> dict[str, dict[int, tuple[float, float]]]:
+        run: Any = self._client.run
+        times: dict[str, dict[int, tuple[float, float]]] = await run(
+            processor_probe(), on_error="ignore"
+        )
+        return times
 
     async def _end(self, error: BaseException | None) -> None:
         try:
@@ -208,11 +218,20 @@ class Recording:
             if found is None:
                 raise RuntimeError("the scheduler lost the recording: was it restarted?")
             cores: Any = await self._client.run(cpu_count, on_error="ignore")
+            processor = await self._processor_times()
         except Exception:
             if error is None:  # else the error of the block is what the user has to see
                 raise
             return
         self.executions, self.cluster = found
+        self._processor = {
+            worker: {
+                thread: (ran - before[0], waited - before[1])
+                for thread, (ran, waited) in threads.items()
+                for before in [self._processor.get(worker, {}).get(thread, (0.0, 0.0))]
+            }
+            for worker, threads in processor.items()
+        }
         self._cores = {get_address_host(address): int(count) for address, count in cores.items()}
         if self._cores:
             self.cluster["cores"] = min(self._cores.values())
@@ -223,8 +242,8 @@ class Recording:
     def costs(self) -> Costs:
         """The costs of the tasks, for a simulation.
 
-        A task's duration is what it would have been on a core of its own: where more tasks ran on
-        a host than it has cores, each of them is taken to have had an equal share.
+        A task's duration is what it would have been on a core of its own: see
+        `dask_marsched.simulation.recorded.costs_of`.
 
         Raises
         ------
@@ -233,7 +252,7 @@ class Recording:
         """
         from dask_marsched.simulation.recorded import costs_of
 
-        return costs_of(self._ended(), self._cores)
+        return costs_of(self._ended(), self._cores, self._processor)
 
     def save(self, path: str | Path) -> None:
         """Write the costs and all executions to a Parquet file.

@@ -3,6 +3,9 @@
 import asyncio
 import operator
 import sys
+import threading
+import time
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -11,6 +14,7 @@ from dask import delayed
 from distributed import Client, LocalCluster
 
 import dask_marsched
+from dask_marsched.probes import processor_probe
 from dask_marsched.simulation import Costs, simulate
 
 
@@ -18,6 +22,10 @@ def recorders(client):
     return client.run_on_scheduler(
         lambda dask_scheduler: [name for name in dask_scheduler.plugins if "recorder" in name]
     )
+
+
+def workers_of(client):
+    return list(client.scheduler_info()["workers"])
 
 
 def doubled():
@@ -59,6 +67,30 @@ def test_a_recording_serves_a_simulation_of_another_instance(cluster):
     report = simulate(build(), costs=recording, isolated=True, **recording.cluster)
     assert report.tasks == len(recording)
     assert report.peak_memory <= 2 * sum(recording.costs.nbytes.values())
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell")
+def test_workers_tell_how_long_their_threads_ran(cluster):
+    def spin(seconds):
+        began = time.thread_time()
+        while time.thread_time() < began + seconds:
+            pass
+        return threading.get_ident()
+
+    def ran():
+        return processor_probe()()[threading.get_ident()][0]
+
+    before = ran()
+    spin(0.02)
+    assert ran() - before == pytest.approx(0.02, abs=0.01)
+    with Client(cluster, set_as_default=False) as client:
+        client.gather([client.submit(spin, 0.1, workers=[w]) for w in workers_of(client)])
+        with dask_marsched.record(client) as recording:
+            thread = client.submit(spin, 0.03, pure=False).result()
+    (worker,) = recording.executions["worker"]
+    ran, waited = recording._processor[worker][thread]
+    assert ran == pytest.approx(0.04, abs=0.02)  # and not what it ran before
+    assert waited >= 0
 
 
 def test_what_ran_before_and_after_is_not_recorded(cluster):

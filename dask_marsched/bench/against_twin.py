@@ -24,6 +24,8 @@ _TITLES = {"moved": "moved MiB", "managed": "managed MiB", "seconds": "seconds"}
 BARS = {"moved": (0.10, None), "managed": (0.15, 0.05), "seconds": (0.25, None)}
 #: Bytes moved in reality from which on the bar on them applies.
 MOVING = 25 * MIB
+#: The twin's runs differ as real ones do; for each real run the median over these counts.
+SEEDS = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +88,15 @@ def medians(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 class RecordedCluster(BenchCluster):
-    """A cluster whose runs are recorded.
+    """A cluster whose runs are recorded, and where nothing runs besides that the twin lacks.
 
     Attributes
     ----------
     recordings : list
         The measurement and the recording of every run that did not fail.
     """
+
+    measures_pss = False
 
     def __init__(self, policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> None:
         super().__init__(policy, setting, chosen)
@@ -153,21 +157,26 @@ def _compared(
         return dataclasses.replace(compared, error="results that are persisted are not simulated")
     gc.collect()
     try:
-        report = simulate(
-            list(workload.build(setting.parameters)),
-            policy=m.policy.partition("#")[0],
-            costs=recording,
-            timeline=False,
-            **recording.cluster,
-        )
+        reports = [
+            simulate(
+                list(workload.build(setting.parameters)),
+                policy=m.policy.partition("#")[0],
+                costs=recording,
+                timeline=False,
+                seed=seed,
+                **recording.cluster,
+            )
+            for seed in SEEDS
+        ]
     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return dataclasses.replace(compared, error=f"in the twin: {reason}")
-    twin = {
-        "moved": float(report.bytes_moved),
-        "managed": float(report.peak_managed),
-        "seconds": report.makespan,
+    found: dict[str, list[float]] = {
+        "moved": [report.bytes_moved for report in reports],
+        "managed": [report.peak_managed for report in reports],
+        "seconds": [report.makespan for report in reports],
     }
+    twin = {axis: float(median(values) or 0.0) for axis, values in found.items()}
     return dataclasses.replace(compared, twin=twin)
 
 
@@ -248,8 +257,9 @@ def _ratio(value: float | None) -> str:
 
 
 NOTE = (
-    "Medians over the repetitions. x: the twin's number divided by the real one. The twin knows "
-    "the durations and sizes of the tasks from the real run beside it, and nothing else of it. "
+    "Medians over the repetitions, and for the twin over three seeds of each. x: the twin's "
+    "number divided by the real one. The twin knows the durations and sizes of the tasks "
+    "from the real run beside it, and nothing else of it. "
     "Bytes count where more than 25 MiB move. managed: peak of the managed bytes of all workers "
     "together."
 )

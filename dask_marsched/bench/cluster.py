@@ -122,6 +122,9 @@ class BenchCluster:
         The workloads to come, for which the workers are warmed up.
     """
 
+    #: Whether to measure PSS, which takes a fifth of a core on the workers' host.
+    measures_pss = True
+
     def __init__(self, policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> None:
         self.policy = policy
         self.setting = setting
@@ -215,7 +218,7 @@ class BenchCluster:
         client.run(trim_memory)
         client.run(probes.reset_traffic)
         client.run_on_scheduler(probes.reset_probe)
-        with probes.PssSampler(self.pids.values()) as pss:
+        with probes.PssSampler(self.pids.values() if self.measures_pss else ()) as pss:
             start = time.perf_counter()
             if collections is None:
                 inputs = tuple(client.persist(list(inputs)))

@@ -119,7 +119,8 @@ class Cluster:
         """Move results; call ``done`` when they have arrived.
 
         Both ends work on it while the bytes pass the network: it ends when the slowest of the
-        three does. What a worker sends to itself passes its event loop only.
+        three does. On a host whose cores are shared the ends take turns instead, for the buffers
+        between them are small. What a worker sends to itself passes its event loop only.
         """
         queue, now = self.queue, self.queue.now
         work = self.spec.transfer_cost + nbytes / self.spec.copy_bandwidth
@@ -133,7 +134,8 @@ class Cluster:
             else (source.host.nic_out, target.host.nic_in)
         )
         start, end = transfer(sender, receiver, nbytes, now)
-        left = 3
+        turns = local and not source.host.cores.unlimited
+        left = 2 if turns else 3
 
         def part_done() -> None:
             nonlocal left
@@ -145,8 +147,12 @@ class Cluster:
                 queue.after(self.latency, done)
 
         queue.at(end, part_done)
-        source.loop.run(work, part_done)
-        target.loop.run(work, part_done)
+        receive = functools.partial(target.loop.run, work, part_done)
+        if turns:
+            source.loop.run(work, receive)
+        else:
+            source.loop.run(work, part_done)
+            receive()
 
     def received(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
         """Put messages into the scheduler's inbox; it handles one batch after the other."""
@@ -167,9 +173,13 @@ class Cluster:
             host = index
         name = f"tcp://10.{host >> 16 & 255}.{host >> 8 & 255}.{host & 255}"
         if name not in self._hosts:
+            cores = spec.cores
+            if cores is not None:
+                processes = spec.workers / spec.hosts + (host == 0)
+                cores *= cores / (cores + processes * spec.idle_load)
             self._hosts[name] = Host(
                 name,
-                Cores(self.queue, spec.cores),
+                Cores(self.queue, cores),
                 Link(spec.bandwidth),
                 Link(spec.bandwidth),
                 Link(spec.disk_bandwidth),

@@ -45,10 +45,12 @@ def _matrix_cubed(operation: Operation) -> float:
 #: For every kind of operation what it takes time for, and how many of these a core does in a
 #: second: rounded from what `dask_marsched.bench.rates` measures on 2 virtual cores. Memory that
 #: is touched for the first time makes ``elementwise``, ``transcendental`` and ``copy`` vary by a
-#: factor of 4 and more from run to run: the slower half counts, as workers take new memory for
-#: every large result. ``other`` is nothing but a guess.
+#: factor of 4 and more from run to run: for the last two the slower half counts, as workers take
+#: new memory for every large result. ``elementwise`` is mostly a part of a larger task, in memory
+#: used before: its rate is from the time that the threads of real workers ran. ``other`` is
+#: nothing but a guess.
 RATES: Mapping[str, tuple[Callable[[Operation], float], float]] = {
-    "elementwise": (_bytes_in_and_out, 1.5e9),
+    "elementwise": (_bytes_in_and_out, 4e9),
     "transcendental": (_bytes_out, 1e9),
     "reduction": (_bytes_in, 1e10),
     "moments": (_bytes_in, 3e9),
@@ -66,12 +68,17 @@ RATES: Mapping[str, tuple[Callable[[Operation], float], float]] = {
     "read": (_bytes_out, 0.4e9),
     "other": (_bytes_in_and_out, 1e9),
 }
+#: Reductions of several inputs: `dask.array.reductions` puts these into one array first.
+_CONCATENATING = ("reduction", "moments")
 
 
 def seconds_of(operation: Operation) -> float:
     """Return how long an operation takes on a core of its own, in seconds."""
     amount, rate = RATES[operation.kind]
-    return amount(operation) / rate
+    seconds = amount(operation) / rate
+    if operation.kind in _CONCATENATING and operation.largest[1]:
+        seconds += operation.input_nbytes / RATES["copy"][1]
+    return seconds
 
 
 class DerivedSeconds:

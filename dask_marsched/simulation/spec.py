@@ -47,6 +47,9 @@ class ClusterSpec:
         Seconds that each end of a transfer between workers needs, whatever its size.
     copy_bandwidth : float
         Bytes per second that each end of a transfer copies, besides the network.
+    idle_load : float
+        Cores that a process takes for what it does periodically. Where ``cores`` is given, what
+        the processes of a host take of them is shared like all the rest.
     noise : float
         Relative spread of the durations of tasks, drawn from the seed and the key.
     seed : int
@@ -68,14 +71,15 @@ class ClusterSpec:
     batch_cost: float
     transfer_cost: float
     copy_bandwidth: float
+    idle_load: float
     noise: float
     seed: int
 
 
 #: Parameters that rarely matter, and their defaults. The costs were measured as CPU time of the
 #: processes of a LocalCluster (4 workers, distributed 2026.8.0): 1.3 ms of a worker and 0.7 ms of
-#: the scheduler for each of 2,000 trivial tasks; 1.0 ms of either end for each small transfer; and
-#: 0.65 ns for each byte of large ones.
+#: the scheduler for each of 2,000 trivial tasks; 1.0 ms of either end for each small transfer;
+#: 0.4 ns of either end for each byte of large ones; and 3 % of a core for each idle process.
 DETAILS: dict[str, Any] = {
     "disk_bandwidth": "1GB/s",
     "resources": None,
@@ -83,7 +87,8 @@ DETAILS: dict[str, Any] = {
     "message_cost": "0.1ms",
     "batch_cost": "0.3ms",
     "transfer_cost": "1ms",
-    "copy_bandwidth": "1.5GB/s",
+    "copy_bandwidth": "2.5GB/s",
+    "idle_load": 0.03,
     "noise": 0.05,
 }
 _RATES = ("bandwidth", "local_bandwidth", "disk_bandwidth", "copy_bandwidth")
@@ -143,7 +148,7 @@ def _parsed(name: str, value: Any, parse: Any, accepted: str) -> Any:
 
 
 def _check(spec: ClusterSpec) -> None:
-    for name in ("hosts", "cores", "noise", "seed"):
+    for name in ("hosts", "cores", "idle_load", "noise", "seed"):
         value = getattr(spec, name)
         if not isinstance(value, int | float) and not (name == "cores" and value is None):
             raise ValueError(f"{name} must be a number, not {value!r}")
@@ -161,6 +166,8 @@ def _check(spec: ClusterSpec) -> None:
         raise ValueError(f"hosts must be between 1 and {spec.workers}, not {spec.hosts}")
     if spec.cores is not None and spec.cores <= 0:
         raise ValueError(f"cores must be more than 0, or None, not {spec.cores}")
+    if spec.idle_load < 0:
+        raise ValueError(f"idle_load must be 0 cores or more, not {spec.idle_load}")
     if not 0 <= spec.noise < 1:
         raise ValueError(f"noise must be at least 0 and less than 1, not {spec.noise}")
     for name, amount in spec.resources.items():

@@ -8,7 +8,7 @@ import pytest
 from dask.delayed import Delayed, delayed
 from distributed import Lock, secede, worker_client
 
-from dask_marsched.simulation import simulate
+from dask_marsched.simulation import Costs, simulate
 from dask_marsched.simulation.faults import Kill, Pause, SlowLink, SlowWorker
 
 
@@ -191,3 +191,30 @@ def increment(number):
 def test_what_cannot_be_computed_is_one_clear_error(run, collection, error, message):
     with pytest.raises(error, match=message):
         run(collection)
+
+
+# The cores of a host
+
+
+def one_transfer(run, **options):
+    """Return how long the one transfer of a graph with two tasks takes, in seconds."""
+    x, y = (delayed(bytes)(10_000_000, dask_key_name=name) for name in "xy")
+    z = delayed(len)([x, y], dask_key_name="z")
+    costs = Costs({"x": 10**7, "y": 10**7, "z": 8}, dict.fromkeys("xyz", 0.1))
+    exact = {"bandwidth": "100GB/s", "latency": 0, "copy_bandwidth": "1GB/s", "transfer_cost": 0}
+    report = run(z, costs=costs, workers=2, threads=1, **exact, **options)
+    ((*_, start, stop, _),) = report.timeline.transfers
+    return stop - start
+
+
+def test_on_shared_cores_the_ends_of_a_transfer_take_turns(run):
+    assert one_transfer(run) == pytest.approx(0.01, rel=0.05)
+    assert one_transfer(run, cores=8, idle_load=0) == pytest.approx(0.02, rel=0.05)
+    assert one_transfer(run, cores=8, hosts=2, idle_load=0) == pytest.approx(0.01, rel=0.05)
+
+
+def test_idle_processes_take_their_share_of_the_cores(run):
+    long = {"costs": Costs({"x": 8}, {"x": 10.0}), "workers": 3, "cores": 1}
+    x = delayed(len)("", dask_key_name="x")
+    assert run(x, **long, idle_load=0.0).makespan == pytest.approx(10, rel=0.01)
+    assert run(x, **long, idle_load=0.25).makespan == pytest.approx(20, rel=0.01)

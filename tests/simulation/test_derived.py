@@ -49,6 +49,14 @@ def test_a_view_takes_no_time():
     assert seconds_of(Operation("view", 800 * MIB, 800 * MIB, (800 * MIB, 0))) == 0
 
 
+def test_a_reduction_of_several_inputs_puts_them_into_one_array_first():
+    one, two = (
+        seconds_of(Operation(kind, 16 * MIB, 8, largest))
+        for kind, largest in (("reduction", (16 * MIB, 0)), ("reduction", (8 * MIB, 8 * MIB)))
+    )
+    assert two - one == pytest.approx(seconds_of(Operation("copy", 16 * MIB, 16 * MIB, (0, 0))))
+
+
 def test_larger_chunks_take_longer():
     def mean(size):
         return max(durations(da.random.random(size, chunks=size).mean()).values())

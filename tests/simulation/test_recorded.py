@@ -65,3 +65,29 @@ def test_a_task_that_ran_twice_counts_with_its_mean_duration_and_its_last_size()
 def test_of_nothing_there_are_no_costs():
     empty = {name: [] for name in ("key", "worker", "start", "stop", "nbytes", "input_nbytes")}
     assert costs_of(empty, {}).nbytes == {}
+
+
+def one_thread(ran, waited):
+    executions = {
+        "key": ["a", "b"],
+        "worker": ["tcp://10.0.0.1:1"] * 2,
+        "thread": [7, 7],
+        "start": [0.0, 2.0],
+        "stop": [1.0, 5.0],
+        "nbytes": [1, 1],
+        "input_nbytes": [0, 0],
+    }
+    return costs_of(executions, {}, {"tcp://10.0.0.1:1": {7: (ran, waited)}}).seconds
+
+
+def test_what_a_thread_waited_for_a_core_does_not_count():
+    assert one_thread(ran=1.0, waited=3.0) == pytest.approx({"a": 0.25, "b": 0.75})
+
+
+def test_what_a_thread_slept_counts():
+    assert one_thread(ran=0.1, waited=0.0) == pytest.approx({"a": 1.0, "b": 3.0})
+    assert one_thread(ran=0.1, waited=2.0) == pytest.approx({"a": 0.5, "b": 1.5})
+
+
+def test_what_a_thread_ran_besides_its_tasks_does_not_make_them_longer():
+    assert one_thread(ran=9.0, waited=1.0) == pytest.approx({"a": 1.0, "b": 3.0})
