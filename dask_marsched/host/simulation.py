@@ -96,15 +96,12 @@ def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.W
     class CountedWorkerState(distributed.scheduler.WorkerState):
         __slots__ = ()
 
-        @property
-        def nbytes(self) -> int:
-            held: int = slot.__get__(self)
-            return held
-
-        @nbytes.setter
-        def nbytes(self, nbytes: int) -> None:
+        def _change(self, nbytes: int) -> None:
             memory.change(nbytes - slot.__get__(self))
             slot.__set__(self, nbytes)
+
+        # Stealing reads it of every worker again and again: no Python function in between.
+        nbytes = property(slot.__get__, _change)
 
     return CountedWorkerState
 

@@ -50,7 +50,8 @@ class TwinLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
-        self._calls = 0
+        #: How many callbacks were ever made due.
+        self.calls = 0
         super().__init__()
 
     def time(self) -> float:
@@ -61,7 +62,7 @@ class TwinLoop(asyncio.SelectorEventLoop):
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
         """Count the call, so that :meth:`settle` knows whether there is anything to run."""
-        self._calls += 1
+        self.calls += 1
         return super().call_soon(callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
@@ -83,10 +84,6 @@ class TwinLoop(asyncio.SelectorEventLoop):
         """Put the callback into the event queue."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def calls(self) -> int:
-        """Return how many callbacks were ever made due."""
-        return self._calls
-
 
 async def settle(loop: TwinLoop, seen: int) -> int:
     """Run the callbacks made due since ``seen``, and those that they make due; return the count.
@@ -98,8 +95,8 @@ async def settle(loop: TwinLoop, seen: int) -> int:
     seen
         What the last call returned.
     """
-    while loop.calls() != seen:
-        seen = loop.calls() + 1  # the one that wakes this coroutine up again
+    while loop.calls != seen:
+        seen = loop.calls + 1  # the one that wakes this coroutine up again
         await asyncio.sleep(0)
     return seen
 
@@ -136,23 +133,20 @@ class _NoVersions:
         return {}
 
 
-class _Clock:
-    """A clock of distributed, replaced by virtual time in the threads that simulate."""
+def _clock(real: Callable[[], float], virtual: threading.local) -> Callable[[], float]:
+    """Return a clock of distributed, replaced by virtual time in the threads that simulate."""
 
-    def __init__(self, real: Callable[[], float], virtual: threading.local) -> None:
-        self._real = real
-        self._virtual = virtual
+    def read() -> float:
+        now: Callable[[], float] | None = getattr(virtual, "now", None)
+        return real() if now is None else now()
 
-    def __call__(self) -> float:
-        """Return the time, in seconds."""
-        now: Callable[[], float] | None = getattr(self._virtual, "now", None)
-        return self._real() if now is None else now()
+    return read
 
 
 _virtual = threading.local()
 _CLOCKS = {
-    "time": (distributed.metrics.time, _Clock(distributed.metrics.time, _virtual)),
-    "monotonic": (distributed.metrics.monotonic, _Clock(distributed.metrics.monotonic, _virtual)),
+    "time": (distributed.metrics.time, _clock(distributed.metrics.time, _virtual)),
+    "monotonic": (distributed.metrics.monotonic, _clock(distributed.metrics.monotonic, _virtual)),
 }
 
 

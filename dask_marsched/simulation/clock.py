@@ -11,25 +11,6 @@ from typing import Any
 EPOCH = 1_000_000.0
 
 
-class Event:
-    """An action due at a virtual time; ``cancel`` makes it do nothing."""
-
-    __slots__ = ("action", "args", "daemon", "time")
-
-    def __init__(
-        self, time: float, action: Callable[..., object], args: tuple[Any, ...], daemon: bool
-    ) -> None:
-        self.time = time
-        self.action: Callable[..., object] | None = action
-        self.args = args
-        self.daemon = daemon
-
-    def cancel(self) -> None:
-        """Forget the action; the event stays in the queue and runs nothing."""
-        self.action = None
-        self.args = ()
-
-
 class EventQueue:
     """Events in order of time; those of equal time run in the order in which they were added.
 
@@ -45,13 +26,14 @@ class EventQueue:
     def __init__(self) -> None:
         self.now = EPOCH
         self.essential = 0
-        self._heap: list[tuple[float, int, Event]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...], bool]] = []
         self._count = 0
+        self._cancelled: set[int] = set()
 
     def at(
         self, time: float, action: Callable[..., object], *args: Any, daemon: bool = False
-    ) -> Event:
-        """Add an action at a virtual time; a time in the past means now.
+    ) -> int:
+        """Add an action at a virtual time; a time in the past means now. Return its number.
 
         Parameters
         ----------
@@ -62,18 +44,23 @@ class EventQueue:
         daemon
             True for periodic work, which alone does not keep a simulation alive.
         """
-        event = Event(max(time, self.now), action, args, daemon)
-        self._count += 1
+        if time < self.now:
+            time = self.now
+        self._count = number = self._count + 1
         if not daemon:
             self.essential += 1
-        heapq.heappush(self._heap, (event.time, self._count, event))
-        return event
+        heapq.heappush(self._heap, (time, number, action, args, daemon))
+        return number
 
     def after(
         self, delay: float, action: Callable[..., object], *args: Any, daemon: bool = False
-    ) -> Event:
-        """Add an action ``delay`` seconds from now."""
+    ) -> int:
+        """Add an action ``delay`` seconds from now. Return its number."""
         return self.at(self.now + delay, action, *args, daemon=daemon)
+
+    def cancel(self, number: int) -> None:
+        """Let an action that is still to come do nothing."""
+        self._cancelled.add(number)
 
     def step(self) -> object:
         """Advance to the next event, run it and return what its action returned.
@@ -83,13 +70,13 @@ class EventQueue:
         IndexError
             If the queue is empty.
         """
-        time, _, event = heapq.heappop(self._heap)
-        self.now = time
-        if not event.daemon:
+        self.now, number, action, args, daemon = heapq.heappop(self._heap)
+        if not daemon:
             self.essential -= 1
-        if event.action is None:
+        if number in self._cancelled:
+            self._cancelled.remove(number)
             return None
-        return event.action(*event.args)
+        return action(*args)
 
     def __len__(self) -> int:
         return len(self._heap)

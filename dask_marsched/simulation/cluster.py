@@ -188,8 +188,6 @@ class Cluster:
 
     async def join(self, index: int) -> None:
         """Let worker number ``index`` join."""
-        if any(worker.index == index and worker.alive for worker in self.workers):
-            raise ValueError(f"worker {index} cannot join at this time: it is there")
         spec, host = self.spec, self._host(index)
         # A worker that comes back has another port, as on a real cluster.
         address = f"{host.name}:{10_000 + len(self.workers)}"
@@ -223,10 +221,12 @@ class Cluster:
     async def _happen(self, fault: Fault) -> None:
         name = type(fault).__name__
         self.recorder.fault(self.queue.now, NAMES[type(fault)], fault.worker)
+        worker = next((w for w in self.workers if w.index == fault.worker and w.alive), None)
         if isinstance(fault, Join):
+            if worker is not None:
+                raise ValueError(f"worker {fault.worker} cannot join at this time: it is there")
             await self.join(fault.worker)
             return
-        worker = next((w for w in self.workers if w.index == fault.worker and w.alive), None)
         if worker is None:
             raise ValueError(f"there is no worker {fault.worker} alive at the time of {fault!r}")
         if isinstance(fault, Kill):
@@ -309,7 +309,7 @@ class Cluster:
         self._wanted = set(graph.keys)
         self.shuffles = Shuffles(self, graph.shuffles)
         self.scheduler.submit(graph)
-        queue, seen = self.queue, loop.calls()
+        queue, seen = self.queue, loop.calls
         while self._wanted:
             if self._failure is not None:
                 raise RuntimeError(f"the simulated computation failed: {self._failure}")
@@ -318,7 +318,7 @@ class Cluster:
             result = queue.step()
             if result is not None and hasattr(result, "__await__"):
                 await result
-            if loop.calls() != seen:
+            if loop.calls != seen:
                 seen = await settle(loop, seen)
 
     def _where(self) -> str:

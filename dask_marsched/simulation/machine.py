@@ -8,7 +8,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 
-from dask_marsched.simulation.clock import Event, EventQueue
+from dask_marsched.simulation.clock import EventQueue
 
 
 class Cores:
@@ -33,7 +33,7 @@ class Cores:
         self._updated = queue.now
         self._jobs: list[tuple[float, int, Callable[[], object]]] = []
         self._serial = 0
-        self._next: Event | None = None
+        self._next: int | None = None
 
     @property
     def unlimited(self) -> bool:
@@ -61,7 +61,7 @@ class Cores:
 
     def _plan(self) -> None:
         if self._next is not None:
-            self._next.cancel()
+            self._queue.cancel(self._next)
             self._next = None
         if self._jobs:
             delay = max(0.0, self._jobs[0][0] - self._progress) / self._rate()

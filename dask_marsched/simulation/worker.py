@@ -35,6 +35,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
+from dask_marsched.host.twin_state import TwinWorkerState
 from dask_marsched.simulation.comms import BatchedStream
 from dask_marsched.simulation.fetching import Request
 from dask_marsched.simulation.machine import EventLoop, Host, Link
@@ -75,7 +76,8 @@ def state_machine(
     """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
     get = dask.config.get
     share = get("distributed.worker.memory.transfer")
-    state = WorkerState(
+    # Invariants that do not hold are explained by the logs.
+    state = (WorkerState if validate else TwinWorkerState)(
         nthreads=threads,
         address=address,
         validate=validate,
@@ -148,8 +150,9 @@ class Worker:
         self.local_in = Link(spec.local_bandwidth)
         self.local_out = Link(spec.local_bandwidth)
         self.loop = EventLoop(cluster.queue, host.cores)
+        memory_changed = functools.partial(cluster.memory_changed, self)
         self.monitor = MemoryMonitor(
-            cluster.queue, spec.memory_limit, self._memory_changed, self.spilled, self._monitored
+            cluster.queue, spec.memory_limit, memory_changed, self.spilled, self._monitored
         )
         self.state = state
         self.state.data = self.monitor.store  # type: ignore[assignment]
@@ -164,9 +167,6 @@ class Worker:
             spec.batch_cost,
         )
 
-    def _memory_changed(self, key: Any, change: int) -> None:
-        self._cluster.memory_changed(self, key, change)
-
     # Events
 
     def receive(self, messages: list[dict[str, Any]]) -> None:
@@ -178,7 +178,8 @@ class Worker:
         for message in messages:
             make = _EVENTS.get(message["op"])
             if make is not None:
-                fields = {name: value for name, value in message.items() if name != "op"}
+                fields = message.copy()
+                del fields["op"]
                 self.stimulate(make(**fields))
             elif message["op"] == "shuffle-fail" and self.alive:
                 self._cluster.shuffles.fail(message["shuffle_id"], message["run_id"])

@@ -24,7 +24,7 @@ def test_an_event_in_the_past_runs_now_and_time_never_goes_back():
 
 def test_a_cancelled_event_does_nothing():
     queue, seen = EventQueue(), []
-    queue.after(1.0, seen.append, 1).cancel()
+    queue.cancel(queue.after(1.0, seen.append, 1))
     queue.step()
     assert seen == []
 
