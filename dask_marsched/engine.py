@@ -253,6 +253,9 @@ class PlacementEngine:
         """Return which withheld tasks go to which workers now."""
         self.workers_changed()
         s = self.scheduler
+        if not len(self.policies.withholding):
+            self._finished.clear()
+            return []
         free = set(s.idle_task_count)
         free.update(ws for ws in self._finished if ws in s.running)
         self._finished.clear()

@@ -18,12 +18,16 @@ from dask_marsched.policies.withholding import UnitQueues
 
 #: Bytes a second that an operand reads and writes.
 _BANDWIDTH = 1e9
+#: Bytes a second that come from no other operand: read from a store and decompressed, or
+#: generated. That is several times slower than what is mostly done with the results.
+_SOURCE = 2e8
 #: Bytes a second that a worker receives. On one host, where sender and receiver want a core for
-#: it, as well as over a network it is several times less than what memory gives. With both
-#: equal, transfers ended so early that the peaks of 24 workloads under stock Dask were forecast
-#: at 0.88 of the real ones (geometric mean), and ours relative to stock's at 1.05; with these at
-#: 1.02 and 0.94. The spread is +-0.2.
-_LINK = 2e8
+#: it, as well as over a network it is several times less than what memory gives.
+#:
+#: With these three equal, transfers ended so early that the peaks of 24 real workloads on 4
+#: workers under stock Dask were forecast at 0.88 of what they were (geometric mean); with these at
+#: 0.95, and ours relative to stock's at 1.01. The spread is a fifth either way.
+_LINK = 1.5e8
 #: Seconds that any operand takes at least.
 _OVERHEAD = 1e-3
 #: Seconds that any transfer takes at least: there, and back with the data.
@@ -137,10 +141,12 @@ class _Run:
 
     def _duration(self, i: int) -> float:
         nbytes = self.graph.nbytes
-        touched = nbytes[i] + self.graph.home_bytes[i]
+        touched = self.graph.home_bytes[i]
         for j in self.inputs[i]:
             touched += nbytes[j]
-        return touched / _BANDWIDTH + _OVERHEAD
+        if not touched:
+            return nbytes[i] / _SOURCE + _OVERHEAD
+        return (touched + nbytes[i]) / _BANDWIDTH + _OVERHEAD
 
     def _push(self, time: float, i: int, w: int, ends: bool) -> None:
         self.sequence += 1
