@@ -15,7 +15,7 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import cluster_initial_operands
-from dask_marsched.policies.plan_search import choose_bound, sample
+from dask_marsched.policies.plan_search import Bounds, choose_bounds, sample
 from dask_marsched.policies.registry import register
 
 
@@ -210,23 +210,27 @@ class BoundedUnits:
         # many of them as there are blocks in a matrix.
         hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
 
-        def plan(kappa: float, part: OperandGraph = graph) -> list[Unit]:
+        def plan(bounds: Bounds, part: OperandGraph = graph) -> list[Unit]:
             groups = cluster_initial_operands(
-                part, role.head(len(part)), stake=self.stake, kappa=kappa, limit=limit
+                part,
+                role.head(len(part)),
+                stake=self.stake,
+                kappa=bounds.kappa,
+                limit=min(limit, bounds.size or limit),
             )
             groups.extend(hub for hub in hubs if hub[0] < len(part))
             return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
         known = 2 * sum(graph.known) >= len(graph)
         if not known:
-            units = plan(self.kappa_unknown)
+            units = plan(Bounds(self.kappa_unknown))
         elif self.kappa is not None or not workers:
-            units = plan(self.kappa or _KAPPA)
+            units = plan(Bounds(self.kappa or _KAPPA))
         else:
             part, some = sample(graph, workers)
-            kappa, units = choose_bound(part, some, lambda kappa: plan(kappa, part))
+            bounds, units = choose_bounds(part, some, lambda bounds: plan(bounds, part))
             if part is not graph:
-                units = plan(kappa)
+                units = plan(bounds)
         if pending is None:
             return units
         units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]

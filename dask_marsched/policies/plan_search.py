@@ -1,15 +1,19 @@
-"""The choice of a bound on the memory of units, by a forecast for each candidate.
+"""The choice of the bounds of units, by a forecast for each candidate.
 
-A low bound keeps memory at what the global order of execution needs and lets bytes move; a high
-one keeps together what meets, and lets each worker open a front of its own. Which bound is best
-depends on the graph: where a whole column fits into a unit it is closed early and memory *sinks*;
-one chunk less, and it only waits.
+A low bound on memory keeps it at what the global order of execution needs and lets bytes move; a
+high one keeps together what meets, and lets each worker open a front of its own. Which bound is
+best depends on the graph: where a whole column fits into a unit it is closed early and memory
+*sinks*; one chunk less, and it only waits.
+
+In a running sum no bound on the memory of a unit helps. Each unit alone holds next to nothing, but
+it waits for the one before it. There, units have to be short.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
@@ -17,6 +21,8 @@ from dask_marsched.policies.forecast import Forecast, forecast
 
 #: Bounds that are tried, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
+#: Initial operands of a unit that are tried where every bound holds more than stock Dask would.
+SIZES = (8, 4, 2)
 #: Operands of a graph that are forecast: all up to the first number, else one in so many.
 _FEW, _ONE_IN = 2000, 40
 #: Workers that a part of a graph is forecast on, at least.
@@ -42,12 +48,19 @@ def sample(
     return graph.head(count), workers[: max(part, _LEAST_WORKERS)]
 
 
-def choose_bound(
+class Bounds(NamedTuple):
+    """Bounds of a unit: on its memory in typical initial results, on its initial operands."""
+
+    kappa: float
+    size: int | None = None
+
+
+def choose_bounds(
     graph: OperandGraph,
     workers: Sequence[WorkerSlot],
-    plan: Callable[[float], list[Unit]],
-) -> tuple[float, list[Unit]]:
-    """Choose the bound for a graph, and return it with its plan.
+    plan: Callable[[Bounds], list[Unit]],
+) -> tuple[Bounds, list[Unit]]:
+    """Choose the bounds for a graph, and return them with its plan.
 
     Parameters
     ----------
@@ -56,30 +69,36 @@ def choose_bound(
     workers
         The workers, at least one.
     plan
-        Makes the plan for a bound.
+        Makes the plan for bounds.
 
     Returns
     -------
-    float, list of Unit
+    Bounds, list of Unit
         Of the bounds whose plan does not hold more than stock Dask would, or hardly more than
-        the best plan, the one that moves least, weighed with what it holds and how long it
-        takes.
+        the leanest plan, those that move least, weighed with what they hold and how long they
+        take.
     """
-    plans: dict[float, list[Unit]] = {}
-    for bound in CANDIDATES:
-        units = plan(bound)
+    plans: dict[Bounds, list[Unit]] = {}
+    for kappa in CANDIDATES:
+        units = plan(Bounds(kappa))
         if not plans or units != list(plans.values())[-1]:
-            plans[bound] = units
-    if len(plans) == 1:
-        return next(iter(plans.items()))
+            plans[Bounds(kappa)] = units
     count, threads = len(graph), [w.nthreads or 1 for w in workers]
     alone = [Unit((i,)) for unit in units for i in unit.operands]
+    if len(alone) == len(units):
+        return next(iter(plans.items()))
     stock = forecast(graph, count, alone, threads, like_stock=True)
-    found = {bound: forecast(graph, count, units, threads) for bound, units in plans.items()}
+    found = {bounds: forecast(graph, count, units, threads) for bounds, units in plans.items()}
+    leanest = min(found, key=lambda bounds: (found[bounds].peak, bounds.kappa))
+    if found[leanest].peak > stock.peak:
+        for size in SIZES:
+            bounds = Bounds(leanest.kappa, size)
+            plans[bounds] = plan(bounds)
+            found[bounds] = forecast(graph, count, plans[bounds], threads)
     most = max(stock.peak, _TOLERANCE * min(f.peak for f in found.values()))
     best = min(
-        (bound for bound, f in found.items() if f.peak <= most),
-        key=lambda bound: (_cost(found[bound], stock), bound),
+        (bounds for bounds, f in found.items() if f.peak <= most),
+        key=lambda bounds: (_cost(found[bounds], stock), bounds.kappa),
     )
     return best, plans[best]
 

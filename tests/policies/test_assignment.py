@@ -11,7 +11,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies import assignment, registry
 from dask_marsched.policies.assignment import BoundedUnits, BreadthFirst, DepthFirst
-from dask_marsched.policies.plan_search import choose_bound
+from dask_marsched.policies.plan_search import Bounds, choose_bounds
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -75,14 +75,15 @@ def test_the_bound_is_chosen_by_forecasts_unless_it_is_given(
 ) -> None:
     g, chosen = tree(leaves=64, fan=8), []
 
-    def watched(*args: Any) -> tuple[float, list[Unit]]:
-        chosen.append(choose_bound(*args))
+    def watched(*args: Any) -> tuple[Bounds, list[Unit]]:
+        chosen.append(choose_bounds(*args))
         return chosen[-1]
 
-    monkeypatch.setattr(assignment, "choose_bound", watched)
+    monkeypatch.setattr(assignment, "choose_bounds", watched)
     units = BoundedUnits().assign(g, workers(1, 1))
-    ((bound, best),) = chosen
-    assert units == best == BoundedUnits(kappa=bound).assign(g, workers(1, 1))
+    ((bounds, best),) = chosen
+    assert bounds.size is None
+    assert units == best == BoundedUnits(kappa=bounds.kappa).assign(g, workers(1, 1))
     # Nothing can be forecast of sizes that are not known, or for no workers.
     unknown = g.with_nbytes(g.nbytes, bytes(len(g)))
     assert BoundedUnits().assign(unknown, workers(1, 1)) == BoundedUnits(kappa=4).assign(

@@ -13,7 +13,7 @@ from dask_marsched.policies import plan_search
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.clustering import cluster_initial_operands
 from dask_marsched.policies.forecast import Forecast, forecast
-from dask_marsched.policies.plan_search import CANDIDATES, choose_bound
+from dask_marsched.policies.plan_search import CANDIDATES, SIZES, Bounds, choose_bounds
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -21,11 +21,12 @@ def workers(*nthreads: int) -> list[WorkerSlot]:
     return [WorkerSlot(f"tcp://{i}", n) for i, n in enumerate(nthreads)]
 
 
-def planner(g: OperandGraph, limit: int) -> Callable[[float], list[Unit]]:
+def planner(g: OperandGraph, limit: int) -> Callable[[Bounds], list[Unit]]:
     role = roles(g)
 
-    def plan(kappa: float) -> list[Unit]:
-        groups = cluster_initial_operands(g, role, stake=0.15, kappa=kappa, limit=limit)
+    def plan(bounds: Bounds) -> list[Unit]:
+        most = min(limit, bounds.size or limit)
+        groups = cluster_initial_operands(g, role, stake=0.15, kappa=bounds.kappa, limit=most)
         return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
     return plan
@@ -52,36 +53,56 @@ def test_no_plan_is_chosen_that_holds_more_than_stock_or_hardly_more_than_the_le
     g: OperandGraph, nthreads: list[int], limit: int
 ) -> None:
     plan = planner(g, limit)
-    bound, units = choose_bound(g, workers(*nthreads), plan)
-    assert bound in CANDIDATES
-    assert units == plan(bound)
+    bounds, units = choose_bounds(g, workers(*nthreads), plan)
+    assert bounds.kappa in CANDIDATES
+    assert bounds.size in (None, *SIZES)
+    assert units == plan(bounds)
     alone = [Unit((i,)) for unit in units for i in unit.operands]
     stock = forecast(g, len(g), alone, nthreads, like_stock=True)
-    found = [forecast(g, len(g), plan(kappa), nthreads) for kappa in CANDIDATES]
+    found = [forecast(g, len(g), plan(Bounds(kappa)), nthreads) for kappa in CANDIDATES]
     held = forecast(g, len(g), units, nthreads).peak
     assert held <= max(stock.peak, 1.1 * min(f.peak for f in found))
-    assert choose_bound(g, workers(*nthreads), plan) == (bound, units)
+    assert choose_bounds(g, workers(*nthreads), plan) == (bounds, units)
 
 
 @pytest.mark.parametrize("g", [tree(64, 8), columns(6, 12), pairwise(20)])
 def test_the_chosen_plan_is_no_worse_than_any_that_may_be_chosen(g: OperandGraph) -> None:
     """Against a bound that holds no more and takes no longer, it moves no more."""
     plan = planner(g, 16)
-    _, units = choose_bound(g, workers(1, 1, 1), plan)
+    _, units = choose_bounds(g, workers(1, 1, 1), plan)
     chosen = forecast(g, len(g), units, [1, 1, 1])
     stock = forecast(
         g, len(g), [Unit((i,)) for u in units for i in u.operands], [1] * 3, like_stock=True
     )
     for kappa in CANDIDATES:
-        other = forecast(g, len(g), plan(kappa), [1, 1, 1])
+        other = forecast(g, len(g), plan(Bounds(kappa)), [1, 1, 1])
         if other.peak <= chosen.peak and other.makespan <= chosen.makespan:
             assert chosen.moved <= max(other.moved, 0.01 * stock.moved)
 
 
 def test_different_graphs_get_different_bounds() -> None:
     trees, sums = tree(64, 8), columns(6, 12)
-    bounds = [choose_bound(g, workers(1, 1), planner(g, 32))[0] for g in (trees, sums)]
+    bounds = [choose_bounds(g, workers(1, 1), planner(g, 32))[0] for g in (trees, sums)]
     assert bounds[0] != bounds[1], bounds
+
+
+def running_sum(steps: int) -> OperandGraph:
+    """Chunks, each added to what was summed up before, and a number read off each sum."""
+    inputs: dict[str, list[str]] = {}
+    for i in range(steps):
+        inputs |= {f"x{i}": [], f"s{i}": [f"s{i - 1}", f"x{i}"] if i else ["x0"]}
+        inputs[f"r{i}"] = [f"s{i}", f"x{i}"]
+    return graph(inputs, {key: {"x": 8e6, "s": 2e6, "r": 8.0}[key[0]] for key in inputs})
+
+
+def test_where_each_unit_waits_for_the_one_before_units_are_short() -> None:
+    g, four = running_sum(80), workers(1, 1, 1, 1)
+    plan = planner(g, 20)
+    bounds, units = choose_bounds(g, four, plan)
+    assert bounds.size in SIZES
+    assert max(len(u.operands) for u in units) == bounds.size
+    long = forecast(g, len(g), plan(Bounds(bounds.kappa)), [1] * 4)
+    assert forecast(g, len(g), units, [1] * 4).peak < 0.9 * long.peak
 
 
 @pytest.fixture
@@ -104,12 +125,12 @@ def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int], boo
     return made
 
 
-def test_plans_that_do_not_differ_are_not_forecast(
+def test_where_nothing_belongs_together_nothing_is_forecast(
     forecasts: list[tuple[int, list[int], bool]],
 ) -> None:
-    g = pairwise(6)
-    bound, units = choose_bound(g, workers(1, 1), planner(g, 12))
-    assert bound == CANDIDATES[0]
+    g = graph({f"x{i}": [] for i in range(6)} | {f"y{i}": [f"x{i}"] for i in range(6)})
+    bounds, units = choose_bounds(g, workers(1, 1), planner(g, 12))
+    assert bounds == (CANDIDATES[0], None)
     assert len(units) == 6
     assert forecasts == []
 
@@ -119,9 +140,9 @@ def test_each_plan_is_forecast_once_and_stock_once(
 ) -> None:
     g = tree(64, 8)
     plan = planner(g, 64)
-    different = {tuple(plan(kappa)) for kappa in CANDIDATES}
+    different = {tuple(plan(Bounds(kappa))) for kappa in CANDIDATES}
     assert len(different) > 1
-    choose_bound(g, workers(1, 2), plan)
+    choose_bounds(g, workers(1, 2), plan)
     assert [like_stock for *_, like_stock in forecasts].count(True) == 1
     assert len(forecasts) == 1 + len(different)
     assert {(count, tuple(threads)) for count, threads, _ in forecasts} == {(len(g), (1, 2))}
@@ -150,5 +171,5 @@ def test_where_all_sizes_are_zero_any_plan_will_do() -> None:
         {f"x{i}": [] for i in range(8)} | {"all": [f"x{i}" for i in range(8)]},
         {f"x{i}": 0.0 for i in range(8)} | {"all": 0.0},
     )
-    _, units = choose_bound(g, workers(1, 1), planner(g, 8))
+    _, units = choose_bounds(g, workers(1, 1), planner(g, 8))
     assert sorted(i for unit in units for i in unit.operands) == list(range(8))
