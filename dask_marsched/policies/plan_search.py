@@ -33,6 +33,8 @@ _TOLERANCE = 1.1
 _LEAST_MOVED = 0.01
 #: Weights of memory and of time against bytes moved, in logarithms.
 _MEMORY, _TIME = 2.0, 2.0
+#: Costs that differ by less are the same: a forecast is not better than that.
+_SAME = 0.15
 
 
 def sample(
@@ -76,7 +78,7 @@ def choose_bounds(
     Bounds, list of Unit
         Of the bounds whose plan does not hold more than stock Dask would, or hardly more than
         the leanest plan, those that move least, weighed with what they hold and how long they
-        take.
+        take; of those that hardly differ in this the leanest.
     """
     plans: dict[Bounds, list[Unit]] = {}
     for kappa in CANDIDATES:
@@ -96,9 +98,12 @@ def choose_bounds(
             plans[bounds] = plan(bounds)
             found[bounds] = forecast(graph, count, plans[bounds], threads)
     most = max(stock.peak, _TOLERANCE * min(f.peak for f in found.values()))
+    costs = {bounds: _cost(f, stock) for bounds, f in found.items() if f.peak <= most}
+    least = min(costs.values())
+    # Of those that cost the same the leanest: memory is what kills workers.
     best = min(
-        (bounds for bounds, f in found.items() if f.peak <= most),
-        key=lambda bounds: (_cost(found[bounds], stock), bounds.kappa),
+        (bounds for bounds, cost in costs.items() if cost <= least + _SAME),
+        key=lambda bounds: (found[bounds].peak, costs[bounds], bounds.kappa),
     )
     return best, plans[best]
 
