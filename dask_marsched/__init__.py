@@ -11,11 +11,11 @@ from dask_marsched.config import register_defaults as _register_defaults
 
 _register_defaults()
 
-from dask_marsched.client import Client  # noqa: E402
-from dask_marsched.policies.registry import register as register_policy  # noqa: E402
-from dask_marsched.preload import dask_setup, dask_teardown  # noqa: E402
-from dask_marsched.scheduler_plugin import MarsSchedulerPlugin  # noqa: E402
-from dask_marsched.status import status  # noqa: E402
+from dask_marsched.client import Client  # noqa: E402  # needs the defaults
+from dask_marsched.policies.registry import register as register_policy  # noqa: E402  # needs the defaults
+from dask_marsched.preload import dask_setup, dask_teardown  # noqa: E402  # needs the defaults
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin  # noqa: E402  # needs the defaults
+from dask_marsched.status import status  # noqa: E402  # needs the defaults
 
 if _typing.TYPE_CHECKING:
     from dask_marsched.recording import Recording, record

@@ -26,8 +26,8 @@ def answer(client: Any, request: dict[str, Any]) -> dict[str, Any]:
     request : dict
         Name of the workload, ``size``, ``chunk_bytes`` and ``scratch``.
     """
-    import metrics  # type: ignore[import-not-found]
-    import workloads  # type: ignore[import-not-found]
+    import metrics  # type: ignore[import-not-found]  # it lies beside this file
+    import workloads  # type: ignore[import-not-found]  # so does this
 
     workload = workloads.get(request["workload"])
     parameters = workloads.Parameters(
@@ -49,7 +49,7 @@ def answer(client: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer requests until the standard input ends."""
-    import frisky  # type: ignore[import-not-found]
+    import frisky  # type: ignore[import-not-found]  # another environment has it
 
     replies, sys.stdout = sys.stdout, sys.stderr  # what else prints must not get in between
     client = frisky.Client(sys.argv[1])

@@ -72,7 +72,7 @@ class Stopwatch:
 
         self.scheduler.stream_handlers["update-graph"] = arrived
         for comm in self.scheduler.stream_comms.values():
-            comm.send = self._watch(comm.send)  # type: ignore[method-assign]
+            comm.send = self._watch(comm.send)  # type: ignore[method-assign]  # to watch it
 
     def _watch(self, send: Any) -> Any:
         def watched(*messages: Any) -> None:

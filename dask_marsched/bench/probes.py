@@ -32,11 +32,11 @@ class TrafficMeter(WorkerPlugin):
         """Wrap the write of the transport in this process."""
         self.written: Counter[Connection] = Counter()
         self.original: Any = TCP.write
-        TCP.write = self.counting(self.original)  # type: ignore[method-assign]
+        TCP.write = self.counting(self.original)  # type: ignore[method-assign]  # to count
 
     def teardown(self, worker: Worker) -> None:
         """Give the transport its own write back."""
-        TCP.write = self.original  # type: ignore[method-assign]
+        TCP.write = self.original  # type: ignore[method-assign]  # as it was
 
     def counting(self, write: Any) -> Any:
         """Return a ``write`` that counts what the given one has written."""

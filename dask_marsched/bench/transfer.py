@@ -81,7 +81,8 @@ class _Sharing(WorkerPlugin):
 async def _ready(dask_worker: Worker) -> str | None:
     sharing: Any = dask_worker.plugins[NAME]
     await sharing.transfer.started()
-    return sharing.transfer.reason  # type: ignore[no-any-return]
+    reason: str | None = sharing.transfer.reason
+    return reason
 
 
 def _make(nbytes: int, seed: int) -> Any:

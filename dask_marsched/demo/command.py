@@ -126,8 +126,11 @@ def _store(named: Path | None, layout: Layout, *, keep: bool) -> Iterator[Path]:
     """Make the store, or find it; delete it afterwards if it is nobody's."""
     from dask_marsched.demo import store
 
-    directory = None if named else Path(tempfile.mkdtemp(prefix="dask-marsched-demo-"))
-    path = (named or directory / "weather.zarr").absolute()  # type: ignore[operator]
+    directory = None
+    if named is None:
+        directory = Path(tempfile.mkdtemp(prefix="dask-marsched-demo-"))
+        named = directory / "weather.zarr"
+    path = named.absolute()
     try:
         if store.is_complete(path, layout):
             click.echo(f"The store is there: {path}")

@@ -46,13 +46,13 @@ class RegisteringClient(distributed.Client):
             check_start_hook()
         self._plugin_at_start = plugin
         try:
-            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # untyped there
         except BaseException:
             self._stop_loop()
             raise
 
     async def _start(self, *args: Any, **kwargs: Any) -> Any:
-        started = await super()._start(*args, **kwargs)  # type: ignore[no-untyped-call]
+        started = await super()._start(*args, **kwargs)  # type: ignore[no-untyped-call]  # untyped there
         if self._plugin_at_start is not None:
             try:
                 await self.register_plugin(self._plugin_at_start)

@@ -135,12 +135,12 @@ class TwinScheduler(Scheduler):
         self._address = "tcp://10.255.255.254:8786"
         self.status = Status.running
         self.clients[_CLIENT] = ClientState(_CLIENT, versions={})
-        self.client_comms[_CLIENT] = _ClientComm(to_client)  # type: ignore[assignment]
+        self.client_comms[_CLIENT] = _ClientComm(to_client)  # type: ignore[assignment]  # a stand-in
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Start nothing; only the attributes exist."""
-        self.http_application = None  # type: ignore[assignment]
-        self.http_server = None  # type: ignore[assignment]
+        self.http_application = None  # type: ignore[assignment]  # there is none here
+        self.http_server = None  # type: ignore[assignment]  # there is none here
 
     async def handle_worker(self, comm: Any, worker: str) -> None:
         """Connect the stream to the worker and return, instead of reading from a socket."""
@@ -168,12 +168,12 @@ class TwinScheduler(Scheduler):
         serial = int(address.rpartition(":")[2])
         name = f"{index}-{serial}" if index in self.aliases else index
         await self.add_worker(
-            comm=_NullComm(),  # type: ignore[arg-type]
+            comm=_NullComm(),  # type: ignore[arg-type]  # a stand-in
             address=address,
             status="running",
             server_id=serial,  # type: ignore[arg-type]  # an int hashes alike in every process
             nthreads=nthreads,
-            name=name,  # type: ignore[arg-type]
+            name=name,  # type: ignore[arg-type]  # numbers are names too
             resolve_address=False,
             now=distributed.scheduler.time(),
             resources=resources,
@@ -193,7 +193,7 @@ class TwinScheduler(Scheduler):
         """Do to a graph what ``Scheduler.update_graph`` does."""
         now = distributed.scheduler.time()
         self._create_taskstate_from_graph(
-            dsk=graph.dsk,  # type: ignore[arg-type]
+            dsk=graph.dsk,  # type: ignore[arg-type]  # invariant there, read only
             client=_CLIENT,
             keys=set(graph.keys),
             ordered=graph.order,
@@ -314,7 +314,7 @@ def _repeatable_tokens(collections: list[Any]) -> Iterator[None]:
             return uuid.uuid5(uuid.NAMESPACE_OID, f"{digest}/{next(serial)}")
 
     before = dask._expr.uuid
-    dask._expr.uuid = Repeatable  # type: ignore[assignment]
+    dask._expr.uuid = Repeatable  # type: ignore[assignment]  # for a while
     try:
         yield
     finally:

@@ -140,7 +140,7 @@ class TaskSizes:
         if name == "_identity" and len(args) == 1:
             return self._of_argument(args[0], inner, depth)
         grid = self._grid(key)
-        if name in _MERGES and (grid is None or grid.shape(key) is None):  # type: ignore[arg-type]
+        if name in _MERGES and (grid is None or grid.shape(key) is None):  # type: ignore[arg-type]  # of an array
             # A running total has the shape of the slice that is added to it: to look at this one
             # suffices, and does not follow the chain of totals.
             own = [arg for arg in args if type(arg) is Task] or args
@@ -156,7 +156,7 @@ class TaskSizes:
             return None
         if func is np.transpose and args:
             source = self._of_argument(args[0], inner, depth)
-            return None if source is None else transpose(source, grid.shape(key))  # type: ignore[arg-type]
+            return None if source is None else transpose(source, grid.shape(key))  # type: ignore[arg-type]  # of an array
         return self._of_grid(grid, key) if allocates(func) else None
 
     def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> Chunk | None:

@@ -25,7 +25,7 @@ class TwinWorkerState(WorkerState):
         """Do as distributed does, but do not copy events for the log."""
         instructions: Instructions = []
         for stim in stims:
-            recommendations, first = _handler(type(stim))(self, stim)  # type: ignore[arg-type]
+            recommendations, first = _handler(type(stim))(self, stim)  # type: ignore[arg-type]  # a class hashes
             instructions += first
             instructions += self._transitions(recommendations, stimulus_id=stim.stimulus_id)
         return instructions

@@ -58,14 +58,14 @@ class TwinLoop(asyncio.SelectorEventLoop):
         """Return the virtual time, in seconds."""
         return self._timer.time()
 
-    def call_soon(  # type: ignore[override]
+    def call_soon(  # type: ignore[override]  # no type variables
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
         """Count the call, so that :meth:`settle` knows whether there is anything to run."""
         self.calls += 1
         return super().call_soon(callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
+    def call_at(  # type: ignore[override]  # no type variables
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Put the callback into the event queue."""
@@ -78,7 +78,7 @@ class TwinLoop(asyncio.SelectorEventLoop):
         self._timer.at(when, due, daemon=True)
         return handle
 
-    def call_later(  # type: ignore[override]
+    def call_later(  # type: ignore[override]  # no type variables
         self, delay: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Put the callback into the event queue."""
@@ -196,4 +196,4 @@ _patching = threading.Lock()
 
 def use_virtual_clock(loop: IOLoop, now: Callable[[], float]) -> None:
     """Let tornado's timers (``PeriodicCallback``) count in virtual time."""
-    loop.time = now  # type: ignore[method-assign]
+    loop.time = now  # type: ignore[method-assign]  # the way to set a clock

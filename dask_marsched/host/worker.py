@@ -146,11 +146,11 @@ class WorkerAdapter:
         """
         shuffles = self.worker.plugins.get("shuffle")
         for name in ("memory_limiter_comms", "memory_limiter_disk"):
-            limiter = getattr(shuffles, name, None)
+            limiter: Any = getattr(shuffles, name, None)
             limit = getattr(limiter, "limit", None)
             if limit is not None and limit > nbytes:
                 self._limiters.append((limiter, limit))
-                limiter.limit = nbytes  # type: ignore[union-attr]
+                limiter.limit = nbytes
 
     # -- what the brain asks for -----------------------------------------------------------
 
@@ -327,7 +327,7 @@ def _read(store: Store, keys: Iterable[Key]) -> list[object]:
 def _quota_state(stock: type, adapter: WorkerAdapter) -> type:
     """Return a class of worker state that asks an adapter."""
 
-    class QuotaWorkerState(stock):  # type: ignore[misc]
+    class QuotaWorkerState(stock):  # type: ignore[misc]  # the base is a variable
         # Without slots of its own it has the layout of distributed's, and can take its place.
         __slots__ = ()
 

@@ -37,7 +37,7 @@ def temporaries(dsk: Mapping[Key, GraphNode], layers: ArrayLayers) -> dict[Key, 
     for key, node in dsk.items():
         if getattr(node, "func", None) is not _execute_subgraph:
             continue
-        inner, result = node.args[0], node.args[1]  # type: ignore[attr-defined]
+        inner, result = node.args[0], node.args[1]  # type: ignore[attr-defined]  # is a Task
         alike = tuple(_layer(part) for part in inner)
         if alike not in known:
             known[alike] = _intermediates(inner, result, largest)

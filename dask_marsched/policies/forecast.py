@@ -55,21 +55,17 @@ class Forecast:
 
 def forecast(
     graph: OperandGraph,
-    count: int,
     units: Sequence[Unit],
     threads: Sequence[int],
     *,
     like_stock: bool = False,
 ) -> Forecast:
-    """Forecast a run of the first operands of a graph.
+    """Forecast a run of a graph.
 
     Parameters
     ----------
     graph
         The graph.
-    count
-        How many operands are run, from the first one on. What later ones read is held to the
-        end.
     units
         The plan; initial operands in no unit run on their own.
     threads
@@ -79,7 +75,7 @@ def forecast(
         wait; each other one where it is expected to start first; copies stay as long as the
         original.
     """
-    return _Run(graph, count, units, threads, like_stock).run()
+    return _Run(graph, units, threads, like_stock).run()
 
 
 class _Run:
@@ -88,31 +84,28 @@ class _Run:
     def __init__(
         self,
         graph: OperandGraph,
-        count: int,
         units: Sequence[Unit],
         threads: Sequence[int],
         like_stock: bool,
     ) -> None:
         self.graph = graph
-        self.count = count
         self.like_stock = like_stock
         self.free = list(threads)
         # Stock Dask sends a tenth more initial operands than a worker has threads, at least one.
         self.slots = [t + (t + 9) // 10 for t in threads] if like_stock else list(threads)
         self.queues = UnitQueues()
-        self.withheld = bytearray(count)
+        self.withheld = bytearray(len(graph))
         for unit in units:
-            operands = [i for i in unit.operands if i < count]
-            for i in operands:
+            for i in unit.operands:
                 self.withheld[i] = 1
-            if operands and not like_stock:
-                self.queues.plan(operands, (0.0, 0.0, operands[0]), None)
+            if not like_stock:
+                self.queues.plan(unit.operands, (0.0, 0.0, unit.operands[0]), None)
         self.now = self.moved = self.live = self.peak = 0.0
-        self.inputs = [graph.inputs[i] for i in range(count)]
+        self.inputs = [graph.inputs[i] for i in graph]
         self.missing = [len(inputs) for inputs in self.inputs]
-        self.unread = [len(graph.dependents[i]) for i in range(count)]
-        self.seconds = [self._duration(i) for i in range(count)]
-        self.holders: list[list[int]] = [[] for _ in range(count)]
+        self.unread = [len(graph.dependents[i]) for i in graph]
+        self.seconds = [self._duration(i) for i in graph]
+        self.holders: list[list[int]] = [[] for _ in graph]
         self.runnable: list[list[int]] = [[] for _ in threads]
         self.in_progress = [0] * len(threads)
         self.room = dict.fromkeys(range(len(threads)))
@@ -230,8 +223,6 @@ class _Run:
                 self.live -= nbytes[j] * len(self.holders[j])
                 self.holders[j] = []
         for k in self.graph.dependents[i]:
-            if k >= self.count:
-                break  # ascending
             self.missing[k] -= 1
             if not self.missing[k]:
                 self._ready(k)

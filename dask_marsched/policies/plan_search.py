@@ -85,18 +85,18 @@ def choose_bounds(
         units = plan(Bounds(kappa))
         if not plans or units != list(plans.values())[-1]:
             plans[Bounds(kappa)] = units
-    count, threads = len(graph), [w.nthreads or 1 for w in workers]
+    threads = [w.nthreads or 1 for w in workers]
     alone = [Unit((i,)) for unit in units for i in unit.operands]
     if len(alone) == len(units):
         return next(iter(plans.items()))
-    stock = forecast(graph, count, alone, threads, like_stock=True)
-    found = {bounds: forecast(graph, count, units, threads) for bounds, units in plans.items()}
+    stock = forecast(graph, alone, threads, like_stock=True)
+    found = {bounds: forecast(graph, units, threads) for bounds, units in plans.items()}
     leanest = min(found, key=lambda bounds: (found[bounds].peak, bounds.kappa))
     if found[leanest].peak > stock.peak:
         for size in SIZES:
             bounds = Bounds(leanest.kappa, size)
             plans[bounds] = plan(bounds)
-            found[bounds] = forecast(graph, count, plans[bounds], threads)
+            found[bounds] = forecast(graph, plans[bounds], threads)
     most = max(stock.peak, _TOLERANCE * min(f.peak for f in found.values()))
     costs = {bounds: _cost(f, stock) for bounds, f in found.items() if f.peak <= most}
     least = min(costs.values())

@@ -105,4 +105,4 @@ def observed(observe: Observer) -> Iterator[None]:
         # Modules that were imported meanwhile may have taken the name with them.
         for module in list(sys.modules.values()):
             if getattr(module, "get_scheduler", None) is get_scheduler:
-                module.get_scheduler = before  # type: ignore[attr-defined]
+                module.get_scheduler = before  # type: ignore[attr-defined]  # looked at above

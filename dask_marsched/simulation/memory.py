@@ -25,7 +25,7 @@ class Result:
         self.nbytes = nbytes
 
 
-@sizeof.register(Result)  # type: ignore[untyped-decorator]
+@sizeof.register(Result)  # type: ignore[untyped-decorator]  # untyped there
 def _sizeof_result(result: Result) -> int:
     return result.nbytes
 

@@ -73,7 +73,7 @@ class Future(Delayed):
 
     def result(self, timeout: Any = None) -> Any:
         """Compute it."""
-        return self.compute()  # type: ignore[no-untyped-call]
+        return self.compute()  # type: ignore[no-untyped-call]  # untyped there
 
     def done(self) -> bool:
         """Return False: nothing is computed before it is asked for."""
@@ -93,7 +93,7 @@ async def _result(value: Any) -> Any:
 
 
 def _future(task: Delayed) -> Future:
-    return Future(task.key, task.dask)  # type: ignore[no-untyped-call]
+    return Future(task.key, task.dask)  # type: ignore[no-untyped-call]  # untyped there
 
 
 class _Anything:
@@ -276,7 +276,7 @@ def stand_ins(asked: Asked, *, imagined: bool) -> Iterator[None]:
             (distributed.deploy.Cluster, new_cluster),
         ):
             undo.callback(setattr, cls, "__new__", lambda cls, *args, **kwargs: object.__new__(cls))
-            cls.__new__ = new  # type: ignore[method-assign,assignment]
+            cls.__new__ = new  # type: ignore[method-assign,assignment]  # undone above
         for module in (distributed, distributed.client, dask.distributed):
             for name, function in functions.items():
                 if hasattr(module, name):

@@ -60,7 +60,7 @@ class Table(Sequence[tuple[Any, ...]]):
             return NotImplemented
         return self.rows.dtype.names == other.rows.dtype.names and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python says: unhashable
 
     def __repr__(self) -> str:
         return f"<Table of {len(self)} rows ({', '.join(self._names)})>"

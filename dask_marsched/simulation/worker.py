@@ -89,7 +89,7 @@ def state_machine(
         ),
     )
     if not validate:
-        state.task_counter = _NoCounter()  # type: ignore[assignment]
+        state.task_counter = _NoCounter()  # type: ignore[assignment]  # a stand-in
     return state
 
 
@@ -155,7 +155,7 @@ class Worker:
             cluster.queue, spec.memory_limit, memory_changed, self.spilled, self._monitored
         )
         self.state = state
-        self.state.data = self.monitor.store  # type: ignore[assignment]
+        self.state.data = self.monitor.store  # type: ignore[assignment]  # a mapping suffices
         self._reasons_to_pause: set[str] = set()
         self._paused_at = 0.0
         self.to_scheduler = BatchedStream(

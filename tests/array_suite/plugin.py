@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import Any
 import dask
 import dask.base
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.worker import thread_state
 
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -32,6 +34,20 @@ _CONFIG = {
     "distributed.admin.system-monitor.gil.enabled": False,
     "temporary-directory": tempfile.gettempdir(),
 }
+
+
+class Emptied(SchedulerPlugin):
+    """Tells when a scheduler has forgotten its last task."""
+
+    name = "emptied"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.event = threading.Event()
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if finish == "forgotten" and not self._scheduler.tasks:
+            self.event.set()
 
 
 class ClusterOfTests:
@@ -54,6 +70,8 @@ class ClusterOfTests:
                 n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
             )
             self._client = Client(self._cluster)
+        self._emptied = Emptied(self._cluster.scheduler)
+        self._cluster.scheduler.add_plugin(self._emptied)
         if self._ours:
             self._client.register_plugin(MarsSchedulerPlugin())
         for name, stock in self._stock.items():
@@ -91,11 +109,15 @@ class ClusterOfTests:
     def _settled(self, seconds: float) -> bool:
         """Wait until no task is left; False if some are after so many seconds."""
         deadline = time.monotonic() + seconds
-        while self._cluster.scheduler.tasks or self._client.futures:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.0005)
-        return True
+        while True:
+            self._emptied.event.clear()
+            if not self._left():
+                return True
+            if not self._emptied.event.wait(deadline - time.monotonic()):
+                return not self._left()
+
+    def _left(self) -> bool:
+        return bool(self._cluster.scheduler.tasks or self._client.futures)
 
     def _getter(self, stock: Any) -> Any:
         def get(graph: Any, keys: Any, **kwargs: Any) -> Any:

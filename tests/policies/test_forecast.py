@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.core.graph import Edges, OperandGraph
+from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
 from dask_marsched.policies.forecast import _Run, forecast
 from tests.graphs import graph, operand_graphs, pairwise, tree
@@ -47,28 +47,27 @@ def test_every_operand_runs_once_and_what_is_held_adds_up(
     data: st.DataObject, g: OperandGraph, threads: list[int], like_stock: bool
 ) -> None:
     units = data.draw(plans(g))
-    count = data.draw(st.integers(1, len(g)), label="count")
-    run = WatchedRun(g, count, units, threads, like_stock)
+    run = WatchedRun(g, units, threads, like_stock)
     result = run.run()
-    assert sorted(i for i, _ in run.ended) == list(range(count))
+    assert sorted(i for i, _ in run.ended) == list(g)
     assert {w for _, w in run.ended} <= set(range(len(threads)))
-    # In the end all threads are free again, and there is what nothing, or what comes later, reads.
+    # In the end all threads are free again, and there is what nothing reads.
     assert run.free == threads
     assert not len(run.queues)
-    kept = [i for i in range(count) if not g.dependents[i] or g.dependents[i][-1] >= count]
-    assert [i for i in range(count) if run.holders[i]] == kept
-    together = max(g.nbytes[i] + sum(g.nbytes[j] for j in g.inputs[i]) for i in range(count))
+    kept = [i for i in g if not g.dependents[i]]
+    assert [i for i in g if run.holders[i]] == kept
+    together = max(g.nbytes[i] + sum(g.nbytes[j] for j in g.inputs[i]) for i in g)
     assert result.peak >= together - 1e-3
     assert result.peak >= sum(g.nbytes[i] for i in kept) - 1e-3
     assert result.moved >= 0
-    assert result == forecast(g, count, units, threads, like_stock=like_stock)
+    assert result == forecast(g, units, threads, like_stock=like_stock)
 
 
 @given(data=st.data(), g=operand_graphs(), nthreads=st.integers(1, 4), like_stock=st.booleans())
 def test_a_single_worker_moves_nothing_and_holds_no_copies(
     data: st.DataObject, g: OperandGraph, nthreads: int, like_stock: bool
 ) -> None:
-    result = forecast(g, len(g), data.draw(plans(g)), [nthreads], like_stock=like_stock)
+    result = forecast(g, data.draw(plans(g)), [nthreads], like_stock=like_stock)
     assert result.moved == 0
     assert result.peak <= sum(g.nbytes) + 1e-3
 
@@ -77,7 +76,7 @@ def test_a_single_worker_moves_nothing_and_holds_no_copies(
 def test_no_run_is_shorter_than_its_longest_path_or_its_share_of_the_work(
     g: OperandGraph, threads: list[int]
 ) -> None:
-    run = _Run(g, len(g), alone(g), threads, False)
+    run = _Run(g, alone(g), threads, False)
     path = list[float]()
     for i in g:
         path.append(run.seconds[i] + max((path[j] for j in g.inputs[i]), default=0.0))
@@ -88,9 +87,9 @@ def test_no_run_is_shorter_than_its_longest_path_or_its_share_of_the_work(
 def test_what_meets_on_one_worker_does_not_move() -> None:
     g = pairwise(8)
     together = [Unit((3 * i, 3 * i + 1)) for i in range(8)]
-    assert forecast(g, len(g), together, [1, 1]).moved == 0
+    assert forecast(g, together, [1, 1]).moved == 0
     # Split between the workers, of a pair that meets one has to move.
-    assert forecast(g, len(g), alone(g), [1, 1]).moved > 0
+    assert forecast(g, alone(g), [1, 1]).moved > 0
 
 
 def test_a_copy_is_held_while_it_is_read_elsewhere() -> None:
@@ -98,15 +97,15 @@ def test_a_copy_is_held_while_it_is_read_elsewhere() -> None:
     g = graph(
         {"x": [], "y": [], "r": ["x"], "s": ["x", "y"]}, {"x": 10.0, "y": 100.0, "r": 1.0, "s": 1.0}
     )
-    result = forecast(g, len(g), alone(g), [1, 1])
+    result = forecast(g, alone(g), [1, 1])
     assert result.moved == 10
     assert result.peak >= 120  # x twice, y once
 
 
 def test_the_original_goes_with_its_last_reader_unless_as_in_stock() -> None:
     g = graph({"x": [], "y": [], "s": ["x", "y"]}, {"x": 10.0, "y": 100.0, "s": 1.0})
-    ours = forecast(g, len(g), alone(g), [1, 1])
-    stock = forecast(g, len(g), alone(g), [1, 1], like_stock=True)
+    ours = forecast(g, alone(g), [1, 1])
+    stock = forecast(g, alone(g), [1, 1], like_stock=True)
     assert ours.moved == stock.moved == 10
     assert (ours.peak, stock.peak) == (111, 121)
 
@@ -114,26 +113,14 @@ def test_the_original_goes_with_its_last_reader_unless_as_in_stock() -> None:
 def test_stock_holds_more_initial_results() -> None:
     # A tree whose partial results are small: whoever has the next chunk in wait holds it longer.
     g = tree(leaves=64, fan=4, partial=1.0)
-    assert (
-        forecast(g, len(g), alone(g), [2, 2]).peak
-        <= forecast(g, len(g), alone(g), [2, 2], like_stock=True).peak
-    )
+    assert forecast(g, alone(g), [2, 2]).peak <= forecast(g, alone(g), [2, 2], like_stock=True).peak
 
 
 def test_inputs_in_memory_are_moved_from_their_home() -> None:
     g = graph({"x": [], "y": []}, home={"x": 0, "y": 0}, home_bytes=50.0)
-    assert forecast(g, 2, alone(g), [2]).moved == 0
+    assert forecast(g, alone(g), [2]).moved == 0
     # The second worker has nothing to do: it takes one of them over.
-    assert forecast(g, 2, alone(g), [1, 1]).moved == 50
+    assert forecast(g, alone(g), [1, 1]).moved == 50
     # The home is not among the workers of the forecast: all is fetched.
     far = dataclasses.replace(g, home=[7, 7])
-    assert forecast(far, 2, alone(far), [1, 1]).moved == 100
-
-
-def test_what_later_operands_read_is_held_to_the_end() -> None:
-    n = 10
-    g = OperandGraph(
-        range(2 * n), Edges.of([[]] * n + [[i] for i in range(n)]), [8.0] * 2 * n, b"\1" * 2 * n
-    )
-    assert forecast(g, n, alone(g), [1]).peak == 8 * n
-    assert forecast(g, 2 * n, [Unit((i,)) for i in range(n)], [1]).peak < 8 * 2 * n
+    assert forecast(far, alone(far), [1, 1]).moved == 100

@@ -58,9 +58,9 @@ def test_no_plan_is_chosen_that_holds_more_than_stock_or_hardly_more_than_the_le
     assert bounds.size in (None, *SIZES)
     assert units == plan(bounds)
     alone = [Unit((i,)) for unit in units for i in unit.operands]
-    stock = forecast(g, len(g), alone, nthreads, like_stock=True)
-    found = [forecast(g, len(g), plan(Bounds(kappa)), nthreads) for kappa in CANDIDATES]
-    held = forecast(g, len(g), units, nthreads).peak
+    stock = forecast(g, alone, nthreads, like_stock=True)
+    found = [forecast(g, plan(Bounds(kappa)), nthreads) for kappa in CANDIDATES]
+    held = forecast(g, units, nthreads).peak
     assert held <= max(stock.peak, 1.1 * min(f.peak for f in found))
     assert choose_bounds(g, workers(*nthreads), plan) == (bounds, units)
 
@@ -70,12 +70,10 @@ def test_the_chosen_plan_is_no_worse_than_any_that_may_be_chosen(g: OperandGraph
     """Against a bound that holds no more and takes no longer, it moves no more."""
     plan = planner(g, 16)
     _, units = choose_bounds(g, workers(1, 1, 1), plan)
-    chosen = forecast(g, len(g), units, [1, 1, 1])
-    stock = forecast(
-        g, len(g), [Unit((i,)) for u in units for i in u.operands], [1] * 3, like_stock=True
-    )
+    chosen = forecast(g, units, [1, 1, 1])
+    stock = forecast(g, [Unit((i,)) for u in units for i in u.operands], [1] * 3, like_stock=True)
     for kappa in CANDIDATES:
-        other = forecast(g, len(g), plan(Bounds(kappa)), [1, 1, 1])
+        other = forecast(g, plan(Bounds(kappa)), [1, 1, 1])
         if other.peak <= chosen.peak and other.makespan <= chosen.makespan:
             assert chosen.moved <= max(other.moved, 0.01 * stock.moved)
 
@@ -101,8 +99,8 @@ def test_where_each_unit_waits_for_the_one_before_units_are_short() -> None:
     bounds, units = choose_bounds(g, four, plan)
     assert bounds.size in SIZES
     assert max(len(u.operands) for u in units) == bounds.size
-    long = forecast(g, len(g), plan(Bounds(bounds.kappa)), [1] * 4)
-    assert forecast(g, len(g), units, [1] * 4).peak < 0.9 * long.peak
+    long = forecast(g, plan(Bounds(bounds.kappa)), [1] * 4)
+    assert forecast(g, units, [1] * 4).peak < 0.9 * long.peak
 
 
 @pytest.fixture
@@ -112,14 +110,13 @@ def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int], boo
 
     def watched(
         g: OperandGraph,
-        count: int,
         units: list[Unit],
         threads: list[int],
         *,
         like_stock: bool = False,
     ) -> Forecast:
-        made.append((count, threads, like_stock))
-        return forecast(g, count, units, threads, like_stock=like_stock)
+        made.append((len(g), threads, like_stock))
+        return forecast(g, units, threads, like_stock=like_stock)
 
     monkeypatch.setattr(plan_search, "forecast", watched)
     return made

@@ -96,7 +96,7 @@ def _climatology(use_flox: bool) -> Any:
         # Twelve steps a year: each month returns every twelfth chunk, as days of the year do.
         time = pd.date_range("2000-01-01", periods=x.shape[0], freq="MS")
         data = xr.DataArray(x, dims=("time", "y", "x"), coords={"time": time})
-        with xr.set_options(use_flox=use_flox):  # type: ignore[no-untyped-call]
+        with xr.set_options(use_flox=use_flox):  # type: ignore[no-untyped-call]  # untyped there
             by_month = data.groupby("time.month")
             climatology = by_month.mean("time")
             anomaly = by_month - climatology
