@@ -183,8 +183,9 @@ def test_recorded_costs_are_used():
 
 def test_the_client_tells_the_size_of_its_cluster():
     with (
+        # Far above what the process of the tests, which is theirs, ever holds.
         local_cluster(
-            n_workers=3, threads_per_worker=2, memory_limit="1GiB", processes=False
+            n_workers=3, threads_per_worker=2, memory_limit="6GiB", processes=False
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -193,7 +194,7 @@ def test_the_client_tells_the_size_of_its_cluster():
         ran = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
     assert ran == 0
     assert (found.cluster["workers"], found.cluster["threads"]) == (3, 2)
-    assert found.cluster["memory_limit"] == GiB
+    assert found.cluster["memory_limit"] == 6 * GiB
     assert cluster.scheduler_address in str(found)
     assert (asked.cluster["workers"], asked.cluster["threads"]) == (5, 2)
 
