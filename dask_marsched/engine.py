@@ -283,20 +283,23 @@ class PlacementEngine:
 
         `more` holds what it got in this dispatch already, and the expected durations.
         """
+        in_progress = len(ws.processing) - len(ws.long_running) + len(more)
+        backlog = ws.occupancy + sum(more.values())
+        if self.slots.is_full(ws.nthreads, in_progress, backlog):
+            return None  # the frequent case: to look for an offer takes longer
         offer = self.policies.withholding.offer(
             ws.address,
             lambda ts, _: snapshot.input_bytes_on(ts, ws),
         )
         if offer is None:
             return None
-        in_progress = len(ws.processing) - len(ws.long_running) + len(more)
         duration = snapshot.duration(offer.operand)
         if not self.slots.has_free_thread(ws.nthreads, in_progress):
             admitted = self.slots.admits(
                 ws.nthreads,
                 in_progress,
                 duration,
-                ws.occupancy + sum(more.values()),
+                backlog,
                 snapshot.mean_nbytes(offer.operand),
             )
             if not admitted and not self._may_wait(ws, in_progress, more, offer.operand):

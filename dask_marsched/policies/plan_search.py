@@ -80,15 +80,16 @@ def choose_bounds(
         the leanest plan, those that move least, weighed with what they hold and how long they
         take; of those that hardly differ in this the leanest.
     """
+    highest = plan(Bounds(CANDIDATES[-1]))
+    alone = [Unit((i,)) for unit in highest for i in unit.operands]
+    if len(alone) == len(highest):
+        return Bounds(CANDIDATES[0]), highest  # nothing belongs together: any bound is the same
     plans: dict[Bounds, list[Unit]] = {}
     for kappa in CANDIDATES:
-        units = plan(Bounds(kappa))
+        units = highest if kappa == CANDIDATES[-1] else plan(Bounds(kappa))
         if not plans or units != list(plans.values())[-1]:
             plans[Bounds(kappa)] = units
     threads = [w.nthreads or 1 for w in workers]
-    alone = [Unit((i,)) for unit in units for i in unit.operands]
-    if len(alone) == len(units):
-        return next(iter(plans.items()))
     stock = forecast(graph, alone, threads, like_stock=True)
     found = {bounds: forecast(graph, units, threads) for bounds, units in plans.items()}
     leanest = min(found, key=lambda bounds: (found[bounds].peak, bounds.kappa))

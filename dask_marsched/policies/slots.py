@@ -45,6 +45,12 @@ class SlotRule:
         """
         return in_progress < math.ceil(self.saturation * nthreads)
 
+    def is_full(self, nthreads: int, in_progress: int, backlog: float) -> bool:
+        """Return whether no operand is admitted, nor may wait, whatever it is."""
+        if self.has_free_thread(nthreads, in_progress) or self.may_wait(nthreads, in_progress):
+            return False
+        return self.saturation < 1 or backlog > self.horizon * nthreads
+
     def admits(
         self,
         nthreads: int,

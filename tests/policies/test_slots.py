@@ -63,3 +63,33 @@ def test_at_a_saturation_of_one_or_less_nothing_waits(
 ) -> None:
     rule = SlotRule(saturation=saturation)
     assert rule.may_wait(nthreads, in_progress) == rule.has_free_thread(nthreads, in_progress)
+
+
+@given(
+    nthreads=st.integers(1, 8),
+    in_progress=st.integers(0, 30),
+    saturation=st.floats(0.05, 3.0),
+    backlog=st.floats(0.0, 0.1),
+    duration=st.none() | st.floats(0.0, 0.02),
+    nbytes=st.floats(0.0, 2.0 * MIB),
+)
+def test_a_full_worker_gets_nothing(
+    nthreads: int,
+    in_progress: int,
+    saturation: float,
+    backlog: float,
+    duration: float | None,
+    nbytes: float,
+) -> None:
+    rule = SlotRule(saturation=saturation)
+    if rule.is_full(nthreads, in_progress, backlog):
+        assert not rule.admits(nthreads, in_progress, duration, backlog, nbytes)
+        assert not rule.may_wait(nthreads, in_progress)
+
+
+def test_full_is_who_has_more_in_wait_than_the_horizon() -> None:
+    rule = SlotRule()
+    assert not rule.is_full(1, 1, 1.0)
+    assert not rule.is_full(1, 2, 0.01)
+    assert rule.is_full(1, 2, 0.011)
+    assert SlotRule(saturation=0.5).is_full(4, 2, 0.0)
