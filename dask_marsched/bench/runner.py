@@ -62,8 +62,8 @@ def run(
     Each repetition starts one fresh cluster for each policy. All stay alive through the
     repetition, and only one is at work at any time: each workload runs under each policy before
     the next workload begins. So all policies see the same state of the machine, and each of
-    their clusters has the same past. The order of the policies is reversed in every second
-    repetition.
+    their clusters has the same past. The order of the policies is reversed from one workload to
+    the next and from one repetition to the next, so that no policy always comes first.
 
     Parameters
     ----------
@@ -93,8 +93,9 @@ def run(
             for policy in order:
                 opener = (openers or {}).get(policy, BenchCluster)
                 contestants.append(stack.enter_context(opener(policy, setting, chosen)))
-            for workload in chosen:
-                for contestant in contestants:
+            for position, workload in enumerate(chosen):
+                turn = -1 if position % 2 else 1  # whoever comes first is at a disadvantage
+                for contestant in contestants[::turn]:
                     measurement = contestant.measure(workload, repetition)
                     outcome.measurements.append(measurement)
                     progress(measurement)

@@ -35,8 +35,8 @@ def test_policies_alternate_on_every_workload_and_start_afresh_every_repetition(
     openers = {"a": Contestant, "b": Contestant}
     outcome = runner.run(chosen, ["a", "b"], 2, SETTING, seen.append, openers)
     assert log == [
-        "+a", "+b", "a:cumsum:0", "b:cumsum:0", "a:stencil:0", "b:stencil:0", "-b", "-a",
-        "+b", "+a", "b:cumsum:1", "a:cumsum:1", "b:stencil:1", "a:stencil:1", "-a", "-b",
+        "+a", "+b", "a:cumsum:0", "b:cumsum:0", "b:stencil:0", "a:stencil:0", "-b", "-a",
+        "+b", "+a", "b:cumsum:1", "a:cumsum:1", "a:stencil:1", "b:stencil:1", "-a", "-b",
     ]  # fmt: skip
     assert seen == outcome.measurements
     assert outcome.reports == [
