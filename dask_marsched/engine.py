@@ -93,11 +93,9 @@ class PlacementEngine:
     @guarded(lambda: None)
     def finished(self, ts: TaskState) -> None:
         """Learn from a result, and remember that its worker has a slot again."""
-        # An initial operand reads nothing but hubs; one that reads several, an outer product.
-        reads_hubs = len(ts.dependencies) > 1 and self.policies.withholding.planned(ts)
         for ws in ts.who_has or ():
             self._finished[ws] = None
-            self.replicas.done(ts, ws, reads_hubs)
+        self.replicas.progressed(ts)
         if self.planner.learn(ts):
             self.workers_changed()
             self.planner.plan_again()
@@ -111,7 +109,7 @@ class PlacementEngine:
     @guarded(lambda: None)
     def sent(self, ts: TaskState) -> None:
         """Take note of a task that was sent to a worker."""
-        self.replicas.sent(ts)
+        self.replicas.progressed(ts)
 
     @guarded(lambda: None)
     def copied(self, keys: Iterable[Any]) -> None:
@@ -121,12 +119,9 @@ class PlacementEngine:
     @guarded(lambda: {})
     def superfluous(self) -> dict[WorkerState, list[TaskState]]:
         """Return the copies to be dropped, by worker."""
-        found = self.replicas.superfluous(self._planned_on)
+        found = self.replicas.superfluous()
         self.counters.copies_dropped += sum(map(len, found.values()))
         return found
-
-    def _planned_on(self, ts: TaskState, ws: WorkerState) -> bool:
-        return bool(self.policies.withholding.owner(ts) == ws.address)
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -143,7 +138,6 @@ class PlacementEngine:
         for ws in self._running - running:
             self.policies.withholding.release(ws.address)
             self._finished.pop(ws, None)
-            self.replicas.forget_worker(ws)
         # One that is paused keeps its number for when it comes back.
         for address in [a for a in self._joined if a not in self.scheduler.workers]:
             del self._joined[address]
@@ -164,7 +158,7 @@ class PlacementEngine:
         if reason is None:
             if self.policies.withholding.planned(ts):
                 return WITHHOLD
-            if self.scheduler.is_rootish(ts):
+            if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
                 return WITHHOLD
             if ts.dependencies:
                 ws = self._most_suitable(ts)

@@ -11,6 +11,7 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.config import Settings
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
+from dask_marsched.core.roles import cut_up_operands
 from dask_marsched.core.size_model import SizeModel, kinds
 from dask_marsched.counters import Counters
 from dask_marsched.host import snapshot
@@ -93,8 +94,16 @@ class Planner:
         self._unlearned: dict[TaskState, Any] = {}
         self._plans: dict[_Plan, None] = {}
         self._plan_of: dict[TaskState, _Plan] = {}
+        self._cut_up: set[TaskState] = set()
         self._new_kinds = False
         self._next_replan = self._observed = 0
+
+    def is_piece(self, ts: TaskState) -> bool:
+        """Whether a task only cuts a piece off a result that all goes to pieces.
+
+        That is less work than to move the result, so it runs where the result is.
+        """
+        return len(ts.dependencies) == 1 and not self._cut_up.isdisjoint(ts.dependencies)
 
     def graph_arrives(self, sizes: Any) -> None:
         """Keep the sizes that came with a graph until its tasks are there."""
@@ -123,6 +132,10 @@ class Planner:
             tasks, guessed = snapshot.topological(tasks), {}
             graph = self._graph(tasks, sizes, guessed)
         self._order(graph, tasks)
+        cut_up = cut_up_operands(graph)
+        # Fewer would leave most threads without any of the pieces.
+        if 2 * len(cut_up) >= self.scheduler.total_nthreads:
+            self._cut_up.update(tasks[i] for i in cut_up)
         planned = self.policies.withholding.planned
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         units = self._assign(graph, tasks, fresh)
@@ -249,6 +262,7 @@ class Planner:
     def forget(self, ts: TaskState) -> None:
         """Drop a task that Dask has forgotten."""
         self._unlearned.pop(ts, None)
+        self._cut_up.discard(ts)
         self.started(ts)
         group = ts.group
         # Names of groups hold tokens, so that most never come again.
@@ -262,4 +276,5 @@ class Planner:
         self._plans.clear()
         self._plan_of.clear()
         self._unlearned.clear()
+        self._cut_up.clear()
         self._model = SizeModel()

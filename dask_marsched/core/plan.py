@@ -19,12 +19,15 @@ class WorkerSlot:
         Its memory in bytes, 0 where it has no limit.
     bound
         Number of initial operands of this graph that it has run or is bound to run already.
+    host
+        Name of its host.
     """
 
     address: str
     nthreads: int
     memory_limit: int = 0
     bound: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def worker_slots(workers: Iterable[WorkerState], bound: Mapping[str, int]) -> li
         By address, the number of initial operands each has run or is bound to run.
     """
     return [
-        WorkerSlot(ws.address, ws.nthreads, ws.memory_limit, bound.get(ws.address, 0))
+        WorkerSlot(ws.address, ws.nthreads, ws.memory_limit, bound.get(ws.address, 0), ws.host)
         for ws in workers
     ]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.policies.forecast import Forecast, forecast
+from dask_marsched.policies.forecast import LINK, Forecast, forecast
 
 #: Bounds that are tried, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
@@ -29,6 +29,12 @@ _FEW, _ONE_IN = 2000, 40
 _LEAST_WORKERS = 8
 #: A plan may hold as much as stock Dask would, or this times the least of all plans.
 _TOLERANCE = 1.1
+#: Bytes a second that a worker receives from another host, at best.
+_FAST_LINK = 1e9
+#: What a plan may hold with such links, against stock Dask. They shorten the time that copies
+#: wait for what they are joined with, of which stock Dask has more: a peak that is lower with slow
+#: links may be higher with fast ones.
+_FAST_TOLERANCE = 1.15
 #: Bytes below this part of stock's do not count any more.
 _LEAST_MOVED = 0.01
 #: Weights of memory and of time against bytes moved, in logarithms.
@@ -77,29 +83,32 @@ def choose_bounds(
     -------
     Bounds, list of Unit
         Of the bounds whose plan does not hold more than stock Dask would, or hardly more than
-        the leanest plan, those that move least, weighed with what they hold and how long they
-        take; of those that hardly differ in this the leanest.
+        the leanest plan, with fast links between hosts neither, those that move least, weighed
+        with what they hold and how long they take; of those that hardly differ in this the
+        leanest.
     """
     highest = plan(Bounds(CANDIDATES[-1]))
-    alone = [Unit((i,)) for unit in highest for i in unit.operands]
-    if len(alone) == len(highest):
+    if len(highest) == sum(len(unit.operands) for unit in highest):
         return Bounds(CANDIDATES[0]), highest  # nothing belongs together: any bound is the same
     plans: dict[Bounds, list[Unit]] = {}
     for kappa in CANDIDATES:
         units = highest if kappa == CANDIDATES[-1] else plan(Bounds(kappa))
         if not plans or units != list(plans.values())[-1]:
             plans[Bounds(kappa)] = units
-    threads = [w.nthreads or 1 for w in workers]
-    stock = forecast(graph, alone, threads, like_stock=True)
-    found = {bounds: forecast(graph, units, threads) for bounds, units in plans.items()}
+    run = _Forecaster(graph, [w.nthreads or 1 for w in workers])
+    stock = run.stock()
+    found = {bounds: run.plan(units) for bounds, units in plans.items()}
     leanest = min(found, key=lambda bounds: (found[bounds].peak, bounds.kappa))
     if found[leanest].peak > stock.peak:
         for size in SIZES:
             bounds = Bounds(leanest.kappa, size)
             plans[bounds] = plan(bounds)
-            found[bounds] = forecast(graph, plans[bounds], threads)
+            found[bounds] = run.plan(plans[bounds])
     most = max(stock.peak, _TOLERANCE * min(f.peak for f in found.values()))
     costs = {bounds: _cost(f, stock) for bounds, f in found.items() if f.peak <= most}
+    if len({w.host for w in workers}) > 1:
+        lean = _lean_with_fast_links(run, {bounds: plans[bounds] for bounds in costs})
+        costs = {bounds: costs[bounds] for bounds in lean}
     least = min(costs.values())
     # Of those that cost the same the leanest: memory is what kills workers.
     best = min(
@@ -107,6 +116,30 @@ def choose_bounds(
         key=lambda bounds: (found[bounds].peak, costs[bounds], bounds.kappa),
     )
     return best, plans[best]
+
+
+class _Forecaster(NamedTuple):
+    """Forecasts of one graph on the same workers."""
+
+    graph: OperandGraph
+    threads: list[int]
+
+    def stock(self, link: float = LINK) -> Forecast:
+        """Forecast stock Dask, which withholds what reads nothing."""
+        roots = [Unit((i,)) for i in self.graph if not self.graph.inputs[i]]
+        return forecast(self.graph, roots, self.threads, like_stock=True, link=link)
+
+    def plan(self, units: list[Unit], link: float = LINK) -> Forecast:
+        """Forecast a plan."""
+        return forecast(self.graph, units, self.threads, link=link)
+
+
+def _lean_with_fast_links(run: _Forecaster, plans: dict[Bounds, list[Unit]]) -> list[Bounds]:
+    """Return those plans that do not hold much more than stock Dask if links are fast."""
+    peaks = {bounds: run.plan(units, _FAST_LINK).peak for bounds, units in plans.items()}
+    stock = run.stock(_FAST_LINK).peak
+    most = max(_FAST_TOLERANCE * stock, _TOLERANCE * min(peaks.values()))
+    return [bounds for bounds, peak in peaks.items() if peak <= most]
 
 
 def _cost(plan: Forecast, stock: Forecast) -> float:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.core.roles import roles
+from dask_marsched.core.roles import cut_up_operands, roles
 from tests.graphs import graph, operand_graphs, pairwise
 
 
@@ -31,8 +31,8 @@ def test_a_computed_value_can_be_a_hub() -> None:
     assert named(g, role.initial) == {"a", *(f"x{i}" for i in range(20))}
 
 
-def test_blocks_of_an_outer_product_are_hubs() -> None:
-    n = 8
+def test_blocks_that_very_many_products_read_are_hubs() -> None:
+    n = 20
     g = graph(
         {f"a{i}": [] for i in range(n)}
         | {f"b{i}": [] for i in range(n)}
@@ -41,6 +41,23 @@ def test_blocks_of_an_outer_product_are_hubs() -> None:
     role = roles(g)
     assert named(g, role.hub) == {*(f"a{i}" for i in range(n)), *(f"b{i}" for i in range(n))}
     assert len(role.initial_operands()) == n * n
+
+
+def test_blocks_of_a_matrix_product_are_initial_operands() -> None:
+    n = 8
+    g = graph(
+        {f"a{i}.{k}": [] for i in range(n) for k in range(n)}
+        | {f"b{k}.{j}": [] for k in range(n) for j in range(n)}
+        | {
+            f"p{i}.{j}.{k}": [f"a{i}.{k}", f"b{k}.{j}"]
+            for i in range(n)
+            for j in range(n)
+            for k in range(n)
+        }
+    )
+    role = roles(g)
+    assert not any(role.hub)
+    assert len(role.initial_operands()) == 2 * n * n
 
 
 def test_pieces_of_many_chunks_run_where_the_chunks_are() -> None:
@@ -92,6 +109,17 @@ def test_a_chunk_that_most_read_along_with_others_is_a_hub_even_if_it_is_cut_up(
     g = cut_up(10, 100.0, readers=10)
     assert named(g, roles(g).hub) == {"x"}
     assert named(g, roles(cut_up(12, 100.0, readers=10)).hub) == set()
+
+
+@pytest.mark.parametrize(
+    ("parts", "total", "found"),
+    [(7, 100.0, {"x"}), (6, 100.0, set()), (20, 151.0, set()), (20, 49.0, set())],
+)
+def test_what_is_cut_up_is_found(parts: int, total: float, found: set[str]) -> None:
+    g = cut_up(parts, total)
+    assert {g.keys[i] for i in cut_up_operands(g)} == found
+    unknown = g.with_nbytes(g.nbytes, bytes(name != "x" for name in g.keys))
+    assert cut_up_operands(unknown) == []
 
 
 @given(operand_graphs())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
-from dask_marsched.policies.forecast import _Run, forecast
+from dask_marsched.policies.forecast import LINK, _Run, forecast
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -47,7 +47,7 @@ def test_every_operand_runs_once_and_what_is_held_adds_up(
     data: st.DataObject, g: OperandGraph, threads: list[int], like_stock: bool
 ) -> None:
     units = data.draw(plans(g))
-    run = WatchedRun(g, units, threads, like_stock)
+    run = WatchedRun(g, units, threads, like_stock, LINK)
     result = run.run()
     assert sorted(i for i, _ in run.ended) == list(g)
     assert {w for _, w in run.ended} <= set(range(len(threads)))
@@ -76,7 +76,7 @@ def test_a_single_worker_moves_nothing_and_holds_no_copies(
 def test_no_run_is_shorter_than_its_longest_path_or_its_share_of_the_work(
     g: OperandGraph, threads: list[int]
 ) -> None:
-    run = _Run(g, alone(g), threads, False)
+    run = _Run(g, alone(g), threads, False, LINK)
     path = list[float]()
     for i in g:
         path.append(run.seconds[i] + max((path[j] for j in g.inputs[i]), default=0.0))
