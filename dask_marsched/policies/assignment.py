@@ -182,7 +182,7 @@ class BoundedUnits:
     -----
     No single bound serves: in simulation at 16 workers a kappa of 16 moved 0.34 of stock Dask's
     bytes at 1.2 times its memory on means of products over time, and 0.16 at 1.12 on a plain
-    climatology; chosen by forecast they are 0.34 at 0.98 and 0.20 at 0.70.
+    climatology; chosen by forecast they are 0.33 at 0.95 and 0.21 at 0.62.
     """
 
     name: ClassVar[str] = "units"
