@@ -24,11 +24,11 @@ _SOURCE = 2e8
 #: Bytes a second that a worker receives. On one host, where sender and receiver want a core for
 #: it, as well as over a network it is several times less than what memory gives.
 #:
-#: With these three the peaks of 17 real workloads on 4 workers under stock Dask are forecast at 0.95
-#: of what they were (geometric mean), ours relative to stock's at 1.03, with a spread of a quarter
-#: either way. With links of 1e9 good plans look as if they held more than stock: those chosen
-#: then move 0.15 of stock's bytes instead of 0.08, in simulation, for 0.68 instead of 0.72 of its
-#: peak.
+#: With these three the peaks of 17 real workloads on 4 workers under stock Dask are forecast at
+#: 0.95 of what they were (geometric mean), ours relative to stock's at 1.03, with a spread of a
+#: quarter either way. With links of 1e9 good plans look as if they held more than stock: those
+#: chosen then move 0.15 of stock's bytes instead of 0.08, in simulation, for 0.68 instead of 0.72
+#: of its peak.
 LINK = 1.5e8
 #: Seconds that any operand takes at least.
 _OVERHEAD = 1e-3
