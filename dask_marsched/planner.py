@@ -132,10 +132,8 @@ class Planner:
             tasks, guessed = snapshot.topological(tasks), {}
             graph = self._graph(tasks, sizes, guessed)
         self._order(graph, tasks)
-        cut_up = cut_up_operands(graph)
-        # Fewer would leave most threads without any of the pieces.
-        if 2 * len(cut_up) >= self.scheduler.total_nthreads:
-            self._cut_up.update(tasks[i] for i in cut_up)
+        cut_up = cut_up_operands(graph, self.scheduler.total_nthreads)
+        self._cut_up.update(tasks[i] for i in cut_up)
         planned = self.policies.withholding.planned
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         units = self._assign(graph, tasks, fresh)

@@ -83,30 +83,51 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     return Roles(bytes(initial), bytes(hub), shared)
 
 
-def cut_up_operands(graph: OperandGraph) -> list[int]:
-    """Find the operands that many others cut into pieces.
+def cut_up_operands(graph: OperandGraph, parallelism: int = 1) -> list[int]:
+    """Find the operands that go to pieces, where the pieces should be cut where the operand is.
 
     Parameters
     ----------
     graph
         The graph.
+    parallelism
+        Number of threads of the cluster.
 
     Returns
     -------
     list of int
         Those with more than 6 dependents, where the dependents that read nothing else return
-        about its own bytes between them. Operands of unknown size are not among them.
+        about its own bytes between them. Operands of unknown size are not among them. Where
+        they are fewer than half the threads, most threads would go without pieces, and without
+        what is done with them: then only those whose pieces all meet something larger, because
+        what is done with these is done elsewhere.
     """
-    return [
+    found = [
         i
         for i, dependents in enumerate(graph.dependents)
         if len(dependents) > _FEW and _is_cut_up(graph, i)
     ]
+    if 2 * len(found) >= parallelism:
+        return found
+    return [i for i in found if all(_meets_larger(graph, d) for d in _pieces(graph, i))]
+
+
+def _pieces(graph: OperandGraph, i: int) -> list[int]:
+    """Return the operands that read only `i`."""
+    return [d for d in graph.dependents[i] if len(graph.inputs[d]) == 1]
+
+
+def _meets_larger(graph: OperandGraph, piece: int) -> bool:
+    """Whether a piece is read, and all that reads it also reads something larger."""
+    return bool(graph.dependents[piece]) and all(
+        any(graph.nbytes[j] > graph.nbytes[piece] for j in graph.inputs[k])
+        for k in graph.dependents[piece]
+    )
 
 
 def _is_cut_up(graph: OperandGraph, i: int) -> bool:
     """Whether the operands that read only `i` return about its own bytes between them."""
-    pieces = [d for d in graph.dependents[i] if len(graph.inputs[d]) == 1]
+    pieces = _pieces(graph, i)
     if not graph.known[i] or not all(graph.known[d] for d in pieces):
         return False
     total = sum(graph.nbytes[d] for d in pieces)

@@ -122,6 +122,26 @@ def test_what_is_cut_up_is_found(parts: int, total: float, found: set[str]) -> N
     assert cut_up_operands(unknown) == []
 
 
+@pytest.mark.parametrize(("met", "found"), [(6.0, {"x"}), (4.0, set())])
+def test_of_few_cut_up_those_are_found_whose_pieces_go_to_something_larger(
+    met: float, found: set[str]
+) -> None:
+    numbers = range(20)  # pieces of 5
+    g = graph(
+        {"x": []}
+        | {f"p{i}": ["x"] for i in numbers}
+        | {f"q{i}": [] for i in numbers}
+        | {f"r{i}": [f"p{i}", f"q{i}"] for i in numbers},
+        {"x": 100.0} | {f"p{i}": 5.0 for i in numbers} | {f"q{i}": met for i in numbers},
+    )
+    assert {g.keys[i] for i in cut_up_operands(g, 2)} == {"x"}
+    assert {g.keys[i] for i in cut_up_operands(g, 3)} == found
+
+
+def test_few_whose_pieces_nobody_reads_spread() -> None:
+    assert cut_up_operands(cut_up(20, 100.0), 3) == []
+
+
 @given(operand_graphs())
 def test_an_operand_is_initial_exactly_if_it_reads_hubs_alone(g: OperandGraph) -> None:
     role = roles(g)
