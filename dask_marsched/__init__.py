@@ -12,6 +12,7 @@ from dask_marsched.config import register_defaults as _register_defaults
 _register_defaults()
 
 from dask_marsched.client import Client  # noqa: E402  # needs the defaults
+from dask_marsched.operands import operands  # noqa: E402  # needs the defaults
 from dask_marsched.policies.registry import register as register_policy  # noqa: E402  # needs the defaults
 from dask_marsched.preload import dask_setup, dask_teardown  # noqa: E402  # needs the defaults
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin  # noqa: E402  # needs the defaults
@@ -34,6 +35,7 @@ __all__ = [
     "dask_teardown",
     "explain",
     "load_graph",
+    "operands",
     "record",
     "register_policy",
     "save_graph",

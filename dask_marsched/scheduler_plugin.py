@@ -11,11 +11,13 @@ import dask
 import distributed
 from dask.typing import Key
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.metrics import time
 from distributed.scheduler import Scheduler
 
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
 from dask_marsched.engine import PlacementEngine
+from dask_marsched.executions import Executions
 from dask_marsched.host.scheduler import SchedulerAdapter
 from dask_marsched.planner import Policies
 from dask_marsched.policies import registry
@@ -85,6 +87,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             for kind, policy in given.items()
         }
         self.policies = Policies(**chosen)
+        self.executions = Executions()
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
@@ -99,6 +102,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.settings = state["settings"]
         self.policies = state["policies"]
+        self.executions = Executions()
         self._engine = self._adapter = self._workers = None
         self._reason = "not started on a scheduler"
 
@@ -164,15 +168,17 @@ class MarsSchedulerPlugin(SchedulerPlugin):
 
     def restart(self, scheduler: Scheduler) -> None:
         """Drop all plans: the cluster restarts."""
+        self.executions.clear()
         if self._engine is not None:
             self._engine.clear()
 
     # -- hooks -----------------------------------------------------------------------------
 
     def update_graph(
-        self, scheduler: Scheduler, *, keys: set[Key], tasks: list[Key], **kwargs: Any
+        self, scheduler: Scheduler, *, client: str, keys: set[Key], tasks: list[Key], **kwargs: Any
     ) -> None:
         """Plan a graph that arrived."""
+        self.executions.graph_arrived(client, time(), len(tasks), keys)
         if self._engine is not None:
             known = scheduler.tasks
             self._engine.plan(
@@ -188,9 +194,13 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if finish == "memory":
             if start == "processing":
                 self._engine.finished(self._engine.scheduler.tasks[key])
+                self.executions.finished(key, kwargs["worker"], time(), kwargs["startstops"])
         elif finish == "processing":
             self._engine.sent(self._engine.scheduler.tasks[key])
-        elif finish == "forgotten":
+            self.executions.sent(key, time())
+        elif start == "processing":
+            self.executions.left(key)
+        if finish == "forgotten":
             self._engine.forgotten(self._engine.scheduler.tasks[key])
 
     def _why_not_active(self) -> str | None:
