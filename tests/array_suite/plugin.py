@@ -46,8 +46,9 @@ class Emptied(SchedulerPlugin):
         self.event = threading.Event()
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        if finish == "forgotten" and not self._scheduler.tasks:
-            self.event.set()
+        # The task is taken out of `tasks` only after the plugins have heard of it.
+        if finish == "forgotten" and len(self._scheduler.tasks) == 1:
+            self._scheduler.loop.add_callback(self.event.set)
 
 
 class ClusterOfTests:
