@@ -25,6 +25,7 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
+from dask_marsched.recoveries import Recoveries
 from dask_marsched.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
@@ -91,6 +92,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
+        self._recoveries: Recoveries | None = None
         self._reason: str | None = "not started on a scheduler"
 
     def _named(self, kind: str) -> str:
@@ -103,7 +105,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.settings = state["settings"]
         self.policies = state["policies"]
         self.executions = Executions()
-        self._engine = self._adapter = self._workers = None
+        self._engine = self._adapter = self._workers = self._recoveries = None
         self._reason = "not started on a scheduler"
 
     # -- life cycle ------------------------------------------------------------------------
@@ -131,6 +133,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             logger.warning("%s", misfit)
             return
         self._reason = None
+        self._recoveries = Recoveries(scheduler, self._engine.counters, time)
         self._engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
@@ -169,6 +172,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def restart(self, scheduler: Scheduler) -> None:
         """Drop all plans: the cluster restarts."""
         self.executions.clear()
+        if self._recoveries is not None:
+            self._recoveries.clear()
         if self._engine is not None:
             self._engine.clear()
 
@@ -195,6 +200,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             if start == "processing":
                 self._engine.finished(self._engine.scheduler.tasks[key])
                 self.executions.finished(key, kwargs["worker"], time(), kwargs["startstops"])
+            self._settled(key)
         elif finish == "processing":
             self._engine.sent(self._engine.scheduler.tasks[key])
             self.executions.sent(key, time())
@@ -202,6 +208,21 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self.executions.left(key)
         if finish == "forgotten":
             self._engine.forgotten(self._engine.scheduler.tasks[key])
+        if finish in ("forgotten", "erred", "released"):
+            ts = self._engine.scheduler.tasks[key]
+            if not (finish == "released" and (ts.waiters or ts.who_wants)):
+                self._settled(key)
+
+    def remove_worker(
+        self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
+        """Tell what the loss of a worker makes necessary."""
+        if self._recoveries is not None:
+            self._recoveries.worker_lost(worker, stimulus_id)
+
+    def _settled(self, key: Key) -> None:
+        if self._recoveries is not None:
+            self._recoveries.settled(key)
 
     def _why_not_active(self) -> str | None:
         if self._reason is None and self._adapter is not None and not self._adapter.installed:
@@ -221,7 +242,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             ``copies_dropped``,
             ``withheld`` (how withheld operands came to their worker), ``left_to_dask`` by
             reason; ``exact_sizes``, the share of the planned operands whose size was known
-            exactly before they ran; ``worker_parts``, what it does in the workers;
+            exactly before they ran; ``recoveries``, see `Recoveries.report`;
+            ``worker_parts``, what it does in the workers;
             ``exceptions`` caught by hook, the ``last_exception``;
             ``versions``.
         """
@@ -240,6 +262,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "withheld": dict(counters.withheld),
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
+            "recoveries": self._recoveries.report() if self._recoveries is not None else {},
             "worker_parts": self._worker_parts() if self._workers is not None else [],
             "exceptions": dict(counters.exceptions),
             "last_exception": counters.last_exception,

@@ -116,6 +116,13 @@ class Status:
             f"  left to Dask      {_pairs(self.left_to_dask)}",
             f"  exceptions        {_pairs(self.exceptions)}",
         ]
+        losses = self.details.get("recoveries") or {}
+        if losses.get("losses"):
+            lines.append(
+                f"  workers lost      {losses['losses']}, with {losses['results_lost']} results; "
+                f"{losses['computed_again']} operands computed again, "
+                f"{losses['results_adopted']} results adopted"
+            )
         if self.last_exception:
             lines.append(f"  last exception    {self.last_exception}")
         return lines

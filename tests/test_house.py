@@ -24,6 +24,7 @@ FLOORS = (
     ("dask_marsched.guard", 4),
     ("dask_marsched.planner", 4),
     ("dask_marsched.replicas", 4),
+    ("dask_marsched.recoveries", 4),
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
     ("dask_marsched.worker_plugin", 5),

@@ -35,7 +35,9 @@ async def test_every_transition_of_a_real_run_is_one_of_the_table(c, s, *workers
     await workers[0].close(executor_wait=False)
     assert await again == 4800
     given_up = c.submit(held, 1, "never", key="given-up")
-    await async_poll_for(lambda: any(w.state.executing_count for w in workers[1:]), 5)
+    await async_poll_for(
+        lambda: "given-up" in s.tasks and s.tasks["given-up"].state == "processing", 5
+    )
     await c.cancel(given_up)
     await async_poll_for(lambda: "given-up" not in s.tasks, 5)
     await Event("never").set()

@@ -1,0 +1,92 @@
+"""The scan for what must be computed again, against all that could be."""
+
+import os
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_marsched.policies.failover import Lineage, Recovery, is_sufficient, lineage, scan
+
+#: ``MARSCHED_EXAMPLES=2000`` tries more graphs.
+EXAMPLES = int(os.environ.get("MARSCHED_EXAMPLES", "300"))
+
+
+def recovery(graph: Lineage, lost: set[int]) -> Recovery:
+    return scan(graph, graph.inputs.reversed(), lost)
+
+
+def fewest(graph: Lineage) -> set[int]:
+    """Try all sets of operands that ran and whose results are not there, small ones first."""
+    gone = [i for i in range(len(graph.inputs)) if graph.ran[i] and not graph.held[i]]
+    subsets = chain.from_iterable(combinations(gone, k) for k in range(len(gone) + 1))
+    found = next(set(subset) for subset in subsets if is_sufficient(graph, subset))
+    size = len(found)
+    others = [s for s in combinations(gone, size) if is_sufficient(graph, s)]
+    assert len(others) == 1, "the smallest set is unique"
+    return found
+
+
+@st.composite
+def losses(draw: st.DrawFn) -> tuple[Lineage, set[int]]:
+    """A graph in the middle of its run, as a scheduler leaves it, and what is lost of it."""
+    n = draw(st.integers(1, 10))
+    inputs = [
+        sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(n)
+    ]
+    ran: set[int] = set()
+    for i in range(n):  # what ran had its inputs
+        if ran.issuperset(inputs[i]) and draw(st.booleans()):
+            ran.add(i)
+    wanted = draw(st.sets(st.integers(0, n - 1), min_size=1))
+    held = draw(st.sets(st.sampled_from(sorted(ran)))) if ran else set()
+    lost = draw(st.sets(st.sampled_from(sorted(held)))) if held else set()
+    return lineage(inputs, ran, held - lost, wanted), lost
+
+
+@settings(max_examples=EXAMPLES, derandomize=True)
+@given(losses())
+def test_the_set_computed_again_is_the_smallest_that_suffices(case):
+    graph, lost = case
+    found = recovery(graph, lost)
+    assert set(found.again) == fewest(graph)
+    assert set(found.lost) == lost & set(found.again)
+    assert set(found.spared) == lost - set(found.again)
+
+
+@settings(max_examples=200, derandomize=True)
+@given(losses())
+def test_ready_operands_have_their_inputs_and_unscheduled_ones_have_not(case):
+    graph, lost = case
+    found = recovery(graph, lost)
+    for i in found.ready:
+        assert all(graph.held[j] for j in graph.inputs[i])
+    for i in found.unscheduled:
+        assert not all(graph.held[j] for j in graph.inputs[i])
+    assert set(found.again) <= {*found.ready, *found.unscheduled}
+    assert not any(graph.held[i] for i in (*found.ready, *found.unscheduled))
+
+
+@pytest.mark.parametrize(
+    ("held", "lost", "again", "spared"),
+    [
+        # 0 and 1 are joined by 2, which 3 and 4 read; 4 has not run. 3 and 4 are wanted.
+        ({2, 3}, set(), [], []),
+        ({2}, {3}, [3], []),
+        (set(), {2, 3}, [0, 1, 2, 3], []),
+        ({3}, {2}, [0, 1, 2], []),
+        ({0, 3}, {2}, [1, 2], []),
+        ({2, 3}, {0}, [], [0]),
+    ],
+)
+def test_examples(held, lost, again, spared):
+    graph = lineage([[], [], [0, 1], [2], [2]], {0, 1, 2, 3}, held, {3, 4})
+    found = recovery(graph, lost)
+    assert (found.again, found.spared) == (again, spared)
+
+
+def test_a_chain_of_a_hundred_thousand_is_no_recursion():
+    n = 100_000
+    graph = lineage([[]] + [[i] for i in range(n - 1)], range(n), set(), {n - 1})
+    assert recovery(graph, {n - 1}).again == list(range(n))

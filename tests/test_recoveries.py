@@ -1,0 +1,36 @@
+"""What is told of a worker's loss, on a real cluster."""
+
+import dask.array as da
+from distributed import wait
+from distributed.utils_test import async_poll_for, inc
+
+import dask_marsched
+from tests.compat.harness import planned_cluster, plugin_of
+
+
+@planned_cluster()
+async def test_a_loss_is_told(c, s, *workers):
+    x = c.persist(da.ones((40, 40), chunks=5).map_blocks(inc, dtype=float, name="x"))
+    await wait(x)
+    held = len(s.workers[workers[0].address].has_what)
+    await workers[0].close(executor_wait=False)
+    await wait(x)
+    await async_poll_for(lambda: len(s.get_events("marsched-failover")) == 2, 5)
+    (_, lost), (_, recovered) = s.get_events("marsched-failover")
+    assert (lost["action"], recovered["action"]) == ("worker-lost", "recovered")
+    assert lost["lost"] == lost["again"] == lost["again_lost"] == held
+    assert (lost["excess"], lost["interrupted"], lost["groups"]) == (0, 0, {"x": held})
+    assert set(lost["why"].values()) == {"a client wants it"}
+    assert recovered["seconds"] >= 0
+    assert not plugin_of(s)._recoveries._missing
+    status = await dask_marsched.status(c)
+    assert status.details["recoveries"]["computed_again"] == held
+    assert f"workers lost      1, with {held} results" in str(status)
+
+
+@planned_cluster()
+async def test_a_worker_that_had_nothing_is_no_loss(c, s, *workers):
+    assert await c.submit(inc, 1, workers=[workers[0].address]) == 2
+    await workers[2].close()
+    assert plugin_of(s).report()["recoveries"]["losses"] == 0
+    assert not s.get_events("marsched-failover")
