@@ -110,6 +110,12 @@ def _count(value: Any) -> int:
     return int(_at_least_zero(value))
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
+        raise TypeError
+    return tuple(value)
+
+
 def _policy(kind: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in registry.names(kind):
@@ -134,6 +140,7 @@ _BOUND = (_bound, _text('"auto" or a number above 0'))
 _SHARE = (_share, _text("a number above 0 and not above 1"))
 _COUNT = (_count, _text("a whole number of 0 or more"))
 _DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
+_NAMES = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
 _AMOUNT = (_bytes, _text('an amount of 0 or more, such as "1MiB", or a number of bytes'))
 
 
@@ -157,6 +164,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("sizes.learn", "learn_sizes", *_SWITCH),
     Option("stealing.protect", "steal_protection", *_SWITCH),
     Option("replicas.drop", "drop_replicas", *_SWITCH),
+    Option("retries.infrastructure", "retries", *_COUNT),
+    Option("retries.delay", "retry_delay", *_DURATION),
+    Option("retries.errors", "retry_errors", *_NAMES),
     Option("quota.enabled", "quota_enabled", *_SWITCH),
     Option("quota.fraction", "quota_fraction", *_SHARE),
     Option("quota.overtakes", "quota_overtakes", *_COUNT),
@@ -244,7 +254,8 @@ def _normal(key: str) -> str:
 
 def _default(attribute: str) -> Any:
     # The yaml is the only place of the defaults; __post_init__ converts their units.
-    return dataclasses.field(default=_DEFAULT_OF[attribute])
+    value = _DEFAULT_OF[attribute]
+    return dataclasses.field(default=tuple(value) if isinstance(value, list) else value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,6 +291,12 @@ class Settings:
         Whether placed tasks are kept from Dask's work stealing.
     drop_replicas : bool
         Whether copies of results that nobody needs any more are dropped at once.
+    retries : int
+        How often an operand is tried again that failed by an error of the infrastructure.
+    retry_delay : float
+        How long before the first of these, seconds; each further one takes twice as long.
+    retry_errors : tuple of str
+        Names of the exceptions that are such errors.
     quota_enabled : bool
         Whether workers start operands only where their memory suffices.
     quota_fraction : float
@@ -315,6 +332,9 @@ class Settings:
     learn_sizes: bool = _default("learn_sizes")
     steal_protection: bool = _default("steal_protection")
     drop_replicas: bool = _default("drop_replicas")
+    retries: int = _default("retries")
+    retry_delay: float = _default("retry_delay")
+    retry_errors: tuple[str, ...] = _default("retry_errors")
     quota_enabled: bool = _default("quota_enabled")
     quota_fraction: float = _default("quota_fraction")
     quota_overtakes: int = _default("quota_overtakes")

@@ -26,6 +26,8 @@ class Counters:
         How withheld operands came to their worker: ``own``, ``opened``, ``taken``.
     copies_dropped
         Copies of results that no task needed any more, dropped at once.
+    retried
+        Failures after which an operand is tried again.
     left_to_dask
         Decisions left to Dask, by reason.
     exceptions
@@ -39,6 +41,7 @@ class Counters:
     replanned: int = 0
     withheld: Counter[str] = field(default_factory=Counter)
     copies_dropped: int = 0
+    retried: int = 0
     left_to_dask: Counter[str] = field(default_factory=Counter)
     exceptions: Counter[str] = field(default_factory=Counter)
     last_exception: str | None = None

@@ -23,9 +23,11 @@ from dask_marsched.host import snapshot
 from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.planner import Planner, Policies
 from dask_marsched.policies.placement import Candidate
+from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import Offer
 from dask_marsched.replicas import Replicas
+from dask_marsched.retries import Retries
 
 #: Idle workers that are looked at in place of one that has the inputs but is busy.
 _MOST_SPARES = 8
@@ -63,6 +65,9 @@ class PlacementEngine:
         )
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
         self.replicas = Replicas(settings.drop_replicas)
+        self.retries = Retries(
+            scheduler, RetryRule(settings.retries, settings.retry_delay, settings.retry_errors)
+        )
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
@@ -96,6 +101,7 @@ class PlacementEngine:
         for ws in ts.who_has or ():
             self._finished[ws] = None
         self.replicas.progressed(ts)
+        self.retries.settled(ts)
         if self.planner.learn(ts):
             self.workers_changed()
             self.planner.plan_again()
@@ -105,6 +111,7 @@ class PlacementEngine:
         """Drop a task that Dask has forgotten."""
         self.policies.withholding.forget(ts)
         self.planner.forget(ts)
+        self.retries.settled(ts)
 
     @guarded(lambda: None)
     def sent(self, ts: TaskState) -> None:
@@ -155,6 +162,8 @@ class PlacementEngine:
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
         reason = snapshot.restricted(ts) if self.failure is None else "withholding failed"
+        if reason is None and (ws := self.retries.elsewhere(ts)) is not None:
+            return ws
         if reason is None:
             if self.policies.withholding.planned(ts):
                 return WITHHOLD
@@ -324,6 +333,13 @@ class PlacementEngine:
             return False
         return not ts.dependencies or snapshot.duration(ts) is not None
 
+    @guarded(lambda: math.inf)
+    def retry_after(self, ts: TaskState, worker: str, error: str) -> float:
+        """Return after how many seconds to try a failed task again, infinity to let it fail."""
+        seconds = self.retries.wait(ts, worker, error)
+        self.counters.retried += math.isfinite(seconds)
+        return seconds
+
     @guarded(lambda: None)
     def removed(self) -> None:
         """Drop everything: the plugin has been removed."""
@@ -334,5 +350,6 @@ class PlacementEngine:
         self.planner.clear()
         self._finished.clear()
         self.replicas.clear()
+        self.retries.clear()
         for ts in list(self.scheduler.tasks.values()):
             self.policies.withholding.forget(ts)

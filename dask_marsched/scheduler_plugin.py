@@ -239,7 +239,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         dict
             ``active`` and, if it is not, the ``reason``; ``policies`` by kind; counts:
             ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
-            ``copies_dropped``,
+            ``copies_dropped``, ``retried``,
             ``withheld`` (how withheld operands came to their worker), ``left_to_dask`` by
             reason; ``exact_sizes``, the share of the planned operands whose size was known
             exactly before they ran; ``recoveries``, see `Recoveries.report`;
@@ -259,6 +259,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "operands_placed": counters.operands_placed,
             "replanned": counters.replanned,
             "copies_dropped": counters.copies_dropped,
+            "retried": counters.retried,
             "withheld": dict(counters.withheld),
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,

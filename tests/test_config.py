@@ -39,6 +39,10 @@ ACCEPTED = [
     ("sizes.learn", False, False),
     ("stealing.protect", False, False),
     ("replicas.drop", False, False),
+    ("retries.infrastructure", 3, 3),
+    ("retries.delay", "2s", 2.0),
+    ("retries.errors", ["OSError", "ClientError"], ("OSError", "ClientError")),
+    ("retries.errors", [], ()),
     ("quota.enabled", True, True),
     ("quota.fraction", 1, 1.0),
     ("quota.overtakes", 0, 0),
@@ -47,6 +51,10 @@ ACCEPTED = [
     ("store.shared", True, True),
 ]
 REFUSED = [
+    ("retries.infrastructure", -1, "whole number"),
+    ("retries.delay", "soon", "10ms"),
+    ("retries.errors", "OSError", "a list of names"),
+    ("retries.errors", [OSError], "a list of names"),
     ("quota.enabled", "yes", "true or false"),
     ("store.enabled", 1, "true or false"),
     ("store.shared", None, "true or false"),

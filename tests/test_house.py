@@ -25,6 +25,7 @@ FLOORS = (
     ("dask_marsched.planner", 4),
     ("dask_marsched.replicas", 4),
     ("dask_marsched.recoveries", 4),
+    ("dask_marsched.retries", 4),
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
     ("dask_marsched.worker_plugin", 5),
@@ -44,7 +45,7 @@ FLOORS = (
 PURE = ("dask_marsched.core", "dask_marsched.policies")
 # No clock, no event loop, no threads, no files, no configuration, no dask, no chance.
 PURE_MAY_IMPORT = {
-    "__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "functools",
+    "__future__", "abc", "bisect", "builtins", "collections", "dataclasses", "difflib", "enum", "functools",
     "heapq", "itertools", "math", "operator", "types", "typing",
     "dask_marsched", "numpy", "sortedcontainers",
 }  # fmt: skip

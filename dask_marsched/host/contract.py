@@ -21,6 +21,7 @@ REPLACED_TRANSITIONS = (
 _METHODS: dict[str, tuple[str, ...]] = {
     "transitions": ("recommendations", "stimulus_id"),
     "stimulus_queue_slots_maybe_opened": ("stimulus_id",),
+    "stimulus_task_erred": ("worker", "stimulus_id", "key", "run_id"),
     "remove_plugin": ("name",),
     "is_rootish": ("ts",),
     "_add_to_processing": ("ts", "ws", "stimulus_id"),

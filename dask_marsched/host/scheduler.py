@@ -7,12 +7,14 @@ distributed's own where the brain (the plugin) does not decide or fails.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host import contract, materialize
@@ -55,6 +57,10 @@ class Brain(Protocol):
         """Whether work stealing may consider a task."""
         ...
 
+    def retry_after(self, ts: TaskState, worker: str, error: str) -> float:
+        """Return after how many seconds to try a failed task again, infinity to let it fail."""
+        ...
+
     def removed(self) -> None:
         """Take note of the removal of the plugin."""
 
@@ -90,6 +96,7 @@ class SchedulerAdapter:
         self._undispatched = False
         self._dispatching = False
         self._stealing: Any = None
+        self._retries: dict[TaskState, asyncio.TimerHandle] = {}
 
     def install(self) -> None:
         """Replace what decides on placement.
@@ -112,6 +119,7 @@ class SchedulerAdapter:
         s.stimulus_queue_slots_maybe_opened = self._queue_slots_maybe_opened
         s._create_taskstate_from_graph = self._create_taskstate_from_graph
         s.remove_plugin = self._remove_plugin
+        s.stimulus_task_erred = self._task_erred
         s.stream_handlers["add-keys"] = self._add_keys
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
@@ -134,12 +142,16 @@ class SchedulerAdapter:
             "stimulus_queue_slots_maybe_opened",
             "_create_taskstate_from_graph",
             "remove_plugin",
+            "stimulus_task_erred",
         ):
             vars(s).pop(name, None)
         s.stream_handlers["add-keys"] = s.add_keys
         if self._stealing is not None:
             vars(self._stealing).pop("_get_thief", None)
         self.brain.removed()
+        for ts, timer in list(self._retries.items()):
+            timer.cancel()
+            self._retry(ts, ts.run_id)
         if not s.queued:
             return
         stimulus_id = "marsched-uninstall"
@@ -219,6 +231,31 @@ class SchedulerAdapter:
         if removed is self.plugin:
             self.uninstall()
             self.removed()
+
+    def _task_erred(
+        self, worker: str, stimulus_id: str, key: Any, run_id: int, **kwargs: Any
+    ) -> Any:
+        s = self.scheduler
+        ts = s.tasks.get(key)
+        if ts is not None and ts.state == "processing" and ts.run_id == run_id:
+            seconds = self.brain.retry_after(ts, worker, kwargs.get("exception_text") or "")
+            if math.isfinite(seconds):
+                # It stays with its worker until then: all that may befall it meanwhile, Dask
+                # knows how to deal with.
+                loop = asyncio.get_running_loop()
+                self._retries[ts] = loop.call_later(seconds, self._retry, ts, run_id)
+                return {}, {}, {}
+        return type(s).stimulus_task_erred(
+            s, worker=worker, stimulus_id=stimulus_id, key=key, run_id=run_id, **kwargs
+        )
+
+    def _retry(self, ts: TaskState, run_id: int | None) -> None:
+        s = self.scheduler
+        self._retries.pop(ts, None)
+        if s.tasks.get(ts.key) is ts and ts.state == "processing" and ts.run_id == run_id:
+            stimulus_id = f"marsched-retry-{time()}"
+            s.transitions({ts.key: "waiting"}, stimulus_id)
+            s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
     def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:
         if not self.brain.may_steal(ts):

@@ -1,0 +1,103 @@
+"""Failures of the infrastructure on a real cluster: tried again, elsewhere first."""
+
+import asyncio
+
+import pytest
+from distributed import get_worker, wait
+from distributed.utils_test import async_poll_for, inc
+
+from dask_marsched.config import Settings
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from tests.compat.harness import planned_cluster, plugin_of, report_of
+
+
+def retrying(most=2, delay="10ms"):
+    return lambda: MarsSchedulerPlugin(settings=Settings(retries=most, retry_delay=delay))
+
+
+def run_where(log, fails_on, error):
+    """Note the worker in a list of the test's process, and fail on some."""
+    from tests import test_retries
+
+    address = get_worker().address
+    test_retries.LOGS[log].append(address)
+    if fails_on is None or address in fails_on:
+        raise error
+    return address
+
+
+LOGS: dict[str, list[str]] = {}
+
+
+@pytest.fixture
+def log(request):
+    LOGS[request.node.name] = []
+    yield request.node.name
+    del LOGS[request.node.name]
+
+
+@planned_cluster(plugin=retrying())
+async def test_another_worker_is_tried(c, s, a, b, d, log):
+    broken = [a.address, b.address]
+    first = c.submit(run_where, log, broken, ConnectionResetError(104, "reset"), key="x")
+    after = c.submit(len, first)
+    assert await after == len(d.address)
+    assert len(set(LOGS[log])) == len(LOGS[log])  # never twice on the same one
+    assert LOGS[log][-1] == d.address
+    assert report_of(s)["retried"] == len(LOGS[log]) - 1
+    assert not plugin_of(s)._engine.retries._failed_on
+
+
+@planned_cluster(plugin=retrying())
+async def test_in_the_end_it_is_fatal_with_its_cause(c, s, a, b, d, log):
+    first = c.submit(run_where, log, None, OSError(5, "the disk is gone"), key="x")
+    after = c.submit(inc, first)
+    with pytest.raises(OSError, match="the disk is gone"):
+        await after
+    assert len(set(LOGS[log])) == len(LOGS[log]) == 3
+    assert s.tasks[after.key].exception_blame is s.tasks["x"]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), FileNotFoundError(2, "x")])
+@planned_cluster(plugin=retrying())
+async def test_errors_of_the_program_are_not_tried_again(c, s, a, b, d, log, error):
+    with pytest.raises(type(error)):
+        await c.submit(run_where, log, None, error)
+    assert len(LOGS[log]) == 1
+
+
+@planned_cluster(plugin=retrying(most=1))
+async def test_the_users_own_retries_come_after(c, s, a, b, d, log):
+    with pytest.raises(OSError, match="no luck"):
+        await c.submit(run_where, log, None, OSError(5, "no luck"), retries=2)
+    assert len(LOGS[log]) == 4
+
+
+@planned_cluster(plugin=retrying(delay="1h"))
+async def test_cancelled_while_it_waits(c, s, a, b, d, log):
+    future = c.submit(run_where, log, None, OSError(5, "x"), key="x")
+    await async_poll_for(lambda: report_of(s)["retried"], 5)
+    await c.cancel(future)
+    await async_poll_for(lambda: "x" not in s.tasks, 5)
+    assert await c.submit(inc, 1) == 2
+
+
+@planned_cluster(plugin=retrying(delay="1h"))
+async def test_its_worker_dies_while_it_waits(c, s, a, b, d, log):
+    future = c.submit(run_where, log, [a.address], OSError(5, "x"), workers=[a.address], key="x",
+                      allow_other_workers=True)  # fmt: skip
+    await async_poll_for(lambda: report_of(s)["retried"], 5)
+    await a.close()
+    assert await future in (b.address, d.address)
+
+
+@planned_cluster(plugin=retrying(delay="1h"))
+async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
+    broken = [a.address, b.address, d.address]
+    future = c.submit(run_where, log, broken, OSError(5, "x"), key="x", retries=0)
+    await async_poll_for(lambda: report_of(s)["retried"], 5)
+    await c.unregister_scheduler_plugin("marsched")
+    await asyncio.wait_for(wait(future), 5)
+    assert future.status == "error"
+    assert len(LOGS[log]) == 2
+    await c.register_plugin(MarsSchedulerPlugin())
