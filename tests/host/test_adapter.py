@@ -71,7 +71,10 @@ async def run_through_the_change(c: Any, s: Scheduler, *changes: Any) -> None:
     event = Event("go")
     roots = c.map(block, ["go"] * 30, range(30), key=[f"root-{i}" for i in range(30)])
     total = c.submit(sum, c.map(inc, roots))
-    await async_poll_for(lambda: any(ws.processing for ws in s.workers.values()), 5)
+    # All graphs have arrived, not only the first.
+    await async_poll_for(
+        lambda: total.key in s.tasks and any(ws.processing for ws in s.workers.values()), 5
+    )
     for change in changes:
         await change()
         s.validate_state()
