@@ -464,7 +464,11 @@ def sums(*arrays):
     return float(sum(x.sum() for x in arrays))
 
 
-@gen_cluster(client=True, nthreads=[], timeout=90)
+# The active memory manager drops one of two copies after two seconds, the owner's or the peer's.
+NOT_REDUCED = {"distributed.scheduler.active-memory-manager.start": False}
+
+
+@gen_cluster(client=True, nthreads=[], timeout=90, config=NOT_REDUCED)
 async def test_results_are_shared_under_the_quota(c, s):
     await c.register_plugin(with_quota(store_shared=True))
     options = {"nthreads": 1, "memory_limit": "1 GB"}

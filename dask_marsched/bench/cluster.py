@@ -219,6 +219,7 @@ class BenchCluster:
         client.run(probes.reset_traffic)
         client.run_on_scheduler(probes.reset_probe)
         with probes.PssSampler(self.pids.values() if self.measures_pss else ()) as pss:
+            used = probes.cpu_seconds(self.pids.values())
             start = time.perf_counter()
             if collections is None:
                 inputs = tuple(client.persist(list(inputs)))
@@ -226,6 +227,7 @@ class BenchCluster:
                 collections = workload.expression(self.setting.parameters, *inputs)
             results = self._compute(client, collections)
             seconds = time.perf_counter() - start
+            cpu = probes.cpu_seconds(self.pids.values()) - used - pss.spent
         del inputs, collections
         self.settle(client)
         if not self.healthy():
@@ -236,6 +238,7 @@ class BenchCluster:
             policy=self.policy,
             repetition=repetition,
             seconds=seconds,
+            cpu=cpu,
             moved=probes.bytes_between_workers(client.run(probes.read_traffic)),
             managed=managed,
             pss=pss.peak,

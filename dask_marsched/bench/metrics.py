@@ -41,6 +41,8 @@ class Measurement:
         Tasks sent to workers.
     digest : str or None
         Hash of the results' bytes.
+    cpu : float or None
+        CPU seconds of the whole cluster, with client and scheduler.
     error : str or None
         Why the run failed; the others are None then.
     """
@@ -54,6 +56,7 @@ class Measurement:
     pss: int | None = None
     sent: int | None = None
     digest: str | None = None
+    cpu: float | None = None
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +64,7 @@ class Measurement:
         return asdict(self)
 
 
-AXES = ("moved", "managed", "pss", "seconds", "sent")
+AXES = ("moved", "managed", "pss", "seconds", "cpu", "sent")
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,16 @@
-"""What is measured during a run: bytes between workers, managed memory, PSS, tasks sent."""
+"""What is measured during a run: bytes between workers, managed memory, PSS, CPU, tasks sent."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.comm.tcp import TCP
 
@@ -161,6 +164,8 @@ class PssSampler:
         self.interval = interval
         self.peak = 0
         self.samples = 0
+        #: CPU seconds that the sampling itself took
+        self.spent = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
 
@@ -175,9 +180,21 @@ class PssSampler:
         self._sample()
 
     def _sample(self) -> None:
+        start = time.thread_time()
         self.peak = max(self.peak, sum(proportional_set_size(pid) for pid in self.pids))
         self.samples += 1
+        self.spent += time.thread_time() - start
 
     def _run(self) -> None:
         while not self._stop.wait(self.interval):
             self._sample()
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the CPU seconds of this process and of others so far, user's and system's."""
+    total = time.process_time()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return total

@@ -19,6 +19,7 @@ _TITLES = {
     "managed": "managed MiB",
     "pss": "PSS MiB",
     "seconds": "seconds",
+    "cpu": "CPU s",
     "sent": "tasks sent",
 }
 Cells = list[list[str]]
@@ -40,7 +41,7 @@ def _value(axis: str, value: float | None) -> str:
         return "-"
     if axis in _BYTES:
         return f"{value / MIB:.1f}" if value < 100 * MIB else f"{value / MIB:.0f}"
-    return f"{value:.2f}" if axis == "seconds" else f"{value:.0f}"
+    return f"{value:.2f}" if axis in ("seconds", "cpu") else f"{value:.0f}"
 
 
 def _ratio(value: float | None) -> str:

@@ -19,6 +19,7 @@ from distributed.worker import get_data_from_worker
 
 from dask_marsched.host import store
 from dask_marsched.host.transfer import HandleTransfer
+from dask_marsched.policies.sharing import ShareModel
 
 MIB = 1 << 20
 SIZES = (1, 8, 64)  # MiB
@@ -38,8 +39,9 @@ class Fetches:
         Size of a chunk, MiB.
     busy : bool
         All threads of both workers were at work meanwhile.
-    stock, first, again : float
-        Seconds by stock Dask, by the first worker that asks, and by one that asks later.
+    stock, first, again, ahead : float
+        Seconds by stock Dask, by the first worker that asks, by one that asks later, and by the
+        first one where the result was published when it was made.
     mapped : int
         How many chunks of ours were mapped indeed.
     fetches : int
@@ -51,8 +53,16 @@ class Fetches:
     stock: float
     first: float
     again: float
+    ahead: float
     mapped: int
     fetches: int
+
+
+class _AheadByName(ShareModel):
+    """Has results published ahead that are called so, and no others."""
+
+    def is_shared(self, kind: str) -> bool:
+        return kind == "ahead"
 
 
 class _Sharing(WorkerPlugin):
@@ -68,6 +78,7 @@ class _Sharing(WorkerPlugin):
         """Install both."""
         data = store.install(worker)
         self.transfer = HandleTransfer(worker, data, cap=self.cap, least=1, caught=self._caught)
+        self.transfer.publisher.sharing = _AheadByName()
         self.transfer.start()
 
     async def teardown(self, worker: Worker) -> None:
@@ -96,30 +107,29 @@ def _spin(seconds: float) -> None:
 
 
 async def _fetch_by_turns(
-    owner: str, pairs: Sequence[tuple[str, str]], dask_worker: Worker
-) -> list[tuple[float, float, float, int]]:
-    """Run in a worker: fetch both keys of each pair, the first one as stock does."""
+    owner: str, rounds: Sequence[dict[str, str]], dask_worker: Worker
+) -> list[dict[str, float]]:
+    """Run in a worker: fetch the keys of each round, by way; return seconds, and how many came."""
     sharing: Any = dask_worker.plugins[NAME]
     times = []
-    for stock_key, our_key in pairs:
-        spent = []
-        mapped = 0
-        for way in ("stock", "first", "again"):
+    for keys in rounds:
+        spent: dict[str, float] = {"mapped": 0}
+        for way, key in keys.items():
             start = time.perf_counter()
             if way == "stock":
                 answer: Any = await get_data_from_worker(
-                    rpc=dask_worker.rpc, keys=[stock_key], worker=owner, who=dask_worker.address
+                    rpc=dask_worker.rpc, keys=[key], worker=owner, who=dask_worker.address
                 )
                 got = answer["data"]
             else:
-                got = await sharing.transfer.fetch(owner, [our_key])
+                got = await sharing.transfer.fetch(owner, [key])
             for value in got.values():
                 value.view(np.uint8)[::PAGE].sum()
-            spent.append(time.perf_counter() - start)
-            mapped += way != "stock" and len(got)
+            spent[way] = time.perf_counter() - start
+            spent["mapped"] += way != "stock" and len(got)
             del got
             value = answer = None
-        times.append((spent[0], spent[1], spent[2], mapped))
+        times.append(spent)
     return times
 
 
@@ -168,31 +178,47 @@ def run(repeat: int, sizes: Sequence[int] = SIZES) -> list[Fetches]:
 
 
 def _measure(client: Client, owner: str, reader: str, mib: int, busy: bool, repeat: int) -> Fetches:
-    times: list[tuple[float, float, float, int]] = []
-    for i in range(repeat + 1):
-        names = [f"{way}-{mib}-{busy}-{i}" for way in ("stock", "ours")]
-        chunks = [client.submit(_make, mib * MIB, i, workers=[owner], key=name) for name in names]
+    times: list[dict[str, float]] = []
+    for i in range(repeat + 2):
+        names = {way: f"{way}-{mib}-{busy}-{i}" for way in ("stock", "first", "ahead")}
+        chunks = [
+            client.submit(_make, mib * MIB, i, workers=[owner], key=name) for name in names.values()
+        ]
         wait(chunks)
+        # Who comes first finds the other process asleep: by turns.
+        order = (
+            ("stock", "first", "again", "ahead") if i % 2 else ("first", "again", "ahead", "stock")
+        )
+        keys = {way: names["first" if way == "again" else way] for way in order}
         with _busy(client, [owner, reader], 3) if busy else contextlib.nullcontext():
-            answer = client.run(_fetch_by_turns, owner, [tuple(names)], workers=[reader])
-        if i:  # the first one finds no memory to recycle
+            answer = client.run(_fetch_by_turns, owner, [keys], workers=[reader])
+        if i > 1:  # the first ones find no memory to recycle
             times += answer[reader]
         del chunks
-    stock, first, again, mapped = zip(*times, strict=True)
-    return Fetches(
-        mib,
-        busy,
-        stock=statistics.median(stock),
-        first=statistics.median(first),
-        again=statistics.median(again),
-        mapped=sum(mapped),
-        fetches=2 * len(times),
-    )
+    typical = {
+        way: statistics.median(spent[way] for spent in times)
+        for way in ("stock", "first", "again", "ahead")
+    }
+    mapped = int(sum(spent["mapped"] for spent in times))
+    return Fetches(mib, busy, **typical, mapped=mapped, fetches=3 * len(times))
 
 
 def cells(measured: Sequence[Fetches]) -> list[list[str]]:
     """Return the table of what was measured, a row for each size."""
-    rows = [["chunk", "threads", "stock", "first", "ratio", "again", "ratio", "mapped"]]
+    rows = [
+        [
+            "chunk",
+            "threads",
+            "stock",
+            "first",
+            "ratio",
+            "again",
+            "ratio",
+            "ahead",
+            "ratio",
+            "mapped",
+        ]
+    ]
     rows += [
         [
             f"{m.mib} MiB",
@@ -202,6 +228,8 @@ def cells(measured: Sequence[Fetches]) -> list[list[str]]:
             f"{m.stock / m.first:.1f}",
             f"{1000 * m.again:.1f} ms",
             f"{m.stock / m.again:.1f}",
+            f"{1000 * m.ahead:.1f} ms",
+            f"{m.stock / m.ahead:.1f}",
             f"{m.mapped}/{m.fetches}",
         ]
         for m in measured

@@ -10,26 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from time import monotonic, time
-from typing import Any, NamedTuple
+from typing import Any
 
 import distributed
-from dask.sizeof import sizeof
 from dask.typing import Key
 from distributed import Worker
 from distributed.comm import Comm
 from distributed.core import Status, send_recv
-from distributed.worker_state_machine import GatherDepSuccessEvent
+from distributed.worker_state_machine import ExecuteSuccessEvent, GatherDepSuccessEvent
 
 from dask_marsched.host import nanny
+from dask_marsched.host.publishing import Published, Publisher
 from dask_marsched.host.store import Store
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
-from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
+from dask_marsched.store.frames import from_frames, is_plain_array
 from dask_marsched.store.handle import Handle
-from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import Mapping
 from dask_marsched.store.presence import Claim, is_claimed
 from dask_marsched.store.residence import charged_memory, shared_surplus
@@ -37,21 +35,10 @@ from dask_marsched.store.segment import Charge, write_charge
 
 OPERATION = "marsched_handles"
 
-# Bytes up to which a chunk is published on the event loop. That takes less of its time than what
-# stock Dask does there with a chunk that it sends; to hand it to a thread and to wait for the
-# interpreter's lock takes longer than the copy (with busy threads, 4 MiB: 16 ms against 6 ms).
-_COPIED_AT_ONCE = 4 * 1024 * 1024
 # For so long a claim that was seen is believed, seconds: a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
 # After so many failures in a row a peer's memory is left alone: it cannot be mapped from here.
 _PATIENCE = 3
-
-
-class Published(NamedTuple):
-    """Where an object in memory can be mapped from, and our own mapping of it."""
-
-    handle: Handle
-    mapping: Mapping
 
 
 @dataclass
@@ -65,8 +52,8 @@ class TransferCounters:
     by_comm, bytes_by_comm
         Chunks, and bytes of them, that were fetched as in stock Dask.
     fallbacks
-        Of these, the large ones of peers of this host, by why they were not mapped: ``failed``,
-        or ``not published``: the peer could or would not.
+        Of those by connection, the large ones of peers of this host, by why they were not
+        mapped: ``failed``, or ``not published``: the peer could or would not.
     """
 
     by_handle: int = 0
@@ -76,15 +63,25 @@ class TransferCounters:
     fallbacks: Counter[str] = field(default_factory=Counter)
 
 
+#: Events of the state machine that are made or changed, with the fields that are used.
+_EVENTS: dict[Any, set[str]] = {
+    GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
+    ExecuteSuccessEvent: {"key", "value", "nbytes"},
+}
+
+
 def misfits(worker: Any) -> list[str]:
     """Return what in a worker is not as the transfer expects it; empty if all is well."""
-    names = ("handlers", "rpc", "monitor", "gather_dep", "transfer_incoming_log", "nanny")
+    names = (
+        "execute", "gather_dep", "handlers", "monitor", "nanny", "rpc", "transfer_incoming_log",
+    )  # fmt: skip
     found = [f"Worker has no attribute {n}" for n in names if not hasattr(worker, n)]
     if not callable(getattr(getattr(worker, "monitor", None), "get_process_memory", None)):
         found.append("the worker's monitor has no get_process_memory")
-    fields = set(GatherDepSuccessEvent.__dataclass_fields__)
-    expected = {"worker", "total_nbytes", "data", "stimulus_id"}
-    return found + [f"GatherDepSuccessEvent has no {n}" for n in sorted(expected - fields)]
+    for event, expected in _EVENTS.items():
+        fields = set(event.__dataclass_fields__)
+        found += [f"{event.__name__} has no {n}" for n in sorted(expected - fields)]
+    return found
 
 
 class HandleTransfer:
@@ -129,14 +126,11 @@ class HandleTransfer:
         self.arena: Arena | None = None
         self.attachments = Attachments()
         self._caught = caught
-        self._published: IdentityMap[Published] = IdentityMap()
-        self._publishing: dict[Key, asyncio.Future[Any]] = {}
         self._failures: Counter[str] = Counter()
         self._seen: dict[str, float] = {}
         self._claim: Claim | None = None
         self._starting: asyncio.Task[None] | None = None
-        # One: copies in parallel are no faster, and tasks need the processors
-        self._copier = ThreadPoolExecutor(1, thread_name_prefix="marsched-publish")
+        self.publisher = Publisher(worker, store, least=least, caught=caught)
 
     # -- installing ------------------------------------------------------------------------
 
@@ -176,6 +170,7 @@ class HandleTransfer:
         self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
+        self.publisher.install(self.arena)
         worker.monitor.get_process_memory = self._process_memory
         self.store.give_back = self.arena.trim
         self.reason = None
@@ -185,13 +180,15 @@ class HandleTransfer:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
-        self._copier.shutdown(wait=False)
+        self.publisher.close()
         if self._claim is None or self.arena is None:
             return
         self._claim.close()
         self._claim = None
+        self.attachments.retire()
         self.reason = "removed from the worker"
         worker = self.worker
+        self.publisher.uninstall()
         del worker.gather_dep, worker.monitor.get_process_memory
         worker.handlers.pop(OPERATION, None)
         self.store.give_back = None
@@ -210,6 +207,7 @@ class HandleTransfer:
             "published": arena.live if arena is not None else 0,
             "filled": arena.filled if arena is not None else 0,
             "mapped": self.attachments.mapped,
+            "ahead": self.publisher.ahead,
             **vars(self.counters),
             "fallbacks": dict(self.counters.fallbacks),
         }
@@ -230,13 +228,14 @@ class HandleTransfer:
     def _charge(self, arena: Arena) -> Charge:
         attachments = self.attachments
         # Once as the arena's memory, once as arrays over it
-        return Charge(arena.held() + attachments.orphaned, 2 * arena.filled + attachments.mapped)
+        return Charge(arena.held() + attachments.orphaned, 2 * arena.filled + attachments.addresses)
 
     def _process_memory(self) -> int:
         arena = self.arena
         assert arena is not None
         charge = self._charge(arena)
         try:
+            self.attachments.sweep(monotonic())
             write_charge(arena.fd, charge)
             return charged_memory("self", charge)
         except OSError as error:
@@ -249,7 +248,7 @@ class HandleTransfer:
         published: dict[Key, tuple[Handle, object]] = {}
         for key in keys:
             try:
-                found = await self._publish(key)
+                found = await self.publisher.publish(key)
             except Exception as error:
                 self._caught("publish", error)
                 continue
@@ -263,36 +262,6 @@ class HandleTransfer:
         except OSError:
             comm.abort()
         return Status.dont_reply
-
-    async def _publish(self, key: Key) -> tuple[Handle, object] | None:
-        """Return where a key can be mapped from, and what keeps it there; None if nowhere."""
-        while key in self._publishing:  # by another peer's request
-            await asyncio.wait([self._publishing[key]])
-        # What is on disk would take memory that was scarce a moment ago
-        value = self.store.in_memory(key)
-        known = self._published.get(value) or self.store.foreign.get(value)
-        if known is not None and not known.mapping.modified():
-            return known.handle, value
-        if value is None or self.worker.status != Status.running:
-            return None
-        assert self.arena is not None
-        if sizeof(value) <= _COPIED_AT_ONCE:
-            chunk, view, mapping = _put(self.arena, value)
-        else:
-            future = asyncio.get_running_loop().run_in_executor(
-                self._copier, _put, self.arena, value
-            )
-            self._publishing[key] = future
-            try:
-                chunk, view, mapping = await future
-            finally:
-                del self._publishing[key]
-        if chunk is None:
-            return None
-        if view is not None:
-            self._published.set(view, Published(chunk.handle, mapping))
-            self.store.exchange(key, value, view)
-        return chunk.handle, chunk
 
     # -- the side that wants them ----------------------------------------------------------
 
@@ -397,14 +366,3 @@ class HandleTransfer:
                 "who": address,
             }
         )
-
-
-def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
-    """Publish an object; return the chunk, and a view of it that can take the object's place."""
-    plain = is_plain_array(value)
-    header, frames = to_frames(value)
-    chunk = arena.put(header, frames, plain=plain)
-    if chunk is None or not plain:
-        return chunk, None, None
-    mapping = chunk.map()
-    return chunk, from_frames(header, mapping.frames(chunk.handle.lengths)), mapping

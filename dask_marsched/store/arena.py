@@ -13,7 +13,8 @@ import numpy as np
 from dask_marsched.store import locks
 from dask_marsched.store.extents import Allocation, Extent, ExtentTable
 from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping, frame_offsets
+from dask_marsched.store.mapping import Mapping, copy, frame_offsets
+from dask_marsched.store.mapping_pool import MappingPool
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
     DATA_OFFSET,
@@ -62,7 +63,7 @@ class Chunk:
             If it cannot be mapped.
         """
         _, nbytes = frame_offsets(self.handle.lengths)
-        return Mapping(self._arena.fd, self.handle.offset, nbytes, keep=self)
+        return self._arena.pool.map(self._arena.fd, self.handle.offset, nbytes, keep=self)
 
     def __del__(self) -> None:
         self._arena.release(self._extent)
@@ -124,6 +125,8 @@ class Arena:
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
         self._closed = False
+        #: our own private mappings, to be used again
+        self.pool = MappingPool()
 
     @property
     def live(self) -> int:
@@ -205,8 +208,11 @@ class Arena:
     def close(self) -> None:
         """Stop publishing. What is published stays readable as long as anybody holds it."""
         self._closed = True
+        self.pool.close()
 
     def __del__(self) -> None:
+        if hasattr(self, "pool"):
+            self.pool.close()
         if hasattr(self, "fd"):
             os.close(self.fd)
 
@@ -225,7 +231,7 @@ class Arena:
         if end <= allocation.filled_before:
             # The memory is there, and most of its pages are mapped: the fastest way
             into = np.frombuffer(self._memory, np.uint8, frame.nbytes, at)
-            np.copyto(into, np.frombuffer(frame, np.uint8))
+            copy(into, np.frombuffer(frame, np.uint8))
             return
         # A store to a page that the system has no memory for would kill this process; a write
         # fails.

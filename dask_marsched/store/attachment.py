@@ -11,6 +11,7 @@ import numpy as np
 from dask_marsched.store import locks
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.mapping import Mapping, frame_offsets
+from dask_marsched.store.mapping_pool import MappingPool
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
     FLAGS_OFFSET,
@@ -21,9 +22,13 @@ from dask_marsched.store.segment import (
 
 _Place = tuple[int, int, int]  # slot, offset, length
 
+#: A segment that nothing is mapped from stays open for so long, seconds, for the next chunk. As
+#: long as it is open here its memory is not gone, even if its owner and its nanny are.
+_IDLE = 2.0
+
 
 class Attachment:
-    """One segment of another worker, open in this process as long as chunks of it are mapped.
+    """One segment of another worker, open in this process.
 
     Raises
     ------
@@ -40,6 +45,9 @@ class Attachment:
             raise
         self._flags = np.frombuffer(head, np.uint8, SLOTS, FLAGS_OFFSET)
         self.chunks: Counter[_Place] = Counter()
+        self.pool = MappingPool()
+        #: when it was first seen without chunks, seconds; None while there are any
+        self.idle_since: float | None = None
 
     def orphaned(self) -> int:
         """Return the bytes of chunks mapped here that their owner has let go of."""
@@ -51,6 +59,7 @@ class Attachment:
 
     def close(self) -> None:
         """Close it; locks end with it."""
+        self.pool.close()
         os.close(self.fd)
 
 
@@ -74,6 +83,7 @@ class Attachments:
     def __init__(self) -> None:
         self._open: dict[bytes, Attachment] = {}
         self.releases = Releases(self._release)
+        self._retired = False
 
     def map(self, handle: Handle) -> Mapping:
         """Return a mapping of a peer's chunk; writes to it stay in this process.
@@ -93,15 +103,45 @@ class Attachments:
             if attachment is None:
                 attachment = self._open[identity] = Attachment(handle.segment)
             attachment.chunks[place] += 1
+            attachment.idle_since = None
             # From here on the hold's end undoes what was done
             hold = _Hold(self, identity, place)
             locks.lock_read(attachment.fd, handle.offset, nbytes)
-            return Mapping(attachment.fd, handle.offset, nbytes, keep=hold)
+            return attachment.pool.map(attachment.fd, handle.offset, nbytes, keep=hold)
+
+    def sweep(self, now: float) -> None:
+        """Close the segments that nothing has been mapped from for a while.
+
+        To be called now and then, with the time in seconds: what is open here does not end.
+        """
+        with self.releases.held():
+            for identity, attachment in list(self._open.items()):
+                if attachment.chunks:
+                    continue
+                if attachment.idle_since is None:
+                    attachment.idle_since = now
+                elif now - attachment.idle_since > _IDLE:
+                    self._close(identity)
+
+    def retire(self) -> None:
+        """Close each segment as soon as nothing is mapped from it: nobody will sweep."""
+        with self.releases.held():
+            self._retired = True
+            for identity in [i for i, a in self._open.items() if not a.chunks]:
+                self._close(identity)
+
+    def _close(self, identity: bytes) -> None:
+        self._open.pop(identity).close()
 
     @property
     def mapped(self) -> int:
         """Bytes of peers' chunks that are mapped here."""
         return sum(n for a in list(self._open.values()) for _, _, n in list(a.chunks))
+
+    @property
+    def addresses(self) -> int:
+        """Bytes of addresses of peers' memory, in use or waiting for it."""
+        return self.mapped + sum(a.pool.nbytes for a in list(self._open.values()))
 
     @property
     def orphaned(self) -> int:
@@ -116,6 +156,5 @@ class Attachments:
             return
         del attachment.chunks[place]
         locks.unlock(attachment.fd, place[1], place[2])
-        if not attachment.chunks:
-            del self._open[identity]
-            attachment.close()
+        if self._retired and not attachment.chunks:
+            self._close(identity)

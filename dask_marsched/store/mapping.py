@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Calls of these keep the interpreter's lock: to get it back from busy threads would take longer
 # than the calls.
@@ -28,7 +29,12 @@ _libc.mmap.argtypes = (
     ctypes.c_int64,
 )
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.memcpy.restype = ctypes.c_void_p
+_libc.memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
+
+#: Bytes up to which a copy keeps the interpreter's lock: for about half a millisecond.
+COPIED_AT_ONCE = 8 * 1024 * 1024
 
 #: Frames in a file begin at multiples of this, bytes: what vectorised code likes best.
 ALIGNMENT = 64
@@ -44,6 +50,19 @@ def frame_offsets(lengths: Sequence[int]) -> tuple[list[int], int]:
         offsets.append(start)
         end = start + length
     return offsets, end
+
+
+def copy(into: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    """Copy bytes between two contiguous arrays of the same length."""
+    if source.nbytes <= COPIED_AT_ONCE:
+        _libc.memcpy(into.ctypes.data, source.ctypes.data, source.nbytes)
+    else:
+        np.copyto(into, source)
+
+
+def unmap(address: int, length: int) -> None:
+    """Give a mapping's addresses back."""
+    _libc.munmap(address, length)
 
 
 @lru_cache(maxsize=1)
@@ -117,6 +136,6 @@ class Mapping:
 
     def __del__(self) -> None:
         if self.length:
-            _libc.munmap(self.address, self.length)
+            unmap(self.address, self.length)
         # what `keep` guards may end only now
         self.keep = None

@@ -51,6 +51,7 @@ def state(dask_worker):
         "published": arena.counters.published,
         "recycled": arena.counters.recycled,
         "refused": arena.counters.refused,
+        "ahead": plugin.transfer.publisher.ahead,
         "live": arena.live,
         "filled": arena.filled,
         "held": arena.held(),

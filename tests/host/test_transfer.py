@@ -134,6 +134,21 @@ def test_shared_pages_count_once(workers):
     assert peer["stock memory"] - peer["memory"] > 28 * MIB
 
 
+def test_what_neighbours_ask_for_is_shared_as_soon_as_it_is_made(workers):
+    before = workers[0]
+    for i in range(4):
+        x = workers.on(0, numbers, 2 * MIB, float(i), key=f"wanted-{i}")
+        wait(x)
+        if i == 2:  # two were asked for: nobody has asked for this one yet
+            assert workers[0]["ahead"] - before["ahead"] == 1
+            assert workers[0]["published"] - before["published"] == 3
+        assert workers.on(1, overwrite, x).result() == 2 * i * MIB
+        assert workers.on(0, overwrite, x).result() == 2 * i * MIB
+    after = workers[0]
+    assert after["ahead"] - before["ahead"] == 2
+    assert workers[1]["fallbacks"] == {}
+
+
 # --- when it cannot be done ---------------------------------------------------------------
 
 
@@ -222,7 +237,7 @@ async def _install(dask_worker):
 
 def traces(dask_worker):
     """Run in a worker: what the transfer has replaced there."""
-    replaced = {"gather_dep", "get_process_memory"}
+    replaced = {"execute", "gather_dep", "get_process_memory"}
     found = (replaced & set(vars(dask_worker))) | (replaced & set(vars(dask_worker.monitor)))
     return sorted(found | ({OPERATION} & set(dask_worker.handlers)))
 

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import gc
 import os
@@ -123,6 +124,49 @@ def test_one_peer_may_map_a_chunk_twice(arena):
     del second
     assert locks.is_unread(arena.fd, handle.offset, 1)
     assert attachments.mapped == 0
+
+
+def test_a_segment_that_nothing_is_mapped_from_is_closed_after_a_while(arena):
+    attachments = Attachments()
+    chunk = arena.put(*to_frames(X))
+    before = open_segments()
+    mapping = attachments.map(chunk.handle)
+    attachments.sweep(0.0)
+    attachments.sweep(100.0)
+    opened = open_segments()
+    assert opened > before
+    del mapping
+    assert attachments.addresses == X.nbytes
+    attachments.sweep(100.0)
+    attachments.sweep(101.0)
+    mapping = attachments.map(chunk.handle)
+    attachments.sweep(103.0)
+    assert open_segments() == opened
+    del mapping
+    attachments.sweep(103.0)
+    attachments.sweep(106.0)
+    assert open_segments() == before
+    assert attachments.addresses == 0
+
+
+def test_when_nobody_sweeps_any_more_segments_are_closed_at_once(arena):
+    attachments = Attachments()
+    chunk = arena.put(*to_frames(X))
+    before = open_segments()
+    mapping = attachments.map(chunk.handle)
+    attachments.retire()
+    assert open_segments() > before
+    del mapping
+    assert open_segments() == before
+
+
+def open_segments():
+    gc.collect()
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found += "dask-marsched" in os.readlink(f"/proc/self/fd/{number}")
+    return found
 
 
 def test_the_cap_holds_and_refusals_change_nothing(arena):
@@ -314,7 +358,7 @@ def test_a_failed_mapping_leaves_no_lock(arena, monkeypatch):
         raise OSError(errno.ENOMEM, "no more mappings")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dask_marsched.store.attachment.Mapping", refuse)
+        patched.setattr("dask_marsched.store.mapping_pool._PooledMapping", refuse)
         with pytest.raises(OSError, match="no more mappings"):
             attachments.map(chunk.handle)
     gc.collect()

@@ -1,0 +1,177 @@
+"""Putting a worker's results where its neighbours can map them: when asked, or as they are made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from dask.sizeof import sizeof
+from dask.typing import Key
+from distributed import Worker
+from distributed.core import Status
+from distributed.worker_state_machine import ExecuteSuccessEvent
+
+from dask_marsched.host.store import Store
+from dask_marsched.policies.sharing import ShareModel
+from dask_marsched.store.arena import Arena
+from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
+from dask_marsched.store.handle import Handle
+from dask_marsched.store.identities import IdentityMap
+from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
+
+
+class Published(NamedTuple):
+    """Where an object in memory can be mapped from, and our own mapping of it."""
+
+    handle: Handle
+    mapping: Mapping
+
+
+class Publisher:
+    """Publishes a worker's results in its arena.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    store : Store
+        Its data.
+    least : int
+        Results of fewer bytes are not published unasked.
+    caught : callable
+        Told of exceptions of ours: (where, exception).
+
+    Attributes
+    ----------
+    sharing : ShareModel
+        What is published unasked.
+    ahead : int
+        How many results were.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        store: Store,
+        *,
+        least: int,
+        caught: Callable[[str, Exception], None],
+    ) -> None:
+        self.worker: Any = worker
+        self.store = store
+        self.least = least
+        self.sharing = ShareModel()
+        self.ahead = 0
+        self._arena: Arena | None = None
+        self._caught = caught
+        self._published: IdentityMap[Published] = IdentityMap()
+        self._asked: IdentityMap[bool] = IdentityMap()
+        self._publishing: dict[Key, asyncio.Future[Any]] = {}
+        # One: copies in parallel are no faster, and tasks need the processors
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="marsched-publish")
+
+    def install(self, arena: Arena) -> None:
+        """Look at each result of the worker before it is stored."""
+        worker = self.worker
+        self._arena = arena
+        # It may be that of the quota; what comes last goes first.
+        self._execute_there = vars(worker).get("execute")
+        self._stock: Callable[..., Any] = worker.execute
+        worker.execute = self._execute
+
+    def uninstall(self) -> None:
+        """Restore the worker. What is published stays so."""
+        del self.worker.execute
+        if self._execute_there is not None:
+            self.worker.execute = self._execute_there
+
+    def close(self) -> None:
+        """Publish no more. Idempotent."""
+        self._copier.shutdown(wait=False)
+
+    # -- when a peer asks ------------------------------------------------------------------
+
+    async def publish(self, key: Key) -> tuple[Handle, object] | None:
+        """Return where a key can be mapped from, and what keeps it there; None if nowhere."""
+        while key in self._publishing:  # by another peer's request
+            await asyncio.wait([self._publishing[key]])
+        # What is on disk would take memory that was scarce a moment ago
+        value = self.store.in_memory(key)
+        if value is not None and value not in self._asked:
+            self._asked.set(value, True)
+            self.sharing.asked(self._kind(key))
+        known = self._published.get(value) or self.store.foreign.get(value)
+        if known is not None and not known.mapping.modified():
+            return known.handle, value
+        if value is None or self.worker.status != Status.running:
+            return None
+        chunk, view, mapping = await self._put(key, value)
+        if chunk is None:
+            return None
+        if view is not None:
+            self._published.set(view, Published(chunk.handle, mapping))
+            self._asked.set(view, True)
+            self.store.exchange(key, value, view)
+        return chunk.handle, chunk
+
+    # -- before anybody asks ---------------------------------------------------------------
+
+    async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
+        event = await self._stock(key, stimulus_id=stimulus_id)
+        if isinstance(event, ExecuteSuccessEvent) and (event.nbytes or 0) >= self.least:
+            try:
+                return await self._publish_ahead(event)
+            except Exception as error:
+                self._caught("publish_ahead", error)
+        return event
+
+    async def _publish_ahead(self, event: ExecuteSuccessEvent) -> ExecuteSuccessEvent:
+        """Put a result into shared memory if a peer will ask for it.
+
+        The task is still running for all that Dask knows: its thread is free for the copy.
+        """
+        kind, value = self._kind(event.key), event.value
+        self.sharing.made(kind)
+        if not self.sharing.is_shared(kind) or not is_plain_array(value):
+            return event
+        if value in self.store.foreign or value in self._published:
+            return event  # an input, handed on
+        chunk, view, mapping = await self._put(event.key, value)
+        if chunk is None:
+            return event
+        self._published.set(view, Published(chunk.handle, mapping))
+        self.ahead += 1
+        return replace(event, value=view)
+
+    def _kind(self, key: Key) -> str:
+        ts = self.worker.state.tasks.get(key)
+        return ts.prefix if ts is not None else ""
+
+    async def _put(self, key: Key, value: object) -> tuple[Any, object, Any]:
+        assert self._arena is not None
+        if sizeof(value) <= COPIED_AT_ONCE:
+            # That takes less of the event loop's time than what stock Dask does there with a chunk
+            # that it sends. To hand it to a thread, and to wait for the interpreter's lock, takes
+            # longer than the copy.
+            return _put(self._arena, value)
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._copier, _put, self._arena, value)
+        self._publishing[key] = future
+        try:
+            return await future
+        finally:
+            del self._publishing[key]
+
+
+def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
+    """Publish an object; return the chunk, and a view of it that can take the object's place."""
+    plain = is_plain_array(value)
+    header, frames = to_frames(value)
+    chunk = arena.put(header, frames, plain=plain)
+    if chunk is None or not plain:
+        return chunk, None, None
+    mapping = chunk.map()
+    return chunk, from_frames(header, mapping.frames(chunk.handle.lengths)), mapping
