@@ -21,6 +21,7 @@ from . import (
     report,
     runner,
     simulated,
+    soak,
     workloads,
 )
 from . import planning as planning_benchmark
@@ -126,6 +127,20 @@ def _progress(measurement: Measurement) -> None:
     is_flag=True,
     help="Instead of workloads, time how chunks get from one worker to another of the same host.",
 )
+@click.option(
+    "--soak",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Run mixed work for so long with little memory, while worker processes are killed at "
+    "random; then look for what was left behind.",
+)
+@click.option(
+    "--kill-every",
+    default=soak.KILL_EVERY,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Mean time between two kills of --soak, seconds.",
+)
 @click.option("--list", "list_them", is_flag=True, help="List the workloads and end.")
 def bench(list_them: bool, **options: Any) -> None:
     """Run the benchmark; ends with 1 if a run failed or results differ."""
@@ -141,6 +156,8 @@ def bench(list_them: bool, **options: Any) -> None:
             raise click.UsageError(str(error)) from error
     if chosen.memory_tight:
         _run_memory_tight(chosen)
+    elif chosen.soak is not None:
+        _soak(chosen, chosen.soak)
     elif chosen.transfer:
         _transfer(chosen)
     elif chosen.simulated:
@@ -175,6 +192,8 @@ class Options:
     planning: tuple[int, ...]
     memory_tight: bool
     transfer: bool
+    soak: float | None
+    kill_every: float
 
 
 def _run(options: Options) -> None:
@@ -321,6 +340,24 @@ def _run_memory_tight(options: Options) -> None:
             f"{report.made_by(_command())}\n\n{report.markdown_table(table)}\n"
         )
     if any(run.error for run in runs if run.contestant == "default"):
+        raise SystemExit(1)
+
+
+def _soak(options: Options, seconds: float) -> None:
+    """Run the soak; ends with 1 if a result was wrong or missing, or something was left."""
+    outcome = soak.run(
+        seconds,
+        workers=options.workers,
+        threads=options.threads,
+        every=options.kill_every,
+        progress=lambda text: click.echo(f"  {text}", err=True),
+    )
+    lines = [*outcome.wrong, *outcome.failed, *outcome.left]
+    click.echo("\n".join([report.text_table(soak.cells(outcome)), *lines]))
+    if options.json_path:
+        found = {"command": _command(), "versions": report.versions(), **asdict(outcome)}
+        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
+    if not outcome.passed:
         raise SystemExit(1)
 
 

@@ -131,7 +131,8 @@ NOTE = (
     "over the workloads that move more than 5 MiB under stock; a ratio below 0.01 counts as 0.01. "
     "moved: bytes written on connections between workers, everything on the wire. managed: peak "
     "of the managed bytes of all workers together. PSS: peak of the proportional set size of the "
-    "worker processes together, sampled at 20 Hz."
+    "worker processes together, sampled at 20 Hz. CPU s: of workers, scheduler, nannies and client "
+    "together, without what the sampling takes."
 )
 
 

@@ -10,8 +10,8 @@ MIB = 2**20
 
 
 def outcome():
-    stock = Measurement("sum", "stock", 0, 2.0, 200 * MIB, 10 * MIB, 50 * MIB, 7, "a")
-    plugin = Measurement("sum", "default", 0, 1.0, 20 * MIB, 5 * MIB, 50 * MIB, 7, "a")
+    stock = Measurement("sum", "stock", 0, 2.0, 200 * MIB, 10 * MIB, 50 * MIB, 7, "a", 4.0)
+    plugin = Measurement("sum", "default", 0, 1.0, 20 * MIB, 5 * MIB, 50 * MIB, 7, "a", 3.0)
     frisky = Measurement("sum", FRISKY, 0, 4.0, 40 * MIB, None, 25 * MIB, None, "a")
     failed = Measurement("svd", "default", 0, error="RunFailed: a worker died")
     return Outcome([stock, plugin, frisky, failed], [{"policy": "default", "repetition": 0}])
@@ -27,7 +27,7 @@ def test_row_shows_medians_ratios_and_verdict():
     assert head[:4] == ["workload", "policy", "moved MiB", "x"]
     assert stock[:4] == ["sum", "stock", "200", "1.00"]
     assert plugin == ["sum", "default", "20.0", "0.10", "5.0", "0.50", "50.0", "1.00",
-                      "1.00", "0.50", "7", "1.00", "yes", "ok"]  # fmt: skip
+                      "1.00", "0.50", "3.00", "0.75", "7", "1.00", "yes", "ok"]  # fmt: skip
     assert frisky[4:6] == ["-", "-"]
     assert failed[-1] == "above: failed"
 
