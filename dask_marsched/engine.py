@@ -70,6 +70,7 @@ class PlacementEngine:
         )
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
+        self._plans = itertools.count()
         self._running: set[WorkerState] = set()
         self._several_to_a_host = False
         self._finished: dict[WorkerState, None] = {}
@@ -89,11 +90,13 @@ class PlacementEngine:
     @guarded(lambda: None, fatal=True)
     def install(self, tasks: list[TaskState], units: list[Unit]) -> None:
         """Put a plan in force."""
+        plan = next(self._plans)
         for unit in units:
             members = [tasks[i] for i in unit.operands]
             first = min(ts.priority for ts in members if ts.priority)
             worker = None if unit.worker is None else self.planner.workers[unit.worker]
-            self.policies.withholding.plan(members, first, worker)
+            share = None if unit.share is None else (plan, unit.share)
+            self.policies.withholding.plan(members, first, worker, share)
 
     @guarded(lambda: None)
     def finished(self, ts: TaskState) -> None:

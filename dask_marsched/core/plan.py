@@ -40,7 +40,10 @@ class Unit:
         Numbers of the operands, ascending.
     worker
         Number of the worker planned for them, or None: whichever has a slot first.
+    share
+        Units of the same number belong on one host, whichever begins with them; None: on any.
     """
 
     operands: tuple[int, ...]
     worker: int | None = None
+    share: int | None = None

@@ -15,7 +15,8 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import cluster_initial_operands
-from dask_marsched.policies.plan_search import Bounds, choose_bounds, sample
+from dask_marsched.policies.host_shares import cut_into_shares, several_to_a_host
+from dask_marsched.policies.plan_search import CANDIDATES, Bounds, choose_bounds, sample
 from dask_marsched.policies.registry import register
 
 
@@ -222,8 +223,12 @@ class BoundedUnits:
             return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
         known = 2 * sum(graph.known) >= len(graph)
+        by_host = several_to_a_host(workers)
         if not known:
             units = plan(Bounds(self.kappa_unknown))
+        elif by_host and self.kappa is None:
+            # What is cut apart meets on the same host: the leanest units serve best.
+            units = plan(Bounds(CANDIDATES[0]))
         elif self.kappa is not None or not workers:
             units = plan(Bounds(self.kappa or _KAPPA))
         else:
@@ -231,7 +236,7 @@ class BoundedUnits:
             bounds, units = choose_bounds(part, some, lambda bounds: plan(bounds, part))
             if part is not graph:
                 units = plan(bounds)
-        if pending is None:
-            return units
-        units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]
-        return sorted(units, key=lambda unit: unit.operands[0])
+        if pending is not None:
+            units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]
+            units.sort(key=lambda unit: unit.operands[0])
+        return cut_into_shares(units, workers) if by_host else units

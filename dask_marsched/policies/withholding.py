@@ -8,13 +8,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from sortedcontainers import SortedKeyList
 
+from dask_marsched.policies.host_shares import HostShares, Share
 from dask_marsched.policies.registry import register
 
 #: Priority of an operand: user priority, generation of the graph, order. Lower runs first.
@@ -50,8 +50,14 @@ class WithholdingPolicy(Protocol):
     #: Name for `status` and the configuration.
     name: ClassVar[str]
 
-    def plan(self, operands: Iterable[Any], first: Priority, worker: Any | None) -> None:
-        """Make a unit of operands. `first` is its priority, `worker` whom it is planned for."""
+    def plan(
+        self, operands: Iterable[Any], first: Priority, worker: Any | None, share: Hashable | None
+    ) -> None:
+        """Make a unit of operands.
+
+        `first` is its priority, `worker` whom it is planned for; units of one `share` belong on
+        one host.
+        """
         ...
 
     def planned(self, operand: Any) -> bool:
@@ -103,12 +109,19 @@ class _Unit:
     empty. `number` breaks ties between units of the same priority.
     """
 
-    __slots__ = ("first", "home", "number", "owner", "ready")
+    __slots__ = ("first", "home", "number", "owner", "ready", "share")
 
-    def __init__(self, first: Priority, number: int, owner: Any | None = None) -> None:
+    def __init__(
+        self,
+        first: Priority,
+        number: int,
+        owner: Any | None = None,
+        share: Share | None = None,
+    ) -> None:
         self.first = first
         self.number = number
         self.owner = owner
+        self.share = share
         self.home: Any | None = None
         self.ready: dict[Any, Priority] = {}
 
@@ -155,15 +168,17 @@ class UnitQueues:
         # withheld any more, or whose unit has another owner now, are stale and skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
-        self._host_of: Mapping[Any, Any] = {}
-        self._workers_on: Counter[Any] = Counter()
-        # Units without an owner that a host has put aside for its workers.
-        self._claims: dict[Any, deque[_Unit]] = {}
-        self._claimed_by: dict[_Unit, Any] = {}
+        self._shares = HostShares()
 
-    def plan(self, operands: Iterable[Any], first: Priority, worker: Any | None = None) -> None:
+    def plan(
+        self,
+        operands: Iterable[Any],
+        first: Priority,
+        worker: Any | None = None,
+        share: Hashable | None = None,
+    ) -> None:
         """Make a unit (`WithholdingPolicy.plan`). Operands withheld already move into it."""
-        unit = _Unit(first, next(self._sequence), worker)
+        unit = _Unit(first, next(self._sequence), worker, self._shares.named(share))
         for operand in operands:
             before = self._unit_of.get(operand)
             priority = self._drop(operand)
@@ -218,6 +233,7 @@ class UnitQueues:
         """Carry out an offer: the operand goes to the worker."""
         operand, unit = offer.operand, offer.source
         if offer.how == "opened":
+            self._shares.opened(unit, worker)
             self._leave_unopened(unit)
             unit.owner = worker
             self._running[unit] = None
@@ -238,10 +254,7 @@ class UnitQueues:
 
     def locate(self, host_of: Mapping[Any, Any]) -> None:
         """Take note of the hosts (`WithholdingPolicy.locate`)."""
-        self._host_of = host_of
-        self._workers_on = Counter(host_of.values())
-        self._claims.clear()
-        self._claimed_by.clear()
+        self._shares.locate(host_of)
 
     def __len__(self) -> int:
         return len(self._withheld)
@@ -250,12 +263,13 @@ class UnitQueues:
 
     def _enter_unopened(self, unit: _Unit) -> None:
         self._unopened.add(unit)
+        self._shares.enter(unit)
         if unit.home is not None:
             self._at_home.setdefault(unit.home, _units_by_priority()).add(unit)
 
     def _leave_unopened(self, unit: _Unit) -> None:
         self._unopened.remove(unit)
-        self._claimed_by.pop(unit, None)
+        self._shares.leave(unit)
         if unit.home is not None:
             there = self._at_home[unit.home]
             there.remove(unit)
@@ -265,7 +279,8 @@ class UnitQueues:
     def _choose_unopened(self, worker: Any, first: _Unit, locality: Locality) -> _Unit:
         """Return the unopened unit that a worker has to fetch least for, of the first ones."""
         if not self._at_home:
-            return self._choose_of_host(worker, first)
+            chosen: _Unit = self._shares.choose(worker, first)
+            return chosen
         at_home = self._at_home.get(worker)
         if at_home and at_home[0].first[:2] <= first.first[:2]:
             unit: _Unit = at_home[0]
@@ -282,29 +297,6 @@ class UnitQueues:
             if not least:
                 break
         return best
-
-    def _choose_of_host(self, worker: Any, first: _Unit) -> _Unit:
-        """Return the next unit for the host of a worker.
-
-        Units that follow each other tend to meet later. So a host puts as many in a row aside as
-        it has workers, and what these units exchange stays on the host.
-        """
-        host = self._host_of.get(worker)
-        if host is None:
-            return first
-        claims = self._claims.setdefault(host, deque())
-        while claims and self._claimed_by.get(claims[0]) != host:
-            claims.popleft()
-        if not claims:
-            for unit in self._unopened.islice(0, self.window):
-                if unit.first[:2] > first.first[:2] or len(claims) == self._workers_on[host]:
-                    break
-                if unit not in self._claimed_by:
-                    claims.append(unit)
-                    self._claimed_by[unit] = host
-        if claims and claims[0].first[:2] <= first.first[:2]:
-            return claims[0]
-        return first
 
     # -- withheld operands -----------------------------------------------------------------
 

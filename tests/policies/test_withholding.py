@@ -153,10 +153,18 @@ class Withholding(RuleBasedStateMachine):
         self.queues = UnitQueues(window=2)
         self.withheld: set[int] = set()
 
-    @rule(members=st.sets(OPERANDS, min_size=1), worker=st.none() | WORKERS)
-    def plan(self, members: set[int], worker: str | None) -> None:
-        self.queues.plan(sorted(members), (0, 0, min(members)), worker)
+    @rule(
+        members=st.sets(OPERANDS, min_size=1),
+        worker=st.none() | WORKERS,
+        share=st.none() | st.integers(0, 1),
+    )
+    def plan(self, members: set[int], worker: str | None, share: int | None) -> None:
+        self.queues.plan(sorted(members), (0, 0, min(members)), worker, share)
         assert all(self.queues.planned(operand) for operand in members)
+
+    @rule(hosts=st.dictionaries(WORKERS, st.sampled_from("ab")))
+    def locate(self, hosts: dict[str, str]) -> None:
+        self.queues.locate(hosts)
 
     @rule(operand=OPERANDS, user=st.integers(0, 1), home=st.none() | WORKERS)
     def enqueue(self, operand: int, user: int, home: str | None) -> None:
@@ -211,35 +219,3 @@ def test_priorities_are_compared_only_where_needed() -> None:
     queues.enqueue(a, (0, 0, 0))
     queues.enqueue(b, (0, 0, 0))
     assert {id(take(queues, "w").operand) for _ in range(2)} == {id(a), id(b)}  # type: ignore[union-attr]
-
-
-def test_a_host_takes_units_that_follow_each_other() -> None:
-    queues = UnitQueues()
-    queues.locate({"a1": "a", "a2": "a", "b1": "b", "b2": "b"})
-    for i in range(8):
-        queues.plan([i], (0.0, 0.0, i))
-        queues.enqueue(i, (0.0, 0.0, i))
-    taken = {worker: [] for worker in ("a1", "b1", "a2", "b2")}
-    for _ in range(2):
-        for worker, own in taken.items():
-            offer = queues.offer(worker, lambda operand, worker: (0.0, 0.0))
-            assert offer is not None
-            assert queues.offer(worker, lambda operand, worker: (0.0, 0.0)) == offer
-            queues.accept(offer, worker)
-            own.append(offer.operand)
-    assert taken == {"a1": [0, 4], "a2": [1, 5], "b1": [2, 6], "b2": [3, 7]}
-
-
-def test_what_another_host_has_put_aside_is_taken_when_nothing_else_is_left() -> None:
-    queues = UnitQueues()
-    queues.locate({"a1": "a", "a2": "a", "b1": "b", "b2": "b"})
-    for i in range(2):
-        queues.plan([i], (0.0, 0.0, i))
-        queues.enqueue(i, (0.0, 0.0, i))
-    for worker, expected in (("a1", 0), ("b1", 1)):
-        offer = queues.offer(worker, lambda operand, worker: (0.0, 0.0))
-        assert offer is not None
-        assert offer.operand == expected
-        queues.accept(offer, worker)
-    assert not len(queues)
-    assert queues.offer("b2", lambda operand, worker: (0.0, 0.0)) is None

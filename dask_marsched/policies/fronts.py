@@ -1,0 +1,90 @@
+"""What is held where hosts work side by side, each through a run of units of its own.
+
+Every run is a front through the graph. Where results are needed in the next row of a grid each
+front holds a row; where they are summed up, next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.plan import Unit
+
+#: Moments of a run at which what is held is summed up.
+_MOMENTS = 256
+
+_Numbers = npt.NDArray[np.float64]
+
+
+class Fronts:
+    """A graph and its units, seen as a line that is cut into runs.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    units
+        The units of its initial operands, the most urgent first.
+    """
+
+    def __init__(self, graph: OperandGraph, units: Sequence[Unit]) -> None:
+        degrees = np.diff(np.asarray(graph.inputs.starts, dtype=np.int64))
+        self._readers = np.repeat(np.arange(len(graph)), degrees)
+        self._read = np.asarray(graph.inputs.flat, dtype=np.int64)
+        self._nbytes = np.asarray(graph.nbytes, dtype=np.float64)
+        self._place = self._places(graph, units)
+
+    @staticmethod
+    def _places(graph: OperandGraph, units: Sequence[Unit]) -> _Numbers:
+        """Return where on the line, from 0 to 1, each operand is: with most of its input bytes."""
+        place = [0.0] * len(graph)
+        total, before = sum(len(unit.operands) for unit in units), 0
+        planned = set[int]()
+        for unit in units:
+            middle = (before + len(unit.operands) / 2) / total
+            before += len(unit.operands)
+            planned.update(unit.operands)
+            for i in unit.operands:
+                place[i] = middle
+        nbytes = graph.nbytes
+        for i, inputs in enumerate(graph.inputs):
+            if inputs and i not in planned:
+                place[i] = place[max(inputs, key=nbytes.__getitem__)]
+        return np.asarray(place)
+
+    def peak(self, runs: int, at_once: int) -> float:
+        """Estimate the most bytes held at a time.
+
+        All runs are taken to be of the same length, an operand to run as its number within its
+        run tells, and a result to be held until the last reader has run. What is on its way, or
+        in wait, is not counted.
+
+        Parameters
+        ----------
+        runs
+            So many runs is the line cut into.
+        at_once
+            So many hosts work at a time, each through one run.
+        """
+        run = np.minimum((self._place * runs).astype(np.int64), runs - 1)
+        counts = np.bincount(run, minlength=runs)
+        rank = np.empty(len(run))
+        rank[np.argsort(run, kind="stable")] = np.arange(len(run))
+        rank -= (np.cumsum(counts) - counts)[run]
+        waves = -(-runs // at_once)
+        starts = (run // at_once + (rank + 1) / counts[run]) / waves
+        made = starts.copy()
+        np.maximum.at(made, self._readers, starts[self._read])
+        done = np.full(len(run), 2.0)  # what nobody reads is held to the end
+        done[self._read] = 0.0
+        np.maximum.at(done, self._read, made[self._readers])
+        change = np.bincount((made * _MOMENTS).astype(np.int64), self._nbytes, _MOMENTS + 2)
+        freed = done <= 1.0
+        change -= np.bincount(
+            (done[freed] * _MOMENTS).astype(np.int64) + 1, self._nbytes[freed], _MOMENTS + 2
+        )
+        return float(change.cumsum().max())
