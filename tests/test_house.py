@@ -45,8 +45,8 @@ FLOORS = (
 PURE = ("dask_marsched.core", "dask_marsched.policies")
 # No clock, no event loop, no threads, no files, no configuration, no dask, no chance.
 PURE_MAY_IMPORT = {
-    "__future__", "abc", "bisect", "builtins", "collections", "dataclasses", "difflib", "enum", "functools",
-    "heapq", "itertools", "math", "operator", "types", "typing", "weakref",
+    "__future__", "abc", "bisect", "builtins", "collections", "dataclasses", "difflib", "enum",
+    "functools", "heapq", "itertools", "math", "operator", "types", "typing", "weakref",
     "dask_marsched", "numpy", "sortedcontainers",
 }  # fmt: skip
 

@@ -15,8 +15,8 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import cluster_initial_operands
-from dask_marsched.policies.host_shares import cut_into_shares, several_to_a_host
-from dask_marsched.policies.plan_search import CANDIDATES, Bounds, choose_bounds, sample
+from dask_marsched.policies.host_shares import cut_into_shares, runs_to_a_host, several_to_a_host
+from dask_marsched.policies.plan_search import CANDIDATES, Bounds, choose_bounds, sample, stock_peak
 from dask_marsched.policies.registry import register
 
 
@@ -239,4 +239,8 @@ class BoundedUnits:
         if pending is not None:
             units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]
             units.sort(key=lambda unit: unit.operands[0])
-        return cut_into_shares(units, workers) if by_host else units
+        if not by_host or not units:
+            return units
+        hosts = len({w.host for w in workers})
+        runs = runs_to_a_host(graph, units, hosts, stock_peak(graph, workers))
+        return cut_into_shares(units, workers, runs)

@@ -32,8 +32,8 @@ class Fronts:
     """
 
     def __init__(self, graph: OperandGraph, units: Sequence[Unit]) -> None:
-        degrees = np.diff(np.asarray(graph.inputs.starts, dtype=np.int64))
-        self._readers = np.repeat(np.arange(len(graph)), degrees)
+        starts = np.asarray(graph.inputs.starts, dtype=np.int64)
+        self._readers = np.repeat(np.arange(len(graph)), starts[1:] - starts[:-1])
         self._read = np.asarray(graph.inputs.flat, dtype=np.int64)
         self._nbytes = np.asarray(graph.nbytes, dtype=np.float64)
         self._place = self._places(graph, units)
@@ -77,8 +77,7 @@ class Fronts:
         rank -= (np.cumsum(counts) - counts)[run]
         waves = -(-runs // at_once)
         starts = (run // at_once + (rank + 1) / counts[run]) / waves
-        made = starts.copy()
-        np.maximum.at(made, self._readers, starts[self._read])
+        made = self._when_made(starts)
         done = np.full(len(run), 2.0)  # what nobody reads is held to the end
         done[self._read] = 0.0
         np.maximum.at(done, self._read, made[self._readers])
@@ -88,3 +87,11 @@ class Fronts:
             (done[freed] * _MOMENTS).astype(np.int64) + 1, self._nbytes[freed], _MOMENTS + 2
         )
         return float(change.cumsum().max())
+
+    def _when_made(self, starts: _Numbers) -> _Numbers:
+        """Return when each operand runs: at its turn, or when the last of its inputs is made."""
+        made = starts.tolist()
+        for i, j in zip(self._readers.tolist(), self._read.tolist(), strict=True):
+            if made[j] > made[i]:
+                made[i] = made[j]
+        return np.asarray(made)

@@ -21,9 +21,8 @@ from dask_marsched.policies.fronts import Fronts
 
 #: Numbers of shares for each host that are tried.
 _RUNS = (1, 2, 4, 8, 16)
-#: So much more than stock Dask may be held by the estimate, which takes results to be held longer
-#: than they are.
-_TOLERANCE = 1.5
+#: What hosts may hold, against stock Dask or one front: either is an estimate.
+_TOLERANCE = 1.25
 
 
 def several_to_a_host(workers: Iterable[WorkerSlot]) -> bool:
@@ -37,8 +36,8 @@ def runs_to_a_host(
 ) -> int:
     """Return into how many shares for each host a plan is cut.
 
-    One, unless the hosts would hold far more than stock Dask, or than one that went through the
-    whole graph alone: each has a front of its own. The more shares, the closer are their fronts.
+    One, unless the hosts would hold more than stock Dask would, and than one that went through the
+    whole graph alone: each has a front of its own. The more shares, the closer are the fronts.
 
     Parameters
     ----------

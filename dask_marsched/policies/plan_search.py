@@ -25,6 +25,8 @@ CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
 SIZES = (8, 4, 2)
 #: Operands of a graph that are forecast: all up to the first number, else one in so many.
 _FEW, _ONE_IN = 2000, 40
+#: Operands of a graph that stock Dask is forecast on, where no plan is.
+_MOST = 25_000
 #: Workers that a part of a graph is forecast on, at least.
 _LEAST_WORKERS = 8
 #: A plan may hold as much as stock Dask would, or this times the least of all plans.
@@ -54,6 +56,23 @@ def sample(
     count = min(len(graph), max(_FEW, len(graph) // _ONE_IN))
     part = math.ceil(len(workers) * count / max(1, len(graph)))
     return graph.head(count), workers[: max(part, _LEAST_WORKERS)]
+
+
+def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
+    """Forecast what stock Dask holds at most, in bytes, with fast links between hosts.
+
+    Parameters
+    ----------
+    graph
+        The graph; of one with more than 25,000 operands the first ones are forecast, on as many
+        fewer workers, which are taken to hold as much each.
+    workers
+        The workers, at least one.
+    """
+    part = graph.head(min(len(graph), _MOST))
+    some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]
+    found = _Forecaster(part, [w.nthreads or 1 for w in some]).stock(_FAST_LINK)
+    return found.peak * len(workers) / len(some)
 
 
 class Bounds(NamedTuple):
