@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -22,6 +22,7 @@ from dask_marsched.guard import guarded
 from dask_marsched.host import snapshot
 from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.planner import Planner, Policies
+from dask_marsched.policies.host_shares import Share
 from dask_marsched.policies.placement import Candidate
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.slots import SlotRule
@@ -70,7 +71,6 @@ class PlacementEngine:
         )
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
-        self._plans = itertools.count()
         self._running: set[WorkerState] = set()
         self._several_to_a_host = False
         self._finished: dict[WorkerState, None] = {}
@@ -90,12 +90,12 @@ class PlacementEngine:
     @guarded(lambda: None, fatal=True)
     def install(self, tasks: list[TaskState], units: list[Unit]) -> None:
         """Put a plan in force."""
-        plan = next(self._plans)
+        shares: dict[int, Share] = defaultdict(Share)
         for unit in units:
             members = [tasks[i] for i in unit.operands]
             first = min(ts.priority for ts in members if ts.priority)
             worker = None if unit.worker is None else self.planner.workers[unit.worker]
-            share = None if unit.share is None else (plan, unit.share)
+            share = None if unit.share is None else shares[unit.share]
             self.policies.withholding.plan(members, first, worker, share)
 
     @guarded(lambda: None)

@@ -46,7 +46,7 @@ PURE = ("dask_marsched.core", "dask_marsched.policies")
 # No clock, no event loop, no threads, no files, no configuration, no dask, no chance.
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "builtins", "collections", "dataclasses", "difflib", "enum",
-    "functools", "heapq", "itertools", "math", "operator", "types", "typing", "weakref",
+    "functools", "heapq", "itertools", "math", "operator", "types", "typing",
     "dask_marsched", "numpy", "sortedcontainers",
 }  # fmt: skip
 

@@ -8,10 +8,9 @@ nobody has begun, and at last, from the end, from the share that has most left.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 from sortedcontainers import SortedKeyList
 
@@ -89,9 +88,17 @@ def cut_into_shares(
 
 
 class Share:
-    """Units that one host runs; `waiting` holds those without an owner, the most urgent first."""
+    """Units that belong on one host.
 
-    __slots__ = ("__weakref__", "host", "waiting")
+    Attributes
+    ----------
+    host
+        The host that has begun with them; None: none has.
+    waiting
+        Those without an owner, the most urgent first.
+    """
+
+    __slots__ = ("host", "waiting")
 
     def __init__(self) -> None:
         self.host: Any | None = None
@@ -103,26 +110,14 @@ class HostShares:
 
     def __init__(self) -> None:
         self._host_of: Mapping[Any, Any] = {}
-        self._named: WeakValueDictionary[Hashable, Share] = WeakValueDictionary()
+        self._hosts: set[Any] = set()
         # Shares with units waiting, in the order in which they came.
         self._waiting: dict[Share, None] = {}
 
     def locate(self, host_of: Mapping[Any, Any]) -> None:
         """Take note of the host of each worker; a host that is gone leaves its shares."""
         self._host_of = host_of
-        hosts = set(host_of.values())
-        for share in self._named.values():
-            if share.host not in hosts:
-                share.host = None
-
-    def named(self, name: Hashable | None) -> Share | None:
-        """Return the share of a name, which lives as long as a unit of it."""
-        if name is None:
-            return None
-        share = self._named.get(name)
-        if share is None:
-            share = self._named[name] = Share()
-        return share
+        self._hosts = set(host_of.values())
 
     def enter(self, unit: Any) -> None:
         """Take a unit in that waits for an owner."""
@@ -138,8 +133,8 @@ class HostShares:
                 del self._waiting[unit.share]
 
     def opened(self, unit: Any, worker: Any) -> None:
-        """Take note of who opens a unit: of a share that nobody has begun its host does."""
-        if unit.share is not None and unit.share.host is None:
+        """Take note of who opens a unit: the share is its host's, if no other host has it."""
+        if unit.share is not None and unit.share.host not in self._hosts:
             unit.share.host = self._host_of.get(worker)
 
     def choose(self, worker: Any, first: Any) -> Any:
@@ -157,10 +152,10 @@ class HostShares:
         if host is None or first.share is None:
             return first
         urgent = [s for s in self._waiting if s.waiting[0].first[:2] == first.first[:2]]
-        for owner in (host, None):
-            ours = [s.waiting[0] for s in urgent if s.host == owner]
-            if ours:
-                return min(ours, key=lambda unit: (unit.first, unit.number))
+        own = [s.waiting[0] for s in urgent if s.host == host]
+        free = [s.waiting[0] for s in urgent if s.host not in self._hosts]
+        if own or free:
+            return min(own or free, key=lambda unit: (unit.first, unit.number))
         fullest: Share = max(urgent, key=lambda s: len(s.waiting))
         last = fullest.waiting[-1]
         return last if last.first[:2] == first.first[:2] else fullest.waiting[0]

@@ -51,11 +51,11 @@ class WithholdingPolicy(Protocol):
     name: ClassVar[str]
 
     def plan(
-        self, operands: Iterable[Any], first: Priority, worker: Any | None, share: Hashable | None
+        self, operands: Iterable[Any], first: Priority, worker: Any | None, share: Share | None
     ) -> None:
         """Make a unit of operands.
 
-        `first` is its priority, `worker` whom it is planned for; units of one `share` belong on
+        `first` is its priority, `worker` whom it is planned for; units of one share belong on
         one host.
         """
         ...
@@ -175,10 +175,10 @@ class UnitQueues:
         operands: Iterable[Any],
         first: Priority,
         worker: Any | None = None,
-        share: Hashable | None = None,
+        share: Share | None = None,
     ) -> None:
         """Make a unit (`WithholdingPolicy.plan`). Operands withheld already move into it."""
-        unit = _Unit(first, next(self._sequence), worker, self._shares.named(share))
+        unit = _Unit(first, next(self._sequence), worker, share)
         for operand in operands:
             before = self._unit_of.get(operand)
             priority = self._drop(operand)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from hypothesis import given
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.assignment import BoundedUnits
-from dask_marsched.policies.host_shares import cut_into_shares, several_to_a_host
+from dask_marsched.policies.host_shares import Share, cut_into_shares, several_to_a_host
 from dask_marsched.policies.withholding import UnitQueues
 from tests.graphs import graph
 
@@ -29,8 +29,9 @@ def queues_of(*shares: int | None, hosts: dict[str, str] | None = None) -> UnitQ
     """Withhold one operand a unit, 0, 1 ..., of the shares given."""
     queues = UnitQueues()
     queues.locate(HOSTS if hosts is None else hosts)
+    made: dict[int, Share] = defaultdict(Share)
     for i, share in enumerate(shares):
-        queues.plan([i], (0.0, 0.0, i), None, share)
+        queues.plan([i], (0.0, 0.0, i), None, None if share is None else made[share])
     for i in range(len(shares)):
         queues.enqueue(i, (0.0, 0.0, i))
     return queues
@@ -75,7 +76,7 @@ def test_the_shares_of_a_lost_host_are_taken_up_from_their_beginning() -> None:
 def test_a_more_urgent_graph_goes_first_on_every_host() -> None:
     queues = queues_of(0, 0, 1, 1)
     assert taken(queues, "a1", "b1") == [0, 2]
-    queues.plan(["x"], (-1.0, 1.0, 0.0), None, ("later", 0))
+    queues.plan(["x"], (-1.0, 1.0, 0.0), None, Share())
     queues.enqueue("x", (-1.0, 1.0, 0.0))
     assert taken(queues, "b2", "b2", "a2") == ["x", 3, 1]
 
@@ -83,14 +84,6 @@ def test_a_more_urgent_graph_goes_first_on_every_host() -> None:
 def test_units_of_no_share_and_workers_of_unknown_hosts_go_by_priority() -> None:
     assert taken(queues_of(None, None, None), "b1", "a1", "b2") == [0, 1, 2]
     assert taken(queues_of(1, 0, 1, hosts={}), "b1", "a1", "b2") == [0, 1, 2]
-
-
-def test_shares_are_forgotten_with_their_units() -> None:
-    queues = queues_of(0, 0, 1)
-    assert taken(queues, "a1", "a1", "b1") == [0, 1, 2]
-    for i in range(3):
-        queues.forget(i)
-    assert not len(queues._shares._named)
 
 
 def test_shares_are_in_proportion_to_threads_and_cut_between_units() -> None:

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from dask_marsched.policies.host_shares import Share
 from dask_marsched.policies.withholding import Offer, UnitQueues
 
 
@@ -152,6 +153,7 @@ class Withholding(RuleBasedStateMachine):
         super().__init__()
         self.queues = UnitQueues(window=2)
         self.withheld: set[int] = set()
+        self.shares = Share(), Share()
 
     @rule(
         members=st.sets(OPERANDS, min_size=1),
@@ -159,7 +161,12 @@ class Withholding(RuleBasedStateMachine):
         share=st.none() | st.integers(0, 1),
     )
     def plan(self, members: set[int], worker: str | None, share: int | None) -> None:
-        self.queues.plan(sorted(members), (0, 0, min(members)), worker, share)
+        self.queues.plan(
+            sorted(members),
+            (0, 0, min(members)),
+            worker,
+            None if share is None else self.shares[share],
+        )
         assert all(self.queues.planned(operand) for operand in members)
 
     @rule(hosts=st.dictionaries(WORKERS, st.sampled_from("ab")))
