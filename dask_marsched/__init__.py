@@ -11,6 +11,7 @@ from dask_marsched.config import register_defaults as _register_defaults
 
 _register_defaults()
 
+from dask_marsched.cancelling import cancel  # noqa: E402  # needs the defaults
 from dask_marsched.client import Client  # noqa: E402  # needs the defaults
 from dask_marsched.operands import operands  # noqa: E402  # needs the defaults
 from dask_marsched.policies.registry import register as register_policy  # noqa: E402  # needs the defaults
@@ -31,6 +32,7 @@ __all__ = [
     "MarsSchedulerPlugin",
     "Recording",
     "__version__",
+    "cancel",
     "dask_setup",
     "dask_teardown",
     "explain",

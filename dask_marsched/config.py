@@ -167,6 +167,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("retries.infrastructure", "retries", *_COUNT),
     Option("retries.delay", "retry_delay", *_DURATION),
     Option("retries.errors", "retry_errors", *_NAMES),
+    Option("cancelling.interrupt", "interrupt", *_SWITCH),
     Option("quota.enabled", "quota_enabled", *_SWITCH),
     Option("quota.fraction", "quota_fraction", *_SHARE),
     Option("quota.overtakes", "quota_overtakes", *_COUNT),
@@ -297,6 +298,8 @@ class Settings:
         How long before the first of these, seconds; each further one takes twice as long.
     retry_errors : tuple of str
         Names of the exceptions that are such errors.
+    interrupt : bool
+        Whether workers interrupt what they run and nobody wants any more.
     quota_enabled : bool
         Whether workers start operands only where their memory suffices.
     quota_fraction : float
@@ -335,6 +338,7 @@ class Settings:
     retries: int = _default("retries")
     retry_delay: float = _default("retry_delay")
     retry_errors: tuple[str, ...] = _default("retry_errors")
+    interrupt: bool = _default("interrupt")
     quota_enabled: bool = _default("quota_enabled")
     quota_fraction: float = _default("quota_fraction")
     quota_overtakes: int = _default("quota_overtakes")

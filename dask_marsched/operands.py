@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import dask
@@ -154,7 +154,6 @@ async def _answer(
     """Answer on the scheduler."""
     plugin = dask_scheduler.plugins.get("marsched")
     executions: Executions = getattr(plugin, "executions", None) or Executions()
-    cancelling: Collection[Key] = getattr(plugin, "cancelling", ())
     if number is not None:
         wanted = next((g.wanted for g in executions.graphs if g.number == number), ())
     if key is not None:
@@ -163,7 +162,7 @@ async def _answer(
         tasks = host.operands_of(dask_scheduler, wanted)
     else:
         tasks = list(dask_scheduler.tasks.values())
-    counts, rows = await host.count_operands(tasks, state, cancelling, most)
+    counts, rows = await host.count_operands(tasks, state, most)
     steps = [] if key is None else host.operand_history(dask_scheduler, key)
     return {
         "counts": {one.value: counts[one] for one in State},

@@ -18,6 +18,7 @@ from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
 from dask_marsched.engine import PlacementEngine
 from dask_marsched.executions import Executions
+from dask_marsched.host.cancelling import Cancelling
 from dask_marsched.host.scheduler import SchedulerAdapter
 from dask_marsched.planner import Policies
 from dask_marsched.policies import registry
@@ -93,6 +94,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
         self._recoveries: Recoveries | None = None
+        self.cancelling: Cancelling | None = None
         self._reason: str | None = "not started on a scheduler"
 
     def _named(self, kind: str) -> str:
@@ -106,6 +108,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.policies = state["policies"]
         self.executions = Executions()
         self._engine = self._adapter = self._workers = self._recoveries = None
+        self.cancelling = None
         self._reason = "not started on a scheduler"
 
     # -- life cycle ------------------------------------------------------------------------
@@ -134,6 +137,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return
         self._reason = None
         self._recoveries = Recoveries(scheduler, self._engine.counters, time)
+        if self.settings.interrupt:
+            self.cancelling = Cancelling(scheduler)
+            self.cancelling.install()
         self._engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
@@ -147,6 +153,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self._adapter is not None:
             self._adapter.uninstall()
             self._reason = "removed from the scheduler"
+        if self.cancelling is not None:
+            self.cancelling.uninstall()
         if self._workers is not None:
             self._workers.remove()
 
@@ -155,6 +163,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "quota": self.settings.quota_enabled,
             "store": self.settings.store_enabled,
             "shared": self.settings.store_shared,
+            "interrupts": self.settings.interrupt,
         }
         return [name for name, on in parts.items() if on]
 
@@ -184,6 +193,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     ) -> None:
         """Plan a graph that arrived."""
         self.executions.graph_arrived(client, time(), len(tasks), keys)
+        if self.cancelling is not None:
+            self.cancelling.graph_arrived(client, keys)
         if self._engine is not None:
             known = scheduler.tasks
             self._engine.plan(

@@ -53,6 +53,7 @@ class Status:
         (``evictions``, ``deferrals``, ``forced``, ``exceptions``); ``store``, bytes in ``memory``,
         ``spilled`` (as they were in memory) and on ``disk``; ``shared``, bytes ``published`` for
         others and ``mapped`` from them, ``bytes_by_handle`` and ``bytes_by_comm`` received;
+        ``interrupts``, operands ``interrupted`` and of these ``still_running``;
         ``reasons``, why a part is off.
     workers_lacking : dict
         Addresses of the workers without dask_marsched, each with the parts that are off there.
@@ -327,6 +328,7 @@ _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         },
         (),
     ),
+    "interrupts": ({}, ("interrupted", "still_running")),
 }
 
 

@@ -12,6 +12,7 @@ from dask_marsched.admission import Admission
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
 from dask_marsched.host import store
+from dask_marsched.host.interrupts import Interrupts
 from dask_marsched.host.transfer import HandleTransfer
 
 logger = logging.getLogger("dask_marsched")
@@ -27,7 +28,10 @@ _SWITCHES = {
     "store": ("store_enabled", "marsched.store.enabled"),
     "shared": ("store_shared", "marsched.store.shared"),
     "quota": ("quota_enabled", "marsched.quota.enabled"),
+    "interrupts": ("interrupt", "marsched.cancelling.interrupt"),
 }
+#: Those that rest on the store of ours.
+_ON_STORE = frozenset({"store", "shared", "quota"})
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -54,6 +58,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._store: store.Store | None = None
         self._transfer: HandleTransfer | None = None
         self._transfer_failures = Counters()
+        self._interrupts: Interrupts | None = None
         self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,9 +76,13 @@ class MarsWorkerPlugin(WorkerPlugin):
             for part, (_, option) in _SWITCHES.items()
             if part not in on
         }
-        if not on:
-            return
-        # Whatever is on rests on the store: distributed's own mapping loses results where
+        if on & _ON_STORE:
+            self._keep_results(worker, on & _ON_STORE)
+        if "interrupts" in on:
+            self._interrupt(worker)
+
+    def _keep_results(self, worker: Worker, on: set[str]) -> None:
+        # Sharing and the quota rest on the store: distributed's own mapping loses results where
         # threads evict them.
         self._reasons.pop("store", None)
         try:
@@ -85,6 +94,16 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._share(worker, self._store)
         if "quota" in on:
             self._set_quota(worker, self._store)
+
+    def _interrupt(self, worker: Worker) -> None:
+        # Last: it wraps what the quota has put in the place of the worker's functions.
+        interrupts = Interrupts(worker)
+        try:
+            interrupts.install()
+        except RuntimeError as misfit:
+            self._leave({"interrupts"}, misfit)
+        else:
+            self._interrupts = interrupts
 
     def _share(self, worker: Worker, data: store.Store) -> None:
         self._transfer = HandleTransfer(
@@ -110,6 +129,9 @@ class MarsWorkerPlugin(WorkerPlugin):
     async def teardown(self, worker: Worker) -> None:
         """Restore the worker."""
         self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
+        if self._interrupts is not None:
+            self._interrupts.uninstall()
+            self._interrupts = None
         if self._transfer is not None:
             await self._transfer.uninstall()
             self._transfer = None
@@ -132,7 +154,8 @@ class MarsWorkerPlugin(WorkerPlugin):
         dict
             By part, None where it is off: ``quota``, its ledger and counts; ``store``, bytes
             in each tier, and what went from one to the other; ``shared``, what is in shared
-            memory, and what came by handle and by connection. All in bytes and numbers.
+            memory, and what came by handle and by connection; ``interrupts``, executions that
+            were ``interrupted`` and are ``still_running``. All in bytes and numbers.
             ``reasons``: why a part is off, by part.
         """
         reasons = dict(self._reasons)
@@ -142,6 +165,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             "quota": self._admission.report() if self._admission is not None else None,
             "store": self._store.report() if self._store is not None else None,
             "shared": self._report_of_shared(),
+            "interrupts": self._interrupts.report() if self._interrupts is not None else None,
             "reasons": reasons,
         }
 

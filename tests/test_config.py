@@ -43,6 +43,7 @@ ACCEPTED = [
     ("retries.delay", "2s", 2.0),
     ("retries.errors", ["OSError", "ClientError"], ("OSError", "ClientError")),
     ("retries.errors", [], ()),
+    ("cancelling.interrupt", True, True),
     ("quota.enabled", True, True),
     ("quota.fraction", 1, 1.0),
     ("quota.overtakes", 0, 0),

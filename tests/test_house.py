@@ -33,6 +33,7 @@ FLOORS = (
     ("dask_marsched.scheduler_plugin", 5),
     ("dask_marsched.probes", 6),
     ("dask_marsched.operands", 6),
+    ("dask_marsched.cancelling", 6),
     ("dask_marsched.client", 6),
     ("dask_marsched.preload", 6),
     ("dask_marsched.status", 6),

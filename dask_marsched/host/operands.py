@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from dask.typing import Key
@@ -19,7 +19,7 @@ from dask_marsched.core.operand import State, Step, history, state_of
 _AT_ONCE = 10_000
 
 
-def operand_state(ts: TaskState, cancelling: Collection[Key] = ()) -> State:
+def operand_state(ts: TaskState) -> State:
     """Return the state of a task's operand.
 
     Whether a task that was sent has begun is known from its worker's last heartbeat, at most a
@@ -29,11 +29,7 @@ def operand_state(ts: TaskState, cancelling: Collection[Key] = ()) -> State:
     ----------
     ts
         The task.
-    cancelling
-        Keys of operands that are being interrupted.
     """
-    if ts.key in cancelling and ts.state in ("released", "forgotten"):
-        return State.CANCELLING
     ws = ts.processing_on
     running = ws is not None and (ts in ws.executing or ts in ws.long_running)
     return state_of(ts.state, computed=ts.nbytes >= 0, running=running)
@@ -73,7 +69,7 @@ def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
 
 
 async def count_operands(
-    tasks: list[TaskState], state: State | None, cancelling: Collection[Key], most: int
+    tasks: list[TaskState], state: State | None, most: int
 ) -> tuple[Counter[State], list[tuple[TaskState, State]]]:
     """Count operands by state, and return the first ones in one of them, or in any.
 
@@ -84,7 +80,7 @@ async def count_operands(
     rows: list[tuple[TaskState, State]] = []
     for first in range(0, len(tasks), _AT_ONCE):
         for ts in tasks[first : first + _AT_ONCE]:
-            own = operand_state(ts, cancelling)
+            own = operand_state(ts)
             counts[own] += 1
             if len(rows) < most and state in (None, own):
                 rows.append((ts, own))

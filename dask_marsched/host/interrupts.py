@@ -1,0 +1,218 @@
+"""Interrupting what runs on a worker and nobody wants any more.
+
+Python cannot end a thread. It can have an exception raised in one, at the next instruction of
+Python that the thread executes: a loop in Python ends at once, a single long call of C when it
+returns.
+
+That exception must not come late, when the thread runs something else, or it would end a thread of
+the pool with what it holds. So each task runs inside a guard: nothing is sent to it once it has
+ended, and what was sent and has not arrived by then is taken back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import distributed
+from dask.typing import Key
+from distributed import Reschedule, Worker
+from distributed.metrics import time
+from distributed.worker_state_machine import RescheduleEvent
+
+_raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_raise_in_thread.restype = ctypes.c_int
+_take_back = ctypes.PyDLL(None).PyThreadState_SetAsyncExc
+_take_back.argtypes = (ctypes.c_ulong, ctypes.c_void_p)
+_take_back.restype = ctypes.c_int
+
+
+class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
+    """Raised in a task that runs and that nobody wants any more.
+
+    Not an `Exception`: what handles errors is not to handle this. A task may catch it to clean
+    up, and should raise it again.
+    """
+
+
+class Guard:
+    """A task's computation that can be interrupted while it runs, and not a moment longer.
+
+    Parameters
+    ----------
+    compute
+        The computation, of the data of its inputs.
+
+    Notes
+    -----
+    At most one exception is sent. Where it arrives decides nothing: in the computation, or in
+    the guard itself before `_leave` has taken the lock, it is caught below; after that there is
+    none on its way.
+    """
+
+    is_coro = False
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self.compute = compute
+        self.sent = False
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._unwanted = False
+        self._done = False
+
+    def __call__(self, data: Any) -> Any:
+        """Compute.
+
+        Raises
+        ------
+        Reschedule
+            It was interrupted. For a worker that is right whatever has become of the task
+            meanwhile: one that is cancelled is dropped, one that was submitted again runs again.
+        """
+        try:
+            self._enter()
+            try:
+                return self.compute(data)
+            finally:
+                self._leave()
+        except ExecutionInterrupted:
+            self._leave()
+        # Outside of the handler: the exception with the frames of the task is let go.
+        raise Reschedule
+
+    def interrupt(self) -> bool:
+        """Have the computation end; False if it has ended or was told before."""
+        with self._lock:
+            if self._done or self._unwanted:
+                return False
+            self._unwanted = True
+            if self._thread is not None:
+                self.sent = True
+                _raise_in_thread(self._thread, ExecutionInterrupted)
+            return True
+
+    def _enter(self) -> None:
+        with self._lock:
+            if not self._unwanted:
+                self._thread = threading.get_ident()
+                return
+        raise ExecutionInterrupted
+
+    def _leave(self) -> None:
+        with self._lock:
+            if not self._done:
+                self._done = True
+                if self.sent:
+                    # It may have arrived; then this does nothing.
+                    _take_back(self._thread, None)
+
+    def __repr__(self) -> str:
+        return repr(self.compute)  # what distributed logs of a task that fails
+
+
+def misfits(worker: Any) -> list[str]:
+    """Return what in a worker is not as interrupting expects it; empty if all is well."""
+    names = ("state", "stream_handlers", "execute", "executors")
+    found = [f"Worker has no attribute {n}" for n in names if not hasattr(worker, n)]
+    if "free-keys" not in getattr(worker, "stream_handlers", {}):
+        found.append("the worker has no stream handler 'free-keys'")
+    if getattr(worker, "nanny", None) is not None and not hasattr(worker.state, "tasks"):
+        found.append("the worker's state has no tasks")
+    return found
+
+
+class Interrupts:
+    """Interrupts the tasks of a worker that the scheduler has released while they run.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+
+    Attributes
+    ----------
+    interrupted : int
+        Executions that were told to end.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker: Any = worker
+        self.interrupted = 0
+        self._running: dict[Key, Guard] = {}
+        self._installed = False
+
+    def install(self) -> None:
+        """Run tasks inside guards, and listen to what the scheduler releases.
+
+        Raises
+        ------
+        RuntimeError
+            This version of distributed is not as expected; nothing has been changed.
+        """
+        found = misfits(self.worker)
+        if found:
+            raise RuntimeError(
+                f"distributed {distributed.__version__} is not as dask_marsched expects it "
+                f"({'; '.join(found)}): running tasks are not interrupted"
+            )
+        worker = self.worker
+        self._own_execute = vars(worker).get("execute")
+        self._stock_execute = worker.execute
+        self._stock_free_keys = worker.stream_handlers["free-keys"]
+        worker.execute = self._execute
+        worker.stream_handlers["free-keys"] = self._free_keys
+        self._installed = True
+
+    def uninstall(self) -> None:
+        """Restore the worker. Idempotent."""
+        if not self._installed:
+            return
+        self._installed = False
+        worker = self.worker
+        worker.stream_handlers["free-keys"] = self._stock_free_keys
+        if self._own_execute is None:
+            del worker.execute
+        else:
+            worker.execute = self._own_execute
+
+    def report(self) -> dict[str, Any]:
+        """Return counts, as plain values for JSON."""
+        waiting = sum(guard.sent for guard in self._running.values())
+        return {"interrupted": self.interrupted, "still_running": waiting}
+
+    async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
+        ts = self.worker.state.tasks[key]
+        if ts.state == "cancelled":
+            # Between the decision to run it and this moment. Stock Dask would run it.
+            return RescheduleEvent(key=key, stimulus_id=f"marsched-interrupted-{time()}")
+        guard = self._guard(ts)
+        if guard is None:
+            return await self._stock_execute(key, stimulus_id=stimulus_id)
+        spec, ts.run_spec = ts.run_spec, guard
+        self._running[key] = guard
+        try:
+            return await self._stock_execute(key, stimulus_id=stimulus_id)
+        finally:
+            if ts.run_spec is guard:  # else it was submitted again
+                ts.run_spec = spec
+            if self._running.get(key) is guard:
+                del self._running[key]
+
+    def _guard(self, ts: Any) -> Guard | None:
+        """Return a guard for a task that runs in a thread of this process, else None."""
+        spec = ts.run_spec
+        if spec is None or spec.is_coro:
+            return None
+        executor = self.worker.executors.get((ts.annotations or {}).get("executor", "default"))
+        return Guard(spec) if "ThreadPoolExecutor" in str(type(executor)) else None
+
+    def _free_keys(self, keys: Collection[Key], **kwargs: Any) -> None:
+        self._stock_free_keys(keys=keys, **kwargs)
+        tasks = self.worker.state.tasks
+        for key in keys:
+            guard = self._running.get(key)
+            if guard is not None and tasks[key].state == "cancelled":
+                self.interrupted += guard.interrupt()

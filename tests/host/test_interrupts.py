@@ -1,0 +1,216 @@
+"""Interrupting threads: the guard by itself, and on real workers."""
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from distributed import Event, Reschedule, get_worker, wait
+from distributed.utils_test import async_poll_for, gen_cluster, inc
+
+from dask_marsched.config import Settings
+from dask_marsched.host.interrupts import ExecutionInterrupted, Guard
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from tests.compat.harness import planned_cluster
+
+STARTED: dict[object, threading.Event] = {}
+
+
+def spin(name):
+    """Run in Python until interrupted, or for a minute."""
+    end = time.monotonic() + 60
+    STARTED[name].set()
+    while time.monotonic() < end:
+        pass
+
+
+# ---- The guard -------------------------------------------------------------------------------
+
+
+def test_a_loop_is_interrupted():
+    STARTED["x"] = threading.Event()
+    guard = Guard(spin)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(guard, "x")
+        STARTED["x"].wait()
+        assert guard.interrupt()
+        assert not guard.interrupt()
+        with pytest.raises(Reschedule):
+            running.result(10)
+        assert pool.submit(inc, 1).result(10) == 2
+
+
+def test_results_and_errors_pass():
+    assert Guard(inc)(1) == 2
+    with pytest.raises(ZeroDivisionError):
+        Guard(lambda x: 1 / x)(0)
+
+
+def test_after_the_end_nothing_is_sent():
+    guard = Guard(inc)
+    assert guard(1) == 2
+    assert not guard.interrupt()
+    assert not guard.sent
+
+
+def test_told_before_it_began():
+    guard = Guard(lambda _: pytest.fail("it ran"))
+    assert guard.interrupt()
+    with pytest.raises(Reschedule):
+        guard(1)
+
+
+def test_errors_in_python_do_not_hide_it():
+    STARTED["y"] = threading.Event()
+
+    def swallow(name):
+        try:
+            spin(name)
+        except Exception:
+            pytest.fail("it is no error")
+
+    guard = Guard(swallow)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(guard, "y")
+        STARTED["y"].wait()
+        guard.interrupt()
+        with pytest.raises(Reschedule):
+            running.result(10)
+
+
+def test_a_storm_leaves_the_threads_alive():
+    """2,000 interrupts at any moment of very short tasks: none arrives outside of its guard."""
+    rng = random.Random(0)
+    ended: list[str] = []
+
+    def short(data):
+        begun, n = data
+        begun.set()
+        for _ in range(n):
+            pass
+
+    def work(guard, data):
+        try:
+            guard(data)
+            ended.append("done")
+        except Reschedule:
+            ended.append("interrupted")
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2000):
+            guard, begun = Guard(short), threading.Event()
+            running = pool.submit(work, guard, (begun, rng.randrange(1000)))
+            if rng.random() < 0.9:
+                begun.wait()
+            guard.interrupt()
+            running.result(10)
+        assert len(ended) == 2000
+        assert min(ended.count("done"), ended.count("interrupted")) > 20
+        assert all(thread.is_alive() for thread in pool._threads)
+
+
+# ---- Workers ---------------------------------------------------------------------------------
+
+NAMES = map("spin-{}".format, itertools.count())
+
+
+def interrupting() -> MarsSchedulerPlugin:
+    return MarsSchedulerPlugin(settings=Settings(interrupt=True))
+
+
+def started(name):
+    STARTED[name] = threading.Event()
+    return name
+
+
+@planned_cluster([("127.0.0.1", 2)], plugin=interrupting)
+async def test_a_cancelled_task_stops(c, s, a):
+    name = started(next(NAMES))
+    future = c.submit(spin, name, key=name)
+    after = c.submit(inc, future)
+    await asyncio.to_thread(STARTED[name].wait)
+    await c.cancel(future)
+    await async_poll_for(lambda: not a.state.tasks, 5)
+    assert a.state.executing_count == 0
+    assert a.plugins["marsched"].report()["interrupts"] == {"interrupted": 1, "still_running": 0}
+    assert after.cancelled() or after.status == "cancelled"
+    assert await c.submit(inc, 1) == 2
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_submitted_again_right_after(c, s, a):
+    """Also where the worker is told of the new one before the old one has ended."""
+    for turn in range(30):
+        name = started(f"again-{turn}")
+        future = c.submit(spin, name, key="again")
+        await asyncio.to_thread(STARTED[name].wait)
+        await c.cancel(future)
+        del future
+        assert await c.submit(inc, turn, key="again") == turn + 1
+        # Else the next one is answered with this result.
+        await async_poll_for(lambda: not a.state.tasks, 5)
+    assert a.state.executing_count == 0
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_the_same_task_submitted_again_runs_again(c, s, a):
+    def twice():
+        worker = get_worker()
+        worker.runs = getattr(worker, "runs", 0) + 1
+        if worker.runs == 1:
+            Event("begun").set()
+            while True:
+                pass
+        return worker.runs
+
+    future = c.submit(twice, key="twice")
+    await Event("begun").wait()
+    await c.cancel(future)
+    del future
+    assert await c.submit(twice, key="twice") == 2
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_coroutines_and_what_is_wanted_are_left_alone(c, s, a):
+    async def patient():
+        await asyncio.sleep(0.05)
+        return 1
+
+    assert await c.submit(patient) == 1
+    futures = c.map(inc, range(50))
+    assert await c.gather(futures) == list(range(1, 51))
+    assert a.plugins["marsched"].report()["interrupts"]["interrupted"] == 0
+
+
+@planned_cluster([("127.0.0.1", 2)] * 2, plugin=interrupting)
+async def test_a_storm_of_cancels_leaves_the_workers_healthy(c, s, *workers):
+    rng = random.Random(1)
+
+    def some(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+    for _ in range(10):
+        futures = [c.submit(some, rng.random() / 100, pure=False) for _ in range(20)]
+        await wait(futures[:1])
+        await c.cancel(futures)
+    await async_poll_for(lambda: not any(w.state.executing_count for w in workers), 10)
+    assert await c.gather(c.map(inc, range(20))) == list(range(1, 21))
+    assert all(len(w.executors["default"]._threads) <= 2 for w in workers)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_removing_the_plugin_restores_the_worker(c, s, a):
+    stock = a.stream_handlers["free-keys"]
+    await c.register_plugin(interrupting())
+    assert a.stream_handlers["free-keys"] is not stock
+    await c.unregister_scheduler_plugin("marsched")
+    await async_poll_for(lambda: "marsched" not in a.plugins, 5)
+    assert a.stream_handlers["free-keys"] is stock
+    assert "execute" not in vars(a)
+    assert issubclass(ExecutionInterrupted, BaseException)
+    assert not issubclass(ExecutionInterrupted, Exception)

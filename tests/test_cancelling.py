@@ -1,0 +1,100 @@
+"""Cancelling whole computations, and submitting the same keys again."""
+
+import asyncio
+
+import dask.array as da
+import pytest
+from distributed import Client, Event, Scheduler
+from distributed.utils_test import async_poll_for, gen_cluster, inc
+
+import dask_marsched
+from dask_marsched.config import Settings
+from dask_marsched.host import cancelling
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from tests.compat.harness import planned_cluster
+
+
+def interrupting() -> MarsSchedulerPlugin:
+    return MarsSchedulerPlugin(settings=Settings(interrupt=True))
+
+
+def gated(block, gate):
+    Event(gate).wait()
+    return block + 1
+
+
+def spin(x):
+    while x is not None:
+        pass
+
+
+@pytest.mark.parametrize("by", ["future", "number", "all"])
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_a_whole_computation(c, s, *workers, by):
+    x = da.ones((40, 40), chunks=5).map_blocks(gated, "go", dtype=float)
+    future = c.compute(x.sum())
+    await async_poll_for(lambda: sum(bool(ws.executing) for ws in s.workers.values()) == 2, 5)
+    graph = {"future": future, "number": 0, "all": None}[by]
+    counts = await dask_marsched.cancel(c, graph)
+    assert counts["running"] == 2
+    assert counts["ready"] + counts["unscheduled"] > 60
+    await async_poll_for(lambda: not s.tasks, 5)
+    assert future.cancelled()
+    again = c.compute(x.sum())
+    await Event("go").set()
+    assert await again == 3200
+
+
+@planned_cluster(plugin=interrupting)
+async def test_clients_cancel_with_dependents(c, s, *workers):
+    first = c.submit(gated, 1, "go", key="first")
+    middle = c.submit(inc, first, key="middle")
+    last = c.submit(inc, middle, key="last")
+    await async_poll_for(lambda: "last" in s.tasks, 5)
+    await c.cancel(first)
+    await async_poll_for(lambda: not s.tasks, 5)
+    await async_poll_for(lambda: last.cancelled() and middle.cancelled(), 5)
+    await Event("go").set()
+
+
+@planned_cluster(plugin=interrupting)
+async def test_what_another_client_wants_goes_on(c, s, *workers):
+    async with Client(s.address, asynchronous=True) as other:
+        mine = c.submit(gated, 1, "go", key="x")
+        theirs = other.submit(gated, 1, "go", key="x")
+        await async_poll_for(lambda: "x" in s.tasks and len(s.tasks["x"].who_wants) == 2, 5)
+        await c.cancel(mine)
+        await async_poll_for(lambda: len(s.tasks["x"].who_wants) == 1, 5)
+        await Event("go").set()
+        assert await theirs == 2
+        theirs = other.submit(gated, 1, "never", key="y")
+        await async_poll_for(lambda: "y" in s.tasks, 5)
+        await dask_marsched.cancel(c, c.submit(gated, 1, "never", key="y"), force=True)
+        await async_poll_for(theirs.cancelled, 5)
+        await Event("never").set()
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_the_same_keys_at_once(c, s, a):
+    for turn in range(60):
+        future = c.submit(spin, turn, key="same")
+        if turn % 2:
+            await asyncio.sleep(0.001 * (turn % 10))
+        await (c.cancel(future) if turn % 3 else dask_marsched.cancel(c, future))
+        del future
+        assert await c.submit(inc, turn, key="same") == turn + 1
+        # Else the next one is answered with this result.
+        await async_poll_for(lambda: not a.state.tasks, 5)
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_the_stock_handler_is_looked_for_and_put_back(c, s):
+    assert cancelling.misfits(s) == []
+    await c.register_plugin(interrupting())
+    assert s.stream_handlers["cancel-keys"] != s.stimulus_cancel
+    await c.unregister_scheduler_plugin("marsched")
+    assert s.stream_handlers["cancel-keys"] == s.stimulus_cancel
+    s.stream_handlers["cancel-keys"] = Scheduler.retire_workers
+    assert len(cancelling.misfits(s)) == 1
+    with pytest.raises(KeyError, match="no graph 7"):
+        await dask_marsched.cancel(c, 7)
