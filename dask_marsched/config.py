@@ -116,6 +116,25 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _whole(value: Any) -> int:
+    count = _count(value)
+    if count == 0:
+        raise ValueError
+    return count
+
+
+#: What `marsched.fusion.graph` accepts.
+FUSION = ("off", "chains", "subgraphs")
+
+
+def _fusion(value: Any) -> str:
+    # YAML reads a bare `off` as false.
+    name = "off" if value is False else value
+    if name not in FUSION:
+        raise ValueError
+    return str(name)
+
+
 def _policy(kind: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in registry.names(kind):
@@ -138,6 +157,8 @@ _AT_LEAST_ZERO = (_at_least_zero, _text("a number of 0 or more"))
 _ABOVE_ZERO = (_above_zero, _text("a number above 0"))
 _BOUND = (_bound, _text('"auto" or a number above 0'))
 _SHARE = (_share, _text("a number above 0 and not above 1"))
+_WHOLE = (_whole, _text("a whole number of 1 or more"))
+_FUSION = (_fusion, _text("one of " + ", ".join(FUSION)))
 _COUNT = (_count, _text("a whole number of 0 or more"))
 _DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
 _NAMES = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
@@ -168,6 +189,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("retries.delay", "retry_delay", *_DURATION),
     Option("retries.errors", "retry_errors", *_NAMES),
     Option("cancelling.interrupt", "interrupt", *_SWITCH),
+    Option("fusion.graph", "fusion", *_FUSION),
+    Option("fusion.kappa", "fusion_kappa", *_ABOVE_ZERO),
+    Option("fusion.groups", "fusion_groups", *_WHOLE),
     Option("quota.enabled", "quota_enabled", *_SWITCH),
     Option("quota.fraction", "quota_fraction", *_SHARE),
     Option("quota.overtakes", "quota_overtakes", *_COUNT),
@@ -300,6 +324,13 @@ class Settings:
         Names of the exceptions that are such errors.
     interrupt : bool
         Whether workers interrupt what they run and nobody wants any more.
+    fusion : str
+        Which tasks become one before they are scheduled: ``"off"``, ``"chains"`` or
+        ``"subgraphs"``.
+    fusion_kappa : float
+        Most memory of a sub-graph that becomes one, in mean sizes of an initial operand.
+    fusion_groups : int
+        How many groups of tasks are left, at least, for each thread of the cluster.
     quota_enabled : bool
         Whether workers start operands only where their memory suffices.
     quota_fraction : float
@@ -339,6 +370,9 @@ class Settings:
     retry_delay: float = _default("retry_delay")
     retry_errors: tuple[str, ...] = _default("retry_errors")
     interrupt: bool = _default("interrupt")
+    fusion: str = _default("fusion")
+    fusion_kappa: float = _default("fusion_kappa")
+    fusion_groups: int = _default("fusion_groups")
     quota_enabled: bool = _default("quota_enabled")
     quota_fraction: float = _default("quota_fraction")
     quota_overtakes: int = _default("quota_overtakes")

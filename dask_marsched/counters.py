@@ -28,6 +28,8 @@ class Counters:
         Copies of results that no task needed any more, dropped at once.
     retried
         Failures after which an operand is tried again.
+    fused, fused_into
+        Tasks that became part of others before they were scheduled, and of how many.
     left_to_dask
         Decisions left to Dask, by reason.
     exceptions
@@ -42,6 +44,8 @@ class Counters:
     withheld: Counter[str] = field(default_factory=Counter)
     copies_dropped: int = 0
     retried: int = 0
+    fused: int = 0
+    fused_into: int = 0
     left_to_dask: Counter[str] = field(default_factory=Counter)
     exceptions: Counter[str] = field(default_factory=Counter)
     last_exception: str | None = None

@@ -16,7 +16,7 @@ import click
 import dask.config
 from distributed import Client, Nanny, Scheduler, Worker
 
-from dask_marsched.config import Settings, check
+from dask_marsched.config import FUSION, Settings, check
 from dask_marsched.install import explain_missing_module
 from dask_marsched.policies import registry
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -69,6 +69,12 @@ def _policy_option(kind: str, what: str) -> Callable[[_F], _F]:
 @_policy_option("ordering", "which ready operand runs first")
 @_policy_option("placement", "which worker runs an operand that has inputs")
 @_policy_option("withholding", "when an initial operand is sent to its worker")
+@click.option(
+    "--marsched-fusion",
+    "fusion",
+    type=click.Choice(FUSION),
+    help="Which tasks become one before they are scheduled (see marsched.fusion.graph).",
+)
 @click.option(
     "--marsched-config",
     "overrides",

@@ -19,6 +19,7 @@ from dask_marsched.counters import Counters
 from dask_marsched.engine import PlacementEngine
 from dask_marsched.executions import Executions
 from dask_marsched.host.cancelling import Cancelling
+from dask_marsched.host.compression import GraphCompression
 from dask_marsched.host.scheduler import SchedulerAdapter
 from dask_marsched.planner import Policies
 from dask_marsched.policies import registry
@@ -51,6 +52,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     settings
         Thresholds and names; by default from the configuration (``marsched.*``) of the process
         that makes the plugin.
+    fusion
+        ``"chains"`` or ``"subgraphs"`` to join tasks before they are scheduled, ``"off"`` not
+        to; None for what the settings say.
 
     Raises
     ------
@@ -75,8 +79,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         placement: str | PlacementPolicy | None = None,
         withholding: str | WithholdingPolicy | None = None,
         settings: Settings | None = None,
+        fusion: str | None = None,
     ) -> None:
         self.settings = settings if settings is not None else Settings.from_config()
+        if fusion is not None:
+            self.settings = self.settings.replace(fusion=fusion)
         given = {
             "assignment": assignment,
             "ordering": ordering,
@@ -127,7 +134,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._reason = "switched off by marsched.enabled"
             return
         self._engine = PlacementEngine(scheduler, self.policies, self.settings)
-        self._adapter = SchedulerAdapter(scheduler, self._engine, self, self.stop)
+        compression = self._compression(scheduler, self._engine.counters)
+        self._adapter = SchedulerAdapter(scheduler, self._engine, self, self.stop, compression)
         try:
             self._adapter.install()
         except RuntimeError as misfit:
@@ -147,6 +155,17 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self._worker_parts():
             self._workers = WorkerRegistration(scheduler, self.settings)
             await self._workers.add()
+
+    def _compression(self, scheduler: Scheduler, counters: Counters) -> GraphCompression | None:
+        if self.settings.fusion == "off":
+            return None
+        return GraphCompression(
+            scheduler,
+            subgraphs=self.settings.fusion == "subgraphs",
+            kappa=self.settings.fusion_kappa,
+            groups=self.settings.fusion_groups,
+            counters=counters,
+        )
 
     def stop(self) -> None:
         """Restore the scheduler, and its workers in the background. Idempotent."""
@@ -251,6 +270,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             ``active`` and, if it is not, the ``reason``; ``policies`` by kind; counts:
             ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
             ``copies_dropped``, ``retried``,
+            ``fusion`` (its ``mode``, and how many ``operands`` it has joined ``into`` how many),
             ``withheld`` (how withheld operands came to their worker), ``left_to_dask`` by
             reason; ``exact_sizes``, the share of the planned operands whose size was known
             exactly before they ran; ``recoveries``, see `Recoveries.report`;
@@ -272,6 +292,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "copies_dropped": counters.copies_dropped,
             "retried": counters.retried,
             "withheld": dict(counters.withheld),
+            "fusion": {
+                "mode": self.settings.fusion,
+                "operands": counters.fused,
+                "into": counters.fused_into,
+            },
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
             "recoveries": self._recoveries.report() if self._recoveries is not None else {},

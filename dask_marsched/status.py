@@ -114,6 +114,7 @@ class Status:
             f"  graphs planned    {self.graphs_planned}",
             f"  operands planned  {self.operands_planned}{known}",
             f"  operands placed   {self.operands_placed}",
+            *self._fusion_lines(),
             f"  left to Dask      {_pairs(self.left_to_dask)}",
             f"  exceptions        {_pairs(self.exceptions)}",
         ]
@@ -127,6 +128,13 @@ class Status:
         if self.last_exception:
             lines.append(f"  last exception    {self.last_exception}")
         return lines
+
+    def _fusion_lines(self) -> list[str]:
+        fusion = self.details.get("fusion", {})
+        if fusion.get("mode", "off") == "off":
+            return []
+        joined = f"{fusion['operands']} operands into {fusion['into']}"
+        return [f"  joined            {joined} ({fusion['mode']})"]
 
 
 def status(client: distributed.Client, timeout: str | float = "5s") -> Any:

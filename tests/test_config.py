@@ -44,6 +44,10 @@ ACCEPTED = [
     ("retries.errors", ["OSError", "ClientError"], ("OSError", "ClientError")),
     ("retries.errors", [], ()),
     ("cancelling.interrupt", True, True),
+    ("fusion.graph", "chains", "chains"),
+    ("fusion.graph", False, "off"),
+    ("fusion.kappa", 4, 4.0),
+    ("fusion.groups", 1, 1),
     ("quota.enabled", True, True),
     ("quota.fraction", 1, 1.0),
     ("quota.overtakes", 0, 0),
@@ -56,6 +60,11 @@ REFUSED = [
     ("retries.delay", "soon", "10ms"),
     ("retries.errors", "OSError", "a list of names"),
     ("retries.errors", [OSError], "a list of names"),
+    ("fusion.graph", "everything", "off, chains, subgraphs"),
+    ("fusion.graph", True, "off, chains, subgraphs"),
+    ("fusion.kappa", 0, "above 0"),
+    ("fusion.groups", 0, "1 or more"),
+    ("fusion.groups", 1.5, "1 or more"),
     ("quota.enabled", "yes", "true or false"),
     ("store.enabled", 1, "true or false"),
     ("store.shared", None, "true or false"),
@@ -133,6 +142,7 @@ def test_defaults():
     assert settings.learn_sizes
     assert settings.steal_protection
     assert settings.enabled
+    assert settings.fusion == "off"
     assert not any((settings.quota_enabled, settings.store_enabled, settings.store_shared))
 
 

@@ -36,6 +36,7 @@ def status_of(address):
 
 def test_command_with_options(start_scheduler, start):
     options = ("--marsched-assignment", "dfs", "--marsched-ordering", "mars")
+    options += ("--marsched-fusion", "chains")
     more = ("--marsched-config", "assignment.stake=0.5", "--marsched-config", "sizes.learn=false")
     address, scheduler = start_scheduler("--preload", "dask_marsched", *options, *more)
     start(*dask_command("worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1"))
@@ -49,6 +50,7 @@ def test_command_with_options(start_scheduler, start):
     assert found.active, found
     assert found.policies["assignment"] == "dfs"
     assert found.policies["ordering"] == "mars"
+    assert settings["fusion"] == "chains"
     assert settings["stake"] == 0.5
     assert settings["learn_sizes"] is False
     assert "Failed" not in scheduler.output
@@ -83,6 +85,7 @@ def test_environment_variables(start_scheduler):
         (["--marsched-config", "assignment.stake"], "not of the form KEY=VALUE"),
         (["--marsched-config", "assignment.stake=much"], "must be a number of 0 or more"),
         (["--marsched-config", "assignment.steak=1"], "Did you mean marsched.assignment.stake?"),
+        (["--marsched-fusion", "all"], "'all' is not one of 'off', 'chains', 'subgraphs'"),
         (["--marsched-colour", "blue"], "No such option"),
     ],
 )

@@ -96,6 +96,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         {
             "assignment": draw(st.sampled_from(["units", "dfs", "bfs"])),
             "ordering": draw(st.sampled_from(["dask", "mars"])),
+            "fusion": draw(st.sampled_from(["off", "chains", "subgraphs"])),
         },
         actions,
     )

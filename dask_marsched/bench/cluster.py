@@ -58,20 +58,22 @@ def policy_plugin(policy: str) -> Any:
     Parameters
     ----------
     policy : str
-        ``stock``, ``default`` for the plugin as it comes, or the name of an assignment. What
-        follows a ``#`` only tells columns apart.
+        ``stock``, ``default`` for the plugin as it comes, or the name of an assignment; with
+        ``+chains`` or ``+subgraphs`` behind it tasks are joined too. What follows a ``#`` only
+        tells columns apart.
 
     Raises
     ------
     ValueError
-        If no assignment has that name.
+        If no assignment or fusion has that name.
     """
-    name = policy.partition("#")[0]
+    name, _, fusion = policy.partition("#")[0].partition("+")
     if name == STOCK:
         return None
     from dask_marsched import MarsSchedulerPlugin
 
-    return MarsSchedulerPlugin() if name == DEFAULT else MarsSchedulerPlugin(assignment=name)
+    assignment = None if name == DEFAULT else name
+    return MarsSchedulerPlugin(assignment=assignment, fusion=fusion or None)
 
 
 def trim_memory() -> None:

@@ -78,7 +78,8 @@ def _progress(measurement: Measurement) -> None:
     "--policy",
     "policies",
     multiple=True,
-    help="stock, default, or the name of an assignment; may be given several times. "
+    help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
+    "join tasks; may be given several times. "
     "[default: stock and default]",
 )
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1))

@@ -164,6 +164,44 @@ class OperandGraph:
         return replace(self, nbytes=nbytes, known=known)
 
 
+def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
+    """Return the numbers of operands in an order in which each comes after those it reads.
+
+    Parameters
+    ----------
+    inputs
+        For each operand the numbers of those it reads.
+
+    Returns
+    -------
+    list of int
+        Depth first: an operand comes soon after what it reads.
+
+    Raises
+    ------
+    ValueError
+        An operand reads its own result, perhaps through others.
+    """
+    order: list[int] = []
+    state = bytearray(len(inputs))  # 1: what it reads is being visited; 2: in the order
+    for start in range(len(inputs)):
+        stack = [start]
+        while stack:
+            i = stack.pop()
+            if i < 0:
+                state[~i] = 2
+                order.append(~i)
+            elif not state[i]:
+                state[i] = 1
+                stack.append(~i)
+                for j in inputs[i]:
+                    if not state[j]:
+                        stack.append(j)
+                    elif state[j] == 1:
+                        raise ValueError(f"operand number {i} depends on its own result")
+    return order
+
+
 def depths(graph: OperandGraph, initial: Sequence[bool] | None = None) -> list[int]:
     """Return each operand's depth: the longest path from an initial operand.
 

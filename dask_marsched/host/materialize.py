@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dask.typing import Key
 from distributed import scheduler as scheduler_module
+from distributed.scheduler import Scheduler
 
+from dask_marsched.host.compression import compressed, current, in_force
 from dask_marsched.host.graph import ChunkSizes, chunk_nbytes
 
 logger = logging.getLogger("dask_marsched")
@@ -28,7 +31,7 @@ _stock: Any = None
 
 
 def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any], Any]:
-    """Do as `distributed.scheduler._materialize_graph`, and derive sizes from the expression.
+    """Do as `distributed.scheduler._materialize_graph`, derive sizes, compress where it is asked.
 
     Runs in the scheduler's offload thread, so that it does not block the event loop.
     """
@@ -37,10 +40,53 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
         sizes = chunk_nbytes(expr, dsk)
     except Exception:
         logger.exception("sizes could not be derived from the graph; they will be learned")
-        return dsk, annotations
-    sized = SizedGraph(dsk)
+        return compressed(dsk, annotations, None), annotations
+    sized = SizedGraph(compressed(dsk, annotations, sizes))
     sized.sizes = sizes
     return sized, annotations
+
+
+def compress_for(
+    scheduler: Scheduler,
+    dsk: dict[Key, Any],
+    keys: Collection[Key],
+    annotations: Mapping[str, Mapping[Key, Any]],
+    general: Mapping[str, Any],
+) -> tuple[dict[Key, Any], dict[Key, list[Key]]]:
+    """Compress a graph as a scheduler would that gets it from a client.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler, which perhaps compresses nothing.
+    dsk
+        The tasks.
+    keys
+        What the client wants.
+    annotations
+        By kind and key, as the expression carries them.
+    general
+        Those of all tasks that have none of their own.
+
+    Returns
+    -------
+    dict, dict
+        The tasks that are left; the keys of all that became one, by the key of that.
+    """
+    compression = in_force.get(scheduler)
+    if compression is None:
+        return dsk, {}
+    request = compression.request(keys, general)
+    token = current.set(request)
+    try:
+        sizes = getattr(dsk, "sizes", None)
+        left = SizedGraph(compressed(dsk, annotations, sizes))
+    finally:
+        current.reset(token)
+    if sizes is None:
+        return dict(left), request.groups
+    left.sizes = sizes
+    return left, request.groups
 
 
 def patch() -> None:

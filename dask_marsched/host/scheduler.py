@@ -18,6 +18,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host import contract, materialize
+from dask_marsched.host.compression import GraphCompression
 
 #: What a decision on a ready task can be: a worker, or one of these two.
 WITHHOLD = "withhold"
@@ -78,6 +79,8 @@ class SchedulerAdapter:
         The plugin whose removal from the scheduler ends the adapter's work.
     removed
         Called after that.
+    compression
+        Compresses graphs as they arrive; None where that is off.
     """
 
     def __init__(
@@ -86,11 +89,13 @@ class SchedulerAdapter:
         brain: Brain,
         plugin: SchedulerPlugin,
         removed: Callable[[], None] = lambda: None,
+        compression: GraphCompression | None = None,
     ) -> None:
         self.scheduler: Any = scheduler
         self.brain = brain
         self.plugin = plugin
         self.removed = removed
+        self.compression = compression
         self.installed = False
         self._assigned: dict[TaskState, WorkerState] = {}
         self._undispatched = False
@@ -125,6 +130,8 @@ class SchedulerAdapter:
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
         materialize.patch()
+        if self.compression is not None:
+            self.compression.install()
         self.installed = True
         for ts in list(s.queued):
             self.brain.enqueued(ts)
@@ -135,6 +142,8 @@ class SchedulerAdapter:
             return
         self.installed = False
         materialize.unpatch()
+        if self.compression is not None:
+            self.compression.uninstall()
         s = self.scheduler
         for name in (
             "_TRANSITIONS_TABLE",
@@ -163,15 +172,17 @@ class SchedulerAdapter:
 
     # -- replaced methods ------------------------------------------------------------------
 
-    def _create_taskstate_from_graph(self, *, dsk: Any, **kwargs: Any) -> Any:
+    def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
         self.brain.graph_arrives(getattr(dsk, "sizes", None))
+        if self.compression is not None:
+            ordered = self.compression.reconcile(dsk, ordered)
         s = self.scheduler
         # Tasks and plans of a large graph are millions of objects, none of them garbage. To
         # look for some among them again and again took a third of the time of planning.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return type(s)._create_taskstate_from_graph(s, dsk=dsk, **kwargs)
+            return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)
         finally:
             if collecting:
                 gc.enable()

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import types
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import dask.order
-from dask._task_spec import GraphNode, Task, _execute_subgraph
+from dask._task_spec import GraphNode
 from dask.typing import Key
 from dask.utils import key_split
 
-from dask_marsched.host.layers import innermost
+from dask_marsched.host.reaching_out import functions, read_function
 from dask_marsched.host.shuffle import ShuffleTasks, read_shuffles
-
-#: Names in the code of a task by which it reaches out of itself, and what that means.
-_REACHING_OUT = {
-    "secede": "tasks that secede: they keep their thread",
-    "rejoin": "tasks that secede: they keep their thread",
-    "worker_client": "tasks that submit tasks (worker_client): they submit none",
-    "get_client": "tasks that use a client (get_client): they submit none",
-}
-#: Names in the code of a task that count only if they stand for something of ``distributed``.
-_COORDINATION = {"Lock", "Semaphore", "MultiLock", "Event", "Queue", "Variable", "Pub", "Sub"}
 
 Annotations = dict[str, dict[Key, Any]]
 
@@ -136,50 +124,14 @@ def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
     known: dict[int, tuple[str, ...]] = {}
     examples: dict[str, Key] = {}
     for key, node in dsk.items():
-        for function in _functions(node):
+        for function in functions(node):
             if id(function) not in known:
-                known[id(function)] = tuple(sorted(set(_read_function(function))))
+                known[id(function)] = tuple(sorted(set(read_function(function))))
             for what in known[id(function)]:
                 found[what] += 1
                 examples.setdefault(what, key)
     for what, count in sorted(found.items()):
         yield f"{what} ({count} tasks, such as {key_split(examples[what])!r})"
-
-
-def _functions(node: Any) -> Iterator[Any]:
-    if isinstance(node, Task):
-        if node.func is _execute_subgraph:
-            for inner in node.args[0].values():
-                yield from _functions(inner)
-        else:
-            yield node.func
-
-
-def _read_function(function: Any) -> Iterator[str]:
-    function = innermost(function)
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, types.CodeType):
-        return
-    if code.co_flags & 0x80:  # inspect.CO_COROUTINE
-        yield "coroutines: they take a thread like other tasks"
-    if function.__module__.startswith(("dask.", "distributed.")):
-        return
-    for name in _names(code):
-        if name in _REACHING_OUT:
-            yield _REACHING_OUT[name]
-        elif name in _COORDINATION:
-            value = function.__globals__.get(name)
-            if getattr(value, "__module__", "").startswith("distributed."):
-                yield f"tasks that wait for each other (distributed.{name}): they do not wait"
-
-
-@functools.cache
-def _names(code: types.CodeType) -> frozenset[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return frozenset(names)
 
 
 def without_impossible(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dask.utils import key_split
@@ -88,6 +88,12 @@ class CostModel:
     def sources(self) -> dict[str, dict[str, int]]:
         """``sizes`` and ``durations`` as plain dicts."""
         return {"sizes": dict(self.sizes), "durations": dict(self.durations)}
+
+    def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:
+        """Let tasks take as long as all that became part of them, by the key of each."""
+        for key, members in groups.items():
+            seconds = sum(self._costs[member][0] for member in members)
+            self._costs[key] = (seconds, self._costs[key][1])
 
     def __call__(self, key: Any) -> tuple[float, int]:
         """Return the seconds and bytes of a task."""

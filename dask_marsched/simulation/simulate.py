@@ -13,6 +13,8 @@ from dask.utils import format_bytes, key_split
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
+from dask_marsched.config import FUSION
+from dask_marsched.host.materialize import compress_for
 from dask_marsched.host.simulation import (
     TwinScheduler,
     collected_errors,
@@ -72,7 +74,8 @@ def simulate(
         ``"1GB/s"``, ``"1ms"``. By default all workers are on one host if ``cores`` is given, else
         each has its own.
     policy
-        ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin.
+        ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin. A
+        name with ``+chains`` or ``+subgraphs`` behind it joins tasks too (`marsched.fusion`).
     costs
         Recorded sizes and durations: `Costs`, a `dask_marsched.Recording`, or the path of a file
         that either wrote; of this program or of the same one on other data. What is missing is
@@ -121,15 +124,18 @@ def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]
         return policy, []
     from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
-    if policy == "default":
-        return policy, [MarsSchedulerPlugin()]
-    if policy not in registry.names("assignment"):
+    name, _, fusion = policy.partition("+")
+    if fusion and fusion not in FUSION:
+        raise ValueError(f"unknown fusion {fusion!r}; accepted are {', '.join(map(repr, FUSION))}")
+    if name == "default":
+        return policy, [MarsSchedulerPlugin(fusion=fusion or None)]
+    if name not in registry.names("assignment"):
         accepted = ", ".join(map(repr, registry.names("assignment")))
         raise ValueError(
             f"unknown policy {policy!r}; accepted are 'stock', 'default', the assignments "
             f"{accepted}, or a scheduler plugin"
         )
-    return policy, [MarsSchedulerPlugin(assignment=policy)]
+    return policy, [MarsSchedulerPlugin(assignment=name, fusion=fusion or None)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +195,12 @@ class _Job:
         """Turn the collections into tasks, once, as the scheduler with its plugins does."""
         expr, keys = expression(self.collections)
         dsk, annotations = materialize(expr, keys)
-        graph = read_graph(
-            expr, dsk, keys, annotations, self.annotations, scheduler.places(), self.spec.resources
-        )
         costs = CostModel(expr, dsk, self.costs)
+        left, groups = compress_for(scheduler, dsk, keys, annotations, self.annotations)
+        costs.join(groups)
+        graph = read_graph(
+            expr, left, keys, annotations, self.annotations, scheduler.places(), self.spec.resources
+        )
         check_memory(graph, costs, self.spec.memory_limit)
         return graph, costs
 

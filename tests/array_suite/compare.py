@@ -37,7 +37,12 @@ class Run:
 
 
 def run_suite(
-    cluster: str, tests: list[str], processes: int = 1, per_file: int = 0, keep: Path | None = None
+    cluster: str,
+    tests: list[str],
+    processes: int = 1,
+    per_file: int = 0,
+    keep: Path | None = None,
+    fusion: str = "off",
 ) -> Run:
     """Run tests on a cluster; raise RuntimeError if pytest did not come to its end.
 
@@ -54,6 +59,7 @@ def run_suite(
     ]
     command += ["-p", "no:cacheprovider", "-c", str(HERE / "dask.ini"), "--tb=native"]
     command += ["--rootdir", str(SUITE), "--cluster", cluster, "--per-file", str(per_file)]
+    command += ["--fusion", fusion]
     if processes > 1:
         command += ["-n", str(processes)]
     with tempfile.TemporaryDirectory() as folder:
@@ -85,18 +91,19 @@ def _read(file: Path, seconds: float) -> Run:
     return run
 
 
-def compare(processes: int, per_file: int, keep: Path | None) -> bool:
+def compare(processes: int, per_file: int, keep: Path | None, fusion: str) -> bool:
     """Run the suite both ways and print what differs; True if nothing does."""
     runs = {}
     for cluster in ("stock", "marsched"):
         file = keep / f"{cluster}.jsonl" if keep else None
-        runs[cluster] = run = run_suite(cluster, [], processes, per_file, file)
+        runs[cluster] = run = run_suite(cluster, [], processes, per_file, file, fusion)
         print(f"{cluster}: {dict(Counter(run.outcomes.values()))} in {run.seconds:.0f} s")
     stock, ours = runs["stock"], runs["marsched"]
     alone = sorted(stock.passed() ^ ours.passed())
     if alone:
         # Tests that measure time, or depend on those before them, differ from run to run.
-        again = {c: run_suite(c, [str(SUITE / t) for t in alone]) for c in runs}
+        tests = [str(SUITE / t) for t in alone]
+        again = {c: run_suite(c, tests, fusion=fusion) for c in runs}
         differ = sorted(again["stock"].passed() ^ again["marsched"].passed())
         for test in alone:
             lasting = "differs" if test in differ else "the same when run again, alone"
@@ -119,8 +126,9 @@ def main() -> None:
     parser.add_argument("-n", "--processes", type=int, default=2)
     parser.add_argument("--per-file", type=int, default=0, help="so many tests of each file only")
     parser.add_argument("--keep", type=Path, help="folder for what each test did, JSON lines")
+    parser.add_argument("--fusion", default="off", help="what the plugin joins: chains, subgraphs")
     options = parser.parse_args()
-    sys.exit(not compare(options.processes, options.per_file, options.keep))
+    sys.exit(not compare(options.processes, options.per_file, options.keep, options.fusion))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class ClusterOfTests:
 
     def __init__(self, config: pytest.Config) -> None:
         self._ours = config.getoption("cluster") == "marsched"
+        self._fusion = config.getoption("fusion")
         self._outcomes = config.getoption("outcomes")
         self._stock = dict(dask.base.named_schedulers)
         self._start()
@@ -74,7 +75,7 @@ class ClusterOfTests:
         self._emptied = Emptied(self._cluster.scheduler)
         self._cluster.scheduler.add_plugin(self._emptied)
         if self._ours:
-            self._client.register_plugin(MarsSchedulerPlugin())
+            self._client.register_plugin(MarsSchedulerPlugin(fusion=self._fusion))
         for name, stock in self._stock.items():
             dask.base.named_schedulers[name] = self._getter(stock)
 
@@ -141,6 +142,7 @@ _cluster = pytest.StashKey[ClusterOfTests]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("array suite")
     group.addoption("--cluster", choices=("stock", "marsched"), required=True)
+    group.addoption("--fusion", default="off", help="what the plugin joins")
     group.addoption("--outcomes", type=Path, required=True, help="JSON lines: test, outcome")
     group.addoption("--per-file", type=int, default=0, help="so many tests of each file; 0: all")
 

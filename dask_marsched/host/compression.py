@@ -1,0 +1,330 @@
+"""Graphs are compressed after they are materialized and before their task states exist."""
+
+from __future__ import annotations
+
+import contextvars
+import weakref
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask._task_spec import DataNode, GraphNode
+from dask.sizeof import sizeof
+from dask.typing import Key
+from dask.utils import key_split
+from distributed.scheduler import Scheduler, TaskState
+
+from dask_marsched.core.graph import Edges, OperandGraph, topological_order
+from dask_marsched.counters import Counters
+from dask_marsched.host import fused_tasks
+from dask_marsched.host.fused_tasks import Joinable, join
+from dask_marsched.host.graph import ChunkSizes
+from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, bounds, compress
+
+#: The graph that is being read, in the coroutine of the scheduler that reads it and in the thread
+#: that it hands the work to.
+current: contextvars.ContextVar[Request | None] = contextvars.ContextVar("graph", default=None)
+
+
+#: By scheduler, what compresses its graphs.
+in_force: weakref.WeakKeyDictionary[Scheduler, GraphCompression] = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class Request:
+    """A graph on its way into the scheduler.
+
+    Attributes
+    ----------
+    compression
+        Of the scheduler.
+    keys
+        What the client wants.
+    annotations
+        Those of all tasks that have none of their own.
+    priority
+        The user's priorities by key, or one for all.
+    threads, thread_memory
+        Threads of the cluster; bytes of memory for each of them, 0 where there is no limit.
+    groups
+        For each fused task the keys of all tasks in it, each after those it reads: filled in once
+        the graph is compressed.
+    originals
+        These tasks as they were.
+    """
+
+    compression: GraphCompression
+    keys: Collection[Key]
+    annotations: Mapping[str, Any]
+    priority: Any
+    threads: int
+    thread_memory: float
+    groups: dict[Key, list[Key]] = field(default_factory=dict)
+    originals: dict[Key, GraphNode] = field(default_factory=dict)
+
+
+def compressed(
+    dsk: dict[Key, GraphNode], annotations: Mapping[str, Mapping[Key, Any]], sizes: Any
+) -> dict[Key, GraphNode]:
+    """Return the graph that is being read, compressed; runs in the scheduler's offload thread."""
+    request = current.get()
+    if request is None:
+        return dsk
+    try:
+        return request.compression.compress(request, dsk, annotations, sizes or ChunkSizes())
+    except Exception as error:
+        request.groups.clear()
+        request.compression.counters.caught("compress", error)
+        return dsk
+
+
+class GraphCompression:
+    """Compresses the graphs that arrive at one scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler.
+    subgraphs
+        Whether more than single lines is joined.
+    kappa, groups
+        Bounds, see `dask_marsched.policies.compression.bounds`.
+    counters
+        Where to count.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        subgraphs: bool,
+        kappa: float,
+        groups: int,
+        counters: Counters,
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.subgraphs = subgraphs
+        self.kappa = kappa
+        self.groups = groups
+        self.counters = counters
+        self._fused: set[Key] = set()
+        self._purge_at = 1000
+
+    def install(self) -> None:
+        """Take the scheduler's handler of graphs over."""
+        self.scheduler.stream_handlers["update-graph"] = self._update_graph
+        in_force[self.scheduler] = self
+
+    def uninstall(self) -> None:
+        """Give it back. Tasks that have been fused stay what they are."""
+        self.scheduler.stream_handlers["update-graph"] = self.scheduler.update_graph
+        in_force.pop(self.scheduler, None)
+
+    def request(
+        self, keys: Collection[Key], annotations: Mapping[str, Any] | None, priority: Any = 0
+    ) -> Request:
+        """Return what has to be known of a graph to compress it."""
+        s = self.scheduler
+        memory = [ws.memory_limit / (ws.nthreads or 1) for ws in s.workers.values()]
+        return Request(
+            self, keys, annotations or {}, priority, s.total_nthreads, min(memory, default=0.0)
+        )
+
+    async def _update_graph(self, **message: Any) -> None:
+        if not message.get("actors"):  # an actor is not a function of its inputs
+            current.set(
+                self.request(
+                    message.get("keys", ()),
+                    message.get("annotations"),
+                    message.get("user_priority", 0),
+                )
+            )
+        try:
+            await self.scheduler.update_graph(**message)
+        finally:
+            current.set(None)
+
+    # -- in the offload thread -------------------------------------------------------------
+
+    def compress(
+        self,
+        request: Request,
+        dsk: dict[Key, GraphNode],
+        annotations: Mapping[str, Mapping[Key, Any]],
+        sizes: ChunkSizes,
+    ) -> dict[Key, GraphNode]:
+        """Return a graph compressed, and note in the request what was fused.
+
+        Raises
+        ------
+        ValueError
+            The graph has a cycle.
+        """
+        known: Mapping[Key, TaskState] = self.scheduler.tasks
+        keys, inputs = _numbered(dsk)
+        wanted = set(request.keys)
+        joinable = Joinable()
+        roles, uncertain = bytearray(), bytearray()
+        for key in keys:
+            # What the scheduler knows already stays as it is there: it may be needed by others,
+            # be in memory, or be under way.
+            fit = joinable(dsk[key]) if key in dsk and key not in known else fused_tasks.ALONE
+            if fit == fused_tasks.ALONE:
+                roles.append(ALONE)
+            else:
+                roles.append(VISIBLE if key in wanted else FREE)
+            uncertain.append(fit == fused_tasks.UNCERTAIN)
+        kinds = _kinds(keys, annotations, request)
+        graph = OperandGraph(keys, inputs, *_sizes(keys, dsk, sizes, known))
+        limits = None
+        if self.subgraphs:
+            limits = bounds(
+                graph,
+                kappa=self.kappa,
+                groups=self.groups,
+                threads=request.threads,
+                thread_memory=request.thread_memory,
+                batches=[
+                    key_split(key) if unsure or not size else None
+                    for key, unsure, size in zip(keys, uncertain, graph.known, strict=True)
+                ],
+            )
+        groups: dict[Key, list[Key]] = {}
+        heads = compress(graph, roles, kinds, limits)
+        for key, place in zip(keys, heads, strict=True):
+            if keys[place] != key:
+                groups.setdefault(keys[place], []).append(key)
+        if not groups:
+            return dsk
+        fused = {head: join(head, members, dsk) for head, members in groups.items()}
+        for head, members in groups.items():
+            members.append(head)
+            request.originals.update((key, dsk[key]) for key in members)
+        request.groups = groups
+        gone = request.originals.keys() - fused.keys()
+        return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
+
+    # -- in the scheduler's event loop -----------------------------------------------------
+
+    def reconcile(self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]) -> Mapping[Key, Any]:
+        """Fit a graph, in place, to what the scheduler knows by now; return its order."""
+        try:
+            return self._reconcile(current.get(), dsk, ordered)
+        except Exception as error:
+            self.counters.caught("reconcile", error)
+            return ordered
+
+    def _reconcile(
+        self, request: Request | None, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
+    ) -> Mapping[Key, Any]:
+        known: dict[Key, TaskState] = self.scheduler.tasks
+        if request is not None and request.groups:
+            ordered = self._split_known(request, dsk, ordered)
+            self._fused.update(request.groups)
+            self.counters.fused_into += len(request.groups)
+            self.counters.fused += sum(map(len, request.groups.values()))
+        # What came fused and comes again otherwise: the first specification counts, with the
+        # dependencies that the task has.
+        for key in self._fused & dsk.keys() & known.keys():
+            first = known[key].run_spec
+            if isinstance(first, GraphNode) and first.dependencies <= known.keys():
+                dsk[key] = first
+        if len(self._fused) > self._purge_at:
+            self._fused &= known.keys() | dsk.keys()
+            self._purge_at = 1000 + 2 * len(self._fused)
+        return ordered
+
+    def _split_known(
+        self, request: Request, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
+    ) -> Mapping[Key, Any]:
+        """Undo the fusion of tasks that have come with another graph meanwhile."""
+        known = self.scheduler.tasks.keys()
+        found = [
+            head
+            for head, members in request.groups.items()
+            if head in dsk and not known.isdisjoint(members)
+        ]
+        if not found:
+            return ordered
+        places = dict(ordered)
+        for head in found:
+            members = request.groups.pop(head)
+            last = places.get(head, 0)
+            for place, key in enumerate(members, start=1):
+                dsk[key] = request.originals[key]
+                places[key] = last - 1 + place / len(members)
+        return places
+
+
+def _numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
+    """Return the tasks of a graph, and what it reads from outside, in topological order."""
+    number = {key: i for i, key in enumerate(dsk)}
+    keys = list(dsk)
+    inputs: list[list[int]] = []
+    for node in dsk.values():
+        own = []
+        for key in node.dependencies:
+            i = number.get(key)
+            if i is None:
+                i = number[key] = len(keys)
+                keys.append(key)
+            own.append(i)
+        inputs.append(own)
+    inputs.extend([] for _ in range(len(keys) - len(dsk)))
+    order = topological_order(inputs)
+    place = [0] * len(order)
+    for rank, i in enumerate(order):
+        place[i] = rank
+    rows = (sorted([place[j] for j in inputs[i]]) for i in order)
+    return [keys[i] for i in order], Edges.of(rows)
+
+
+def _sizes(
+    keys: list[Key],
+    dsk: Mapping[Key, GraphNode],
+    sizes: ChunkSizes,
+    known: Mapping[Key, TaskState],
+) -> tuple[list[float], bytes]:
+    exact, estimated = sizes.exact, sizes.estimated
+    nbytes: list[float] = []
+    for key in keys:
+        size = exact.get(key)
+        if size is None:
+            size = estimated.get(key, -1)
+            if size < 0:
+                ts, node = known.get(key), dsk.get(key)
+                if ts is not None:
+                    size = ts.nbytes
+                elif isinstance(node, DataNode):
+                    size = sizeof(node.value)
+        nbytes.append(size)
+    flags = bytes(size >= 0 for size in nbytes)
+    if 0 in flags:
+        # As in a plan: an operand of unknown size counts as an average one.
+        found = [size for size in nbytes if size >= 0]
+        mean = sum(found) / len(found) if found else 1.0
+        nbytes = [mean if size < 0 else size for size in nbytes]
+    return nbytes, flags
+
+
+def _kinds(
+    keys: list[Key], annotations: Mapping[str, Mapping[Key, Any]], request: Request
+) -> list[int]:
+    """Return a number for each task, the same for those with the same annotations."""
+    tables = [table for table in annotations.values() if table]
+    if isinstance(request.priority, Mapping):
+        tables.append(request.priority)
+    calls = [value for value in request.annotations.values() if callable(value)]
+    if not tables and not calls:
+        return [0] * len(keys)
+    numbers: dict[tuple[str, ...], int] = {}
+    return [
+        numbers.setdefault(
+            (
+                *(repr(table[key]) if key in table else "" for table in tables),
+                *(repr(call(key)) for call in calls),
+            ),
+            len(numbers),
+        )
+        for key in keys
+    ]

@@ -1,0 +1,362 @@
+"""Graphs compressed on their way into a real scheduler: what is joined, and what never is."""
+
+import asyncio
+import logging
+import operator
+import traceback
+from functools import partial
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from dask._task_spec import Alias, DataNode, Task, TaskRef
+from dask.delayed import delayed
+from distributed import Event, Future, Scheduler, get_client, secede, wait, worker_client
+from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
+
+from dask_marsched.host.fused_tasks import Joinable, join
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from tests.compat.harness import check, planned_cluster, report_of
+
+subgraphs = partial(planned_cluster, plugin=lambda: MarsSchedulerPlugin(fusion="subgraphs"))
+chains = partial(planned_cluster, plugin=lambda: MarsSchedulerPlugin(fusion="chains"))
+
+
+def fusion(s: Scheduler) -> tuple[int, int]:
+    found = report_of(s)["fusion"]
+    return found["operands"], found["into"]
+
+
+# ---- One task for several ----------------------------------------------------------------------
+
+
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+def test_a_joined_task_computes_the_same_and_reads_the_rest() -> None:
+    dsk = {
+        "b": Task("b", add, TaskRef("a"), 1),
+        "c": Task("c", add, TaskRef("b"), TaskRef("x")),
+        "d": Task("d", add, TaskRef("c"), TaskRef("b")),
+    }
+    node = join("d", ["b", "c"], dsk)
+    assert node.key == "d"
+    assert node.dependencies == {"a", "x"}
+    assert node({"a": 1, "x": 10}) == 14
+
+
+def test_another_name_for_a_result_costs_no_graph() -> None:
+    dsk = {"b": Task("b", add, TaskRef("a"), 1), "c": Alias("c", "b"), "d": Alias("d", "c")}
+    node = join("d", ["b", "c"], dsk)
+    assert isinstance(node, Task)
+    assert (node.key, node.func) == ("d", add)
+    assert node({"a": 1}) == 2
+    alias = join("c", ["b"], {"b": Alias("b", "a"), "c": Alias("c", "b")})
+    assert (type(alias), alias.key, alias.dependencies) == (Alias, "c", {"a"})
+    data = join("c", ["b"], {"b": DataNode("b", 3), "c": Alias("c", "b")})
+    assert (data.key, data()) == ("c", 3)
+
+
+def test_only_what_reads_nothing_is_a_source() -> None:
+    source = Task("a", add, 1, 2, _data_producer=True)
+    dsk = {
+        "a": source,
+        "b": Task("b", add, TaskRef("a"), 1),
+        "c": Task("c", add, TaskRef("a"), TaskRef("x")),
+    }
+    assert join("b", ["a"], dsk).data_producer
+    assert not join("c", ["a"], dsk).data_producer
+    assert join("d", ["a"], {"a": source, "d": Alias("d", "a")}).data_producer
+
+
+# ---- What is not joined ------------------------------------------------------------------------
+
+
+async def coroutine(x: int) -> int:
+    return x
+
+
+def submits(x: int) -> Any:
+    with worker_client() as client:
+        return client.submit(inc, x).result()
+
+
+def asks(x: int) -> Any:
+    return get_client().submit(inc, x).result()
+
+
+def leaves(x: int) -> int:
+    secede()
+    return x
+
+
+def waits(x: int) -> int:
+    Event("go").wait()
+    return x
+
+
+@pytest.mark.parametrize("function", [coroutine, submits, asks, leaves, waits, partial(waits)])
+def test_functions_that_do_more_than_compute(function: Any) -> None:
+    joinable = Joinable()
+    assert joinable(Task("a", add, 1, 2))
+    assert not joinable(Task("a", function, 1))
+    inner = {"b": Task("b", function, 1), "c": Task("c", add, TaskRef("b"), 1)}
+    assert not joinable(join("c", ["b"], inner))
+
+
+def test_arguments_that_tasks_could_wait_for() -> None:
+    assert not Joinable()(Task("a", add, 1, object.__new__(Event)))
+
+
+def test_stages_of_a_shuffle() -> None:
+    from distributed.shuffle._rechunk import rechunk_unpack
+
+    assert not Joinable()(Task("a", rechunk_unpack, 1, 2, 3))
+
+
+# ---- On a scheduler ----------------------------------------------------------------------------
+
+
+@chains()
+async def test_the_published_example(c, s, *workers):
+    """`c = (a + b).sum()`: the two sources stay, and dask.array has joined the rest already."""
+    x, y = (delayed(inc)(i, dask_key_name=f"rand-{i}") for i in range(2))
+    total = delayed(sum)(
+        [delayed(operator.add)(x, y, dask_key_name="add-0")], dask_key_name="sum-0"
+    )
+    graphs = []
+    stock = s._create_taskstate_from_graph
+    s._create_taskstate_from_graph = lambda **kwargs: (
+        graphs.append(set(kwargs["dsk"])),
+        stock(**kwargs),
+    )[1]
+    assert await c.compute(total) == 3
+    s._create_taskstate_from_graph = stock
+    assert graphs == [{"rand-0", "rand-1", "sum-0"}]
+    assert fusion(s) == (2, 1)
+
+
+@subgraphs()
+async def test_results_are_the_same_and_tasks_are_fewer(c, s, *workers):
+    x = da.random.default_rng(2).random((120, 120), chunks=10)
+    program = (da.map_overlap(np.cumsum, x, depth=1, axis=0, dtype=x.dtype) - x.mean(axis=0)).std()
+    with dask.config.set(scheduler="sync"):
+        expected = program.compute()
+    assert await c.compute(program) == expected
+    joined, into = fusion(s)
+    assert joined > 5 * into > 0
+
+
+@subgraphs()
+async def test_what_is_persisted_is_read_and_not_computed_again(c, s, *workers):
+    x = da.ones((40, 40), chunks=10).map_blocks(np.sin)
+    kept = c.persist(x)
+    await wait(kept)
+    # The whole graph comes again: the scheduler knows these results.
+    total = c.compute((x + 1).sum())
+    assert await total == pytest.approx(1600 * (1 + np.sin(1)))
+    assert all(s.tasks[future.key].state == "memory" for future in c.futures_of(kept))
+
+
+@subgraphs()
+async def test_tasks_under_way_are_not_run_twice(c, s, *workers):
+    gate = delayed(waits)(1, dask_key_name="gate")
+    shared = [delayed(add)(gate, i, dask_key_name=f"shared-{i}") for i in range(4)]
+    first = c.compute(shared)
+    await async_poll_for(lambda: len(s.tasks) == 5, 5)
+    total = c.compute(delayed(sum)(shared, dask_key_name="sum-0"))
+    await async_poll_for(lambda: "sum-0" in s.tasks, 5)
+    assert {ts.key for ts in s.tasks["sum-0"].dependencies} == {f"shared-{i}" for i in range(4)}
+    await Event("go").set()
+    assert await total == 10
+    assert await asyncio.gather(*first) == [1, 2, 3, 4]
+
+
+def line(length: int) -> list[Any]:
+    """Tasks that read each other, each adding one."""
+    tasks = [delayed(inc)(0, dask_key_name="step-0")]
+    for i in range(1, length):
+        tasks.append(delayed(inc)(tasks[-1], dask_key_name=f"step-{i}"))
+    return tasks
+
+
+@subgraphs()
+async def test_what_was_joined_may_be_asked_for_later(c, s, *workers):
+    steps = line(4)
+    first = c.compute(steps[-1])
+    assert await first == 4
+    assert set(s.tasks) == {"step-3"}
+    with captured_logger("distributed.scheduler", level=logging.WARNING) as log:
+        again = c.compute([*steps, delayed(inc)(steps[-1], dask_key_name="step-4")])
+        assert await asyncio.gather(*again) == [1, 2, 3, 4, 5]
+    assert log.getvalue() == ""
+    assert not s.tasks["step-3"].dependencies
+    s.validate_state()
+
+
+@subgraphs()
+async def test_a_joined_result_that_is_lost_is_computed_again(c, s, *workers):
+    steps = line(4)
+    first = c.compute(steps[-1])
+    assert await first == 4
+    holder = next(w for w in workers if "step-3" in w.data)
+    await holder.close()
+    assert await c.compute(delayed(inc)(steps[-1])) == 5
+    assert await first == 4
+
+
+@subgraphs()
+async def test_a_graph_that_came_meanwhile_wins(c, s, *workers):
+    """Between compression, in another thread, and the states of the tasks others may come."""
+    steps = line(3)
+    stock = s._create_taskstate_from_graph
+    seen: list[set[Any]] = []
+
+    def late(**kwargs: Any) -> Any:
+        seen.append(set(kwargs["dsk"]))
+        s.new_task("step-1", None, "released")
+        s.client_desires_keys(keys={"step-1"}, client=c.id)
+        return stock(**kwargs)
+
+    s._create_taskstate_from_graph = late
+    total = c.compute(steps[-1])
+    assert await total == 3
+    s._create_taskstate_from_graph = stock
+    assert seen == [{"step-2"}]
+    assert {ts.key for ts in s.tasks["step-2"].dependencies} == {"step-1"}
+    assert fusion(s) == (0, 0)
+    s.client_releases_keys(keys={"step-1"}, client=c.id)
+
+
+def fail(x: int) -> int:
+    raise ZeroDivisionError(f"of {x}")
+
+
+@subgraphs()
+async def test_an_error_names_the_function_that_failed(c, s, *workers):
+    future = c.compute(delayed(inc)(delayed(fail)(line(2)[-1]), dask_key_name="last-0"))
+    with pytest.raises(ZeroDivisionError, match="of 2"):
+        await future
+    assert "in fail" in "".join(traceback.format_tb(await future._traceback()))
+    assert set(s.tasks) == {"last-0"}
+    assert s.tasks["last-0"].prefix.name == "last"
+
+
+@subgraphs()
+async def test_annotations_keep_tasks_apart(c, s, a, b, d):
+    with dask.annotate(workers=[a.address]):
+        x = delayed(inc)(1, dask_key_name="x-0")
+    with dask.annotate(workers=[b.address], retries=2):
+        y = delayed(inc)(x, dask_key_name="y-0")
+    z = delayed(inc)(delayed(inc)(y, dask_key_name="z-0"), dask_key_name="z-1")
+    future = c.compute(z, optimize_graph=False)
+    assert await future == 5
+    assert fusion(s) == (2, 1)
+    assert a.state.tasks.keys() | b.state.tasks.keys() >= {"x-0", "y-0"}
+
+
+@subgraphs()
+async def test_annotations_for_all_are_kept(c, s, a, b, d):
+    future = c.compute(line(3)[-1], workers=[a.address], retries=3, priority=7)
+    assert await future == 3
+    ts = s.tasks["step-2"]
+    assert ts.worker_restrictions == {a.address}
+    assert ts.annotations == {"workers": [a.address], "retries": 3, "priority": 7}
+    assert ts.priority[0] == -7
+    assert fusion(s) == (3, 1)
+
+
+class Counter:
+    def __init__(self, start: int) -> None:
+        self.n = start
+
+    def increment(self) -> int:
+        self.n += 1
+        return self.n
+
+
+@subgraphs()
+async def test_actors_stay_as_they_are(c, s, *workers):
+    counter = await c.submit(Counter, c.submit(inc, 1), actor=True)
+    assert await counter.increment() == 3
+    assert fusion(s) == (0, 0)
+
+
+@subgraphs()
+async def test_shuffles_stay_as_they_are(c, s, *workers):
+    pytest.importorskip("pyarrow")
+    x = da.arange(1600, chunks=100).reshape((40, 40)).rechunk((10, 40))
+    turned = x.rechunk((40, 10), method="p2p")
+    total = await c.compute((turned + 1).sum(axis=0))
+    np.testing.assert_array_equal(total, (np.arange(1600).reshape((40, 40)) + 1).sum(axis=0))
+
+
+@subgraphs()
+async def test_futures_of_map_all_stay(c, s, *workers):
+    futures = c.map(inc, range(50))
+    assert await c.gather(futures) == list(range(1, 51))
+    assert len(s.tasks) == 50
+    assert fusion(s) == (0, 0)
+
+
+@subgraphs()
+async def test_tasks_that_submit_tasks(c, s, *workers):
+    total = delayed(sum)([delayed(submits)(i) for i in range(3)])
+    assert await c.compute(total) == 6
+
+
+@subgraphs()
+async def test_two_graphs_at_once(c, s, *workers):
+    x = da.random.default_rng(4).random((60, 60), chunks=10)
+    futures = c.compute([x.sum(), (x + 1).sum(), (x * 2).mean(axis=0).sum()], sync=False)
+    more = [c.compute(x.std()), c.compute(x.sum())]
+    with dask.config.set(scheduler="sync"):
+        expected = dask.compute(x.sum(), (x + 1).sum(), (x * 2).mean(axis=0).sum(), x.std())
+    assert await c.gather(futures) == list(expected[:3])
+    assert await c.gather(more) == [expected[3], expected[0]]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_unregistering_ends_it(c, s, a, b):
+    handlers = dict(s.stream_handlers)
+    await c.register_plugin(MarsSchedulerPlugin(fusion="subgraphs"))
+    assert s.stream_handlers != handlers
+    x = da.ones((40, 40), chunks=10)
+    kept = c.compute(x.sum())
+    assert await kept == 1600
+    check(s)
+    plugin: Any = s.plugins["marsched"]
+    before = plugin.report()["fusion"]
+    await c.unregister_scheduler_plugin("marsched")
+    assert s.stream_handlers == handlers
+    assert await c.compute((x + 1).sum()) == 3200
+    assert plugin.report()["fusion"] == before
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_off_changes_no_handler(c, s, a, b):
+    await c.register_plugin(MarsSchedulerPlugin(fusion="off"))
+    assert s.stream_handlers["update-graph"] == s.update_graph
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
+    def broken(*args: Any) -> Any:
+        raise ArithmeticError("no")
+
+    monkeypatch.setattr("dask_marsched.host.compression.compress", broken)
+    await c.register_plugin(MarsSchedulerPlugin(fusion="subgraphs"))
+    with captured_logger("dask_marsched") as log:
+        assert await c.compute(da.ones((40, 40), chunks=10).sum()) == 1600
+    assert "ArithmeticError" in log.getvalue()
+    report = report_of(s)
+    assert report["exceptions"] == {"compress": 1}
+    assert report["fusion"] == {"mode": "subgraphs", "operands": 0, "into": 0}
+    assert isinstance(c.submit(inc, 1), Future)

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.policies import compression
+from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bounds, compress
+from tests.graphs import graph, operand_graphs, pairwise, tree
+
+MIB = 2.0**20
+LOOSE = Bounds(nbytes=1e12, groups=1)
+
+
+def joined(
+    g: OperandGraph,
+    limits: Bounds | None = None,
+    roles: Mapping[str, int] | None = None,
+    kinds: Mapping[str, int] | None = None,
+) -> dict[object, set[object]]:
+    """Return the groups of more than one operand, by head. Operands nobody reads are visible."""
+    given_roles = [
+        (roles or {}).get(str(g.keys[i]), FREE if g.dependents[i] else VISIBLE) for i in g
+    ]
+    heads = compress(g, given_roles, [(kinds or {}).get(str(k), 0) for k in g.keys], limits)
+    found: dict[object, set[object]] = {}
+    for i, head in enumerate(heads):
+        found.setdefault(g.keys[head], set()).add(g.keys[i])
+    return {head: members for head, members in found.items() if len(members) > 1}
+
+
+# ---- Single lines ------------------------------------------------------------------------------
+
+
+def test_the_published_example() -> None:
+    """ADD and SUM become one, the two RANDs stay."""
+    g = graph({"rand a": [], "rand b": [], "add": ["rand a", "rand b"], "sum": ["add"]})
+    assert joined(g) == {"sum": {"add", "sum"}}
+
+
+def test_a_line_becomes_one_from_end_to_end() -> None:
+    g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["c"]})
+    assert joined(g) == {"d": {"a", "b", "c", "d"}}
+
+
+def test_a_line_ends_where_others_read_or_join() -> None:
+    g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["b"], "e": ["c", "d"], "f": ["e"]})
+    assert joined(g) == {"b": {"a", "b"}, "f": {"e", "f"}}
+
+
+def test_what_is_wanted_ends_a_line() -> None:
+    g = graph({"a": [], "b": ["a"], "c": ["b"]})
+    assert joined(g, roles={"b": VISIBLE, "c": VISIBLE}) == {"b": {"a", "b"}}
+
+
+@pytest.mark.parametrize("limits", [None, LOOSE])
+def test_what_must_be_alone_is(limits: Bounds | None) -> None:
+    g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["c"]})
+    assert joined(g, limits, roles={"b": ALONE, "d": VISIBLE}) == {"d": {"c", "d"}}
+
+
+@pytest.mark.parametrize("limits", [None, LOOSE])
+def test_different_kinds_are_not_joined(limits: Bounds | None) -> None:
+    g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["c"]})
+    assert joined(g, limits, kinds={"a": 1, "b": 1}) == {"b": {"a", "b"}, "d": {"c", "d"}}
+
+
+# ---- Sub-graphs --------------------------------------------------------------------------------
+
+
+def test_sources_join_where_they_meet() -> None:
+    assert joined(pairwise(64), Bounds(100.0, 64)) == {
+        f"s{i}": {f"a{i}", f"b{i}", f"s{i}"} for i in range(64)
+    }
+
+
+def test_a_diamond_becomes_one() -> None:
+    g = graph({"x": [], "sin": ["x"], "cos": ["x"], "sum": ["sin", "cos"]})
+    assert joined(g, LOOSE) == {"sum": {"x", "sin", "cos", "sum"}}
+
+
+def test_what_others_read_stays() -> None:
+    g = graph({"x": [], "y": [], "a": ["x", "y"], "b": ["x"]})
+    assert joined(g, LOOSE) == {"a": {"y", "a"}}
+
+
+def test_memory_is_bounded() -> None:
+    g = tree(16, 4, partial=MIB)
+    g = g.with_nbytes([MIB] * len(g), b"\1" * len(g))
+    # Four sources and what is made of them: five results at a time.
+    assert len(joined(g, Bounds(5 * MIB, 1))) == 4
+    assert joined(g, Bounds(4.9 * MIB, 1)) == {}
+    # The first group leaves one result, the next needs five more, ...
+    assert len(joined(g, Bounds(8 * MIB, 1))["r0.0"]) == len(g)
+
+
+def test_parallelism_is_kept() -> None:
+    g = tree(256, 4)
+    for groups in (1, 4, 16, 64):
+        sizes = [len(members) for members in joined(g, Bounds(1e9, groups)).values()]
+        # No group takes longer than the path through the tree and its share of all operands.
+        assert max(sizes, default=1) <= 5 + len(g) / groups
+    assert joined(g, Bounds(1e9, 1000)) == {}
+
+
+def test_a_chain_does_not_draw_in_what_could_run_beside_it() -> None:
+    inputs: dict[str, list[str]] = {"c0": []}
+    for i in range(1, 40):
+        inputs |= {f"x{i}": [], f"c{i}": [f"c{i - 1}", f"x{i}"]}
+    g = graph(inputs, {name: 100 * MIB if name[0] == "x" else 8.0 for name in inputs})
+    found = joined(g, Bounds(1e12, 16), roles={name: VISIBLE for name in inputs if name[0] == "c"})
+    # Each x takes 0.5 s, the chain next to nothing. It waits for the first x anyway, and grows by a
+    # sixteenth of all at most.
+    assert sum(len(members) - 1 for members in found.values()) <= 1 + 40 / 16
+
+
+def test_inputs_that_are_alike_are_drawn_in_all_or_none() -> None:
+    inputs: dict[str, list[str]] = {f"x{i}": [] for i in range(100)} | {"last": []}
+    inputs["last"] = [f"x{i}" for i in range(100)]
+    assert joined(graph(inputs), Bounds(1e9, 4)) == {}
+
+
+def test_no_large_input_comes_in_for_a_small_one() -> None:
+    """A slice is made where the chunk is, not where the slice is needed."""
+    inputs = {"x": [], "y": [], "slice": ["x"], "other": ["x"], "sum": ["slice", "y"]}
+    sizes = {"x": 8 * MIB, "slice": 1 * MIB, "y": 8 * MIB, "other": 1 * MIB, "sum": 1.0}
+    assert joined(graph(inputs, sizes), LOOSE) == {"sum": {"y", "sum", "slice"}}
+    assert joined(graph(inputs, sizes), LOOSE, roles={"y": VISIBLE, "sum": VISIBLE}) == {}
+
+
+def test_what_all_read_is_no_reason_to_stay_apart() -> None:
+    inputs: dict[str, list[str]] = {"mean": []}
+    for i in range(32):
+        inputs |= {f"x{i}": [], f"d{i}": ["mean", f"x{i}"], f"e{i}": [f"x{i}"]}
+    inputs |= {f"s{i}": [f"d{i}", f"d{i + 1}"] for i in range(0, 32, 2)}
+    found = joined(graph(inputs, MIB), Bounds(8 * MIB, 16))
+    assert found == {f"s{i}": {f"s{i}", f"d{i}", f"d{i + 1}"} for i in range(0, 32, 2)}
+
+
+def test_pieces_are_cut_off_where_the_whole_is() -> None:
+    inputs: dict[str, list[str]] = {"x": [], "y": []}
+    for i in range(32):
+        inputs |= {f"p{i}": ["x"], f"q{i}": ["y"], f"s{i}": [f"p{i}", f"q{i}"]}
+    sizes = {name: 32 * MIB if name in "xy" else MIB for name in inputs}
+    assert joined(graph(inputs, sizes), LOOSE) == {}
+
+
+def test_bounds_follow_the_cluster() -> None:
+    g = graph({"a": [], "b": [], "s": ["a", "b"]}, MIB)
+    limits = bounds(g, kappa=8, groups=8, threads=16, thread_memory=0)
+    assert limits == Bounds(8 * MIB, 128)
+    assert bounds(g, kappa=8, groups=8, threads=0, thread_memory=0).groups == 64
+    assert bounds(g, kappa=8, groups=8, threads=4, thread_memory=16 * MIB).nbytes == 2 * MIB
+    tiny = graph({"a": [], "b": [], "s": ["a", "b"]})
+    assert bounds(tiny, kappa=8, groups=8, threads=4, thread_memory=0).nbytes == MIB
+
+
+# ---- Whatever the graph ------------------------------------------------------------------------
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[OperandGraph, list[int], list[int], Bounds | None]:
+    g = draw(operand_graphs())
+    roles = draw(
+        st.lists(st.sampled_from([FREE] * 6 + [VISIBLE, ALONE]), min_size=len(g), max_size=len(g))
+    )
+    for i in g:
+        if not g.dependents[i] and not roles[i]:
+            roles[i] = VISIBLE
+    kinds = draw(st.lists(st.sampled_from([0, 0, 0, 1]), min_size=len(g), max_size=len(g)))
+    limits = st.builds(Bounds, st.floats(0, 1e8), st.integers(1, 1000))
+    return g, roles, kinds, draw(st.none() | limits)
+
+
+def finishes(g: OperandGraph, heads: Sequence[int], seconds: Sequence[float]) -> list[float]:
+    """When each group is done, if there is a thread for each; raises on a cycle."""
+    members: dict[int, list[int]] = {}
+    for i, head in enumerate(heads):
+        members.setdefault(head, []).append(i)
+    done: dict[int, float] = {}
+    under_way: set[int] = set()
+
+    def finish(head: int) -> float:
+        if head not in done:
+            assert head not in under_way, "a cycle"
+            under_way.add(head)
+            reads = {heads[j] for i in members[head] for j in g.inputs[i]} - {head}
+            latest = max((finish(j) for j in reads), default=0.0)
+            done[head] = latest + sum(seconds[i] for i in members[head])
+        return done[head]
+
+    return [finish(head) for head in heads]
+
+
+@given(cases())
+def test_groups_are_convex_and_nothing_is_lost(
+    case: tuple[OperandGraph, list[int], list[int], Bounds | None],
+) -> None:
+    g, roles, kinds, limits = case
+    heads = compress(g, roles, kinds, limits)
+    for i, head in enumerate(heads):
+        assert kinds[i] == kinds[head]
+        if heads[i] != i:
+            # Whoever reads it is in its group; so only the head is read from outside.
+            assert roles[i] == FREE
+            assert roles[head] != ALONE
+            assert {heads[d] for d in g.dependents[i]} == {head}
+    seconds = compression._Compression(g, roles, kinds, LOOSE)._durations()
+    after = finishes(g, heads, seconds)
+    if limits is not None:
+        before = finishes(g, list(g), seconds)
+        slack = sum(seconds) / limits.groups
+        for i in set(heads):
+            assert after[i] <= before[i] + slack + 1e-9
+
+
+@given(cases())
+def test_more_is_joined_with_bounds_than_in_lines(
+    case: tuple[OperandGraph, list[int], list[int], Bounds | None],
+) -> None:
+    g, roles, kinds, _ = case
+    lines = compress(g, roles, kinds)
+    # Even where nothing else may be joined.
+    for limits in (Bounds(0.0, 10**6), LOOSE):
+        assert len(set(compress(g, roles, kinds, limits))) <= len(set(lines))
+    for i, head in enumerate(lines):
+        if head != i:
+            assert len(g.dependents[i]) == 1
+
+
+@given(cases())
+def test_a_group_that_waits_holds_no_more_than_its_parts_would(
+    case: tuple[OperandGraph, list[int], list[int], Bounds | None],
+) -> None:
+    g, roles, kinds, limits = case
+    g = g.with_nbytes([size * 1000 for size in g.nbytes], g.known)  # far above what is a crumb
+    heads = compress(g, roles, kinds, limits)
+    for head in set(heads):
+        members = {i for i, h in enumerate(heads) if h == head}
+        outside = {j for i in members for j in g.inputs[i]} - members
+        # Wherever one stops reading within the group, as much is left to be read from there.
+        direct = set(g.inputs[head])
+        inner = sum(g.nbytes[j] for j in direct & members)
+        brought = sum(g.nbytes[j] for j in outside - direct)
+        if len(outside) > 1 and len(direct) > 1:
+            assert brought <= inner + len(members) * compression._CRUMB
