@@ -82,6 +82,8 @@ REFERENCES = {
     "climatology-plain": climatology,
     "matmul-chain": lambda a, b, c: ((a @ b @ c).sum(axis=0),),
     "tiny-chunks": lambda x: (x.sum(),),
+    "tiny-map": lambda x: (np.sqrt(x).sum(),),
+    "tiny-stencil": lambda x: (patterns.neighbours(x).sum(),),
     "persisted-arithmetic": lambda a, b: ((a - b).std(axis=0),),
     "masked-selection": lambda x, mask: (np.where(mask > 0.5, x, -x).sum(axis=0),),
     "transpose-rechunk": lambda x: (x.T.cumsum(axis=1)[:, ::64].sum(axis=0),),

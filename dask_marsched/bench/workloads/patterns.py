@@ -126,6 +126,18 @@ def _tiny_chunks(parameters: Parameters) -> tuple[Array]:
     return (da.ones((10 * n, 10 * n), chunks=(10, 10)),)
 
 
+def neighbours(block: Any) -> Any:
+    """Sum of each point and the two next to it along the first axis; the rim keeps its values."""
+    out = block.copy()
+    out[1:-1] = block[:-2] + block[1:-1] + block[2:]
+    return out
+
+
+def _tiny_stencil(_: Parameters, x: Array) -> tuple[Array]:
+    depth = (1, 0)
+    return (da.map_overlap(neighbours, x, depth=depth, boundary="none", dtype=x.dtype).sum(),)
+
+
 def _no_inputs(_: Parameters) -> tuple[()]:
     return ()
 
@@ -215,6 +227,24 @@ register(
         "the sum of ten thousand chunks of 10 x 10",
         _tiny_chunks,
         lambda _, x: (x.sum(),),
+        kind=Kind.OVERHEAD,
+    )
+)
+register(
+    Workload(
+        "tiny-map",
+        "a function over ten thousand chunks of 10 x 10, and the sum",
+        _tiny_chunks,
+        lambda _, x: (da.map_blocks(np.sqrt, x, dtype=x.dtype).sum(),),
+        kind=Kind.OVERHEAD,
+    )
+)
+register(
+    Workload(
+        "tiny-stencil",
+        "a three-point stencil over ten thousand chunks of 10 x 10, and the sum",
+        _tiny_chunks,
+        _tiny_stencil,
         kind=Kind.OVERHEAD,
     )
 )
