@@ -60,6 +60,7 @@ REFUSED = [
     ("retries.delay", "soon", "10ms"),
     ("retries.errors", "OSError", "a list of names"),
     ("retries.errors", [OSError], "a list of names"),
+    ("cancelling.interrupt", "yes", "true or false"),
     ("fusion.graph", "everything", "off, chains, subgraphs"),
     ("fusion.graph", True, "off, chains, subgraphs"),
     ("fusion.kappa", 0, "above 0"),
