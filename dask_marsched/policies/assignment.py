@@ -16,7 +16,14 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import cluster_initial_operands
 from dask_marsched.policies.host_shares import cut_into_shares, runs_to_a_host, several_to_a_host
-from dask_marsched.policies.plan_search import CANDIDATES, Bounds, choose_bounds, sample, stock_peak
+from dask_marsched.policies.plan_search import (
+    CANDIDATES,
+    Bounds,
+    check_bounds,
+    choose_bounds,
+    sample,
+    stock_peak,
+)
 from dask_marsched.policies.registry import register
 
 
@@ -235,6 +242,8 @@ class BoundedUnits:
             part, some = sample(graph, workers)
             bounds, units = choose_bounds(part, some, lambda bounds: plan(bounds, part))
             if part is not graph:
+                if len({w.host for w in workers}) > 1:
+                    bounds = check_bounds(graph, workers, plan, bounds)
                 units = plan(bounds)
         if pending is not None:
             units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]

@@ -27,6 +27,8 @@ SIZES = (8, 4, 2)
 _FEW, _ONE_IN = 2000, 40
 #: Operands of a graph that stock Dask is forecast on, where no plan is.
 _MOST = 25_000
+#: Operands of a graph that a choice is checked on.
+_CHECKED = 10_000
 #: Workers that a part of a graph is forecast on, at least.
 _LEAST_WORKERS = 8
 #: A plan may hold as much as stock Dask would, or this times the least of all plans.
@@ -135,6 +137,52 @@ def choose_bounds(
         key=lambda bounds: (found[bounds].peak, costs[bounds], bounds.kappa),
     )
     return best, plans[best]
+
+
+def check_bounds(
+    graph: OperandGraph,
+    workers: Sequence[WorkerSlot],
+    plan: Callable[[Bounds, OperandGraph], list[Unit]],
+    chosen: Bounds,
+) -> Bounds:
+    """Check on a larger part of a graph what was chosen on a small one.
+
+    On few workers little is in wait between them. Of means of products over time bounds of 16 were
+    forecast to hold 1.10 of stock Dask's peak on 21 workers, 1.38 on all 100, and held 1.55.
+
+    Parameters
+    ----------
+    graph
+        The whole graph.
+    workers
+        All workers, on several hosts.
+    plan
+        Makes the plan of a graph for bounds.
+    chosen
+        The bounds chosen.
+
+    Returns
+    -------
+    Bounds
+        Those chosen, or the next lower ones that do not hold much more than stock Dask would with
+        fast links, or else those that hold least.
+    """
+    part = graph.head(min(len(graph), _CHECKED))
+    some = workers[: math.ceil(len(workers) * len(part) / len(graph))]
+    run = _Forecaster(part, [w.nthreads or 1 for w in some])
+    most = _TOLERANCE * run.stock(_FAST_LINK).peak
+    peaks: dict[Bounds, float] = {}
+    before: list[Unit] = []
+    for kappa in sorted((k for k in CANDIDATES if k <= chosen.kappa), reverse=True):
+        bounds = Bounds(kappa, chosen.size)
+        units = plan(bounds, part)
+        if units == before:
+            continue
+        peaks[bounds] = run.plan(units, _FAST_LINK).peak
+        if peaks[bounds] <= most:
+            return bounds
+        before = units
+    return min(peaks, key=peaks.__getitem__)
 
 
 class _Forecaster(NamedTuple):

@@ -13,7 +13,13 @@ from dask_marsched.policies import plan_search
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.clustering import cluster_initial_operands
 from dask_marsched.policies.forecast import LINK, Forecast, forecast
-from dask_marsched.policies.plan_search import CANDIDATES, SIZES, Bounds, choose_bounds
+from dask_marsched.policies.plan_search import (
+    CANDIDATES,
+    SIZES,
+    Bounds,
+    check_bounds,
+    choose_bounds,
+)
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -108,6 +114,30 @@ def test_between_hosts_a_plan_is_lean_with_fast_links_too() -> None:
     assert forecast(g, slow, threads, link=1e9).peak > most
     assert forecast(g, fast, threads, link=1e9).peak <= most
     assert forecast(g, fast, threads).moved < 0.5 * stock(g, threads).moved
+
+
+def test_a_choice_is_checked_against_stock_dask_with_fast_links() -> None:
+    g, threads = thin_columns(24, 40), [1] * 16
+    plan = planner(g, 60)
+    slots = workers(*threads, hosts=16)
+    most = 1.1 * stock(g, threads, 1e9).peak
+    peaks = {k: forecast(g, plan(Bounds(k)), threads, link=1e9).peak for k in CANDIDATES}
+    assert peaks[CANDIDATES[0]] <= most < peaks[CANDIDATES[-1]]
+    for kappa in CANDIDATES:
+        found = check_bounds(g, slots, lambda bounds, _: plan(bounds), Bounds(kappa))
+        fit = [k for k in CANDIDATES if k <= kappa and peaks[k] <= most]
+        # Bounds between which the plan does not differ are the same.
+        assert peaks[found.kappa] == peaks[fit[-1]]
+        assert found.kappa <= kappa
+
+
+def test_where_no_bounds_fit_those_that_hold_least_are_taken() -> None:
+    g, slots = running_sum(80), workers(1, 1, 1, 1, hosts=4)
+    plan = planner(g, 20)
+    found = check_bounds(g, slots, lambda bounds, _: plan(bounds), Bounds(16.0, 2))
+    peaks = [forecast(g, plan(Bounds(k, 2)), [1] * 4, link=1e9).peak for k in CANDIDATES if k <= 16]
+    assert found.size == 2
+    assert forecast(g, plan(found), [1] * 4, link=1e9).peak == min(peaks)
 
 
 def test_different_graphs_get_different_bounds() -> None:
