@@ -1,0 +1,1 @@
+"""Fused kernels: elementwise chains and the reductions after them, evaluated in one pass."""

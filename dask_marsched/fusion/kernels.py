@@ -1,0 +1,276 @@
+"""Evaluates expressions: chooses a backend, watches it, and falls back to NumPy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dask_marsched.counters import Counters
+from dask_marsched.fusion import files, numpy_backend
+from dask_marsched.fusion.backend import Backend, Results, UnsupportedError
+from dask_marsched.fusion.expression import Expression, NotUnderstoodError
+from dask_marsched.fusion.setting import Setting, Signature, setting, signature
+from dask_marsched.fusion.tuner import REFERENCE, Trial, Times
+
+logger = logging.getLogger("dask_marsched")
+
+#: Below so many elements NumPy's own overhead is as small as that of choosing.
+LEAST = 8192
+#: Expressions that `Kernels.report` names.
+_SHOWN = 20
+
+_Run = Callable[[Sequence[Any]], Results]
+
+
+class _Case:
+    """An expression on arrays of one kind: dtypes, layout and size."""
+
+    def __init__(self, first: Setting, name: str) -> None:
+        self.text = first.expression.text()
+        self.name = name
+        self.lock = threading.Lock()
+        self.trial = Trial()
+        #: Backends that have been prepared.
+        self.ready: list[str] = []
+        self.pending = True
+        self.kept = False
+        self.runs = 0
+        self.fused = 0
+        self.saved = 0.0
+        self.chosen = REFERENCE
+        self.dtypes = ", ".join(str(dtype) for _, dtype in first.inputs)
+
+
+class _Use:
+    """A case with arrays of certain shapes."""
+
+    def __init__(self, found: Setting, case: _Case) -> None:
+        self.setting = found
+        self.case = case
+        self.runs: dict[str, _Run] = {}
+
+
+class Kernels:
+    """Evaluates expressions by whichever backend is the fastest.
+
+    Parameters
+    ----------
+    backends
+        Those to choose from, beside NumPy.
+    exact
+        Whether results have to be NumPy's to the last bit.
+    directory
+        Where measurements are kept between runs; None to keep none.
+    identity
+        What measurements depend on: the machine, the versions of libraries.
+    clock
+        Seconds of processor time of this thread.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        *,
+        exact: bool = False,
+        directory: Path | None = None,
+        identity: str = "",
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.backends = {backend.name: backend for backend in backends}
+        self.exact = exact
+        self.failures = Counters()
+        self._directory = directory
+        self._identity = identity
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._cases: dict[Any, _Case] = {}
+        self._uses: dict[tuple[Expression, tuple[Signature, ...]], _Use | None] = {}
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="marsched-kernels")
+        self._closed = False
+
+    def close(self) -> None:
+        """Compile nothing any more. What is evaluated from now on is left to NumPy."""
+        self._closed = True
+        self._compiler.shutdown(wait=True, cancel_futures=True)
+
+    def evaluate(self, expression: Expression, values: Sequence[Any]) -> list[Any]:
+        """Return the results of an expression, one for each output.
+
+        Results, warnings and errors are those of NumPy; floats within the units in the last
+        place that the documentation tells.
+
+        Parameters
+        ----------
+        expression
+            What is computed.
+        values
+            Its inputs.
+        """
+        use = None if self._closed else self._use(expression, values)
+        if use is None or np.geterr()["under"] != "ignore":
+            return numpy_backend.evaluate(expression, values)
+        case = use.case
+        with case.lock:
+            case.runs += 1
+            name = case.trial.choose(case.ready)
+        if name != REFERENCE:
+            found = self._run(use, name, values)
+            if found is not None:
+                return found
+        started = self._clock()
+        found = numpy_backend.evaluate(expression, values)
+        self._took(use, REFERENCE, self._clock() - started, repeated=False)
+        return found
+
+    def _run(self, use: _Use, name: str, values: Sequence[Any]) -> list[Any] | None:
+        """Evaluate by a backend; None if NumPy has to do it."""
+        case = use.case
+        started = self._clock()
+        try:
+            run = use.runs.get(name)
+            if run is None:
+                run = use.runs[name] = self.backends[name].prepare(use.setting, self.exact)
+            found = run(values)
+        except (OverflowError, FloatingPointError):
+            return None  # a Python scalar that NumPy has something to say about
+        except Exception as error:
+            self._give_up(case, name, error)
+            return None
+        wanted = np.geterr()
+        repeat = any(wanted[flag] != "ignore" for flag in found.raised)
+        self._took(use, name, self._clock() - started, repeated=repeat)
+        return None if repeat else found.values
+
+    # -- what is known of an expression ----------------------------------------------------
+
+    def _use(self, expression: Expression, values: Sequence[Any]) -> _Use | None:
+        try:
+            key = (expression, signature(values))
+        except NotUnderstoodError:
+            return None
+        if key not in self._uses:
+            self._uses[key] = self._new_use(*key)
+        return self._uses[key]
+
+    def _new_use(self, expression: Expression, found: tuple[Signature, ...]) -> _Use | None:
+        try:
+            made = setting(expression, found)
+        except NotUnderstoodError:
+            return None
+        if made.elements < LEAST:
+            return None
+        size = made.elements.bit_length() // 2
+        key = (made.expression, made.typed.types, made.layout, size, self.exact)
+        with self._lock:
+            case = self._cases.get(key)
+            if case is None:
+                digest = hashlib.sha256(f"{self._identity} {key!r}".encode()).hexdigest()
+                case = self._cases[key] = _Case(made, digest[:40])
+                self._compiler.submit(self._prepare, case, made)
+        return _Use(made, case)
+
+    def _prepare(self, case: _Case, first: Setting) -> None:
+        """Prepare the backends for a case, in the background."""
+        self._recall(case)
+        for name, backend in self.backends.items():
+            if self._closed:
+                return
+            known = case.trial.times
+            if case.kept and case.trial.fastest(known) != name:
+                continue  # another process has found something faster
+            try:
+                backend.prepare(first, self.exact)
+            except UnsupportedError as reason:
+                with case.lock:
+                    case.trial.given_up[name] = str(reason)
+            except Exception as error:
+                self._give_up(case, name, error)
+            else:
+                with case.lock:
+                    case.ready.append(name)
+        case.pending = False
+
+    def _give_up(self, case: _Case, name: str, error: Exception) -> None:
+        self.failures.caught(f"kernel.{name}", error)
+        with case.lock:
+            first = name not in case.trial.given_up
+            case.trial.given_up[name] = f"{type(error).__name__}: {error}"
+            if name in case.ready:
+                case.ready.remove(name)
+        if first:
+            logger.warning("%s gives up on %s: %s", name, case.text, error)
+
+    def _took(self, use: _Use, name: str, seconds: float, *, repeated: bool) -> None:
+        case, elements = use.case, use.setting.elements
+        with case.lock:
+            times = case.trial.times.setdefault(name, Times())
+            if name != REFERENCE or case.trial.cost(REFERENCE) == float("inf") or not case.kept:
+                times.take(seconds / elements, repeated)
+            reference = case.trial.times.get(REFERENCE)
+            case.fused += name != REFERENCE and not repeated
+            if name != REFERENCE and reference is not None:
+                case.saved += (0.0 if repeated else reference.best * elements) - seconds
+            case.chosen = case.trial.fastest([*case.ready, REFERENCE])
+            keep = not case.kept and not case.pending and case.trial.settled(case.ready)
+            case.kept = case.kept or keep
+        if keep and self._directory is not None:
+            content = json.dumps(case.trial.to_json()).encode()
+            files.write(self._directory / f"{case.name}.json", content)
+
+    def _recall(self, case: _Case) -> None:
+        """Take over what another process, or an earlier one, has measured."""
+        if self._directory is None:
+            return
+        content = files.read(self._directory / f"{case.name}.json")
+        if content is None:
+            return
+        try:
+            trial = Trial.from_json(json.loads(content))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return
+        with case.lock:
+            case.trial, case.kept = trial, True
+
+    # -- telling ---------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Return what was evaluated by what, as plain values for JSON.
+
+        Returns
+        -------
+        dict
+            ``saved``, seconds of processor time that NumPy would have taken more; ``runs`` and
+            ``fused``, chunks evaluated and those of them not by NumPy; ``expressions``, those
+            that matter most, with ``text``, ``dtypes``, ``backend``, ``runs``, ``saved`` and
+            ``given_up``.
+        """
+        with self._lock:
+            cases = list(self._cases.values())
+        cases.sort(key=lambda case: -abs(case.saved))
+        return {
+            "saved": sum(case.saved for case in cases),
+            "runs": sum(case.runs for case in cases),
+            "fused": sum(case.fused for case in cases),
+            "backends": list(self.backends),
+            "exceptions": dict(self.failures.exceptions),
+            "expressions": [
+                {
+                    "text": case.text,
+                    "dtypes": case.dtypes,
+                    "backend": case.chosen,
+                    "runs": case.runs,
+                    "saved": case.saved,
+                    "given_up": dict(case.trial.given_up),
+                }
+                for case in cases[:_SHOWN]
+            ],
+        }

@@ -1,0 +1,165 @@
+"""Compiled kernels: LLVM turns the code of a kernel into machine code, which is kept on disk.
+
+numba's compiler library, llvmlite, is used without numba's own front end: that takes 0.5 to 1.5 s
+of processor time for a kernel, most of it with the interpreter's lock held; LLVM takes 0.1 s,
+without the lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dask_marsched.fusion import files, float_status, ufunc_loops
+from dask_marsched.fusion.backend import Results, UnsupportedError
+from dask_marsched.fusion.operations import UFUNCS
+from dask_marsched.fusion.setting import Setting
+
+_ALIGNMENT = 64
+_LONG = ctypes.c_int64
+_FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
+
+
+class LLVMBackend:
+    """Kernels that LLVM compiles.
+
+    Parameters
+    ----------
+    directory
+        Where machine code is kept; None to keep none.
+
+    Raises
+    ------
+    ImportError
+        If llvmlite is not installed, or there is no way to the floating-point flags.
+    """
+
+    name = "llvm"
+    compiles = True
+
+    def __init__(self, directory: Path | None) -> None:
+        import llvmlite.binding as llvm
+
+        status = float_status.find()
+        if status is None:
+            raise ImportError("the floating-point flags of this processor are not known")
+        self._llvm: Any = llvm
+        self._status = status
+        self._lock = threading.Lock()
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        features = llvm.get_host_cpu_features().flatten()
+        cpu = llvm.get_host_cpu_name()
+        self._machine: Any = llvm.Target.from_default_triple().create_target_machine(
+            cpu=cpu, features=features, opt=3, codemodel="jitdefault", jit=True
+        )
+        self._kind = f"{llvm.llvm_version_info} {self._machine.triple} {cpu} {features}"
+        self._directory = directory
+        self._scratch = threading.local()
+        #: By text: the function, and what keeps its code in memory.
+        self._compiled: dict[str, tuple[Any, Any]] = {}
+        self._known: dict[Any, tuple[Any, Any, int]] = {}
+
+    def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
+        """Return a function that evaluates an expression in its setting.
+
+        Raises
+        ------
+        UnsupportedError
+            If there is no kernel for it.
+        """
+        key = (setting.typed, setting.layout, exact)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._made(setting, exact)
+            return self._bound(setting, *self._known[key])
+
+    def _made(self, setting: Setting, exact: bool) -> tuple[Any, Any, int]:
+        """Return a kernel, the functions that it calls, and what space it needs."""
+        from dask_marsched.fusion.llvm_kernels import kernel
+
+        made = kernel(setting.typed, setting.layout, exact)
+        functions = [self._status.clear, self._status.test, self._status.mask]
+        for name, dtypes in made.externals:
+            loop = ufunc_loops.loop(UFUNCS[name], dtypes)
+            if loop is None:
+                raise UnsupportedError(f"no loop for {name} of {', '.join(map(str, dtypes))}")
+            functions += [loop.function, loop.data]
+        if made.text not in self._compiled:
+            self._compiled[made.text] = self._load(made.text)
+        return self._compiled[made.text][0], np.array(functions, np.int64), made.scratch
+
+    def _bound(
+        self, setting: Setting, function: Any, functions: Any, scratch: int
+    ) -> Callable[[Sequence[Any]], Results]:
+        nest, status, memory = setting.nest, self._status, self._memory
+        shape, strides = np.array(nest.shape, np.int64), np.array(nest.strides, np.int64)
+        held = (shape.ctypes.data, strides.ctypes.data, functions.ctypes.data)
+        dimensions, inputs = len(nest.shape), len(setting.inputs)
+        outputs = len(setting.typed.outputs)
+        _Pointers = _LONG * (inputs + outputs)
+
+        def run(values: Sequence[Any], _held: Any = (shape, strides, functions)) -> Results:
+            operands, results = setting.operands(values), setting.allocate()
+            addresses = _Pointers(
+                *(a.__array_interface__["data"][0] for a in (*operands, *results))
+            )
+            raised = function(
+                ctypes.addressof(addresses), held[0], dimensions, nest.kept, held[1],
+                memory(scratch), held[2],
+            )  # fmt: skip
+            return Results(setting.finish(results), status.names(raised) if raised else set())
+
+        return run
+
+    def _memory(self, nbytes: int) -> int:
+        """Return the address of so many bytes that belong to this thread."""
+        held = getattr(self._scratch, "array", None)
+        if held is None or held.nbytes < nbytes + _ALIGNMENT:
+            held = self._scratch.array = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        address: int = held.__array_interface__["data"][0]
+        return address + -address % _ALIGNMENT
+
+    # -- machine code ----------------------------------------------------------------------
+
+    def _load(self, text: str) -> tuple[Any, Any]:
+        """Return a kernel's function, and what has to live as long as it is used."""
+        llvm = self._llvm
+        digest = hashlib.sha256(f"{self._kind}\n{text}".encode()).hexdigest()
+        path = None if self._directory is None else self._directory / f"{digest[:40]}.o"
+        code = None if path is None else files.read(path)
+        if code is None:
+            code = self._compile(text)
+            if path is not None:
+                files.write(path, code)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine_copy())
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        return _FUNCTION(engine.get_function_address("kernel")), engine
+
+    def _machine_copy(self) -> Any:
+        # An engine takes possession of its machine.
+        llvm = self._llvm
+        return llvm.Target.from_default_triple().create_target_machine(
+            codemodel="jitdefault", jit=True
+        )
+
+    def _compile(self, text: str) -> bytes:
+        llvm = self._llvm
+        module = llvm.parse_assembly(text)
+        module.triple = self._machine.triple
+        module.data_layout = str(self._machine.target_data)
+        options = llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization = True
+        options.slp_vectorization = False
+        builder = llvm.create_pass_builder(self._machine, options)
+        builder.getModulePassManager().run(module, builder)
+        code: bytes = self._machine.emit_object(module)
+        return code
+

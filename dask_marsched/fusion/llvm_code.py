@@ -1,0 +1,172 @@
+"""Writing LLVM's intermediate code: loops, conditions, and memory by address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
+_BYTES = I8.as_pointer()
+
+
+def supported(dtype: np.dtype[Any]) -> bool:
+    """Whether values of a dtype can be computed with; others NumPy's loops can still handle."""
+    return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize in (4, 8))
+
+
+def value_type(dtype: np.dtype[Any]) -> Any:
+    """Return the type of a value of a dtype that is computed with."""
+    return I1 if dtype.kind == "b" else memory_type(dtype)
+
+
+def memory_type(dtype: np.dtype[Any]) -> Any:
+    """Return the type of a value of a dtype in memory."""
+    if dtype.kind == "f":
+        return ir.FloatType() if dtype.itemsize == 4 else ir.DoubleType()
+    return ir.IntType(8 * dtype.itemsize)
+
+
+class Code:
+    """The code of a function of addresses and numbers that returns a number.
+
+    Parameters
+    ----------
+    name
+        Of the function.
+    parameters
+        How many it has, 64-bit integers all of them.
+    """
+
+    def __init__(self, name: str, parameters: int) -> None:
+        self.module = ir.Module(name=name)
+        self.function = ir.Function(
+            self.module, ir.FunctionType(I64, [I64] * parameters), name=name
+        )
+        self._entry = self.function.append_basic_block("entry")
+        self.at = ir.IRBuilder(self.function.append_basic_block("start"))
+
+    def end(self, result: Any) -> str:
+        """Return from the function, and return its text."""
+        self.at.ret(result)
+        ir.IRBuilder(self._entry).branch(self.function.basic_blocks[1])
+        return str(self.module)
+
+    # -- numbers and variables -------------------------------------------------------------
+
+    def number(self, value: Any) -> Any:
+        """Return a constant, or what is code already."""
+        return ir.Constant(I64, value) if isinstance(value, int) else value
+
+    def add(self, a: Any, b: Any) -> Any:
+        """Return a sum."""
+        return self.at.add(self.number(a), self.number(b))
+
+    def multiply(self, a: Any, b: Any) -> Any:
+        """Return a product."""
+        return self.at.mul(self.number(a), self.number(b))
+
+    def least(self, a: Any, b: Any) -> Any:
+        """Return the smaller number."""
+        a, b = self.number(a), self.number(b)
+        return self.at.select(self.at.icmp_signed("<", a, b), a, b)
+
+    def variable(self, kind: Any = I64, value: Any = None) -> Any:
+        """Return a new variable."""
+        made = ir.IRBuilder(self._entry).alloca(kind)
+        if value is not None:
+            self.set(made, value)
+        return made
+
+    def get(self, variable: Any) -> Any:
+        """Return the value of a variable."""
+        return self.at.load(variable)
+
+    def set(self, variable: Any, value: Any) -> None:
+        """Give a value to a variable."""
+        self.at.store(self.number(value), variable)
+
+    def raise_by(self, variable: Any, value: Any) -> None:
+        """Add a number to a variable."""
+        self.set(variable, self.add(self.get(variable), value))
+
+    # -- flow ------------------------------------------------------------------------------
+
+    @contextmanager
+    def loop(self, stop: Any, start: Any = 0, step: Any = 1) -> Iterator[Any]:
+        """Run the code inside for each number from ``start`` up to before ``stop``."""
+        counter = self.variable(I64, start)
+        stop = self.number(stop)
+        head, body, after = (self.function.append_basic_block(n) for n in ("head", "body", "after"))
+        self.at.branch(head)
+        self.at.position_at_end(head)
+        now = self.get(counter)
+        self.at.cbranch(self.at.icmp_signed("<", now, stop), body, after)
+        self.at.position_at_end(body)
+        yield now
+        self.set(counter, self.add(now, step))
+        self.at.branch(head)
+        self.at.position_at_end(after)
+
+    @contextmanager
+    def when(self, condition: Any) -> Iterator[None]:
+        """Run the code inside where a condition holds."""
+        body, after = (self.function.append_basic_block(n) for n in ("then", "after"))
+        self.at.cbranch(condition, body, after)
+        self.at.position_at_end(body)
+        yield
+        self.at.branch(after)
+        self.at.position_at_end(after)
+
+    def otherwise(self, condition: Any) -> Any:
+        """Return the contrary of a condition."""
+        return self.at.not_(condition)
+
+    # -- memory ----------------------------------------------------------------------------
+
+    def pointer(self, address: Any, dtype: np.dtype[Any]) -> Any:
+        """Return a pointer to values of a dtype."""
+        return self.at.inttoptr(self.number(address), memory_type(dtype).as_pointer())
+
+    def load(self, pointer: Any, index: Any, dtype: np.dtype[Any]) -> Any:
+        """Return an element of an array."""
+        value = self.at.load(self.at.gep(pointer, [self.number(index)]))
+        return self.at.icmp_unsigned("!=", value, I8(0)) if dtype.kind == "b" else value
+
+    def store(self, pointer: Any, index: Any, value: Any) -> None:
+        """Set an element of an array."""
+        if value.type == I1:
+            value = self.at.zext(value, I8)
+        self.at.store(value, self.at.gep(pointer, [self.number(index)]))
+
+    def word(self, address: Any, index: Any) -> Any:
+        """Return the number with an index in a list of numbers."""
+        return self.load(self.pointer(address, np.dtype(np.int64)), index, np.dtype(np.int64))
+
+    # -- calls of functions by address -----------------------------------------------------
+
+    def call_loop(self, function: Any, data: Any, length: Any, places: list[Any]) -> None:
+        """Call an inner loop of NumPy; ``places`` are address and stride of each operand."""
+        count = len(places)
+        entry = ir.IRBuilder(self._entry)
+        pointers, strides = (entry.alloca(t, count) for t in (_BYTES, I64))
+        lengths = entry.alloca(I64)
+        self.at.store(length, lengths)
+        for k, (address, stride) in enumerate(places):
+            index = [ir.Constant(I32, k)]
+            pointer = self.at.inttoptr(self.number(address), _BYTES)
+            self.at.store(pointer, self.at.gep(pointers, index))
+            self.at.store(self.number(stride), self.at.gep(strides, index))
+        words = I64.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), words, words, _BYTES])
+        target = self.at.inttoptr(function, kind.as_pointer())
+        data = self.at.inttoptr(data, _BYTES)
+        self.at.call(target, [pointers, lengths, strides, data])
+
+    def call_status(self, function: Any, mask: Any) -> Any:
+        """Call a C function of the floating-point flags."""
+        target = self.at.inttoptr(function, ir.FunctionType(I32, [I32]).as_pointer())
+        return self.at.zext(self.at.call(target, [self.at.trunc(mask, I32)]), I64)

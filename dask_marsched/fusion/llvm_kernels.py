@@ -1,0 +1,366 @@
+"""Whole kernels: the loops around the blocks, the stages in them, and what becomes of results.
+
+A kernel is a function of the addresses of the operands, the lengths and strides of the loops
+(`dask_marsched.fusion.loops`), working space, and the addresses of the loops of NumPy that it
+calls. It returns the floating-point flags that were raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_marsched.fusion.backend import UnsupportedError
+from dask_marsched.fusion.expression import TypedExpression
+from dask_marsched.fusion.llvm_code import Code, supported
+from dask_marsched.fusion.llvm_folds import Reduction
+from dask_marsched.fusion.llvm_operations import compile_operation
+from dask_marsched.fusion.llvm_stages import stages
+from dask_marsched.fusion.setting import Layout
+
+#: Elements of a block: a handful of them, 8 bytes each, fit into 32 KiB.
+BLOCK = 1024
+#: Numbers that the list of functions begins with: how to clear and to test flags, and which.
+STATUS = 3
+_MOST_LOOPS = 32
+
+
+class External(NamedTuple):
+    """An inner loop of NumPy that a kernel calls."""
+
+    ufunc: str
+    dtypes: tuple[np.dtype[Any], ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's code.
+
+    Attributes
+    ----------
+    text
+        A module in LLVM's language with a function ``kernel``.
+    externals
+        Loops whose addresses it is to be handed.
+    scratch
+        Bytes of working space that it needs.
+    """
+
+    text: str
+    externals: tuple[External, ...]
+    scratch: int
+
+
+def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:
+    """Return the kernel of an expression.
+
+    Parameters
+    ----------
+    expression
+        What is computed.
+    layout
+        How the operands lie in memory.
+    exact
+        Whether results have to be NumPy's to the last bit.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is no kernel for it.
+    """
+    return _Writer(expression, layout, exact).write()
+
+
+class _Writer:
+    """A kernel in the making."""
+
+    def __init__(self, expression: TypedExpression, layout: Layout, exact: bool) -> None:
+        self.nodes, self.outputs = expression.nodes, expression.outputs
+        self.layout = layout
+        self.plan = stages(expression, exact)
+        self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
+        self.externals: list[External] = []
+        self.scratch = 0
+        self.code = Code("kernel", 7)
+        parameters = self.code.function.args
+        self.pointers, self.shape, self.dimensions, self.kept = parameters[:4]
+        self.strides, self.memory, self.functions = parameters[4:]
+        self.index = self.reserve(8, _MOST_LOOPS)
+        self.buffers = self._buffers()
+
+    # -- memory ----------------------------------------------------------------------------
+
+    def reserve(self, itemsize: int, length: int = BLOCK) -> Any:
+        """Return the address of a piece of the working space."""
+        address = self.code.add(self.memory, self.scratch)
+        self.scratch += -(-itemsize * length // 64) * 64
+        return address
+
+    def _buffers(self) -> dict[int, Any]:
+        """Return the address of a buffer for each node that is kept."""
+        found: dict[int, Any] = {}
+        used: list[tuple[int, int, Any]] = []  # needed until, size of an element, address
+        for position in sorted(self.plan.kept_until, key=lambda p: self.plan.stage[p]):
+            size = self.nodes[position].dtype.itemsize
+            now = self.plan.stage[position]
+            free = next((u for u in used if u[0] < now and u[1] == size), None)
+            if free is not None:
+                used.remove(free)
+            address = self.reserve(size) if free is None else free[2]
+            found[position] = address
+            used.append((self.plan.kept_until[position], size, address))
+        return found
+
+    # -- loops -----------------------------------------------------------------------------
+
+    def write(self) -> Kernel:
+        """Write all of it."""
+        code = self.code
+        self.flags = code.variable(value=0)
+        self._status(0)
+        count = len(self.inputs) + len(self.outputs)
+        self.bases = [
+            code.variable(value=code.word(self.pointers, code.number(k))) for k in range(count)
+        ]
+        self.inner = code.add(self.dimensions, -1)
+        self.length = code.word(self.shape, self.inner)
+        self.steps = [self._stride(k, self.inner) for k in range(len(self.inputs))]
+        with code.loop(_MOST_LOOPS) as d:
+            code.store(code.pointer(self.index, np.dtype(np.int64)), d, code.number(0))
+        {"map": self._map, "rows": self._rows, "columns": self._columns}[self.layout.mode]()
+        self._note_flags()
+        text = code.end(code.get(self.flags))
+        return Kernel(text, tuple(self.externals), self.scratch)
+
+    def _stride(self, operand: int, loop: Any) -> Any:
+        first = self.code.multiply(self.dimensions, operand)
+        return self.code.word(self.strides, self.code.add(first, loop))
+
+    def _product(self, first: Any, last: Any) -> Any:
+        code, total = self.code, self.code.variable(value=1)
+        with code.loop(last, start=first) as d:
+            code.set(total, code.multiply(code.get(total), code.word(self.shape, d)))
+        return code.get(total)
+
+    def _advance(self, first: Any, last: Any, operands: range) -> None:
+        """Go on to the next element of the loops from ``first`` up to before ``last``."""
+        code, int64 = self.code, np.dtype(np.int64)
+        index = code.pointer(self.index, int64)
+        running = code.variable(value=1)
+        with code.loop(last, start=first) as number:
+            d = code.at.sub(code.add(code.add(first, last), -1), number)  # the last one first
+            carried = code.at.icmp_signed("!=", code.get(running), code.number(0))
+            with code.when(carried):
+                now = code.add(code.load(index, d, int64), 1)
+                length = code.word(self.shape, d)
+                over = code.at.icmp_signed("==", now, length)
+                zero = code.number(0)
+                code.store(index, d, code.at.select(over, zero, now))
+                steps = code.at.select(over, code.at.sub(code.number(1), length), code.number(1))
+                for k in operands:
+                    code.raise_by(self.bases[k], code.multiply(self._stride(k, d), steps))
+                code.set(running, code.at.zext(over, running.type.pointee))
+
+    def _map(self) -> None:
+        code = self.code
+        block: Any = BLOCK if self.plan.last else self.length
+        everything = range(len(self.bases))
+        with code.loop(self._product(code.number(0), self.kept)):
+            with code.loop(self.length, step=block) as start:
+                self.m = code.least(block, code.at.sub(self.length, start))
+                for number, (position, _, dtype) in enumerate(self.outputs):
+                    offset = code.multiply(start, dtype.itemsize)
+                    base = code.get(self.bases[len(self.inputs) + number])
+                    address = code.add(base, offset)
+                    if supported(dtype):
+                        self.targets[number] = code.pointer(address, dtype)
+                    elif self.nodes[position].op == "input":
+                        raise UnsupportedError(f"a copy of {dtype.name}")
+                    else:  # NumPy's loop writes it where it belongs
+                        self.buffers[position] = address
+                self._block(start)
+            self._advance(code.number(0), self.kept, everything)
+
+    def _reductions(self) -> list[Reduction]:
+        found = []
+        for position, kind, _ in self.outputs:
+            dtype = self.nodes[position].dtype
+            places = (self.reserve(dtype.itemsize), self.reserve(max(dtype.itemsize, 8)))
+            found.append(Reduction(self.code, kind or "", dtype, *places))
+        return found
+
+    def _rows(self) -> None:
+        code, reductions = self.code, self._reductions()
+        self.targets = {k: r.values for k, r in enumerate(reductions)}
+        inner = self._product(self.kept, self.inner)
+        with code.loop(self._product(code.number(0), self.kept)):
+            for reduction in reductions:
+                reduction.begin()
+                for variable, value in ((reduction.count, 0), (reduction.place, 0)):
+                    code.set(variable, value)
+                if reduction.kind in ("any", "all"):
+                    code.set(reduction.best, reduction.neutral())
+            with code.loop(inner) as row:
+                with code.loop(self.length, step=BLOCK) as start:
+                    self.m = code.least(BLOCK, code.at.sub(self.length, start))
+                    self._block(start)
+                    self._note_flags()
+                    position = code.add(code.multiply(row, self.length), start)
+                    for reduction in reductions:
+                        reduction.take(self.m, position)
+                    self._forget_flags(reductions)
+                self._advance(self.kept, self.inner, range(len(self.inputs)))
+            for number, reduction in enumerate(reductions):
+                reduction.end(code.get(self.bases[len(self.inputs) + number]))
+            self._advance(code.number(0), self.kept, range(len(self.bases)))
+
+    def _columns(self) -> None:
+        code, reductions = self.code, self._reductions()
+        self.targets = {k: r.values for k, r in enumerate(reductions) if r.selects}
+        self.running = dict(enumerate(reductions))
+        inner = self._product(self.kept, self.inner)
+        with code.loop(self._product(code.number(0), self.kept)):
+            with code.loop(self.length, step=BLOCK) as start:
+                self.m = code.least(BLOCK, code.at.sub(self.length, start))
+                addresses = []
+                for number, (_, _, dtype) in enumerate(self.outputs):
+                    base = code.get(self.bases[len(self.inputs) + number])
+                    addresses.append(code.add(base, code.multiply(start, dtype.itemsize)))
+                for reduction, address in zip(reductions, addresses, strict=True):
+                    reduction.begin_columns(self.m, address)
+                with code.loop(inner) as row:
+                    self._block(start)
+                    if any(r.noisy for r in reductions):
+                        self._note_flags()
+                    for reduction in reductions:
+                        if reduction.selects:
+                            reduction.take_columns(self.m, row)
+                    self._forget_flags(reductions)
+                    self._advance(self.kept, self.inner, range(len(self.inputs)))
+                for reduction, address in zip(reductions, addresses, strict=True):
+                    reduction.end_columns(self.m, address)
+            self._advance(code.number(0), self.kept, range(len(self.bases)))
+
+    # -- flags -----------------------------------------------------------------------------
+
+    def _function(self, number: int) -> Any:
+        return self.code.word(self.functions, self.code.number(number))
+
+    def _status(self, number: int) -> Any:
+        return self.code.call_status(self._function(number), self._function(2))
+
+    def _note_flags(self) -> None:
+        code = self.code
+        code.set(self.flags, code.at.or_(code.get(self.flags), self._status(1)))
+
+    def _forget_flags(self, reductions: list[Reduction]) -> None:
+        """Clear flags that comparisons with NaN have raised."""
+        if any(reduction.noisy for reduction in reductions):
+            raised = self.code.at.icmp_signed("!=", self._status(1), self.code.number(0))
+            with self.code.when(raised):
+                self._status(0)
+
+    # -- a block ---------------------------------------------------------------------------
+
+    #: Where each output is stored.
+    targets: dict[int, Any] = {}
+    #: Reductions that take in each value as it is computed.
+    running: dict[int, Reduction] = {}
+
+    def _block(self, start: Any) -> None:
+        """Evaluate ``m`` elements from one on."""
+        self.places = []
+        for k, position in enumerate(self.inputs):
+            base = self.code.get(self.bases[k])
+            size: Any = self.nodes[position].dtype.itemsize
+            offset = {"c": size, "s": self.steps[k], "b": 0}[self.layout.steps[k]]
+            self.places.append(self.code.add(base, self.code.multiply(start, offset)))
+        for stage in range(self.plan.last + 1):
+            if stage % 2:
+                self._calls(stage)
+            else:
+                self._loop(stage)
+
+    def _calls(self, stage: int) -> None:
+        # NumPy's loops clear the flags as they like: what was raised is taken note of first.
+        self._note_flags()
+        for position, node in enumerate(self.nodes):
+            if self.plan.stage[position] != stage or self.plan.compiled[position]:
+                continue
+            dtypes = (*(self.nodes[arg].dtype for arg in node.args), node.dtype)
+            external = External(node.op, dtypes)
+            if external not in self.externals:
+                self.externals.append(external)
+            number = STATUS + 2 * self.externals.index(external)
+            function, data = self._function(number), self._function(number + 1)
+            places = [self._place(p) for p in (*node.args, position)]
+            self.code.call_loop(function, data, self.m, places)
+            self._note_flags()
+
+    def _place(self, position: int) -> tuple[Any, Any]:
+        """Return address and stride of a node's elements in this block."""
+        size = self.nodes[position].dtype.itemsize
+        if self.nodes[position].op != "input":
+            return self.buffers[position], size
+        k = self.inputs.index(position)
+        step = {"c": size, "b": 0, "s": self.steps[k]}[self.layout.steps[k]]
+        return self.places[k], step
+
+    def _loop(self, stage: int) -> None:
+        own = [
+            p
+            for p, node in enumerate(self.nodes)
+            if node.op != "input" and self.plan.compiled[p] and self.plan.stage[p] == stage
+        ]
+        last = stage == self.plan.last
+        outputs = [
+            (number, position)
+            for number, (position, _, _) in enumerate(self.outputs)
+            if last and (number in self.targets or number in self.running)
+        ]
+        if not own and not outputs:
+            return
+        read = {arg for p in own for arg in self.nodes[p].args} | {p for _, p in outputs}
+        sources = {p: self._source(p) for p in sorted(read - set(own))}
+        sinks = {
+            p: self.code.pointer(self.buffers[p], self.nodes[p].dtype)
+            for p in own
+            if p in self.plan.kept_until
+        }
+        with self.code.loop(self.m) as i:
+            values: dict[int, Any] = {p: read_at(i) for p, read_at in sources.items()}
+            for p in own:
+                node = self.nodes[p]
+                operands = tuple(self.nodes[arg].dtype for arg in node.args)
+                found = [values[arg] for arg in node.args]
+                values[p] = compile_operation(self.code, node, operands, found)
+                if p in sinks:
+                    self.code.store(sinks[p], i, values[p])
+            for number, p in outputs:
+                if number in self.targets:
+                    self.code.store(self.targets[number], i, values[p])
+                else:
+                    reduction = self.running[number]
+                    self.code.store(reduction.more, i, reduction.taken_in(values[p], i))
+
+    def _source(self, position: int) -> Any:
+        """Return how an element of a node is read in a loop."""
+        node, code = self.nodes[position], self.code
+        dtype = node.dtype
+        if not supported(dtype):
+            raise UnsupportedError(f"{dtype.name} in compiled code")
+        address, step = self._place(position)
+        if step == 0:
+            value = code.load(code.pointer(address, dtype), code.number(0), dtype)
+            return lambda _: value
+        if step == dtype.itemsize:
+            pointer = code.pointer(address, dtype)
+            return lambda i: code.load(pointer, i, dtype)
+
+        def strided(i: Any) -> Any:
+            place = code.add(address, code.multiply(i, step))
+            return code.load(code.pointer(place, dtype), code.number(0), dtype)
+
+        return strided

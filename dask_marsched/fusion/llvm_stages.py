@@ -1,0 +1,109 @@
+"""In which order the operations of an expression are computed for a block of elements.
+
+Stages alternate: loops that are compiled into vector code, and calls of inner loops of NumPy.
+What one stage hands to a later one is kept in a buffer of the size of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_marsched.fusion.backend import UnsupportedError
+from dask_marsched.fusion.expression import TypedExpression, TypedNode
+from dask_marsched.fusion.llvm_operations import SILENT, is_compiled
+from dask_marsched.fusion.operations import UFUNCS
+
+
+@dataclass(frozen=True)
+class Stages:
+    """In which stage each node is computed.
+
+    Attributes
+    ----------
+    stage
+        By node. Even stages are compiled, odd ones are calls.
+    compiled
+        By node, whether it is compiled.
+    last
+        The last stage, a compiled one.
+    kept_until
+        By node, the last stage that needs it, for those that are kept in a buffer.
+    """
+
+    stage: tuple[int, ...]
+    compiled: tuple[bool, ...]
+    last: int
+    kept_until: dict[int, int]
+
+
+def stages(expression: TypedExpression, exact: bool) -> Stages:
+    """Assign the nodes of an expression to stages.
+
+    Raises
+    ------
+    UnsupportedError
+        If an operation can neither be compiled nor called.
+    """
+    nodes = expression.nodes
+    compiled: list[bool] = []
+    stage: list[int] = []
+    for node in nodes:
+        operands = tuple(nodes[arg].dtype for arg in node.args)
+        own = node.op == "input" or is_compiled(node, operands, exact)
+        if not own and node.op not in UFUNCS:
+            raise UnsupportedError(f"{node.op} of {', '.join(d.name for d in operands)}")
+        earliest = max((stage[arg] for arg in node.args), default=0)
+        if earliest % 2 == own:
+            earliest += 1
+        elif _splits(nodes, node):
+            earliest += 2
+        compiled.append(own)
+        stage.append(earliest)
+    last = max(stage, default=0)
+    last += last % 2
+    _delay(nodes, compiled, stage, last)
+    return Stages(tuple(stage), tuple(compiled), last, _kept(expression, compiled, stage, last))
+
+
+def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
+    """Whether a node's operands are to be kept before it is computed.
+
+    The compiler may move what only one branch of a condition needs below the condition, and the
+    flags that it raises were lost; NumPy computes both.
+    """
+    return node.op == "where" and any(_raises(nodes[arg]) for arg in node.args[1:])
+
+
+def _raises(node: TypedNode) -> bool:
+    return node.op not in SILENT and node.dtype.kind in "fc"
+
+
+def _delay(
+    nodes: tuple[TypedNode, ...], compiled: list[bool], stage: list[int], last: int
+) -> None:
+    """Compute compiled nodes as late as they can be, so that less has to be kept."""
+    latest = [last] * len(nodes)
+    for position in reversed(range(len(nodes))):
+        node = nodes[position]
+        if compiled[position] and node.op != "input":
+            stage[position] = max(stage[position], latest[position] - latest[position] % 2)
+        bound = stage[position] - (2 if _splits(nodes, node) else 0)
+        for arg in node.args:
+            latest[arg] = min(latest[arg], bound)
+
+
+def _kept(
+    expression: TypedExpression, compiled: list[bool], stage: list[int], last: int
+) -> dict[int, int]:
+    until: dict[int, int] = {}
+    for position, node in enumerate(expression.nodes):
+        for arg in node.args:
+            until[arg] = max(until.get(arg, 0), stage[position])
+    for position, _, _ in expression.outputs:
+        until[position] = last
+    return {
+        position: max(until.get(position, 0), stage[position])
+        for position, node in enumerate(expression.nodes)
+        if node.op != "input"
+        and (not compiled[position] or until.get(position, 0) > stage[position])
+    }

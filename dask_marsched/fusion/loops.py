@@ -1,0 +1,107 @@
+"""The nest of loops over some arrays: which axis is outside, which inside, which may be joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Nest(NamedTuple):
+    """Loops, the outermost first. Strides are in bytes.
+
+    Attributes
+    ----------
+    kept
+        How many of the outer loops run over axes that are kept; the others are reduced.
+    shape
+        Lengths of all loops; the last is the innermost one.
+    strides
+        By operand, one for each loop.
+    inner_reduced
+        Whether the innermost loop runs over an axis that is reduced.
+    """
+
+    kept: int
+    shape: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    inner_reduced: bool
+
+
+def nest(
+    shape: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    reduced: frozenset[int] = frozenset(),
+    in_order: bool = False,
+) -> Nest:
+    """Return the loops over operands of a common shape.
+
+    Parameters
+    ----------
+    shape
+        Common shape; no length is 0.
+    strides
+        By operand, 0 where it is broadcast. The first decides on the order.
+    reduced
+        Axes that are reduced.
+    in_order
+        Whether reduced axes stay in their order whatever the strides are, as their elements
+        are counted.
+    """
+    axes = [axis for axis, length in enumerate(shape) if length > 1]
+    if not in_order:
+        weights = [[abs(s[axis]) for s in strides] for axis in range(len(shape))]
+        # Those along which nothing moves (a broadcast operand) count by the next operand.
+        axes.sort(key=lambda axis: [_descending(w) for w in weights[axis]])
+    groups = _joined([_Loop(shape[a], [s[a] for s in strides], a in reduced) for a in axes])
+    if in_order:
+        groups.sort(key=lambda loop: loop.reduced)
+    inner = groups.pop() if groups else _Loop(1, [0] * len(strides), bool(reduced))
+    kept = [loop for loop in groups if not loop.reduced]
+    others = [loop for loop in groups if loop.reduced]
+    if not inner.reduced:
+        order = _joined(kept) + _joined(others) + [inner]
+    else:
+        tail = _joined([*others, inner])
+        order = _joined(kept) + tail
+    outer = order[:-1]
+    return Nest(
+        sum(not loop.reduced for loop in outer),
+        tuple(loop.length for loop in order),
+        tuple(zip(*(loop.strides for loop in order), strict=True)),
+        order[-1].reduced,
+    )
+
+
+def _descending(stride: int) -> tuple[bool, int]:
+    return (stride == 0, -stride)
+
+
+class _Loop(NamedTuple):
+    length: int
+    strides: list[int]
+    reduced: bool
+
+
+def _joined(loops: Sequence[_Loop]) -> list[_Loop]:
+    """Join neighbours that all operands run through as if they were one."""
+    found: list[_Loop] = []
+    for loop in loops:
+        if found:
+            outer = found[-1]
+            same = all(
+                a == b * loop.length for a, b in zip(outer.strides, loop.strides, strict=True)
+            )
+            if outer.reduced == loop.reduced and same:
+                found[-1] = _Loop(outer.length * loop.length, loop.strides, loop.reduced)
+                continue
+        found.append(loop)
+    return found
+
+
+def broadcast_strides(array: np.ndarray[Any, Any], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return an array's strides as if it had a shape that it can be broadcast to."""
+    missing = len(shape) - array.ndim
+    own = zip(array.shape, array.strides, strict=True)
+    return (0,) * missing + tuple(0 if length == 1 else stride for length, stride in own)

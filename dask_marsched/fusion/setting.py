@@ -1,0 +1,267 @@
+"""An expression together with the shapes, strides and dtypes of the arrays it is applied to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_marsched.fusion.expression import (
+    Expression,
+    InputType,
+    NotUnderstoodError,
+    TypedExpression,
+    typed,
+)
+from dask_marsched.fusion.loops import Nest, nest
+from dask_marsched.fusion.operations import INDEXING
+
+#: An array's dtype, shape and strides, or the type of a Python scalar.
+Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]] | type
+
+_SCALARS = (bool, int, float, complex)
+
+
+def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
+    """Return what tells about the inputs of an expression all that matters to its evaluation.
+
+    Raises
+    ------
+    NotUnderstoodError
+        If one of them is neither an array of NumPy's own type nor a scalar.
+    """
+    found: list[Signature] = []
+    for value in values:
+        kind = type(value)
+        if kind is np.ndarray:
+            if not value.flags.aligned:
+                raise NotUnderstoodError("an array that is not aligned")
+            found.append((value.dtype, value.shape, value.strides))
+        elif kind in _SCALARS:
+            found.append(kind)
+        elif isinstance(value, np.generic):
+            found.append((value.dtype, (), ()))
+        else:
+            raise NotUnderstoodError(f"{kind.__name__} is left to NumPy")
+    return tuple(found)
+
+
+class Layout(NamedTuple):
+    """What distinguishes kernels of one expression from each other.
+
+    Attributes
+    ----------
+    mode
+        ``"map"`` without reductions; ``"rows"`` where the innermost loop is reduced;
+        ``"columns"`` where it is kept and others are reduced.
+    steps
+        By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a
+        stride.
+    """
+
+    mode: str
+    steps: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An expression applied to arrays of certain shapes, strides and dtypes.
+
+    Attributes
+    ----------
+    typed
+        The expression with dtypes.
+    shape
+        Common shape of the inputs.
+    axes
+        Axes that are reduced.
+    signatures
+        Of the inputs.
+    order
+        Axes of the results from the outermost to the innermost in memory.
+    """
+
+    typed: TypedExpression
+    shape: tuple[int, ...]
+    axes: frozenset[int]
+    signatures: tuple[Signature, ...]
+    order: tuple[int, ...]
+
+    @property
+    def expression(self) -> Expression:
+        """The expression without dtypes."""
+        return self.typed.source
+
+    @cached_property
+    def elements(self) -> int:
+        """Number of elements that are evaluated."""
+        return prod(self.shape)
+
+    @cached_property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of the results, reduced axes with length 1."""
+        return tuple(1 if axis in self.axes else n for axis, n in enumerate(self.shape))
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[int, np.dtype[Any]], ...]:
+        """Number and dtype of each input as it is read."""
+        return tuple((n.param, n.dtype) for n in self.typed.nodes if n.op == "input")
+
+    @cached_property
+    def nest(self) -> Nest:
+        """The loops: strides of the inputs, then of the results."""
+        strides = [self._strides(number) for number, _ in self.inputs]
+        results = [self._result_strides(dtype) for _, _, dtype in self.typed.outputs]
+        counted = any(reduction in INDEXING for _, reduction, _ in self.typed.outputs)
+        # Whatever has the fewest broadcast axes decides on the order of the loops.
+        leads = (
+            results[0]
+            if not self.typed.reduced
+            else max(strides, key=lambda s: sum(map(bool, s)), default=())
+        )
+        in_order = counted and len(self.axes) > 1
+        found = nest(self.shape, [leads, *strides, *results], self.axes, in_order)
+        return found._replace(strides=found.strides[1:])
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What distinguishes kernels of one expression from each other."""
+        loops = self.nest
+        steps = ""
+        for (_, dtype), strides in zip(self.inputs, loops.strides, strict=False):
+            inner = strides[-1]
+            steps += "b" if inner == 0 else "c" if inner == dtype.itemsize else "s"
+        if not self.typed.reduced:
+            return Layout("map", steps)
+        return Layout("rows" if loops.inner_reduced else "columns", steps)
+
+    def _strides(self, number: int) -> tuple[int, ...]:
+        found = self.signatures[number]
+        if isinstance(found, type):
+            return (0,) * len(self.shape)
+        _, shape, strides = found
+        missing = (0,) * (len(self.shape) - len(shape))
+        return missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+
+    def _result_strides(self, dtype: np.dtype[Any]) -> tuple[int, ...]:
+        strides, step = [0] * len(self.shape), dtype.itemsize
+        for axis in reversed(self.order):
+            if axis not in self.axes:
+                strides[axis] = step if self.shape[axis] > 1 else 0
+                step *= self.shape[axis]
+        return tuple(strides)
+
+    def allocate(self) -> list[np.ndarray[Any, Any]]:
+        """Return arrays for the results, reduced axes with length 1."""
+        shape = self.result_shape
+        if self.order == tuple(range(len(shape))):
+            return [np.empty(shape, dtype) for _, _, dtype in self.typed.outputs]
+        ordered = tuple(shape[axis] for axis in self.order)
+        back = tuple(int(axis) for axis in np.argsort(self.order))
+        return [np.empty(ordered, dtype).transpose(back) for _, _, dtype in self.typed.outputs]
+
+    def finish(self, results: list[np.ndarray[Any, Any]]) -> list[Any]:
+        """Return results as NumPy would: without reduced axes, scalars as such."""
+        if not self.typed.reduced or self.expression.keepdims:
+            return list(results)
+        kept = tuple(n for axis, n in enumerate(self.shape) if axis not in self.axes)
+        return [result.reshape(kept)[()] for result in results]
+
+    def operands(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """Return the inputs as arrays of the dtypes in which they are read.
+
+        Raises
+        ------
+        OverflowError, FloatingPointError
+            If a Python scalar has no such value in its dtype.
+        """
+        found = []
+        for number, dtype in self.inputs:
+            value = values[number]
+            if type(value) is not np.ndarray:
+                with np.errstate(all="raise"):
+                    value = np.asarray(value, dtype)
+            found.append(value)
+        return found
+
+
+def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Setting:
+    """Return an expression's setting.
+
+    Raises
+    ------
+    NotUnderstoodError
+        If it is to be left to NumPy.
+    """
+    types: tuple[InputType, ...] = tuple(s if isinstance(s, type) else s[0] for s in signatures)
+    shapes = [() if isinstance(s, type) else s[1] for s in signatures]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise NotUnderstoodError(str(error)) from None
+    if 0 in shape or not shape:
+        raise NotUnderstoodError("no elements, or a single one")
+    if len(shape) > 16:
+        raise NotUnderstoodError("more than 16 axes")
+    axes: frozenset[int] = frozenset()
+    if expression.reduced:
+        named = range(len(shape)) if expression.axes is None else expression.axes
+        if any(not 0 <= axis < len(shape) for axis in named) or len(set(named)) < len(named):
+            raise NotUnderstoodError("axes that are not there")
+        axes = frozenset(named)
+        if any(o.reduction in INDEXING for o in expression.outputs) and not (
+            len(axes) == 1 or len(axes) == len(shape)
+        ):
+            raise NotUnderstoodError("positions along several axes")
+        if not axes:
+            raise NotUnderstoodError("a reduction along no axis")
+    order = tuple(range(len(shape))) if expression.reduced else _order(shape, signatures)
+    _check_values(expression, shape, shapes)
+    return Setting(typed(expression, types), shape, axes, signatures, order)
+
+
+def _check_values(
+    expression: Expression, shape: tuple[int, ...], shapes: Sequence[tuple[int, ...]]
+) -> None:
+    """Make sure that every result has the common shape of the inputs."""
+    found: list[tuple[int, ...]] = []
+    for node in expression.nodes:
+        own = shapes[node.param] if node.op == "input" else ()
+        found.append(np.broadcast_shapes(own, *(found[arg] for arg in node.args)))
+    if any(found[output.node] != shape for output in expression.outputs):
+        raise NotUnderstoodError("results of different shapes")
+
+
+def _order(shape: tuple[int, ...], signatures: tuple[Signature, ...]) -> tuple[int, ...]:
+    """Return the order of axes in memory that NumPy gives to a result of such inputs.
+
+    This is how ``numpy.nditer`` sorts axes: by strides, and as in C where operands disagree.
+    """
+    strides = []
+    for found in signatures:
+        if not isinstance(found, type):
+            missing = len(shape) - len(found[1])
+            own = zip(found[1], found[2], strict=True)
+            strides.append((0,) * missing + tuple(0 if n == 1 else abs(s) for n, s in own))
+    order: list[int] = []  # the innermost first
+    for axis in reversed(range(len(shape))):
+        place = len(order)
+        for position in reversed(range(len(order))):
+            verdict = _lies_inside(axis, order[position], strides)
+            if verdict is None:
+                continue
+            if not verdict:
+                break
+            place = position
+        order.insert(place, axis)
+    return tuple(reversed(order))
+
+
+def _lies_inside(axis: int, other: int, strides: list[tuple[int, ...]]) -> bool | None:
+    """Whether an axis belongs inside of another one; None if no operand tells."""
+    verdicts = {s[other] > s[axis] for s in strides if s[axis] and s[other]}
+    return None if not verdicts else False not in verdicts

@@ -1,0 +1,126 @@
+"""Which backend evaluates an expression: each is timed on real chunks, the fastest is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The reference is always among the candidates.
+REFERENCE = "numpy"
+#: Chunks that each candidate is timed on.
+SAMPLES = 3
+#: A candidate that takes so much longer than the best on its first chunk gets no second one.
+HOPELESS = 1.5
+#: The reference stays where the best candidate takes more than this share of its time.
+CLEARLY = 0.98
+
+
+@dataclass
+class Times:
+    """What is known of a backend.
+
+    Attributes
+    ----------
+    samples
+        How many chunks it was timed on.
+    best
+        Seconds for an element, on the best of them.
+    runs, repeated
+        Chunks that it has evaluated, and those of them that had to be evaluated by NumPy again,
+        for its warnings.
+    """
+
+    samples: int = 0
+    best: float = float("inf")
+    runs: int = 0
+    repeated: int = 0
+
+    def take(self, seconds: float, repeated: bool) -> None:
+        """Take in the time for an element on one more chunk."""
+        self.samples += 1
+        self.best = min(self.best, seconds)
+        self.runs += 1
+        self.repeated += repeated
+
+
+@dataclass
+class Trial:
+    """The candidates for one expression on one kind of arrays.
+
+    Attributes
+    ----------
+    times
+        By backend.
+    given_up
+        Backends that failed, with the reason.
+    """
+
+    times: dict[str, Times] = field(default_factory=dict)
+    given_up: dict[str, str] = field(default_factory=dict)
+
+    def cost(self, name: str) -> float:
+        """Return the seconds that a backend takes for an element, repetitions included."""
+        found = self.times.get(name)
+        if found is None or not found.samples:
+            return float("inf")
+        share = found.repeated / found.runs if found.runs else 0.0
+        reference = self.times.get(REFERENCE)
+        again = reference.best if reference is not None and reference.samples else found.best
+        return found.best + (share * again if share else 0.0)
+
+    def fastest(self, names: Iterable[str]) -> str:
+        """Return the fastest of some backends; the reference unless one is clearly faster."""
+        costs = {name: self.cost(name) for name in names if name not in self.given_up}
+        best = min(costs, key=lambda name: costs[name], default=REFERENCE)
+        return best if costs.get(best, 0) < CLEARLY * self.cost(REFERENCE) else REFERENCE
+
+    def untried(self, ready: Collection[str]) -> str | None:
+        """Return the backend to be timed next, None if enough is known of all."""
+        costs = {name: self.cost(name) for name in (*ready, REFERENCE)}
+        best = min(costs.values())
+        wanting = [
+            name
+            for name in costs
+            if name not in self.given_up
+            and (found := self.times.get(name, Times())).samples < SAMPLES
+            and not (found.samples and costs[name] > HOPELESS * best)
+        ]
+        return min(wanting, key=lambda name: self.times.get(name, Times()).samples, default=None)
+
+    def choose(self, ready: Collection[str]) -> str:
+        """Return the backend for the next chunk, of those that are ready and the reference."""
+        return self.untried(ready) or self.fastest([*ready, REFERENCE])
+
+    def settled(self, ready: Collection[str]) -> bool:
+        """Whether no more has to be timed."""
+        return self.untried(ready) is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what another process can go on with."""
+        return {
+            "best": {name: t.best for name, t in self.times.items() if t.samples},
+            "repeated": {
+                name: t.repeated / t.runs for name, t in self.times.items() if t.runs
+            },
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Trial:
+        """Return a trial that another process has made.
+
+        Raises
+        ------
+        ValueError, TypeError, KeyError, AttributeError
+            If it is none.
+        """
+        trial = cls()
+        for name, best in found["best"].items():
+            if not isinstance(name, str) or not 0 < float(best) < 1:
+                raise ValueError("no time")
+            share = float(found["repeated"].get(name, 0))
+            if not 0 <= share <= 1:
+                raise ValueError("no share")
+            # what was seen elsewhere weighs as much as a few chunks seen here
+            trial.times[name] = Times(SAMPLES, float(best), SAMPLES, round(share * SAMPLES))
+        return trial

@@ -1,0 +1,174 @@
+"""Runs a task part by part: expressions by kernels, whatever is not understood as Dask would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_marsched.fusion.expression import Node, NotUnderstoodError
+from dask_marsched.host.kernel_structure import Step
+from dask_marsched.host.kernel_units import FORMS, Elementwise, Evaluate, Unit
+
+_PLAIN = (bool, int, float, complex)
+
+
+class _Part(NamedTuple):
+    """A part of a program.
+
+    Attributes
+    ----------
+    result
+        Number of the step that it computes.
+    members
+        Steps that Dask would run for it, in their order.
+    inputs
+        Steps that it uses.
+    referred
+        Steps that Dask's tasks for it refer to.
+    unit
+        How it is evaluated; None for what is not understood.
+    done
+        Steps whose results are not needed after it.
+    """
+
+    result: int
+    members: tuple[int, ...]
+    inputs: tuple[int, ...]
+    referred: tuple[int, ...]
+    unit: Unit | None
+    done: tuple[int, ...]
+
+
+class Program:
+    """How tasks of one structure are run.
+
+    Parameters
+    ----------
+    steps
+        Of the structure.
+    """
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.steps = steps
+        groups = _groups(steps)
+        members: dict[int, list[int]] = {}
+        for number, group in enumerate(groups):
+            if steps[number].kind not in ("input", "literal"):
+                members.setdefault(group, []).append(number)
+        parts = [self._part(root, tuple(own)) for root, own in sorted(members.items())]
+        self.parts = _with_ends(parts, len(steps) - 1)
+        #: Whether kernels can gain anything.
+        self.worthwhile = any(part.unit is not None and part.unit.worthwhile for part in parts)
+
+    def _part(self, root: int, members: tuple[int, ...]) -> _Part:
+        steps = self.steps
+        if steps[root].kind == "opaque":
+            return _Part(root, members, steps[root].args, steps[root].args, None, ())
+        nodes: list[Node] = []
+        places: dict[int, int] = {}
+        inputs: list[int] = []
+        own = set(members)
+        for member in members:
+            for arg in steps[member].args:
+                if arg not in own and arg not in places:
+                    places[arg] = len(nodes)
+                    nodes.append(Node("input", (), len(inputs)))
+                    inputs.append(arg)
+            if steps[member].kind == "operation":
+                op, param = steps[member].what
+                args = tuple(places[arg] for arg in steps[member].args)
+                places[member] = len(nodes)
+                nodes.append(Node(op, args, param))
+        referred = tuple(use for m in members for use in steps[m].uses if use not in own)
+        unit: Unit
+        try:
+            if steps[root].kind == "operation":
+                unit = Elementwise(nodes)
+            else:
+                found = steps[root].what
+                unit = FORMS[found.form](nodes, places[steps[root].args[0]], found)
+        except NotUnderstoodError:
+            return _Part(root, members, tuple(inputs), referred, None, ())
+        return _Part(root, members, tuple(inputs), referred, unit, ())
+
+    def run(
+        self, params: Sequence[Any], values: Mapping[Any, Any], evaluate: Evaluate
+    ) -> Any:
+        """Return the result of a task.
+
+        Parameters
+        ----------
+        params
+            Of the task's structure.
+        values
+            Results of other tasks, by key.
+        evaluate
+            Evaluates expressions.
+        """
+        found: dict[int, Any] = {}
+        for number, step in enumerate(self.steps):
+            if step.kind == "input":
+                found[number] = values[params[number]]
+            elif step.kind == "literal":
+                found[number] = params[number]
+        for part in self.parts:
+            found[part.result] = self._run(part, params, found, evaluate)
+            for number in part.done:
+                found.pop(number, None)
+        return found[len(self.steps) - 1]
+
+    def _run(
+        self, part: _Part, params: Sequence[Any], found: dict[int, Any], evaluate: Evaluate
+    ) -> Any:
+        if part.unit is not None and part.unit.worthwhile:
+            operands = [found[number] for number in part.inputs]
+            if all(map(_is_plain, operands)):
+                try:
+                    return part.unit.run(operands, params[part.result].node, evaluate)
+                except NotUnderstoodError:
+                    pass
+        local = dict(found)
+        for number in part.members:
+            node, names = params[number]
+            if node is not None:
+                uses = self.steps[number].uses
+                local[number] = node(
+                    {name: local[use] for name, use in zip(names, uses, strict=True)}
+                )
+        return local[part.result]
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind is np.ndarray or kind in _PLAIN or isinstance(value, np.generic)
+
+
+def _groups(steps: tuple[Step, ...]) -> list[int]:
+    """Return, by step, the last step of the part that it belongs to."""
+    users: dict[int, list[int]] = {}
+    for number, step in enumerate(steps):
+        for use in {*step.args, *step.uses}:
+            users.setdefault(use, []).append(number)
+    groups = list(range(len(steps)))
+    for number in reversed(range(len(steps) - 1)):
+        if steps[number].kind != "operation":
+            continue
+        by = users.get(number, [])
+        found = {groups[user] for user in by}
+        if len(found) == 1 and all(steps[user].kind != "opaque" for user in by):
+            groups[number] = found.pop()
+    return groups
+
+
+def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
+    """Tell each part which results nobody needs after it."""
+    last: dict[int, int] = {}
+    for position, part in enumerate(parts):
+        last.update(dict.fromkeys((*part.inputs, *part.referred), position))
+    done: dict[int, list[int]] = {}
+    for number, position in last.items():
+        if number != result:
+            done.setdefault(position, []).append(number)
+    return [part._replace(done=tuple(done.get(n, ()))) for n, part in enumerate(parts)]
