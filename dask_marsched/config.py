@@ -22,6 +22,9 @@ from dask_marsched.policies import registry
 
 NAMESPACE = "marsched"
 
+#: What `marsched.fusion.backends` may name: `dask_marsched.fusion.backends`.
+BACKENDS = ("llvm", "blocks", "numexpr")
+
 
 @dataclasses.dataclass(frozen=True)
 class Option:
@@ -135,6 +138,23 @@ def _fusion(value: Any) -> str:
     return str(name)
 
 
+def _backends(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise TypeError
+    names = tuple(value)
+    if any(name not in BACKENDS for name in names) or len(set(names)) < len(names):
+        raise ValueError
+    return names
+
+
+def _cache(value: Any) -> str | None:
+    if value in (None, "off", False):
+        return None
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    return value
+
+
 def _policy(kind: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in registry.names(kind):
@@ -163,6 +183,10 @@ _COUNT = (_count, _text("a whole number of 0 or more"))
 _DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
 _NAMES = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
 _AMOUNT = (_bytes, _text('an amount of 0 or more, such as "1MiB", or a number of bytes'))
+
+
+_BACKENDS = (_backends, _text(f"a list of names out of {', '.join(BACKENDS)}"))
+_CACHE = (_cache, _text('"auto", "off" or the path of a directory'))
 
 
 def _named(kind: str) -> tuple[Callable[[Any], str], Callable[[], str]]:
@@ -198,6 +222,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("quota.patience", "quota_patience", *_DURATION),
     Option("store.enabled", "store_enabled", *_SWITCH),
     Option("store.shared", "store_shared", *_SWITCH),
+    Option("fusion.kernels", "kernels_enabled", *_SWITCH),
+    Option("fusion.backends", "kernels_backends", *_BACKENDS),
+    Option("fusion.exact", "kernels_exact", *_SWITCH),
+    Option("fusion.cache", "kernels_cache", *_CACHE),
 )
 _BY_KEY = {option.key: option for option in OPTIONS}
 _SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
@@ -344,6 +372,14 @@ class Settings:
         sharing is on, too.
     store_shared : bool
         Whether the workers of a host map each other's results.
+    kernels_enabled : bool
+        Whether workers evaluate chains of operations on arrays by fused kernels.
+    kernels_backends : tuple of str
+        What they may be evaluated by, beside NumPy.
+    kernels_exact : bool
+        Whether only what is NumPy's result to the last bit is used.
+    kernels_cache : str or None
+        Where compiled kernels and measurements are kept; None for nowhere.
 
     Raises
     ------
@@ -379,6 +415,10 @@ class Settings:
     quota_patience: float = _default("quota_patience")
     store_enabled: bool = _default("store_enabled")
     store_shared: bool = _default("store_shared")
+    kernels_enabled: bool = _default("kernels_enabled")
+    kernels_backends: tuple[str, ...] = _default("kernels_backends")
+    kernels_exact: bool = _default("kernels_exact")
+    kernels_cache: str | None = _default("kernels_cache")
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

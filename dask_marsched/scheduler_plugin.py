@@ -183,6 +183,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "store": self.settings.store_enabled,
             "shared": self.settings.store_shared,
             "interrupts": self.settings.interrupt,
+            "kernels": self.settings.kernels_enabled,
         }
         return [name for name, on in parts.items() if on]
 

@@ -54,6 +54,7 @@ class Status:
         ``spilled`` (as they were in memory) and on ``disk``; ``shared``, bytes ``published`` for
         others and ``mapped`` from them, ``bytes_by_handle`` and ``bytes_by_comm`` received;
         ``interrupts``, operands ``interrupted`` and of these ``still_running``;
+        ``kernels``, expressions that were fused, by which backend, seconds ``saved``;
         ``reasons``, why a part is off.
     workers_lacking : dict
         Addresses of the workers without dask_marsched, each with the parts that are off there.
@@ -343,12 +344,31 @@ _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 def _worker_text(report: Mapping[str, Any]) -> str:
     return "; ".join(
         _part_text(part, report[part]) if report.get(part) else f"no {part}: {reason}"
-        for part in _SHOWN
+        for part in (*_SHOWN, "kernels")
         if (reason := report["reasons"].get(part)) or report.get(part)
     )
 
 
+#: Expressions that are shown of a worker.
+_EXPRESSIONS = 5
+
+
+def _kernels_text(found: Mapping[str, Any]) -> str:
+    """Return what is shown of fused kernels."""
+    shown = [f"saved {found['saved']:.3g} s of processor time on {found['fused']} chunks"]
+    for one in found["expressions"][:_EXPRESSIONS]:
+        text = f"{one['text']} of {one['dtypes']}: {one['backend']}, {one['runs']} chunks"
+        given_up = [f"{name} gave up ({why})" for name, why in one["given_up"].items()]
+        shown.append(", ".join([text, f"{one['saved']:.3g} s saved", *given_up]))
+    shown += [f"without {name}: {why}" for name, why in found["missing"].items()]
+    if found["exceptions"]:
+        shown.append(f"exceptions {_pairs(found['exceptions'])}")
+    return "kernels " + " | ".join(shown)
+
+
 def _part_text(part: str, found: Mapping[str, Any]) -> str:
+    if part == "kernels":
+        return _kernels_text(found)
     sizes, counts = _SHOWN[part]
     shown = [f"{text} {format_bytes(found[name])}" for text, name in sizes.items()]
     shown += [f"{name} {found[name]}" for name in counts]

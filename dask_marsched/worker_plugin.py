@@ -14,6 +14,7 @@ from dask_marsched.counters import Counters
 from dask_marsched.host import store
 from dask_marsched.host.interrupts import Interrupts
 from dask_marsched.host.transfer import HandleTransfer
+from dask_marsched.kernel_part import KernelPart
 
 logger = logging.getLogger("dask_marsched")
 
@@ -29,13 +30,14 @@ _SWITCHES = {
     "shared": ("store_shared", "marsched.store.shared"),
     "quota": ("quota_enabled", "marsched.quota.enabled"),
     "interrupts": ("interrupt", "marsched.cancelling.interrupt"),
+    "kernels": ("kernels_enabled", "marsched.fusion.kernels"),
 }
 #: Those that rest on the store of ours.
 _ON_STORE = frozenset({"store", "shared", "quota"})
 
 
 class MarsWorkerPlugin(WorkerPlugin):
-    """Gives a Dask worker a store of its results, shared with its host, and a quota of memory.
+    """Gives a Dask worker a store of its results, a quota of memory, and fused kernels.
 
     The scheduler plugin puts it on every worker; nobody has to register it.
 
@@ -59,6 +61,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._transfer: HandleTransfer | None = None
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
+        self._kernels: KernelPart | None = None
         self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,6 +83,16 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._keep_results(worker, on & _ON_STORE)
         if "interrupts" in on:
             self._interrupt(worker)
+        if "kernels" in on:
+            await self._start_kernels(worker)
+
+    async def _start_kernels(self, worker: Worker) -> None:
+        self._kernels = KernelPart(worker, self.settings)
+        try:
+            await self._kernels.start()
+        except RuntimeError as misfit:
+            self._kernels = None
+            self._leave({"kernels"}, misfit)
 
     def _keep_results(self, worker: Worker, on: set[str]) -> None:
         # Sharing and the quota rest on the store: distributed's own mapping loses results where
@@ -129,6 +142,10 @@ class MarsWorkerPlugin(WorkerPlugin):
     async def teardown(self, worker: Worker) -> None:
         """Restore the worker."""
         self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
+        # What was put in last goes first.
+        if self._kernels is not None:
+            await self._kernels.stop()
+            self._kernels = None
         if self._interrupts is not None:
             self._interrupts.uninstall()
             self._interrupts = None
@@ -155,7 +172,8 @@ class MarsWorkerPlugin(WorkerPlugin):
             By part, None where it is off: ``quota``, its ledger and counts; ``store``, bytes
             in each tier, and what went from one to the other; ``shared``, what is in shared
             memory, and what came by handle and by connection; ``interrupts``, executions that
-            were ``interrupted`` and are ``still_running``. All in bytes and numbers.
+            were ``interrupted`` and are ``still_running``; ``kernels``, see
+            `dask_marsched.fusion.kernels.Kernels.report`. All in bytes, seconds and numbers.
             ``reasons``: why a part is off, by part.
         """
         reasons = dict(self._reasons)
@@ -166,6 +184,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             "store": self._store.report() if self._store is not None else None,
             "shared": self._report_of_shared(),
             "interrupts": self._interrupts.report() if self._interrupts is not None else None,
+            "kernels": self._kernels.report() if self._kernels is not None else None,
             "reasons": reasons,
         }
 

@@ -19,6 +19,7 @@ FLOORS = (
     ("dask_marsched.config", 2),
     ("dask_marsched.executions", 2),
     ("dask_marsched.store", 2),
+    ("dask_marsched.fusion", 2),
     ("dask_marsched.host", 3),
     ("dask_marsched.counters", 3),
     ("dask_marsched.guard", 4),
@@ -28,6 +29,7 @@ FLOORS = (
     ("dask_marsched.retries", 4),
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
+    ("dask_marsched.kernel_part", 4),
     ("dask_marsched.worker_plugin", 5),
     ("dask_marsched.worker_registration", 5),
     ("dask_marsched.scheduler_plugin", 5),
@@ -43,7 +45,16 @@ FLOORS = (
     ("dask_marsched.simulation", 7),
     ("dask_marsched", 7),
 )
-PURE = ("dask_marsched.core", "dask_marsched.policies")
+PURE = (
+    "dask_marsched.core",
+    "dask_marsched.policies",
+    "dask_marsched.fusion.expression",
+    "dask_marsched.fusion.loops",
+    "dask_marsched.fusion.numpy_backend",
+    "dask_marsched.fusion.operations",
+    "dask_marsched.fusion.setting",
+    "dask_marsched.fusion.tuner",
+)
 # No clock, no event loop, no threads, no files, no configuration, no dask, no chance.
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "builtins", "collections", "dataclasses", "difflib", "enum",

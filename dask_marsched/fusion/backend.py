@@ -21,10 +21,13 @@ class Results(NamedTuple):
         One for each output.
     raised
         Names, as in `numpy.errstate`, of the floating-point errors that NumPy would have told.
+    doubtful
+        Whether NumPy has to compute them again whatever `numpy.errstate` is.
     """
 
     values: list[Any]
     raised: set[str]
+    doubtful: bool = False
 
 
 class Backend(Protocol):

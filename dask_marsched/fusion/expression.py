@@ -230,9 +230,7 @@ class _Typing:
         if op in ("pow", "power"):
             # The exponent stays an operand: what a parameter is worth is the backend's affair.
             op = "power"
-        operands = tuple(
-            self.cast(arg, dtype) for arg, dtype in zip(args, wanted, strict=True)
-        )
+        operands = tuple(self.cast(arg, dtype) for arg, dtype in zip(args, wanted, strict=True))
         if op in CASTS:
             self.places.append(operands[0])
             return
@@ -274,7 +272,7 @@ class _Typing:
         if node.op in CASTS:
             dtype = np.dtype(node.param)
             enforced = node.op == "enforce"
-            if enforced and not np.can_cast(types[0], dtype, casting="same_kind"):  # type: ignore[arg-type]  # a dtype, see above
+            if enforced and not np.can_cast(types[0], dtype, casting="same_kind"):
                 raise NotUnderstoodError("a dtype that was not inferred")
             _check(dtype)
             return (dtype,), dtype
@@ -349,4 +347,5 @@ def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpressi
 
 def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return in what NumPy adds up and multiplies: small integers in large ones."""
-    return np.add.reduce(np.empty(0, dtype)).dtype
+    found: np.dtype[Any] = np.add.reduce(np.empty(0, dtype)).dtype
+    return found

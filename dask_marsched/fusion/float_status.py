@@ -54,3 +54,26 @@ def find() -> FloatStatus | None:
         clear, test = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
         return FloatStatus(clear, test, flags)
     return None
+
+
+class Functions:
+    """The same, to be called from Python."""
+
+    def __init__(self, status: FloatStatus) -> None:
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
+        self._status = status
+        self._clear, self._test = kind(status.clear), kind(status.test)
+
+    def clear(self) -> None:
+        """Clear the flags."""
+        self._clear(self._status.mask)
+
+    def raised(self) -> set[str]:
+        """Return the names of the flags that are raised."""
+        return self._status.names(self._test(self._status.mask))
+
+
+def functions() -> Functions | None:
+    """Return how to reach the flags from Python, or None where it is not known."""
+    found = find()
+    return None if found is None else Functions(found)

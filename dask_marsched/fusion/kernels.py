@@ -7,8 +7,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 from dask_marsched.counters import Counters
 from dask_marsched.fusion import files, numpy_backend
 from dask_marsched.fusion.backend import Backend, Results, UnsupportedError
-from dask_marsched.fusion.expression import Expression, NotUnderstoodError
+from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
+from dask_marsched.fusion.operations import ACCUMULATING
 from dask_marsched.fusion.setting import Setting, Signature, setting, signature
-from dask_marsched.fusion.tuner import REFERENCE, Trial, Times
+from dask_marsched.fusion.tuner import REFERENCE, Times, Trial
 
 logger = logging.getLogger("dask_marsched")
 
@@ -29,6 +31,12 @@ LEAST = 8192
 _SHOWN = 20
 
 _Run = Callable[[Sequence[Any]], Results]
+
+
+@lru_cache(maxsize=1024)
+def _elementwise(expression: Expression) -> Expression:
+    """Return an expression without its reductions."""
+    return Expression(expression.nodes, tuple(Output(o.node) for o in expression.outputs))
 
 
 class _Case:
@@ -43,6 +51,8 @@ class _Case:
         self.ready: list[str] = []
         self.pending = True
         self.kept = False
+        #: Backends that have failed, with the exception.
+        self.failed: dict[str, str] = {}
         self.runs = 0
         self.fused = 0
         self.saved = 0.0
@@ -115,6 +125,13 @@ class Kernels:
         values
             Its inputs.
         """
+        if self.exact and any(output.reduction in ACCUMULATING for output in expression.outputs):
+            # Sums are NumPy's own, of what is evaluated before.
+            evaluated = self.evaluate(_elementwise(expression), values)
+            return [
+                numpy_backend.reduce(expression, output, value)
+                for output, value in zip(expression.outputs, evaluated, strict=True)
+            ]
         use = None if self._closed else self._use(expression, values)
         if use is None or np.geterr()["under"] != "ignore":
             return numpy_backend.evaluate(expression, values)
@@ -123,9 +140,9 @@ class Kernels:
             case.runs += 1
             name = case.trial.choose(case.ready)
         if name != REFERENCE:
-            found = self._run(use, name, values)
-            if found is not None:
-                return found
+            results = self._run(use, name, values)
+            if results is not None:
+                return results
         started = self._clock()
         found = numpy_backend.evaluate(expression, values)
         self._took(use, REFERENCE, self._clock() - started, repeated=False)
@@ -145,8 +162,8 @@ class Kernels:
         except Exception as error:
             self._give_up(case, name, error)
             return None
-        wanted = np.geterr()
-        repeat = any(wanted[flag] != "ignore" for flag in found.raised)
+        wanted: Mapping[str, str] = dict(np.geterr())  # type: ignore[arg-type]  # a TypedDict
+        repeat = found.doubtful or any(wanted[flag] != "ignore" for flag in found.raised)
         self._took(use, name, self._clock() - started, repeated=repeat)
         return None if repeat else found.values
 
@@ -169,7 +186,8 @@ class Kernels:
         if made.elements < LEAST:
             return None
         size = made.elements.bit_length() // 2
-        key = (made.expression, made.typed.types, made.layout, size, self.exact)
+        layout = (made.layout.mode, made.layout.steps.lower())
+        key = (made.expression, made.typed.types, layout, size, self.exact)
         with self._lock:
             case = self._cases.get(key)
             if case is None:
@@ -202,8 +220,8 @@ class Kernels:
     def _give_up(self, case: _Case, name: str, error: Exception) -> None:
         self.failures.caught(f"kernel.{name}", error)
         with case.lock:
-            first = name not in case.trial.given_up
-            case.trial.given_up[name] = f"{type(error).__name__}: {error}"
+            first = name not in case.failed
+            case.failed[name] = case.trial.given_up[name] = f"{type(error).__name__}: {error}"
             if name in case.ready:
                 case.ready.remove(name)
         if first:
@@ -251,7 +269,7 @@ class Kernels:
             ``saved``, seconds of processor time that NumPy would have taken more; ``runs`` and
             ``fused``, chunks evaluated and those of them not by NumPy; ``expressions``, those
             that matter most, with ``text``, ``dtypes``, ``backend``, ``runs``, ``saved`` and
-            ``given_up``.
+            ``given_up``, backends that have failed on it, with the reason.
         """
         with self._lock:
             cases = list(self._cases.values())
@@ -269,7 +287,7 @@ class Kernels:
                     "backend": case.chosen,
                     "runs": case.runs,
                     "saved": case.saved,
-                    "given_up": dict(case.trial.given_up),
+                    "given_up": dict(case.failed),
                 }
                 for case in cases[:_SHOWN]
             ],

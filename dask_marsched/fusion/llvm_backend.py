@@ -64,7 +64,7 @@ class LLVMBackend:
         self._scratch = threading.local()
         #: By text: the function, and what keeps its code in memory.
         self._compiled: dict[str, tuple[Any, Any]] = {}
-        self._known: dict[Any, tuple[Any, Any, int]] = {}
+        self._known: dict[Any, tuple[Any, Any, Any]] = {}
 
     def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression in its setting.
@@ -80,7 +80,7 @@ class LLVMBackend:
                 self._known[key] = self._made(setting, exact)
             return self._bound(setting, *self._known[key])
 
-    def _made(self, setting: Setting, exact: bool) -> tuple[Any, Any, int]:
+    def _made(self, setting: Setting, exact: bool) -> tuple[Any, Any, Any]:
         """Return a kernel, the functions that it calls, and what space it needs."""
         from dask_marsched.fusion.llvm_kernels import kernel
 
@@ -93,16 +93,16 @@ class LLVMBackend:
             functions += [loop.function, loop.data]
         if made.text not in self._compiled:
             self._compiled[made.text] = self._load(made.text)
-        return self._compiled[made.text][0], np.array(functions, np.int64), made.scratch
+        return self._compiled[made.text][0], np.array(functions, np.int64), made
 
     def _bound(
-        self, setting: Setting, function: Any, functions: Any, scratch: int
+        self, setting: Setting, function: Any, functions: Any, made: Any
     ) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = setting.nest, self._status, self._memory
         shape, strides = np.array(nest.shape, np.int64), np.array(nest.strides, np.int64)
         held = (shape.ctypes.data, strides.ctypes.data, functions.ctypes.data)
         dimensions, inputs = len(nest.shape), len(setting.inputs)
-        outputs = len(setting.typed.outputs)
+        outputs, scratch = len(setting.typed.outputs), made.scratch
         _Pointers = _LONG * (inputs + outputs)
 
         def run(values: Sequence[Any], _held: Any = (shape, strides, functions)) -> Results:
@@ -114,7 +114,11 @@ class LLVMBackend:
                 ctypes.addressof(addresses), held[0], dimensions, nest.kept, held[1],
                 memory(scratch), held[2],
             )  # fmt: skip
-            return Results(setting.finish(results), status.names(raised) if raised else set())
+            if not raised:
+                return Results(setting.finish(results), set())
+            names = status.names(raised)
+            doubtful = made.doubtful and "invalid" in names
+            return Results(setting.finish(results), names, doubtful)
 
         return run
 
@@ -162,4 +166,3 @@ class LLVMBackend:
         builder.getModulePassManager().run(module, builder)
         code: bytes = self._machine.emit_object(module)
         return code
-

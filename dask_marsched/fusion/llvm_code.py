@@ -132,8 +132,8 @@ class Code:
         return self.at.inttoptr(self.number(address), memory_type(dtype).as_pointer())
 
     def load(self, pointer: Any, index: Any, dtype: np.dtype[Any]) -> Any:
-        """Return an element of an array."""
-        value = self.at.load(self.at.gep(pointer, [self.number(index)]))
+        """Return an element of an array, aligned or not."""
+        value = self.at.load(self.at.gep(pointer, [self.number(index)]), align=1)
         return self.at.icmp_unsigned("!=", value, I8(0)) if dtype.kind == "b" else value
 
     def store(self, pointer: Any, index: Any, value: Any) -> None:

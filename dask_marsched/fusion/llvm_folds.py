@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 
 from dask_marsched.fusion.backend import UnsupportedError
-from dask_marsched.fusion.llvm_code import I1, I32, I64, Code, memory_type, supported, value_type
+from dask_marsched.fusion.llvm_code import I1, I32, I64, Code, memory_type, supported
 
 #: How many values of a block are taken in at once. By so many independent sums, added up by
 #: halves in the end, a sum is as accurate as NumPy's pairwise one.
@@ -32,9 +32,7 @@ class Reduction:
         Addresses of two buffers of the size of a block.
     """
 
-    def __init__(
-        self, code: Code, kind: str, dtype: np.dtype[Any], values: Any, more: Any
-    ) -> None:
+    def __init__(self, code: Code, kind: str, dtype: np.dtype[Any], values: Any, more: Any) -> None:
         if not supported(dtype):
             raise UnsupportedError(f"{kind} of {dtype.name}")
         self.code, self.kind, self.dtype = code, kind, dtype
@@ -110,7 +108,9 @@ class Reduction:
     def begin(self) -> None:
         """Make the variables of a reduction along the innermost loop."""
         self.count = self.code.variable(I64, 0)
-        self.best = self.code.variable(memory_type(self.dtype))
+        # In memory, not in a register: the comparison is made before the flags are cleared.
+        cell = self.more if self.noisy else None
+        self.best = cell or self.code.variable(memory_type(self.dtype))
         self.place = self.code.variable(I64, 0)
         if self.kind in ("any", "all"):
             self.code.set(self.best, self.neutral())
@@ -121,7 +121,6 @@ class Reduction:
         if self.adds:
             self._push(value)
         elif self.selects:
-            code.at.comment("better than the best so far")
             first = code.at.icmp_signed("==", code.get(self.count), code.number(0))
             worse = self._stays(code.get(self.best), value)
             with code.when(code.at.or_(first, code.otherwise(worse))):
@@ -232,6 +231,3 @@ class Reduction:
         pointer = code.pointer(target, self.dtype)
         with code.loop(length) as i:
             at.store(at.load(at.gep(self.more, [i])), at.gep(pointer, [i]))
-
-
-__all__ = ["LANES", "Reduction", "value_type"]

@@ -16,7 +16,7 @@ from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.expression import TypedExpression
 from dask_marsched.fusion.llvm_code import Code, supported
 from dask_marsched.fusion.llvm_folds import Reduction
-from dask_marsched.fusion.llvm_operations import compile_operation
+from dask_marsched.fusion.llvm_operations import compile_operation, is_doubtful
 from dask_marsched.fusion.llvm_stages import stages
 from dask_marsched.fusion.setting import Layout
 
@@ -46,11 +46,14 @@ class Kernel:
         Loops whose addresses it is to be handed.
     scratch
         Bytes of working space that it needs.
+    doubtful
+        Whether its results are NumPy's only if it raises no flag for invalid operations.
     """
 
     text: str
     externals: tuple[External, ...]
     scratch: int
+    doubtful: bool
 
 
 def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:
@@ -89,6 +92,7 @@ class _Writer:
         self.strides, self.memory, self.functions = parameters[4:]
         self.index = self.reserve(8, _MOST_LOOPS)
         self.buffers = self._buffers()
+        self.copies = self._copies()
 
     # -- memory ----------------------------------------------------------------------------
 
@@ -113,6 +117,20 @@ class _Writer:
             used.append((self.plan.kept_until[position], size, address))
         return found
 
+    def _copies(self) -> dict[int, Any]:
+        """Return the address of a buffer for each input that NumPy's loops have to get aligned."""
+        called = {
+            arg
+            for position, node in enumerate(self.nodes)
+            if not self.plan.compiled[position]
+            for arg in node.args
+        }
+        return {
+            position: self.reserve(self.nodes[position].dtype.itemsize)
+            for k, position in enumerate(self.inputs)
+            if self.layout.steps[k].isupper() and position in called
+        }
+
     # -- loops -----------------------------------------------------------------------------
 
     def write(self) -> Kernel:
@@ -132,7 +150,13 @@ class _Writer:
         {"map": self._map, "rows": self._rows, "columns": self._columns}[self.layout.mode]()
         self._note_flags()
         text = code.end(code.get(self.flags))
-        return Kernel(text, tuple(self.externals), self.scratch)
+        return Kernel(text, tuple(self.externals), self.scratch, self._is_doubtful())
+
+    def _is_doubtful(self) -> bool:
+        return any(
+            is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args))
+            for node in self.nodes
+        )
 
     def _stride(self, operand: int, loop: Any) -> Any:
         first = self.code.multiply(self.dimensions, operand)
@@ -275,8 +299,13 @@ class _Writer:
         for k, position in enumerate(self.inputs):
             base = self.code.get(self.bases[k])
             size: Any = self.nodes[position].dtype.itemsize
-            offset = {"c": size, "s": self.steps[k], "b": 0}[self.layout.steps[k]]
+            offset = {"c": size, "s": self.steps[k], "b": 0}[self.layout.steps[k].lower()]
             self.places.append(self.code.add(base, self.code.multiply(start, offset)))
+        for position, address in self.copies.items():
+            source = self._source(position)
+            target = self.code.pointer(address, self.nodes[position].dtype)
+            with self.code.loop(self.m) as i:
+                self.code.store(target, i, source(i))
         for stage in range(self.plan.last + 1):
             if stage % 2:
                 self._calls(stage)
@@ -295,7 +324,7 @@ class _Writer:
                 self.externals.append(external)
             number = STATUS + 2 * self.externals.index(external)
             function, data = self._function(number), self._function(number + 1)
-            places = [self._place(p) for p in (*node.args, position)]
+            places = [self._aligned(p) for p in (*node.args, position)]
             self.code.call_loop(function, data, self.m, places)
             self._note_flags()
 
@@ -305,8 +334,14 @@ class _Writer:
         if self.nodes[position].op != "input":
             return self.buffers[position], size
         k = self.inputs.index(position)
-        step = {"c": size, "b": 0, "s": self.steps[k]}[self.layout.steps[k]]
+        step = {"c": size, "b": 0, "s": self.steps[k]}[self.layout.steps[k].lower()]
         return self.places[k], step
+
+    def _aligned(self, position: int) -> tuple[Any, Any]:
+        """Return the same as NumPy's loops need it."""
+        if position in self.copies:
+            return self.copies[position], self.nodes[position].dtype.itemsize
+        return self._place(position)
 
     def _loop(self, stage: int) -> None:
         own = [

@@ -1,8 +1,8 @@
 """Which operations are compiled, and how; the others are NumPy's own loops.
 
-Ordered comparisons of floats are not compiled: they would raise a flag at every NaN. Casts of
-floats to integers are not either: what they make of values out of range is undefined in C, and
-NumPy's own affair.
+Ordered comparisons of floats are not compiled: they would raise a flag at every NaN. What casts
+of floats to integers make of values out of range is undefined in C, and NumPy's own affair: the
+processor raises a flag, and the kernel's results are thrown away (`is_doubtful`).
 """
 
 from __future__ import annotations
@@ -57,12 +57,17 @@ def is_compiled(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: boo
     if op == "where":
         return True
     if op == "cast":
-        return not (operands[0].kind == "f" and node.dtype.kind in "iu")
+        return not (operands[0].kind == "f" and node.dtype.str[1:] == "u8")
     if kind == "f":
         return _power(node.param, exact) if op == "power" else op in _OF_FLOATS
     if kind == "b":
         return op in _OF_BOOLS or op in ("invert", "logical_not")
     return op in _OF_INTEGERS
+
+
+def is_doubtful(node: TypedNode, operands: tuple[np.dtype[Any], ...]) -> bool:
+    """Whether the result of a compiled operation is NumPy's only if no flag was raised."""
+    return node.op == "cast" and operands[0].kind == "f" and node.dtype.kind in "iu"
 
 
 def _power(exponent: Any, exact: bool) -> bool:
@@ -94,6 +99,11 @@ def _cast(code: Code, source: np.dtype[Any], target: np.dtype[Any], a: Any) -> A
         if source.kind == "f":
             return at.fpext(a, kind) if source.itemsize < target.itemsize else at.fptrunc(a, kind)
         return at.sitofp(a, kind) if source.kind == "i" else at.uitofp(a, kind)
+    if source.kind == "f":
+        # as C compilers do: small integers by way of 32 bits, unsigned ones by way of 64
+        way = 64 if target.itemsize == 8 or target.str[1:] == "u4" else 32
+        found = at.fptosi(a, ir.IntType(way))
+        return found if way == 8 * target.itemsize else at.trunc(found, kind)
     if value_type(source) == kind:
         return a
     if source.kind != "b" and source.itemsize > target.itemsize:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.expression import TypedExpression, TypedNode
 from dask_marsched.fusion.llvm_operations import SILENT, is_compiled
-from dask_marsched.fusion.operations import UFUNCS
+from dask_marsched.fusion.operations import RAISING, UFUNCS
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
     for node in nodes:
         operands = tuple(nodes[arg].dtype for arg in node.args)
         own = node.op == "input" or is_compiled(node, operands, exact)
-        if not own and node.op not in UFUNCS:
+        callable_ = node.op in UFUNCS and not (node.op in RAISING and node.dtype.kind in "iu")
+        if not own and not callable_:
             raise UnsupportedError(f"{node.op} of {', '.join(d.name for d in operands)}")
         earliest = max((stage[arg] for arg in node.args), default=0)
         if earliest % 2 == own:
@@ -78,9 +79,7 @@ def _raises(node: TypedNode) -> bool:
     return node.op not in SILENT and node.dtype.kind in "fc"
 
 
-def _delay(
-    nodes: tuple[TypedNode, ...], compiled: list[bool], stage: list[int], last: int
-) -> None:
+def _delay(nodes: tuple[TypedNode, ...], compiled: list[bool], stage: list[int], last: int) -> None:
     """Compute compiled nodes as late as they can be, so that less has to be kept."""
     latest = [last] * len(nodes)
     for position in reversed(range(len(nodes))):

@@ -32,8 +32,9 @@ class Nest(NamedTuple):
 def nest(
     shape: Sequence[int],
     strides: Sequence[Sequence[int]],
+    order: Sequence[int],
     reduced: frozenset[int] = frozenset(),
-    in_order: bool = False,
+    counted: bool = False,
 ) -> Nest:
     """Return the loops over operands of a common shape.
 
@@ -42,40 +43,31 @@ def nest(
     shape
         Common shape; no length is 0.
     strides
-        By operand, 0 where it is broadcast. The first decides on the order.
+        By operand, 0 where it is broadcast.
+    order
+        The axes from the outermost to the innermost in memory.
     reduced
         Axes that are reduced.
-    in_order
-        Whether reduced axes stay in their order whatever the strides are, as their elements
-        are counted.
+    counted
+        Whether elements along reduced axes are counted, so that these are inside, in their order.
     """
-    axes = [axis for axis, length in enumerate(shape) if length > 1]
-    if not in_order:
-        weights = [[abs(s[axis]) for s in strides] for axis in range(len(shape))]
-        # Those along which nothing moves (a broadcast operand) count by the next operand.
-        axes.sort(key=lambda axis: [_descending(w) for w in weights[axis]])
+    axes = [axis for axis in (range(len(shape)) if counted else order) if shape[axis] > 1]
     groups = _joined([_Loop(shape[a], [s[a] for s in strides], a in reduced) for a in axes])
-    if in_order:
+    if counted:
         groups.sort(key=lambda loop: loop.reduced)
     inner = groups.pop() if groups else _Loop(1, [0] * len(strides), bool(reduced))
     kept = [loop for loop in groups if not loop.reduced]
     others = [loop for loop in groups if loop.reduced]
-    if not inner.reduced:
-        order = _joined(kept) + _joined(others) + [inner]
+    if inner.reduced:
+        nested = _joined(kept) + _joined([*others, inner])
     else:
-        tail = _joined([*others, inner])
-        order = _joined(kept) + tail
-    outer = order[:-1]
+        nested = [*_joined(kept), *_joined(others), inner]
     return Nest(
-        sum(not loop.reduced for loop in outer),
-        tuple(loop.length for loop in order),
-        tuple(zip(*(loop.strides for loop in order), strict=True)),
-        order[-1].reduced,
+        sum(not loop.reduced for loop in nested[:-1]),
+        tuple(loop.length for loop in nested),
+        tuple(zip(*(loop.strides for loop in nested), strict=True)),
+        inner.reduced,
     )
-
-
-def _descending(stride: int) -> tuple[bool, int]:
-    return (stride == 0, -stride)
 
 
 class _Loop(NamedTuple):

@@ -20,6 +20,9 @@ _UFUNCS = """
 #: The ufuncs that are understood, by name.
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in _UFUNCS.split()}
 
+#: Those of whose inner loops for integers may raise an exception.
+RAISING = frozenset({"power"})
+
 #: What Python's operators do to arrays.
 OPERATORS: dict[Callable[..., Any], str] = {
     operator.abs: "absolute",

@@ -20,8 +20,9 @@ from dask_marsched.fusion.expression import (
 from dask_marsched.fusion.loops import Nest, nest
 from dask_marsched.fusion.operations import INDEXING
 
-#: An array's dtype, shape and strides, or the type of a Python scalar.
-Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]] | type
+#: An array's dtype, shape, strides and whether its elements are aligned in memory (what came from
+#: another worker often is not), or the type of a Python scalar.
+Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], bool] | type
 
 _SCALARS = (bool, int, float, complex)
 
@@ -38,13 +39,11 @@ def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
     for value in values:
         kind = type(value)
         if kind is np.ndarray:
-            if not value.flags.aligned:
-                raise NotUnderstoodError("an array that is not aligned")
-            found.append((value.dtype, value.shape, value.strides))
+            found.append((value.dtype, value.shape, value.strides, value.flags.aligned))
         elif kind in _SCALARS:
             found.append(kind)
         elif isinstance(value, np.generic):
-            found.append((value.dtype, (), ()))
+            found.append((value.dtype, (), (), True))
         else:
             raise NotUnderstoodError(f"{kind.__name__} is left to NumPy")
     return tuple(found)
@@ -60,7 +59,7 @@ class Layout(NamedTuple):
         ``"columns"`` where it is kept and others are reduced.
     steps
         By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a
-        stride.
+        stride; as capitals where an input's elements are not aligned.
     """
 
     mode: str
@@ -117,15 +116,8 @@ class Setting:
         strides = [self._strides(number) for number, _ in self.inputs]
         results = [self._result_strides(dtype) for _, _, dtype in self.typed.outputs]
         counted = any(reduction in INDEXING for _, reduction, _ in self.typed.outputs)
-        # Whatever has the fewest broadcast axes decides on the order of the loops.
-        leads = (
-            results[0]
-            if not self.typed.reduced
-            else max(strides, key=lambda s: sum(map(bool, s)), default=())
-        )
-        in_order = counted and len(self.axes) > 1
-        found = nest(self.shape, [leads, *strides, *results], self.axes, in_order)
-        return found._replace(strides=found.strides[1:])
+        counted = counted and len(self.axes) > 1
+        return nest(self.shape, [*strides, *results], self.order, self.axes, counted)
 
     @cached_property
     def layout(self) -> Layout:
@@ -135,6 +127,8 @@ class Setting:
         for (_, dtype), strides in zip(self.inputs, loops.strides, strict=False):
             inner = strides[-1]
             steps += "b" if inner == 0 else "c" if inner == dtype.itemsize else "s"
+        if not all(isinstance(found, type) or found[3] for found in self.signatures):
+            steps = steps.upper()
         if not self.typed.reduced:
             return Layout("map", steps)
         return Layout("rows" if loops.inner_reduced else "columns", steps)
@@ -143,7 +137,7 @@ class Setting:
         found = self.signatures[number]
         if isinstance(found, type):
             return (0,) * len(self.shape)
-        _, shape, strides = found
+        _, shape, strides, _ = found
         missing = (0,) * (len(self.shape) - len(shape))
         return missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
 
@@ -219,7 +213,7 @@ def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Settin
             raise NotUnderstoodError("positions along several axes")
         if not axes:
             raise NotUnderstoodError("a reduction along no axis")
-    order = tuple(range(len(shape))) if expression.reduced else _order(shape, signatures)
+    order = _order(shape, signatures)
     _check_values(expression, shape, shapes)
     return Setting(typed(expression, types), shape, axes, signatures, order)
 

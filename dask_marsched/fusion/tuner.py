@@ -100,9 +100,7 @@ class Trial:
         """Return what another process can go on with."""
         return {
             "best": {name: t.best for name, t in self.times.items() if t.samples},
-            "repeated": {
-                name: t.repeated / t.runs for name, t in self.times.items() if t.runs
-            },
+            "repeated": {name: t.repeated / t.runs for name, t in self.times.items() if t.runs},
         }
 
     @classmethod

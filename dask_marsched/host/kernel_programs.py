@@ -93,9 +93,7 @@ class Program:
             return _Part(root, members, tuple(inputs), referred, None, ())
         return _Part(root, members, tuple(inputs), referred, unit, ())
 
-    def run(
-        self, params: Sequence[Any], values: Mapping[Any, Any], evaluate: Evaluate
-    ) -> Any:
+    def run(self, params: Sequence[Any], values: Mapping[Any, Any], evaluate: Evaluate) -> Any:
         """Return the result of a task.
 
         Parameters

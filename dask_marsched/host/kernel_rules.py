@@ -72,6 +72,10 @@ _ARGS = {np.min: "min", np.max: "max"}
 _ARG_FUNCTIONS = {chunk.argmin: "min", chunk.argmax: "max"}
 
 
+_OF_SUMS = {"axis", "keepdims", "dtype"}
+_OF_MOMENTS = {"sum", "numel", "dtype", "axis", "keepdims", "order", "implicit_complex_dtype"}
+
+
 def unwrapped(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return a function without what binds its arguments, and the arguments it binds."""
     bound: tuple[Any, ...] = ()
@@ -124,7 +128,7 @@ def reduction(
     try:
         if func in _PLAIN and arguments == 1 and not bound:
             kind, skips_nan = _PLAIN[func]
-            return _reduction("plain", kind, skips_nan, False, kwargs, {"axis", "keepdims", "dtype"})
+            return _reduction("plain", kind, skips_nan, False, kwargs, _OF_SUMS)
     except TypeError:  # not hashable
         return None
     if func is mean_chunk and arguments == 1 and not bound:
@@ -133,21 +137,19 @@ def reduction(
         simple = kwargs.get("order", 2) == 2 and not kwargs.get("implicit_complex_dtype", False)
         return _of_moments("moment", kwargs) if simple else None
     if func is arg_chunk and len(bound) == 2 and arguments == 3 and not kwargs:
-        kind = _ARGS.get(bound[0])
-        if kind is not None and _ARG_FUNCTIONS.get(bound[1]) == kind:
-            return Reduction("arg", kind, False, False, None, None, True)
+        sought = _ARGS.get(bound[0])
+        if sought is not None and _ARG_FUNCTIONS.get(bound[1]) == sought:
+            return Reduction("arg", sought, False, False, None, None, True)
     return None
-
-
-_OF_MOMENTS = {"sum", "numel", "dtype", "axis", "keepdims", "order", "implicit_complex_dtype"}
 
 
 def _of_moments(form: str, kwargs: Mapping[str, Any]) -> Reduction | None:
     summed, counted = kwargs.get("sum", chunk.sum), kwargs.get("numel", numel)
     if summed not in _SUMS or counted not in _COUNTS:
         return None
-    named = {"dtype": "f8", **kwargs}
-    return _reduction(form, "sum", _SUMS[summed], _COUNTS[counted], named, _OF_MOMENTS)
+    return _reduction(
+        form, "sum", _SUMS[summed], _COUNTS[counted], {"dtype": "f8", **kwargs}, _OF_MOMENTS
+    )
 
 
 def _reduction(
@@ -160,14 +162,12 @@ def _reduction(
 ) -> Reduction | None:
     if not kwargs.keys() <= known:
         return None
-    dtype, axis, keepdims = (kwargs.get(name) for name in ("dtype", "axis", "keepdims"))
-    if dtype is not None:
-        if kind not in ("sum", "prod"):
-            return None
-        dtype = np.dtype(dtype).str
+    axis, keepdims, named = (kwargs.get(name) for name in ("axis", "keepdims", "dtype"))
+    dtype = None if named is None else np.dtype(named).str
+    if dtype is not None and kind not in ("sum", "prod"):
+        return None
     axes = (axis,) if isinstance(axis, int) else axis
-    if axes is not None:
-        if type(axes) is not tuple or not all(type(a) is int and a >= 0 for a in axes):
-            return None
+    plain = type(axes) is tuple and all(type(a) is int and a >= 0 for a in axes)
+    if axes is not None and not plain:
+        return None
     return Reduction(form, kind, skips_nan, counts, dtype, axes, bool(keepdims))
-

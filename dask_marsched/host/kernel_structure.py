@@ -232,4 +232,3 @@ def read(task: Any) -> Structure:
     if result != len(reader.steps) - 1:
         raise TooDeepError  # nothing but another name
     return Structure(tuple(reader.steps), tuple(reader.params))
-

@@ -77,7 +77,7 @@ class _KernelTask:
     def __init__(self, task: Any, runner: KernelRunner) -> None:
         self._task, self._runner = task, runner
 
-    def __call__(self, values: Mapping[Any, Any] = {}) -> Any:  # noqa: B006  # as Dask's
+    def __call__(self, values: Mapping[Any, Any] = {}) -> Any:  # as Dask's
         return self._runner.run(self._task, values)
 
     def __repr__(self) -> str:

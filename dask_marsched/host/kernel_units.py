@@ -231,4 +231,9 @@ def _without_nan(
     return more, first + 2, [_NEUTRAL[found.kind]]
 
 
-FORMS = {"plain": Plain, "mean": Mean, "moment": Moment, "arg": Arg}
+FORMS: dict[str, Callable[[Sequence[Node], int, Reduction], Any]] = {
+    "plain": Plain,
+    "mean": Mean,
+    "moment": Moment,
+    "arg": Arg,
+}

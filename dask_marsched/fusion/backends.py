@@ -1,0 +1,82 @@
+"""The backends by name, each imported only where it is used."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from dask_marsched import __version__
+from dask_marsched.fusion import files
+from dask_marsched.fusion.backend import Backend
+
+
+def _llvm(directory: Path | None) -> Backend:
+    from dask_marsched.fusion.llvm_backend import LLVMBackend
+
+    return LLVMBackend(directory)
+
+
+def _blocks(_: Path | None) -> Backend:
+    from dask_marsched.fusion.blocks_backend import BlocksBackend
+
+    return BlocksBackend()
+
+
+def _numexpr(_: Path | None) -> Backend:
+    from dask_marsched.fusion.numexpr_backend import NumexprBackend
+
+    return NumexprBackend()
+
+
+_MAKERS: dict[str, Callable[[Path | None], Backend]] = {
+    "llvm": _llvm,
+    "blocks": _blocks,
+    "numexpr": _numexpr,
+}
+#: Those there are, beside NumPy.
+NAMES = tuple(_MAKERS)
+
+
+def make(names: Iterable[str], directory: Path | None) -> tuple[list[Backend], dict[str, str]]:
+    """Return backends, and why those that are missing cannot be used here.
+
+    Parameters
+    ----------
+    names
+        Of those wanted.
+    directory
+        Where they may keep what they compile; None for nowhere.
+    """
+    found: list[Backend] = []
+    missing: dict[str, str] = {}
+    for name in names:
+        try:
+            found.append(_MAKERS[name](directory))
+        except Exception as error:  # not installed, or it does not work on this machine
+            missing[name] = f"{type(error).__name__}: {error}"
+    return found, missing
+
+
+def cache_directory(setting: str | None) -> Path | None:
+    """Return where code and measurements are kept.
+
+    Parameters
+    ----------
+    setting
+        A path; ``"auto"`` for the user's cache; None for nowhere.
+    """
+    if setting is None:
+        return None
+    if setting != "auto":
+        return files.private(Path(setting).expanduser())
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return files.private(Path(home) / "dask_marsched" / "kernels")
+
+
+def identity() -> str:
+    """Return what measurements depend on, as text."""
+    return f"{__version__} numpy {np.__version__} {platform.machine()} {platform.processor()}"

@@ -1,0 +1,75 @@
+"""Fused kernels on a worker: made, started, told about and taken away again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from distributed import Worker
+
+from dask_marsched.config import Settings
+from dask_marsched.fusion import backends
+from dask_marsched.fusion.kernels import Kernels
+from dask_marsched.host.kernel_tasks import KernelRunner
+from dask_marsched.host.kernels import KernelExecution
+
+
+class KernelPart:
+    """The part of `MarsWorkerPlugin` that evaluates chains of operations.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    settings
+        Of the plugin.
+    """
+
+    def __init__(self, worker: Worker, settings: Settings) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._kernels: Kernels | None = None
+        self._execution: KernelExecution | None = None
+        self._missing: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Import the backends in a thread, and have the worker's tasks run by kernels.
+
+        Raises
+        ------
+        RuntimeError
+            The worker is not as expected; nothing has been changed.
+        """
+        kernels = await asyncio.to_thread(self._make)
+        execution = KernelExecution(self._worker, KernelRunner(kernels, kernels.failures.caught))
+        try:
+            execution.install()
+        except RuntimeError:
+            kernels.close()
+            raise
+        self._kernels, self._execution = kernels, execution
+
+    def _make(self) -> Kernels:
+        settings = self._settings
+        directory = backends.cache_directory(settings.kernels_cache)
+        found, self._missing = backends.make(settings.kernels_backends, directory)
+        return Kernels(
+            found,
+            exact=settings.kernels_exact,
+            directory=directory,
+            identity=backends.identity(),
+        )
+
+    async def stop(self) -> None:
+        """Restore the worker. Idempotent."""
+        if self._execution is not None:
+            self._execution.uninstall()
+        if self._kernels is not None:
+            # what is being compiled comes to its end first
+            await asyncio.to_thread(self._kernels.close)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what `Kernels.report` does, and ``missing``: why a backend cannot be used."""
+        if self._kernels is None:
+            return None
+        return {**self._kernels.report(), "missing": dict(self._missing)}

@@ -1,0 +1,110 @@
+"""Kernels against NumPy: any expression, dtypes, shapes, layouts and values.
+
+``HYPOTHESIS_PROFILE=kernels pytest tests/fusion/test_exactness.py`` runs 12,000 cases.
+"""
+
+import os
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from dask_marsched.fusion import numpy_backend
+from dask_marsched.fusion.backend import UnsupportedError
+from dask_marsched.fusion.blocks_backend import BlocksBackend
+from dask_marsched.fusion.expression import NotUnderstoodError
+from dask_marsched.fusion.setting import setting, signature
+from tests.fusion.expressions import FLOATS, INTEGERS, cases
+
+llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+
+settings.register_profile("kernels", max_examples=3000)
+MANY = os.environ.get("HYPOTHESIS_PROFILE") == "kernels"
+some = settings(
+    max_examples=3000 if MANY else 40,
+    deadline=None,
+    derandomize=not MANY,
+    suppress_health_check=list(HealthCheck),
+)
+#: Compiling takes most of a case's time; what is compiled is not optimised as in production.
+LLVM = llvm_backend.LLVMBackend(None)
+BLOCKS = BlocksBackend()
+_UNTOLD = {"divide", "over", "invalid"}
+
+
+def numpy_results(expression, values):
+    """Return NumPy's results, and which floating-point errors it tells."""
+    told = set()
+    names = {"divide by zero": "divide", "overflow": "over", "invalid value": "invalid"}
+
+    def note(error, _):
+        told.add(names[error])
+
+    with np.errstate(divide="call", over="call", invalid="call", call=note):
+        return numpy_backend.evaluate(expression, values), told
+
+
+def check(backend, case, *, exact, ulps=0):
+    """Compare a backend with NumPy; return whether there was anything to compare."""
+    expression, values = case
+    try:
+        found = setting(expression, signature(values))
+        run = backend.prepare(found, exact)
+    except (NotUnderstoodError, UnsupportedError):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            got = run(values)
+        except OverflowError:
+            return False  # a Python integer that its dtype cannot hold is NumPy's affair
+        wanted, told = numpy_results(expression, values)
+    # What is told is evaluated by NumPy again: it must never be less than NumPy tells.
+    assert got.raised >= told
+    if got.doubtful:
+        return False
+    for mine, theirs in zip(got.values, wanted, strict=True):
+        assert type(mine) is type(theirs)
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        same(mine, theirs, ulps)
+    return True
+
+
+def same(mine, theirs, ulps):
+    if ulps == 0 or theirs.dtype.kind not in "fc":
+        np.testing.assert_array_equal(mine, theirs)
+        if theirs.dtype.kind == "f":
+            number = ~np.isnan(theirs)
+            np.testing.assert_array_equal(np.signbit(mine)[number], np.signbit(theirs)[number])
+        return
+    mine, theirs = np.atleast_1d(mine), np.atleast_1d(theirs)
+    np.testing.assert_array_equal(np.isnan(mine), np.isnan(theirs))
+    finite = np.isfinite(theirs)
+    np.testing.assert_array_equal(mine[~finite], theirs[~finite])
+    off = np.abs(mine[finite] - theirs[finite])
+    assert np.all(off <= ulps * np.spacing(np.abs(theirs[finite])))
+
+
+@some
+@given(cases())
+def test_compiled_expressions_are_numpys_to_the_last_bit(case):
+    check(LLVM, case, exact=True)
+
+
+@some
+@given(cases(("sum", "prod", "min", "max", "any", "all", "argmin", "argmax"), INTEGERS))
+def test_compiled_reductions_of_integers(case):
+    check(LLVM, case, exact=False)
+
+
+@some
+@given(cases(("min", "max", "any", "all", "argmin", "argmax"), FLOATS))
+def test_compiled_selections_of_floats(case):
+    check(LLVM, case, exact=True)
+
+
+@some
+@given(cases((None, "min", "max", "any", "all")))
+def test_blocks_of_numpy(case):
+    check(BLOCKS, case, exact=True)

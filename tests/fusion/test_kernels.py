@@ -1,0 +1,221 @@
+"""Evaluation by the fastest backend: choice, failures, warnings, what is kept on disk."""
+
+import itertools
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from dask_marsched.fusion import files, numpy_backend
+from dask_marsched.fusion.backend import Results, UnsupportedError
+from dask_marsched.fusion.kernels import LEAST, Kernels
+from tests.fusion.expressions import expression
+
+CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST)))
+DIVISION, _ = expression(lambda x: (x / 0.0) + 1, np.zeros(2 * LEAST))
+
+
+class Fake:
+    """A backend that is told how long it takes, what it raises, and whether it fails."""
+
+    compiles = True
+
+    def __init__(self, name="fake", clock=None, seconds=0.0, raised=(), error=None, gate=None):
+        self.name, self.clock, self.seconds = name, clock, seconds
+        self.raised, self.error, self.gate, self.runs = set(raised), error, gate, 0
+
+    def prepare(self, setting, exact):
+        if self.gate is not None:
+            self.gate.wait()
+        if isinstance(self.error, UnsupportedError):
+            raise self.error
+
+        def run(values):
+            self.runs += 1
+            if self.error is not None:
+                raise self.error
+            self.clock.now += self.seconds
+            with np.errstate(all="ignore"):
+                return Results(numpy_backend.evaluate(setting.expression, values), self.raised)
+
+        return run
+
+
+class Clock:
+    """Time that passes when NumPy is asked (one second each), or a backend says so."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.calls = itertools.count()
+
+    def __call__(self):
+        self.now += 0.5
+        return self.now
+
+
+def compiled(kernels):
+    """Wait until what is compiled in the background is ready."""
+    kernels._compiler.submit(int).result()
+
+
+def evaluate(kernels, chunks=12, case=CHAIN, values=CHUNK):
+    kernels.evaluate(case, values)
+    compiled(kernels)
+    return [kernels.evaluate(case, values)[0] for _ in range(chunks)]
+
+
+def test_a_faster_backend_takes_over_and_time_saved_is_told():
+    clock = Clock()
+    fake = Fake(clock=clock, seconds=-0.4)
+    kernels = Kernels([fake], clock=clock)
+    results = evaluate(kernels)
+    for result in results:
+        np.testing.assert_array_equal(result, CHUNK[0] * 2 + 1)
+    report = kernels.report()
+    assert fake.runs >= 9
+    (found,) = report["expressions"]
+    assert found["backend"] == "fake"
+    assert found["text"] == "((a * b) + c)"
+    # The first chunk may have been evaluated before NumPy's time was known.
+    assert 0.4 * (fake.runs - 1) - 1e-9 <= report["saved"] <= 0.4 * fake.runs + 1e-9
+    assert report["fused"] == fake.runs
+
+
+def test_while_it_compiles_numpy_runs():
+    gate, clock = threading.Event(), Clock()
+    fake = Fake(clock=clock, gate=gate)
+    kernels = Kernels([fake], clock=clock)
+    for _ in range(3):
+        kernels.evaluate(CHAIN, CHUNK)
+    assert fake.runs == 0
+    gate.set()
+    compiled(kernels)
+    kernels.evaluate(CHAIN, CHUNK)
+    assert fake.runs == 1
+
+
+def test_one_that_fails_is_given_up_and_named(caplog):
+    kernels = Kernels([Fake(error=RuntimeError("no luck"))])
+    results = evaluate(kernels)
+    np.testing.assert_array_equal(results[0], CHUNK[0] * 2 + 1)
+    report = kernels.report()
+    assert report["expressions"][0]["given_up"] == {"fake": "RuntimeError: no luck"}
+    assert report["exceptions"] == {"kernel.fake": 1}
+    assert sum("gives up" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_what_a_backend_cannot_do_is_no_failure():
+    kernels = Kernels([Fake(error=UnsupportedError("not that"))])
+    evaluate(kernels)
+    assert kernels.report()["exceptions"] == {}
+    assert kernels.report()["expressions"][0]["given_up"] == {}
+
+
+def test_numpy_tells_its_warnings():
+    clock = Clock()
+    fake = Fake(clock=clock, seconds=-0.4, raised={"divide"})
+    kernels = Kernels([fake], clock=clock)
+    values = [np.ones(2 * LEAST), 0.0, 1]
+    with np.errstate(all="ignore"):
+        evaluate(kernels, 1, DIVISION, values)
+    with pytest.warns(RuntimeWarning, match="divide by zero encountered in divide"):
+        kernels.evaluate(DIVISION, values)
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError, match="divide by zero"):
+        kernels.evaluate(DIVISION, values)
+    with np.errstate(divide="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernels.evaluate(DIVISION, values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.ma.masked_array(CHUNK[0]), CHUNK[0].astype(object), np.zeros(0), np.float64(1),
+     CHUNK[0][:9], CHUNK[0].astype("f8").view(np.recarray), CHUNK[0].astype(">f8")],
+    ids=["masked", "object", "empty", "scalar", "small", "subclass", "byte order"],
+)  # fmt: skip
+def test_what_is_left_to_numpy(value):
+    kernels = Kernels([Fake(error=AssertionError("not to be asked"))])
+    (result,) = kernels.evaluate(CHAIN, [value, 2, 1])
+    compiled(kernels)
+    wanted = value * 2 + 1
+    assert type(result) is type(wanted)
+    np.testing.assert_array_equal(result, wanted)
+    assert kernels.report()["runs"] == 0
+
+
+def test_with_underflow_watched_numpy_runs():
+    fake = Fake(error=AssertionError("not to be asked"))
+    kernels = Kernels([fake])
+    with np.errstate(under="warn"):
+        evaluate(kernels, 3)
+    assert fake.runs == 0
+
+
+def test_a_literal_too_large_is_numpys_affair():
+    case, values = expression(lambda x: x + 300 + x, np.zeros(2 * LEAST, "u1"))
+    kernels = Kernels([])
+    with pytest.raises(OverflowError, match="300"):
+        kernels.evaluate(case, values)
+
+
+def test_measurements_are_kept(tmp_path):
+    clock = Clock()
+    evaluate(Kernels([Fake(clock=clock, seconds=-0.4)], directory=tmp_path, clock=clock))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+    clock = Clock()
+    again = Fake(clock=clock, seconds=-0.4)
+    slow = Fake("slow", error=AssertionError("known to be slower"))
+    kernels = Kernels([slow, again], directory=tmp_path, clock=clock)
+    evaluate(kernels, 5)
+    assert (again.runs, slow.runs) == (5, 0)
+    # of another machine nothing is known
+    other = Kernels([Fake(clock=clock)], directory=tmp_path, clock=clock, identity="other")
+    evaluate(other, 1)
+    assert not other._cases[next(iter(other._cases))].kept
+
+
+def test_a_file_that_is_damaged_is_not_there(tmp_path):
+    path = tmp_path / "code.o"
+    assert files.read(path) is None
+    files.write(path, b"machine code")
+    assert files.read(path) == b"machine code"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert files.read(path) is None
+
+
+def test_writers_at_the_same_time_leave_a_whole_file(tmp_path):
+    path, contents = tmp_path / "code.o", [bytes([n]) * 100_000 for n in range(8)]
+    threads = [threading.Thread(target=files.write, args=(path, c)) for c in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert files.read(path) in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_code_is_loaded_from_nowhere_that_others_may_write_to(tmp_path):
+    assert files.private(tmp_path / "own") == tmp_path / "own"
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    assert files.private(shared) is None
+    assert files.private(tmp_path / "own" / "missing" / "deep") is not None
+
+
+def test_closed_it_leaves_all_to_numpy():
+    fake = Fake(error=AssertionError("not to be asked"))
+    kernels = Kernels([fake])
+    kernels.close()
+    np.testing.assert_array_equal(kernels.evaluate(CHAIN, CHUNK)[0], CHUNK[0] * 2 + 1)
+
+
+def test_exact_sums_are_numpys_own():
+    clock = Clock()
+    fake = Fake(clock=clock, seconds=-0.4)
+    case, values = expression(lambda x: x * 2 + 1, CHUNK[0] / 3, reduction="sum")
+    kernels = Kernels([fake], exact=True, clock=clock)
+    assert all(r == np.sum(values[0] * 2 + 1) for r in evaluate(kernels, 8, case, values))
+    assert fake.runs
+    assert "sum" not in kernels.report()["expressions"][0]["text"]

@@ -1,0 +1,70 @@
+"""Which backend is tried, kept, and dropped."""
+
+import pytest
+
+from dask_marsched.fusion.tuner import REFERENCE, SAMPLES, Times, Trial
+
+
+def run(trial, ready, seconds, chunks):
+    """Let a trial choose; return what it chose."""
+    chosen = []
+    for _ in range(chunks):
+        name = trial.choose(ready)
+        trial.times.setdefault(name, Times()).take(seconds[name], False)
+        chosen.append(name)
+    return chosen
+
+
+def test_each_candidate_is_timed_and_the_fastest_kept():
+    seconds = {"numpy": 3e-9, "llvm": 1e-9, "blocks": 2e-9}
+    trial = Trial()
+    chosen = run(trial, ["llvm", "blocks"], seconds, 30)
+    assert chosen.count("numpy") <= SAMPLES
+    assert chosen.count("blocks") <= SAMPLES
+    assert trial.settled(["llvm", "blocks"])
+    assert set(chosen[-10:]) == {"llvm"}
+
+
+def test_the_reference_is_always_a_candidate_and_wins_ties():
+    trial = Trial()
+    chosen = run(trial, ["llvm"], {"numpy": 1e-9, "llvm": 0.99e-9}, 20)
+    assert set(chosen[-10:]) == {REFERENCE}
+
+
+def test_a_hopeless_candidate_gets_one_chunk():
+    trial = Trial()
+    chosen = run(trial, ["slow"], {"numpy": 1e-9, "slow": 2e-9}, 20)
+    assert chosen.count("slow") == 1
+
+
+def test_before_anything_is_ready_the_reference_runs():
+    assert run(Trial(), [], {"numpy": 1e-9}, 5) == [REFERENCE] * 5
+
+
+def test_what_failed_is_not_tried():
+    trial = Trial(given_up={"llvm": "no such loop"})
+    assert run(trial, ["llvm"], {"numpy": 1e-9}, 5) == [REFERENCE] * 5
+
+
+def test_repetitions_count():
+    # Twice as fast, but NumPy has to run again for its warnings.
+    trial = Trial({REFERENCE: Times(3, 1e-9, 3), "llvm": Times(3, 0.5e-9, 4, repeated=3)})
+    assert trial.cost("llvm") == pytest.approx(1.25e-9)
+    assert trial.choose(["llvm"]) == REFERENCE
+
+
+def test_it_is_handed_on():
+    trial = Trial({REFERENCE: Times(3, 2e-9, 3), "llvm": Times(5, 1e-9, 10, 5)})
+    again = Trial.from_json(trial.to_json())
+    assert again.settled(["llvm"])
+    assert again.cost("llvm") == pytest.approx(trial.cost("llvm"), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{}, {"best": {"llvm": "fast"}, "repeated": {}}, {"best": {"llvm": -1}, "repeated": {}},
+     {"best": {"llvm": 1e-9}, "repeated": {"llvm": 2}}, {"best": [], "repeated": {}}],
+)  # fmt: skip
+def test_nonsense_is_refused(found):
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        Trial.from_json(found)

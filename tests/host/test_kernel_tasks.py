@@ -1,0 +1,229 @@
+"""Tasks as dask.array and xarray make them: read into expressions, and run as Dask would."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from dask._task_spec import DataNode, Task, convert_legacy_graph
+
+from dask_marsched.fusion.kernels import Kernels
+from dask_marsched.fusion.tuner import Trial
+from dask_marsched.host.kernel_structure import read
+from dask_marsched.host.kernel_tasks import KernelRunner
+
+llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+LLVM = llvm_backend.LLVMBackend(None)
+
+SHAPE, CHUNKS = (128, 300), (64, 300)
+RANDOM = np.random.default_rng(0)
+X = da.from_array(RANDOM.random(SHAPE) + 0.1, chunks=CHUNKS)
+HOLES = RANDOM.random(SHAPE)
+HOLES[3, 5] = np.nan
+Y = da.from_array(HOLES, chunks=CHUNKS)
+A = xr.DataArray(Y, dims=("t", "z"))
+I4 = (X * 100).astype("i4")
+
+#: By name: the array, and how many of its chunks' expressions are evaluated as one.
+EXPRESSIONS = {
+    "operators": ((0.5 - X) ** 2 + 0.8 * (Y - X**2) ** 2, 2),
+    "polynomial": (3 * X**3 + 2 * X**2 + X + 1, 2),
+    "ufuncs": (da.exp(-X) * da.sin(Y), 2),
+    "sum": ((X * 2 + Y).sum(), 2),
+    "mean": ((X * 2 + Y).mean(axis=0), 2),
+    "std": ((X * 2 + Y).std(), 4),
+    "var": (X.var(axis=1), 4),
+    "max": (abs(X - Y).max(axis=1), 2),
+    "min": (abs(X - Y).min(axis=0), 2),
+    "argmax": ((X - Y).argmax(axis=0), 2),
+    "argmin": ((X * 2 - Y).argmin(), 2),
+    "argmin rows": ((X * 2 - Y * Y).argmin(axis=1), 2),
+    "where": (da.where(X > 0.5, X, 0), 2),
+    "clip": (da.clip(X, 0.2, 0.7).astype("f4") * 2, 2),
+    "clip one side": (da.clip(X, None, 0.7) * 2, 2),
+    "nanmean": (da.nanmean(Y * 2, axis=1), 2),
+    "nansum": (da.nansum(Y * 2 + X, axis=0), 2),
+    "nanvar": (da.nanvar(Y * 2 + X), 4),
+    "any": (((X > 0.1) & (Y > 0.5)).any(axis=1), 2),
+    "isnan": (da.where(da.isnan(Y), 0.0, Y) * 2, 2),
+    "transposed": ((X.T * 2 + Y.T).sum(axis=0), 2),
+    "prod": ((X * 1.5).prod(axis=1), 2),
+    "integers": (I4 * 3 + I4 // 7 - I4 % 5, 2),
+    "inside": ((da.random.default_rng(1).random(SHAPE, chunks=CHUNKS) * 2 + X).sum(), 2),
+    "mask": (X[X * 2 + Y > 1], 2),
+    "broadcast": ((X * X[:1] + Y[:, :1]).sum(axis=0), 2),
+    "xarray mean": (((A * 2 + 1).mean("t")).data, 2),
+    "xarray where": (A.where(A > 0.3).sum("t").data, 2),
+    "xarray fillna": (A.fillna(0).std().data, 4),
+    "xarray clip": ((A.clip(min=0.2) * 2).mean().data, 2),
+    "complex": ((X + 1j * Y).var(), 0),
+    "masked": ((da.ma.masked_greater(X, 0.5) * 2 + 1).sum(), 0),
+}
+
+
+class Inline:
+    """Compiles at once, so that kernels are there for the first chunk."""
+
+    def submit(self, function, *args):
+        function(*args)
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    def compiled(self, ready):
+        return ready[0] if ready else "numpy"
+
+    monkeypatch.setattr(Trial, "choose", compiled)
+    kernels = Kernels([LLVM])
+    kernels._compiler = Inline()
+    failures = []
+    runner = KernelRunner(kernels, lambda where, error: failures.append((where, error)))
+    yield runner
+    assert failures == []
+    assert kernels.failures.exceptions == {}
+
+
+def run_both(collection, runner):
+    """Run every task of an array as Dask does and by kernels; yield the results of both."""
+    (optimized,) = dask.optimize(collection)
+    dsk = convert_legacy_graph(dict(optimized.__dask_graph__()))
+    results = {}
+
+    def result(key):
+        if key not in results:
+            task = dsk[key]
+            values = {name: result(name) for name in task.dependencies}
+            wanted, expected = told(task, values)
+            got, warned = told(runner.wrap(task), values)
+            assert warned == expected
+            results[key] = wanted
+            pairs.append((got, wanted))
+        return results[key]
+
+    pairs = []
+    for key in dsk:
+        result(key)
+    return pairs
+
+
+def told(task, values):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = task(values)
+    return result, sorted(str(w.message) for w in caught)
+
+
+def same(got, wanted):
+    assert type(got) is type(wanted)
+    if isinstance(wanted, dict):
+        assert got.keys() == wanted.keys()
+        for name in wanted:
+            same(got[name], wanted[name])
+    elif isinstance(wanted, np.ma.MaskedArray):
+        assert np.ma.allclose(got, wanted, masked_equal=True)
+    elif getattr(getattr(wanted, "dtype", None), "names", None):
+        for name in wanted.dtype.names:
+            same(got[name], wanted[name])
+    elif isinstance(wanted, np.ndarray | np.generic):
+        assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5 if wanted.dtype == "f4" else 1e-12)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_results_are_dasks(name, runner):
+    collection, fused = EXPRESSIONS[name]
+    for got, wanted in run_both(collection, runner):
+        same(got, wanted)
+    assert runner.kernels.report()["fused"] == fused
+
+
+def test_chunks_of_an_array_have_one_structure():
+    (optimized,) = dask.optimize(EXPRESSIONS["operators"][0])
+    tasks = dict(optimized.__dask_graph__())
+    name = optimized.name
+    first, second = (read(tasks[(name, n, 0)]) for n in (0, 1))
+    assert first.steps == second.steps
+    assert first.params != second.params
+
+
+def test_literals_are_parameters():
+    found = []
+    for factor in (2, 3):
+        (optimized,) = dask.optimize(X * factor + 1)
+        found.append(read(dict(optimized.__dask_graph__())[(optimized.name, 0, 0)]))
+    assert found[0].steps == found[1].steps
+
+
+def test_an_error_in_a_task_is_the_tasks():
+    def fails(x):
+        raise KeyError("the user's")
+
+    y = (X * 2 + 1).map_blocks(fails, dtype="f8", meta=np.empty((0, 0)))
+    (optimized,) = dask.optimize(y)
+    runner = KernelRunner(Kernels([]), lambda *_: pytest.fail("not ours"))
+    (task,) = [
+        task
+        for key, task in dict(optimized.__dask_graph__()).items()
+        if isinstance(task, Task) and key[1:] == (0, 0)
+    ]
+    with pytest.raises(KeyError, match="the user's"):
+        runner.wrap(task)({name: np.ones(CHUNKS) for name in task.dependencies})
+
+
+def test_what_cannot_be_read_runs_as_it_is():
+    failures = []
+    runner = KernelRunner(Kernels([]), lambda where, error: failures.append(where))
+    runner._program = lambda task: 1 / 0
+    task = Task("x", np.sum, DataNode(None, np.ones(3)))
+    assert runner.run(task, {}) == 3
+    assert failures == ["kernel.read"]
+
+
+def test_a_user_function_runs_once(runner):
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return x + 1
+
+    y = X[:64].map_blocks(counted, dtype="f8", meta=np.empty((0, 0))) * 2 + 3
+    (optimized,) = dask.optimize(y)
+    dsk = dict(optimized.__dask_graph__())
+    for task in dsk.values():
+        if task.dependencies:
+            continue
+        calls.clear()
+        runner.wrap(task)({})
+        assert len(calls) <= 1
+
+
+_PLANNED = """
+import json, dask.array as da, numpy as np, dask
+from dask._task_spec import convert_legacy_graph
+from dask_marsched.host.kernel_structure import read
+x = da.ones((64, 300), chunks=(64, 300))
+found = []
+for y in [(x * 2 + x**2), (x * 2 + 1).sum(), (x > 1) * x]:
+    assert "expr" in type(y).__module__
+    dsk = convert_legacy_graph(dict(dask.optimize(y)[0].__dask_graph__()))
+    found.append(sorted({step.kind for t in dsk.values() for step in read_all(t)}))
+print(json.dumps(found))
+"""
+
+
+def test_tasks_of_the_other_array_api_are_understood():
+    source = _PLANNED.replace("read_all(t)", "(read(t).steps if t.dependencies else ())")
+    environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", source],
+        env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for kinds in json.loads(done.stdout.splitlines()[-1]):
+        assert "operation" in kinds

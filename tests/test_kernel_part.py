@@ -1,0 +1,98 @@
+"""Fused kernels on real workers: on, off, away again, and told in `status`."""
+
+import dask.array as da
+import numpy as np
+from distributed.utils_test import gen_cluster
+
+from dask_marsched.config import Settings
+from dask_marsched.fusion import backends
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.status import status
+from tests.compat.harness import planned_cluster, plugin_of, report_of
+
+ONE = [("127.0.0.1", 1)]
+
+
+def with_kernels(**settings):
+    return MarsSchedulerPlugin(
+        settings=Settings(kernels_enabled=True, kernels_cache=None, **settings)
+    )
+
+
+def chain(seed=0):
+    x = np.random.default_rng(seed).random((400, 100))
+    y = da.from_array(x, chunks=(100, 100)).persist(scheduler="sync")
+    return ((0.5 - y) ** 2 + 0.8 * (y - y**2)).mean(), np.mean((0.5 - x) ** 2 + 0.8 * (x - x**2))
+
+
+def report(worker):
+    found = worker.plugins["marsched"].report()["kernels"]
+    assert found["exceptions"] == {}
+    return found
+
+
+async def compiled(worker):
+    part = worker.plugins["marsched"]._kernels
+    part._kernels._compiler.submit(int).result()
+
+
+@planned_cluster(ONE, plugin=with_kernels)
+async def test_chains_are_evaluated_by_kernels(c, s, a):
+    for seed in range(4):
+        array, wanted = chain(seed)
+        # the kernel is compiled while NumPy evaluates the first chunks
+        np.testing.assert_allclose(await c.compute(array), wanted, rtol=1e-13)
+        await compiled(a)
+    found = report(a)
+    assert found["runs"] == 16
+    assert found["fused"] >= 3
+    (one,) = [e for e in found["expressions"] if e["text"].startswith("sum(")]
+    assert one["runs"] == 16
+    assert all(ts.run_spec is None or "Kernel" not in str(type(ts.run_spec))
+               for ts in a.state.tasks.values())  # fmt: skip
+    assert report_of(s)["worker_parts"] == ["kernels"]
+    text = str(await status(c))
+    assert "kernels saved" in text
+    assert "sum(" in text
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_removal_restores_the_worker(c, s, a):
+    before = vars(a).keys() - {"plugins"}
+    await c.register_plugin(with_kernels(quota_enabled=True))
+    assert "execute" in vars(a)
+    array, wanted = chain(1)
+    np.testing.assert_allclose(await c.compute(array), wanted)
+    plugin = plugin_of(s)
+    await c.unregister_scheduler_plugin("marsched")
+    await plugin.workers_told()
+    assert "marsched" not in a.plugins
+    assert vars(a).keys() - {"plugins"} == before
+    array, wanted = chain(2)
+    np.testing.assert_allclose(await c.compute(array), wanted)
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_without_a_compiler_status_says_so(c, s, a, monkeypatch):
+    def missing(directory):
+        raise ModuleNotFoundError("No module named 'llvmlite'")
+
+    monkeypatch.setitem(backends._MAKERS, "llvm", missing)
+    await c.register_plugin(with_kernels(kernels_backends=("llvm",)))
+    array, wanted = chain(3)
+    np.testing.assert_allclose(await c.compute(array), wanted)
+    assert report(a)["backends"] == []
+    text = str(await status(c))
+    assert "without llvm: ModuleNotFoundError: No module named 'llvmlite'" in text
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_a_worker_that_is_not_as_expected_stays_as_it_is(c, s, a, monkeypatch):
+    monkeypatch.setattr("dask_marsched.host.kernels.misfits", lambda worker: ["no execute"])
+    await c.register_plugin(with_kernels())
+    found = a.plugins["marsched"].report()
+    assert found["kernels"] is None
+    assert "no execute" in found["reasons"]["kernels"]
+    assert "execute" not in vars(a)
+    array, wanted = chain(4)
+    np.testing.assert_allclose(await c.compute(array), wanted)
