@@ -45,7 +45,8 @@ async def test_chains_are_evaluated_by_kernels(c, s, a):
         await compiled(a)
     found = report(a)
     assert found["runs"] == 16
-    assert found["fused"] >= 3
+    # each backend that is ready gets one chunk at least
+    assert found["fused"] >= 1
     (one,) = [e for e in found["expressions"] if e["text"].startswith("sum(")]
     assert one["runs"] == 16
     assert all(ts.run_spec is None or "Kernel" not in str(type(ts.run_spec))

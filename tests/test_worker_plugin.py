@@ -155,7 +155,8 @@ async def test_a_worker_that_cannot_spill_stays_as_it_is(c, s, a):
     await c.register_plugin(with_quota(store_shared=True))
     report = a.plugins["marsched"].report()
     reasons = report.pop("reasons")
-    assert report == {"quota": None, "store": None, "shared": None}
+    assert report == {"quota": None, "store": None, "shared": None, "kernels": None}
+    assert reasons.pop("kernels") == "switched off by marsched.fusion.kernels"
     assert reasons.keys() == {"quota", "store", "shared"}
     assert all("the worker keeps its data in a dict" in text for text in reasons.values())
     assert type(a.state) is WorkerState
@@ -421,6 +422,7 @@ async def test_the_store_alone(c, s, a):
     assert report["reasons"] == {
         "quota": "switched off by marsched.quota.enabled",
         "shared": "switched off by marsched.store.shared",
+        "kernels": "switched off by marsched.fusion.kernels",
     }
     assert report["store"]["read_bytes"] == 10 * MB
     assert type(a.state) is WorkerState
@@ -492,7 +494,7 @@ async def test_results_are_shared_under_the_quota(c, s):
         assert reports[here]["quota"]["used"] < resident[here] - 80 * MB
         assert reports[there]["quota"]["held"] >= 100 * MB
         for report in reports.values():
-            assert report["reasons"] == {}
+            assert report["reasons"].keys() == {"kernels"}
             assert report["quota"]["exceptions"] == report["shared"]["exceptions"] == {}
         # To add up what is mapped takes no working space.
         learned = await c.run(learned_there, workers=[here])

@@ -125,8 +125,10 @@ class Kernels:
         values
             Its inputs.
         """
-        if self.exact and any(output.reduction in ACCUMULATING for output in expression.outputs):
-            # Sums are NumPy's own, of what is evaluated before.
+        own = ACCUMULATING if self.exact else {"prod"}
+        if any(output.reduction in own for output in expression.outputs):
+            # These are NumPy's own, of what is evaluated before: products of floats, taken in
+            # another order, may overflow or vanish.
             evaluated = self.evaluate(_elementwise(expression), values)
             return [
                 numpy_backend.reduce(expression, output, value)

@@ -117,7 +117,7 @@ class LLVMBackend:
             if not raised:
                 return Results(setting.finish(results), set())
             names = status.names(raised)
-            doubtful = made.doubtful and "invalid" in names
+            doubtful = not names.isdisjoint(made.doubtful)
             return Results(setting.finish(results), names, doubtful)
 
         return run

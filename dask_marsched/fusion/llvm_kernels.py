@@ -47,13 +47,13 @@ class Kernel:
     scratch
         Bytes of working space that it needs.
     doubtful
-        Whether its results are NumPy's only if it raises no flag for invalid operations.
+        Flags, by name, without which alone its results are NumPy's.
     """
 
     text: str
     externals: tuple[External, ...]
     scratch: int
-    doubtful: bool
+    doubtful: frozenset[str]
 
 
 def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:
@@ -150,13 +150,16 @@ class _Writer:
         {"map": self._map, "rows": self._rows, "columns": self._columns}[self.layout.mode]()
         self._note_flags()
         text = code.end(code.get(self.flags))
-        return Kernel(text, tuple(self.externals), self.scratch, self._is_doubtful())
+        return Kernel(text, tuple(self.externals), self.scratch, self._doubtful())
 
-    def _is_doubtful(self) -> bool:
-        return any(
-            is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args))
-            for node in self.nodes
-        )
+    def _doubtful(self) -> frozenset[str]:
+        found = set()
+        for node in self.nodes:
+            if is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args)):
+                found.add("invalid")
+        if any(kind == "sum" and dtype.kind == "f" for _, kind, dtype in self.outputs):
+            found.add("over")  # in another order there may be none
+        return frozenset(found)
 
     def _stride(self, operand: int, loop: Any) -> Any:
         first = self.code.multiply(self.dimensions, operand)

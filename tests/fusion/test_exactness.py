@@ -8,14 +8,15 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from dask_marsched.fusion import numpy_backend
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.blocks_backend import BlocksBackend
-from dask_marsched.fusion.expression import NotUnderstoodError
+from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
 from dask_marsched.fusion.setting import setting, signature
 from tests.fusion.expressions import FLOATS, INTEGERS, cases
+from tests.fusion.expressions import expression as expression_of
 
 llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
 
@@ -43,6 +44,15 @@ def numpy_results(expression, values):
 
     with np.errstate(divide="call", over="call", invalid="call", call=note):
         return numpy_backend.evaluate(expression, values), told
+
+
+def numpys(expression, values):
+    """Return NumPy's result of an expression that it has one of."""
+    with np.errstate(all="ignore"):
+        try:
+            return numpy_backend.evaluate(expression, values)[0]
+        except (ValueError, TypeError, OverflowError):
+            assume(False)
 
 
 def check(backend, case, *, exact, ulps=0):
@@ -95,7 +105,43 @@ def test_compiled_expressions_are_numpys_to_the_last_bit(case):
 @some
 @given(cases(("sum", "prod", "min", "max", "any", "all", "argmin", "argmax"), INTEGERS))
 def test_compiled_reductions_of_integers(case):
-    check(LLVM, case, exact=False)
+    expression, values = case
+    assume(numpys(expression, values).dtype.kind in "iub")
+    check(LLVM, case, exact=True)
+
+
+@some
+@given(cases(("sum",), FLOATS))
+def test_compiled_sums_are_as_accurate_as_pairwise_ones(case):
+    expression, values = case
+    chain = Expression(expression.nodes, (Output(expression.outputs[0].node),))
+    terms = numpys(chain, values)
+    assume(terms.dtype.kind == "f" and terms.size and np.isfinite(terms.astype("f8")).all())
+    try:
+        found = setting(expression, signature(values))
+        got = LLVM.prepare(found, True)(values)
+    except (NotUnderstoodError, UnsupportedError):
+        return
+    assume(not got.doubtful)
+    axis = {"axis": expression.axes, "keepdims": expression.keepdims}
+    true = np.sum(terms.astype(np.longdouble), **axis)
+    size = np.sum(np.abs(terms.astype(np.longdouble)), **axis)
+    # along rows a tree, along columns as NumPy: one after the other
+    length = terms.size // max(true.size, 1)
+    depth = 25 + np.log2(length) if found.layout.mode == "rows" else max(length, 1)
+    bound = depth * np.finfo(terms.dtype).eps / 2 * size
+    assert np.all(np.abs(got.values[0] - true) <= bound + np.finfo(terms.dtype).tiny)
+
+
+@some
+@given(cases((None,), FLOATS))
+def test_powers_that_are_multiplied(case):
+    """Powers of 3 and 4 are 2 units off at most, where nothing follows that makes it more."""
+    _, values = case
+    for exponent in (3, 4):
+        chain, inputs = expression_of(lambda x, e=exponent: x**e, values[0])
+        inputs[1] = exponent
+        check(LLVM, (chain, inputs), exact=False, ulps=2)
 
 
 @some
