@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import dask.config
 import yaml
-from dask.utils import parse_bytes, parse_timedelta
 
-from dask_marsched.policies import registry
+from dask_marsched import accepted
 
 NAMESPACE = "marsched"
-
-#: What `marsched.fusion.backends` may name: `dask_marsched.fusion.backends`.
-BACKENDS = ("llvm", "blocks", "numexpr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,176 +51,39 @@ class Option:
             ) from None
 
 
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _number(value: Any) -> float:
-    # bool is a number to Python, but `stake: true` is a mistake
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    return float(value)
-
-
-def _at_least_zero(value: Any) -> float:
-    number = _number(value)
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError
-    return number
-
-
-def _above_zero(value: Any) -> float:
-    number = _at_least_zero(value)
-    if number == 0:
-        raise ValueError
-    return number
-
-
-def _seconds(value: Any) -> float:
-    # dask reads "-5ms" as "1-5ms" and True as a unit: sort these out before it sees them
-    if isinstance(value, str) and value[:1].isdigit():
-        return _at_least_zero(float(parse_timedelta(value)))
-    return _at_least_zero(value)
-
-
-def _bytes(value: Any) -> int:
-    if isinstance(value, str) and value[:1].isdigit():
-        return int(parse_bytes(value))
-    return int(_at_least_zero(value))
-
-
-def _bound(value: Any) -> float | None:
-    return None if value in ("auto", None) else _above_zero(value)
-
-
-def _share(value: Any) -> float:
-    number = _above_zero(value)
-    if number > 1:
-        raise ValueError
-    return number
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError
-    return int(_at_least_zero(value))
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
-        raise TypeError
-    return tuple(value)
-
-
-def _whole(value: Any) -> int:
-    count = _count(value)
-    if count == 0:
-        raise ValueError
-    return count
-
-
-#: What `marsched.fusion.graph` accepts.
-FUSION = ("off", "chains", "subgraphs")
-
-
-def _fusion(value: Any) -> str:
-    # YAML reads a bare `off` as false.
-    name = "off" if value is False else value
-    if name not in FUSION:
-        raise ValueError
-    return str(name)
-
-
-def _backends(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise TypeError
-    names = tuple(value)
-    if any(name not in BACKENDS for name in names) or len(set(names)) < len(names):
-        raise ValueError
-    return names
-
-
-def _cache(value: Any) -> str | None:
-    if value in (None, "off", False):
-        return None
-    if not isinstance(value, str) or not value:
-        raise TypeError
-    return value
-
-
-def _policy(kind: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if value not in registry.names(kind):
-            raise ValueError
-        return str(value)
-
-    return parse
-
-
-def _policies(kind: str) -> Callable[[], str]:
-    return lambda: f"the name of a registered policy ({', '.join(registry.names(kind))})"
-
-
-def _text(text: str) -> Callable[[], str]:
-    return lambda: text
-
-
-_SWITCH = (_switch, _text("true or false"))
-_AT_LEAST_ZERO = (_at_least_zero, _text("a number of 0 or more"))
-_ABOVE_ZERO = (_above_zero, _text("a number above 0"))
-_BOUND = (_bound, _text('"auto" or a number above 0'))
-_SHARE = (_share, _text("a number above 0 and not above 1"))
-_WHOLE = (_whole, _text("a whole number of 1 or more"))
-_FUSION = (_fusion, _text("one of " + ", ".join(FUSION)))
-_COUNT = (_count, _text("a whole number of 0 or more"))
-_DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
-_NAMES = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
-_AMOUNT = (_bytes, _text('an amount of 0 or more, such as "1MiB", or a number of bytes'))
-
-
-_BACKENDS = (_backends, _text(f"a list of names out of {', '.join(BACKENDS)}"))
-_CACHE = (_cache, _text('"auto", "off" or the path of a directory'))
-
-
-def _named(kind: str) -> tuple[Callable[[Any], str], Callable[[], str]]:
-    return _policy(kind), _policies(kind)
-
-
 OPTIONS: tuple[Option, ...] = (
-    Option("enabled", "enabled", *_SWITCH),
-    Option("assignment.policy", "assignment", *_named("assignment")),
-    Option("assignment.stake", "stake", *_AT_LEAST_ZERO),
-    Option("assignment.kappa", "kappa", *_BOUND),
-    Option("assignment.kappa-unknown", "kappa_unknown", *_ABOVE_ZERO),
-    Option("ordering.policy", "ordering", *_named("ordering")),
-    Option("placement.policy", "placement", *_named("placement")),
-    Option("withholding.policy", "withholding", *_named("withholding")),
-    Option("withholding.horizon", "horizon", *_DURATION),
-    Option("withholding.horizon-bytes", "horizon_bytes", *_AMOUNT),
-    Option("withholding.short-task", "short_task", *_DURATION),
-    Option("sizes.known", "known_sizes", *_SWITCH),
-    Option("sizes.learn", "learn_sizes", *_SWITCH),
-    Option("stealing.protect", "steal_protection", *_SWITCH),
-    Option("replicas.drop", "drop_replicas", *_SWITCH),
-    Option("retries.infrastructure", "retries", *_COUNT),
-    Option("retries.delay", "retry_delay", *_DURATION),
-    Option("retries.errors", "retry_errors", *_NAMES),
-    Option("cancelling.interrupt", "interrupt", *_SWITCH),
-    Option("fusion.graph", "fusion", *_FUSION),
-    Option("fusion.kappa", "fusion_kappa", *_ABOVE_ZERO),
-    Option("fusion.groups", "fusion_groups", *_WHOLE),
-    Option("quota.enabled", "quota_enabled", *_SWITCH),
-    Option("quota.fraction", "quota_fraction", *_SHARE),
-    Option("quota.overtakes", "quota_overtakes", *_COUNT),
-    Option("quota.patience", "quota_patience", *_DURATION),
-    Option("store.enabled", "store_enabled", *_SWITCH),
-    Option("store.shared", "store_shared", *_SWITCH),
-    Option("fusion.kernels", "kernels_enabled", *_SWITCH),
-    Option("fusion.backends", "kernels_backends", *_BACKENDS),
-    Option("fusion.exact", "kernels_exact", *_SWITCH),
-    Option("fusion.cache", "kernels_cache", *_CACHE),
+    Option("enabled", "enabled", *accepted.SWITCH),
+    Option("assignment.policy", "assignment", *accepted.named("assignment")),
+    Option("assignment.stake", "stake", *accepted.AT_LEAST_ZERO),
+    Option("assignment.kappa", "kappa", *accepted.BOUND),
+    Option("assignment.kappa-unknown", "kappa_unknown", *accepted.ABOVE_ZERO),
+    Option("ordering.policy", "ordering", *accepted.named("ordering")),
+    Option("placement.policy", "placement", *accepted.named("placement")),
+    Option("withholding.policy", "withholding", *accepted.named("withholding")),
+    Option("withholding.horizon", "horizon", *accepted.DURATION),
+    Option("withholding.horizon-bytes", "horizon_bytes", *accepted.AMOUNT),
+    Option("withholding.short-task", "short_task", *accepted.DURATION),
+    Option("sizes.known", "known_sizes", *accepted.SWITCH),
+    Option("sizes.learn", "learn_sizes", *accepted.SWITCH),
+    Option("stealing.protect", "steal_protection", *accepted.SWITCH),
+    Option("replicas.drop", "drop_replicas", *accepted.SWITCH),
+    Option("retries.infrastructure", "retries", *accepted.COUNT),
+    Option("retries.delay", "retry_delay", *accepted.DURATION),
+    Option("retries.errors", "retry_errors", *accepted.NAMES),
+    Option("cancelling.interrupt", "interrupt", *accepted.SWITCH),
+    Option("fusion.graph", "fusion", *accepted.GRAPH_FUSION),
+    Option("fusion.kappa", "fusion_kappa", *accepted.ABOVE_ZERO),
+    Option("fusion.groups", "fusion_groups", *accepted.WHOLE),
+    Option("quota.enabled", "quota_enabled", *accepted.SWITCH),
+    Option("quota.fraction", "quota_fraction", *accepted.SHARE),
+    Option("quota.overtakes", "quota_overtakes", *accepted.COUNT),
+    Option("quota.patience", "quota_patience", *accepted.DURATION),
+    Option("store.enabled", "store_enabled", *accepted.SWITCH),
+    Option("store.shared", "store_shared", *accepted.SWITCH),
+    Option("fusion.kernels", "kernels_enabled", *accepted.SWITCH),
+    Option("fusion.backends", "kernels_backends", *accepted.KERNEL_BACKENDS),
+    Option("fusion.exact", "kernels_exact", *accepted.SWITCH),
+    Option("fusion.cache", "kernels_cache", *accepted.CACHE),
 )
 _BY_KEY = {option.key: option for option in OPTIONS}
 _SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)

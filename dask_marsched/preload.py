@@ -16,7 +16,8 @@ import click
 import dask.config
 from distributed import Client, Nanny, Scheduler, Worker
 
-from dask_marsched.config import FUSION, Settings, check
+from dask_marsched.accepted import FUSION
+from dask_marsched.config import Settings, check
 from dask_marsched.install import explain_missing_module
 from dask_marsched.policies import registry
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin

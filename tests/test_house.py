@@ -16,6 +16,7 @@ FLOORS = (
     ("dask_marsched.policies", 1),
     ("dask_marsched.counters", 2),
     ("dask_marsched.install", 2),
+    ("dask_marsched.accepted", 2),
     ("dask_marsched.config", 2),
     ("dask_marsched.executions", 2),
     ("dask_marsched.store", 2),

@@ -13,7 +13,7 @@ from dask.utils import format_bytes, key_split
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
-from dask_marsched.config import FUSION
+from dask_marsched.accepted import FUSION
 from dask_marsched.host.materialize import compress_for
 from dask_marsched.host.simulation import (
     TwinScheduler,
