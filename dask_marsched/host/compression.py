@@ -26,6 +26,9 @@ from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, bounds, com
 current: contextvars.ContextVar[Request | None] = contextvars.ContextVar("graph", default=None)
 
 
+#: What the message that brings a graph has to tell: without, nothing is joined.
+_NEEDED = {"actors", "annotations", "keys"}
+
 #: By scheduler, what compresses its graphs.
 in_force: weakref.WeakKeyDictionary[Scheduler, GraphCompression] = weakref.WeakKeyDictionary()
 
@@ -107,17 +110,22 @@ class GraphCompression:
         self.kappa = kappa
         self.groups = groups
         self.counters = counters
+        self._stock: Any = None
         self._fused: set[Key] = set()
         self._purge_at = 1000
 
     def install(self) -> None:
-        """Take the scheduler's handler of graphs over."""
-        self.scheduler.stream_handlers["update-graph"] = self._update_graph
+        """Come before the scheduler's handler of graphs, whoever's that is."""
+        handlers = self.scheduler.stream_handlers
+        self._stock = handlers["update-graph"]
+        handlers["update-graph"] = self._update_graph
         in_force[self.scheduler] = self
 
     def uninstall(self) -> None:
-        """Give it back. Tasks that have been fused stay what they are."""
-        self.scheduler.stream_handlers["update-graph"] = self.scheduler.update_graph
+        """Leave that place. Tasks that have been joined stay what they are."""
+        handlers = self.scheduler.stream_handlers
+        if handlers["update-graph"] == self._update_graph:  # else somebody came before us
+            handlers["update-graph"] = self._stock
         in_force.pop(self.scheduler, None)
 
     def request(
@@ -131,16 +139,13 @@ class GraphCompression:
         )
 
     async def _update_graph(self, **message: Any) -> None:
-        if not message.get("actors"):  # an actor is not a function of its inputs
-            current.set(
-                self.request(
-                    message.get("keys", ()),
-                    message.get("annotations"),
-                    message.get("user_priority", 0),
-                )
-            )
+        active = in_force.get(self.scheduler) is self
+        # An actor is not a function of its inputs.
+        if active and message.keys() >= _NEEDED and not message["actors"]:
+            priority = message.get("user_priority", 0)
+            current.set(self.request(message["keys"], message["annotations"], priority))
         try:
-            await self.scheduler.update_graph(**message)
+            await self._stock(**message)
         finally:
             current.set(None)
 

@@ -17,9 +17,6 @@ REPLACED_TRANSITIONS = (
     ("queued", "erred"),
 )
 
-#: Handlers of messages that are replaced, and what they are.
-REPLACED_HANDLERS = {"add-keys": "add_keys", "update-graph": "update_graph"}
-
 #: Methods of the scheduler that the adapter replaces or calls, with the parameters it uses.
 _METHODS: dict[str, tuple[str, ...]] = {
     "transitions": ("recommendations", "stimulus_id"),
@@ -30,7 +27,6 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "_add_to_processing": ("ts", "ws", "stimulus_id"),
     "_create_taskstate_from_graph": ("dsk", "keys", "ordered", "stimulus_id"),
     "_validate_ready": ("ts",),
-    "update_graph": ("keys", "annotations", "user_priority", "actors"),
     "add_keys": ("worker", "keys", "stimulus_id"),
     "request_remove_replicas": ("addr", "keys", "stimulus_id"),
 }
@@ -74,10 +70,9 @@ def misfits(scheduler: Any) -> list[str]:
             ("expr", "validate"),
         )
     )
-    handlers = getattr(scheduler, "stream_handlers", {})
-    for op, method in REPLACED_HANDLERS.items():
-        if getattr(handlers.get(op), "__name__", None) != method:
-            found.append(f"the stream handler {op!r} is not Scheduler.{method}")
+    handler = getattr(scheduler, "stream_handlers", {}).get("add-keys")
+    if getattr(handler, "__name__", None) != "add_keys":
+        found.append("the stream handler 'add-keys' is not Scheduler.add_keys")
     stealing = getattr(scheduler, "extensions", {}).get("stealing")
     if stealing is not None:
         found.extend(_misfits_of_function("stealing._get_thief", stealing, "_get_thief", ("ts",)))

@@ -341,6 +341,28 @@ async def test_unregistering_ends_it(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_others_may_watch_graphs_too(c, s, a, b):
+    seen = []
+
+    def watching(handler: Any, name: str) -> Any:
+        async def watch(**message: Any) -> None:
+            seen.append(name)
+            await handler(**message)
+
+        return watch
+
+    s.stream_handlers["update-graph"] = watching(s.stream_handlers["update-graph"], "before")
+    await c.register_plugin(MarsSchedulerPlugin(fusion="chains"))
+    s.stream_handlers["update-graph"] = last = watching(s.stream_handlers["update-graph"], "after")
+    assert await c.compute(line(3)[-1]) == 3
+    assert fusion(s) == (3, 1)
+    await c.unregister_scheduler_plugin("marsched")
+    assert s.stream_handlers["update-graph"] is last
+    assert await c.compute(line(4)[-1]) == 4
+    assert seen == ["after", "before"] * 2
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
 async def test_off_changes_no_handler(c, s, a, b):
     await c.register_plugin(MarsSchedulerPlugin(fusion="off"))
     assert s.stream_handlers["update-graph"] == s.update_graph
