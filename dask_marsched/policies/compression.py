@@ -229,7 +229,10 @@ class _Compression:
         )
 
     def _draw_line(self, head: int, j: int) -> None:
-        group = self.groups.pop(j, None) or _Group({}, 0.0, 0.0)
+        group = self.groups.get(j) or _Group({}, 0.0, 0.0)
+        if len(group.members) >= _MOST_OPERANDS:
+            return
+        self.groups.pop(j, None)
         group.members.append(j)
         self.groups[head] = group
 
@@ -249,6 +252,9 @@ class _Compression:
         if not found:
             return False
         if len(reads) == 1:  # a single line
+            members = len(group.members) + len(self.groups[found[0]].members)
+            if members >= _MOST_OPERANDS:
+                return False
             self._draw(group, found)
             return True
         assert self.limits is not None

@@ -46,6 +46,16 @@ def test_a_line_becomes_one_from_end_to_end() -> None:
     assert joined(g) == {"d": {"a", "b", "c", "d"}}
 
 
+@pytest.mark.parametrize("limits", [None, LOOSE])
+def test_very_long_lines_are_cut(limits: Bounds | None) -> None:
+    n = 2 * compression._MOST_OPERANDS + 100
+    g = graph({f"x{i}": [f"x{i - 1}"] if i else [] for i in range(n)})
+    sizes = [len(members) for members in joined(g, limits).values()]
+    assert sum(sizes) == n
+    assert len(sizes) == 3
+    assert max(sizes) == compression._MOST_OPERANDS + 1
+
+
 def test_a_line_ends_where_others_read_or_join() -> None:
     g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["b"], "e": ["c", "d"], "f": ["e"]})
     assert joined(g) == {"b": {"a", "b"}, "f": {"e", "f"}}
