@@ -47,11 +47,14 @@ class Bounds:
         For each operand of which nobody knows how long it takes the name of those like it, None
         for the others. There are as many groups with some of them as `groups` says, or each is in
         another one. Empty: all are known.
+    small
+        Bytes up to which a result that very many read may as well be on every worker.
     """
 
     nbytes: float
     groups: int
     batches: Sequence[str | None] = ()
+    small: float = 0.0
 
 
 def bounds(
@@ -85,7 +88,7 @@ def bounds(
     most = max(kappa * typical, 16 * _CRUMB)
     if thread_memory:
         most = min(most, thread_memory / 8)
-    return Bounds(most, groups * max(8, threads), batches)
+    return Bounds(most, groups * max(8, threads), batches, typical / 4)
 
 
 def compress(
@@ -271,15 +274,16 @@ class _Compression:
         """Whether what an input reads, and nothing in the group does, is no larger than itself.
 
         What so many read that it is on every worker sooner or later does not count, unless it is
-        all: then the input is a piece that is cut off it, where it is.
+        large, and all: then the input is a piece that is cut off it, where it is.
         """
         nbytes, readers = self.nbytes, self.readers
+        small = self.limits.small if self.limits is not None else 0.0
         new = shared = 0.0
         for k in self.groups[j].reads:
             if k not in reads:
                 if readers[k] <= self.shared:
                     new += nbytes[k]
-                else:
+                elif nbytes[k] > small:
                     shared += nbytes[k]
         return (new or shared) <= max(nbytes[j], _CRUMB)
 

@@ -156,12 +156,15 @@ def test_pieces_are_cut_off_where_the_whole_is() -> None:
         inputs |= {f"p{i}": ["x"], f"q{i}": ["y"], f"s{i}": [f"p{i}", f"q{i}"]}
     sizes = {name: 32 * MIB if name in "xy" else MIB for name in inputs}
     assert joined(graph(inputs, sizes), LOOSE) == {}
+    # A small one may as well be on every worker.
+    found = joined(graph(inputs, sizes), Bounds(1e12, 1, small=32 * MIB))
+    assert found == {f"s{i}": {f"p{i}", f"q{i}", f"s{i}"} for i in range(32)}
 
 
 def test_bounds_follow_the_cluster() -> None:
     g = graph({"a": [], "b": [], "s": ["a", "b"]}, MIB)
     limits = bounds(g, kappa=8, groups=8, threads=16, thread_memory=0)
-    assert limits == Bounds(8 * MIB, 128)
+    assert limits == Bounds(8 * MIB, 128, small=MIB / 4)
     assert bounds(g, kappa=8, groups=8, threads=0, thread_memory=0).groups == 64
     assert bounds(g, kappa=8, groups=8, threads=4, thread_memory=16 * MIB).nbytes == 2 * MIB
     tiny = graph({"a": [], "b": [], "s": ["a", "b"]})
