@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 
+import dask
 import distributed
 import pytest
 
@@ -64,6 +65,15 @@ def test_everything_the_plugin_reports_is_there(cluster):
         assert flat[key] == report[key]
     assert found["versions"]["scheduler"] == report["versions"]
     assert json.loads(json.dumps(found)) == json.loads(json.dumps(found))
+
+
+def test_what_was_joined(cluster):
+    with Client(cluster, scheduler_plugin=MarsSchedulerPlugin(fusion="chains")) as client:
+        x = dask.delayed(sum)([1, 2])
+        assert dask.delayed(abs)(dask.delayed(abs)(x)).compute() == 3
+        assert "  joined            3 operands into 1 (chains)" in str(status(client)).splitlines()
+    with Client(cluster, scheduler_plugin=MarsSchedulerPlugin(fusion="off")) as client:
+        assert "joined" not in str(status(client))
 
 
 def test_disabled_by_the_configuration(cluster):

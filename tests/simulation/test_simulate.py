@@ -46,6 +46,18 @@ def test_every_task_runs_once_under_validation(run, policy, workers, costs):
         assert report.bytes_moved == report.transfers == 0
 
 
+def test_joined_tasks_take_as_long_as_their_parts(run):
+    apart, joined = (
+        run(policy=f"default+{fusion}", workers=4, validate=True) for fusion in ("off", "subgraphs")
+    )
+    busy = [sum(stop - start for *_, start, stop in r.timeline.tasks) for r in (apart, joined)]
+    assert busy[1] == pytest.approx(busy[0])
+    assert joined.tasks < 0.7 * apart.tasks
+    fusion = joined.plugin["fusion"]
+    assert fusion["operands"] - fusion["into"] == apart.tasks - joined.tasks
+    assert not joined.plugin["exceptions"]
+
+
 def test_the_report_agrees_with_its_timeline(run):
     report = run(workers=4)
     timeline = report.timeline
@@ -178,6 +190,7 @@ def test_an_unknown_argument_is_an_error_that_lists_the_accepted(run):
             {"policy": "no-such-policy"},
             "unknown policy 'no-such-policy'; accepted are 'stock', 'default', the assignments",
         ),
+        ({"policy": "default+all"}, "unknown fusion 'all'; accepted are 'off', 'chains'"),
         ({"latency": "soon"}, "latency must be seconds or a text like '1ms', not 'soon'"),
         ({"bandwidth": "fast"}, "bandwidth must be bytes per second or a text like '1GB/s'"),
         ({"memory_limit": "much"}, "memory_limit must be bytes or a text like '16GiB'"),
