@@ -72,7 +72,8 @@ def test_what_was_joined(cluster):
         x = dask.delayed(sum)([1, 2])
         assert dask.delayed(abs)(dask.delayed(abs)(x)).compute() == 3
         assert "  joined            3 operands into 1 (chains)" in str(status(client)).splitlines()
-    with Client(cluster, scheduler_plugin=MarsSchedulerPlugin(fusion="off")) as client:
+        client.unregister_scheduler_plugin("marsched")
+        client.register_plugin(MarsSchedulerPlugin(fusion="off"))
         assert "joined" not in str(status(client))
 
 

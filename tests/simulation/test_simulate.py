@@ -51,7 +51,7 @@ def test_joined_tasks_take_as_long_as_their_parts(run):
         run(policy=f"default+{fusion}", workers=4, validate=True) for fusion in ("off", "subgraphs")
     )
     busy = [sum(stop - start for *_, start, stop in r.timeline.tasks) for r in (apart, joined)]
-    assert busy[1] == pytest.approx(busy[0])
+    assert busy[1] == pytest.approx(busy[0], rel=0.05)  # durations scatter, task by task
     assert joined.tasks < 0.7 * apart.tasks
     fusion = joined.plugin["fusion"]
     assert fusion["operands"] - fusion["into"] == apart.tasks - joined.tasks
