@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,8 +226,7 @@ class GraphCompression:
         if request is not None and request.groups:
             ordered = self._split_known(request, dsk, ordered)
             self._fused.update(request.groups)
-            self.counters.fused_into += len(request.groups)
-            self.counters.fused += sum(map(len, request.groups.values()))
+            self.count(request.groups)
         # What came fused and comes again otherwise: the first specification counts, with the
         # dependencies that the task has.
         for key in self._fused & dsk.keys() & known.keys():
@@ -238,6 +237,11 @@ class GraphCompression:
             self._fused &= known.keys() | dsk.keys()
             self._purge_at = 1000 + 2 * len(self._fused)
         return ordered
+
+    def count(self, groups: Mapping[Key, Sequence[Key]]) -> None:
+        """Count what was joined."""
+        self.counters.fused_into += len(groups)
+        self.counters.fused += sum(map(len, groups.values()))
 
     def _split_known(
         self, request: Request, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]

@@ -83,6 +83,7 @@ def compress_for(
         left = SizedGraph(compressed(dsk, annotations, sizes))
     finally:
         current.reset(token)
+    compression.count(request.groups)
     if sizes is None:
         return dict(left), request.groups
     left.sizes = sizes
