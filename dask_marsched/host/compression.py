@@ -47,8 +47,6 @@ class Request:
         Those of all tasks that have none of their own.
     priority
         The user's priorities by key, or one for all.
-    threads, thread_memory
-        Threads of the cluster; bytes of memory for each of them, 0 where there is no limit.
     groups
         For each fused task the keys of all tasks in it, each after those it reads: filled in once
         the graph is compressed.
@@ -60,8 +58,6 @@ class Request:
     keys: Collection[Key]
     annotations: Mapping[str, Any]
     priority: Any
-    threads: int
-    thread_memory: float
     groups: dict[Key, list[Key]] = field(default_factory=dict)
     originals: dict[Key, GraphNode] = field(default_factory=dict)
 
@@ -132,11 +128,7 @@ class GraphCompression:
         self, keys: Collection[Key], annotations: Mapping[str, Any] | None, priority: Any = 0
     ) -> Request:
         """Return what has to be known of a graph to compress it."""
-        s = self.scheduler
-        memory = [ws.memory_limit / (ws.nthreads or 1) for ws in s.workers.values()]
-        return Request(
-            self, keys, annotations or {}, priority, s.total_nthreads, min(memory, default=0.0)
-        )
+        return Request(self, keys, annotations or {}, priority)
 
     async def _update_graph(self, **message: Any) -> None:
         active = in_force.get(self.scheduler) is self
@@ -165,6 +157,8 @@ class GraphCompression:
         ValueError
             The graph has a cycle.
         """
+        if len(dsk) < 2:
+            return dsk
         known: Mapping[Key, TaskState] = self.scheduler.tasks
         keys, inputs = _numbered(dsk)
         wanted = set(request.keys)
@@ -183,12 +177,15 @@ class GraphCompression:
         graph = OperandGraph(keys, inputs, *_sizes(keys, dsk, sizes, known))
         limits = None
         if self.subgraphs:
+            # A copy: workers come and go in the other thread.
+            workers = list(self.scheduler.workers.values())
+            memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
             limits = bounds(
                 graph,
                 kappa=self.kappa,
                 groups=self.groups,
-                threads=request.threads,
-                thread_memory=request.thread_memory,
+                threads=self.scheduler.total_nthreads,
+                thread_memory=min(memory, default=0.0),
                 batches=[
                     key_split(key) if unsure or not size else None
                     for key, unsure, size in zip(keys, uncertain, graph.known, strict=True)
