@@ -17,6 +17,7 @@ from distributed.worker_state_machine import TaskState
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
 from dask_marsched.guard import guarded
+from dask_marsched.host.foresight import known_nbytes
 from dask_marsched.host.peak import PeakMeter
 from dask_marsched.host.store import Store
 from dask_marsched.host.worker import LEAVE_TO_DASK, WorkerAdapter
@@ -204,8 +205,10 @@ class Admission:
         room = incoming + self.quota.free
         if first is None or self.quota.fits(first[0]):
             return room
-        hope = self._evict(first[0] - self.quota.free, (), first[1])
-        if incoming or hope or self.host.state.executing:
+        waits = bool(incoming or self.host.state.executing)
+        # Where nothing else will make room, even what is read earlier leaves.
+        hope = self._evict(first[0] - self.quota.free, (), first[1] if waits else None)
+        if waits or hope:
             self.counts.throttled += 1
             self._refused_at = self.quota.used
             self._watch()
@@ -270,8 +273,9 @@ class Admission:
             self.host.poke_soon()
 
     def _need(self, ts: TaskState, kind: Kind) -> Need:
-        output = self.needs.output(kind)
-        footprint = self.needs.footprint(kind)
+        known = known_nbytes(ts)
+        output = self.needs.output(kind) if known is None else known
+        footprint = self.needs.footprint(kind, output)
         return Need(self.host.missing_inputs(ts), output, footprint - output)
 
     # -- the ledger ------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dask_marsched.config import Settings
 from dask_marsched.core.plan import Unit
 from dask_marsched.counters import Counters
 from dask_marsched.guard import guarded
-from dask_marsched.host import snapshot
+from dask_marsched.host import foresight, snapshot
 from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.planner import Planner, Policies
 from dask_marsched.policies.host_shares import Share
@@ -80,6 +80,13 @@ class PlacementEngine:
     def graph_arrives(self, sizes: Any) -> None:
         """Keep the sizes that came with a graph until its tasks are there."""
         self.planner.graph_arrives(sizes)
+
+    @guarded(dict)
+    def foresee(self, ts: TaskState) -> dict[str, Any]:
+        """Return what a worker's quota is told of a task's future."""
+        if not self.settings.quota_enabled:
+            return {}
+        return foresight.told(self.planner.known_nbytes(ts))
 
     @guarded(lambda: None)
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:

@@ -95,6 +95,7 @@ class Planner:
         self._plans: dict[_Plan, None] = {}
         self._plan_of: dict[TaskState, _Plan] = {}
         self._cut_up: set[TaskState] = set()
+        self._known: dict[TaskState, int] = {}
         self._new_kinds = False
         self._next_replan = self._observed = 0
 
@@ -104,6 +105,10 @@ class Planner:
         That is less work than to move the result, so it runs where the result is.
         """
         return len(ts.dependencies) == 1 and not self._cut_up.isdisjoint(ts.dependencies)
+
+    def known_nbytes(self, ts: TaskState) -> int | None:
+        """Return the size of a result as its graph tells it, bytes; kept for quotas only."""
+        return self._known.get(ts)
 
     def graph_arrives(self, sizes: Any) -> None:
         """Keep the sizes that came with a graph until its tasks are there."""
@@ -142,6 +147,9 @@ class Planner:
         self.counters.operands_planned += len(tasks)
         if sizes is not None:
             self.counters.exact_sizes += sum(ts.key in sizes.exact for ts in tasks)
+            if self.settings.quota_enabled:
+                exact = sizes.exact
+                self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
         # A plan made while there is no worker is made again when one joins.
         bound = not self.workers or any(unit.worker is not None for unit in units)
         learning = bool(guessed) and self.settings.learn_sizes
@@ -261,6 +269,7 @@ class Planner:
         """Drop a task that Dask has forgotten."""
         self._unlearned.pop(ts, None)
         self._cut_up.discard(ts)
+        self._known.pop(ts, None)
         self.started(ts)
         group = ts.group
         # Names of groups hold tokens, so that most never come again.
@@ -275,4 +284,5 @@ class Planner:
         self._plan_of.clear()
         self._unlearned.clear()
         self._cut_up.clear()
+        self._known.clear()
         self._model = SizeModel()

@@ -3,6 +3,7 @@
 import operator
 import sys
 
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, Event, Nanny, Worker, wait
@@ -253,6 +254,26 @@ async def test_an_operand_larger_than_everything_runs_alone(c, s, a, caplog):
     assert counts_of(a)["evictions"] >= 1
     assert counts_of(a)["forced"] >= 1
     assert "more than the memory limit of this worker, 19.07 MiB" in caplog.text
+
+
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_sizes_that_the_graph_tells_are_known_before_the_first_runs(c, s, a):
+    await wait(c.submit(inc, 1))
+    leave_free(a, 30 * MB)
+    lazy = da.random.default_rng(0).random((5 * MB,), chunks=10 * MB // 8)  # four of 10 MB
+    x = c.persist(lazy)
+    await wait(x)
+    told = {ts.annotations["marsched"]["nbytes"] for ts in a.state.tasks.values()}
+    assert told == {10 * MB}
+    # With what they may need beside the result there was room for one at a time.
+    assert counts_of(a)["deferrals"] >= 1
+
+
+@planned_cluster(ONE, plugin=MarsSchedulerPlugin)
+async def test_without_a_quota_nothing_is_told(c, s, a):
+    x = c.persist(da.ones((1000,), chunks=500))
+    await wait(x)
+    assert [ts.annotations for ts in a.state.tasks.values()] == [{}, {}]
 
 
 def blocked_until(gate):

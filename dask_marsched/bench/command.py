@@ -79,8 +79,8 @@ def _progress(measurement: Measurement) -> None:
     "policies",
     multiple=True,
     help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
-    "join tasks; may be given several times. "
-    "[default: stock and default]",
+    "join tasks; may be given several times. [default: stock and default; with --memory-tight "
+    "stock, tuned and default, of these and shared]",
 )
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1))
 @click.option("--workers", default=4, show_default=True, type=click.IntRange(min=1))
@@ -124,6 +124,12 @@ def _progress(measurement: Measurement) -> None:
     "with two threads and 500 MB each, beside stock Dask as it comes and with tuned thresholds.",
 )
 @click.option(
+    "--memory-limit",
+    default="500 MB",
+    show_default=True,
+    help="Of each worker of --memory-tight.",
+)
+@click.option(
     "--transfer",
     is_flag=True,
     help="Instead of workloads, time how chunks get from one worker to another of the same host.",
@@ -149,15 +155,16 @@ def bench(list_them: bool, **options: Any) -> None:
         click.echo(_listing())
         return
     chosen = Options(**options)
+    if chosen.memory_tight:
+        _run_memory_tight(chosen)
+        return
     chosen.policies = chosen.policies or (STOCK, DEFAULT)
     for policy in chosen.policies:
         try:
             policy_plugin(policy)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    if chosen.memory_tight:
-        _run_memory_tight(chosen)
-    elif chosen.soak is not None:
+    if chosen.soak is not None:
         _soak(chosen, chosen.soak)
     elif chosen.transfer:
         _transfer(chosen)
@@ -192,6 +199,7 @@ class Options:
     cores: float | None
     planning: tuple[int, ...]
     memory_tight: bool
+    memory_limit: str
     transfer: bool
     soak: float | None
     kill_every: float
@@ -326,7 +334,13 @@ def _run_memory_tight(options: Options) -> None:
 
     try:
         runs = memory_tight.measure_all(
-            _names(options.select), options.repeat, options.size, options.timeout, show
+            _names(options.select),
+            options.repeat,
+            options.size,
+            options.timeout,
+            show,
+            options.policies or memory_tight.COMPARED,
+            parse_bytes(options.memory_limit),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -28,15 +28,18 @@ MEMORY_LIMIT = 500_000_000  # bytes for each worker
 SIDE = 2_000  # a chunk is a square of float64 with this side: 32 MB
 LONG_PAUSE = 1.0  # seconds
 
-#: Thresholds of distributed, by contestant; and whether our plugin is there, with its quota.
-CONTESTANTS: dict[str, tuple[dict[str, Any], bool]] = {
-    "stock": ({}, False),
+#: Thresholds of distributed, by contestant; and the options of our plugin, none without it.
+CONTESTANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "stock": ({}, {}),
     "tuned": (
         {"distributed.worker.memory.target": 0.455, "distributed.worker.memory.spill": 0.55},
-        False,
+        {},
     ),
-    "default": ({}, True),
+    "default": ({}, {"quota.enabled": True}),
+    "shared": ({}, {"quota.enabled": True, "store.shared": True}),
 }
+#: Those that run where nothing else is asked for.
+COMPARED = ("stock", "tuned", "default")
 
 
 def _array(rows: float, columns: float) -> Any:
@@ -194,24 +197,24 @@ def _written(dask_worker: Any) -> int:
 
 
 @contextlib.contextmanager
-def _cluster(contestant: str) -> Iterator[tuple[LocalCluster, Client]]:
-    config, plugin = CONTESTANTS[contestant]
+def _cluster(contestant: str, memory_limit: int) -> Iterator[tuple[LocalCluster, Client]]:
+    config, options = CONTESTANTS[contestant]
     with (
         dask.config.set(config),
         LocalCluster(
             n_workers=WORKERS,
             threads_per_worker=THREADS,
-            memory_limit=MEMORY_LIMIT,
+            memory_limit=memory_limit,
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
     ):
-        if plugin:
+        if options:
             from dask_marsched import MarsSchedulerPlugin
             from dask_marsched.config import Settings
 
-            settings = Settings.from_config({"quota.enabled": True})
+            settings = Settings.from_config(options)
             client.register_plugin(MarsSchedulerPlugin(settings=settings))
         # What is imported by the first task would count as its memory.
         client.run(lambda: __import__("dask.array"))
@@ -219,7 +222,12 @@ def _cluster(contestant: str) -> Iterator[tuple[LocalCluster, Client]]:
 
 
 def measure(
-    workload: str, contestant: str, repetition: int, size: float, timeout: float
+    workload: str,
+    contestant: str,
+    repetition: int,
+    size: float,
+    timeout: float,
+    memory_limit: int = MEMORY_LIMIT,
 ) -> TightRun:
     """Run a workload once on a cluster of its own. A run that fails is a measurement too.
 
@@ -233,9 +241,11 @@ def measure(
         Factor on the number of chunks.
     timeout
         Seconds after which the run counts as failed.
+    memory_limit
+        Of each worker, bytes.
     """
     run = TightRun(workload, contestant, repetition)
-    with _cluster(contestant) as (cluster, client):
+    with _cluster(contestant, memory_limit) as (cluster, client):
         with _Watch(cluster) as watch:
             start = time.monotonic()
             try:
@@ -245,7 +255,7 @@ def measure(
             except Exception as error:  # whatever a cluster without memory dies of
                 run.error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         run.restarts, run.pauses = watch.restarts, [round(p, 2) for p in watch.pauses]
-        run.peak = watch.peak / MEMORY_LIMIT
+        run.peak = watch.peak / memory_limit
         if not run.restarts and not run.error:
             run.spilled = sum(client.run(_written).values())
     return run
@@ -257,6 +267,8 @@ def measure_all(
     size: float,
     timeout: float,
     progress: Callable[[TightRun], None],
+    contestants: Sequence[str] = COMPARED,
+    memory_limit: int = MEMORY_LIMIT,
 ) -> list[TightRun]:
     """Run workloads under each contestant, alternating.
 
@@ -270,20 +282,28 @@ def measure_all(
         As for `measure`.
     progress
         Called after each run.
+    contestants
+        Names in `CONTESTANTS`.
+    memory_limit
+        Of each worker, bytes.
 
     Raises
     ------
     ValueError
         A name is unknown; the message lists those there are.
     """
-    unknown = [name for name in names if name not in WORKLOADS]
-    if unknown:
-        raise ValueError(f"no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
+    for what, given, known in (
+        ("workload", names, WORKLOADS),
+        ("policy", contestants, CONTESTANTS),
+    ):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(f"no {what} {unknown[0]!r}; there are {', '.join(known)}")
     runs = []
     for repetition in range(repeat):
         for workload in names or WORKLOADS:
-            for contestant in CONTESTANTS:
-                runs.append(measure(workload, contestant, repetition, size, timeout))
+            for contestant in contestants:
+                runs.append(measure(workload, contestant, repetition, size, timeout, memory_limit))
                 progress(runs[-1])
     return runs
 
@@ -305,7 +325,7 @@ def cells(runs: Iterable[TightRun]) -> list[list[str]]:
             found = by.get((workload, contestant), [])
             if found:
                 table.append(_line(workload, contestant, found, best))
-                if contestant == "default":
+                if contestant == "default":  # what is proposed
                     own = (_typical(found, "seconds"), _typical(found, "spilled"))
                     ratios.append([ratio(a, b) for a, b in zip(own, best, strict=True)])
     means = [geometric_mean(r for line in ratios if (r := line[i]) is not None) for i in (0, 1)]

@@ -26,6 +26,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "is_rootish": ("ts",),
     "_add_to_processing": ("ts", "ws", "stimulus_id"),
     "_create_taskstate_from_graph": ("dsk", "keys", "ordered", "stimulus_id"),
+    "_task_to_msg": ("ts",),
     "_validate_ready": ("ts",),
     "add_keys": ("worker", "keys", "stimulus_id"),
     "request_remove_replicas": ("addr", "keys", "stimulus_id"),

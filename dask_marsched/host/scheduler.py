@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-from dask_marsched.host import contract, materialize
+from dask_marsched.host import contract, foresight, materialize
 from dask_marsched.host.compression import GraphCompression
 
 #: What a decision on a ready task can be: a worker, or one of these two.
@@ -36,6 +36,10 @@ class Brain(Protocol):
 
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
+        ...
+
+    def foresee(self, ts: TaskState) -> dict[str, Any]:
+        """Return what to tell the worker of a task's future; empty for nothing."""
         ...
 
     def enqueued(self, ts: TaskState) -> None:
@@ -123,6 +127,7 @@ class SchedulerAdapter:
         s.transitions = self._transitions
         s.stimulus_queue_slots_maybe_opened = self._queue_slots_maybe_opened
         s._create_taskstate_from_graph = self._create_taskstate_from_graph
+        s._task_to_msg = self._task_to_msg
         s.remove_plugin = self._remove_plugin
         s.stimulus_task_erred = self._task_erred
         s.stream_handlers["add-keys"] = self._add_keys
@@ -150,6 +155,7 @@ class SchedulerAdapter:
             "transitions",
             "stimulus_queue_slots_maybe_opened",
             "_create_taskstate_from_graph",
+            "_task_to_msg",
             "remove_plugin",
             "stimulus_task_erred",
         ):
@@ -186,6 +192,14 @@ class SchedulerAdapter:
         finally:
             if collecting:
                 gc.enable()
+
+    def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:
+        s = self.scheduler
+        message: dict[str, Any] = type(s)._task_to_msg(s, ts)
+        told = self.brain.foresee(ts)
+        if told:
+            message["annotations"] = {**message["annotations"], foresight.ANNOTATION: told}
+        return message
 
     def _transitions(self, recommendations: Any, stimulus_id: str) -> None:
         s = self.scheduler

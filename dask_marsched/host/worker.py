@@ -189,15 +189,19 @@ class WorkerAdapter:
 
     def residents(self) -> list[Resident]:
         """Return the results in memory, with their next use."""
-        tasks = self.state.tasks
+        tasks, next_use = self.state.tasks, self.next_use
         return [
-            Resident(key, int(nbytes), self.next_use(tasks[key]), tasks[key].priority)
+            Resident(key, int(nbytes), next_use(tasks[key]), tasks[key].priority)
             for key, nbytes in self.store.resident.items()
             if key in tasks
         ]
 
     def next_use(self, ts: TaskState) -> Any:
-        """Return the first priority of the tasks to run here that read a result, or None."""
+        """Return the first priority of the tasks to run here that read a result, or None.
+
+        Tasks that wait on the scheduler for other inputs are not known here. To have all readers
+        told with each task was tried: as much was spilled, within a tenth.
+        """
         readers = (d.priority for d in ts.dependents if d.state in _TO_RUN and d.priority)
         return min(readers, default=None)
 

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import distributed
-from distributed.worker_state_machine import UnpauseEvent
+from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "worker": (
@@ -70,6 +70,8 @@ def misfits(worker: Any) -> list[str]:
         found.append("worker.state has a __dict__")
     if "stimulus_id" not in inspect.signature(UnpauseEvent).parameters:
         found.append("UnpauseEvent takes no 'stimulus_id'")
+    if "annotations" not in inspect.signature(ComputeTaskEvent).parameters:
+        found.append("ComputeTaskEvent takes no 'annotations'")
     return found
 
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 #: too low once costs a process its memory, to be too high a little parallelism.
 _DECAY = 0.1
 
+#: How often an operation of a size never seen is taken to need its result's or inputs' size.
+_MOST_EXTRAPOLATED = 8
+
 
 @dataclass(slots=True)
 class _Learned:
@@ -84,17 +87,24 @@ class NeedModel:
             return int(learned.output * scale)
         return kind.input_bytes
 
-    def footprint(self, kind: Kind) -> int:
+    def footprint(self, kind: Kind, output: int | None = None) -> int:
         """Return what to expect an operand to take, its inputs apart, bytes.
 
-        An operation that was never seen is taken to need once more the size of its result.
+        An operation that was never seen is taken to need once more the size of its result, which
+        may be given where it is known, or that of its inputs: what returns little, a reduction,
+        may make much of them before.
         """
-        output = self.output(kind)
+        if output is None:
+            output = self.output(kind)
         found = self._find(kind, "footprints")
         if found is None:
-            return 2 * output
+            return 2 * max(output, kind.input_bytes)
         learned, scale = found
-        return max(int(learned.footprint * scale), output)
+        expected = int(learned.footprint * scale)
+        if scale > 1:
+            # The least noise measured on a small operand would make a large one need gigabytes.
+            expected = min(expected, _MOST_EXTRAPOLATED * max(output, kind.input_bytes))
+        return max(expected, output)
 
     def _find(self, kind: Kind, count: str) -> tuple[_Learned, int] | None:
         learned = self._fine.get(kind.fine)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dask_marsched.bench.memory_tight import CONTESTANTS, TightRun, cells, measure, measure_all
+from dask_marsched.bench.memory_tight import COMPARED, TightRun, cells, measure, measure_all
 
 
 def test_a_run_with_the_plugin():
@@ -38,4 +38,4 @@ def test_the_table_compares_with_the_better_stock():
     assert table[3] == ["a", "default", "6.0", "0.60", "0/2", "0", "0", "75%", "1", "0.50"]
     assert table[4][3] == "0.60"
     assert {len(line) for line in table} == {len(table[0])}
-    assert [line[1] for line in table[1:4]] == list(CONTESTANTS)
+    assert [line[1] for line in table[1:4]] == list(COMPARED)

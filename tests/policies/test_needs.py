@@ -16,6 +16,22 @@ def test_unknown_operands_are_guessed_from_their_inputs():
     assert model.output(Kind("random", 0, 0)) == 0
 
 
+def test_a_result_that_is_known_is_no_guess():
+    model = NeedModel()
+    assert model.footprint(Kind("random", 0, 0), 32 * MB) == 64 * MB
+    # What makes little of much, a reduction, may need much meanwhile.
+    assert model.footprint(Kind("var", 4, 32 * MB), 8) == 64 * MB
+    assert model.footprint(Kind("outer", 2, MB), 100 * MB) == 200 * MB
+
+
+def test_noise_on_small_operands_is_not_blown_up():
+    model = NeedModel()
+    model.observe_output(Kind("getitem", 1, 1000), 1000)
+    model.observe_footprint(Kind("getitem", 1, 1000), 2 * MB)
+    assert model.footprint(Kind("getitem", 1, 1000)) == 2 * MB
+    assert model.footprint(Kind("getitem", 1, 32 * MB)) == 8 * 32 * MB
+
+
 def test_the_same_kind_is_known():
     model = NeedModel()
     kind = Kind("std", 2, 64 * MB)
