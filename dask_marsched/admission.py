@@ -1,12 +1,12 @@
-"""Admission: which ready operand a worker starts, what it fetches, and what it evicts first."""
+"""Admission: which ready operand a worker starts, what it fetches, and for what it makes room."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from dask.typing import Key
@@ -16,12 +16,12 @@ from distributed.worker_state_machine import TaskState
 
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
+from dask_marsched.evictor import Evictor
 from dask_marsched.guard import guarded
 from dask_marsched.host.foresight import known_nbytes
 from dask_marsched.host.peak import PeakMeter
 from dask_marsched.host.store import Store
 from dask_marsched.host.worker import LEAVE_TO_DASK, WorkerAdapter
-from dask_marsched.policies.eviction import coldest
 from dask_marsched.policies.needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Quota, Request
 
@@ -32,10 +32,11 @@ logger = logging.getLogger("dask_marsched")
 _RSS_AGE = (0.05, 0.005)
 #: Seconds between two looks while something is deferred: memory also comes back unheard of.
 _WATCH = 0.2
-#: Seconds without an attempt to evict after one failed: the disk is full, say.
-_RETRY_EVICTION = 1.0
 #: Operands below this many bytes are measured a few times, then no more.
 _SMALL, _MEASURED = 1 << 20, 3
+#: Share of the limit from which on an operand of a kind never measured runs alone of its kind:
+#: two that take five times what was guessed were the end of a worker.
+_UNTRIED = 1 / 16
 #: Share of the limit for each of the two buffers of distributed's shuffles.
 _SHUFFLES = 0.1
 #: Share of a core below which the process is taken to wait for something.
@@ -50,9 +51,7 @@ class AdmissionCounts:
     deferrals: int = 0
     forced: int = 0
     throttled: int = 0
-    evictions: int = 0
-    evicted_bytes: int = 0
-    failed_evictions: int = 0
+    untried: int = 0
 
 
 @dataclass
@@ -62,15 +61,6 @@ class _Measured:
     kind: Kind
     expected: int
     most: int = 0
-
-
-@dataclass
-class _Eviction:
-    """Evictions under way."""
-
-    nbytes: dict[Key, int] = field(default_factory=dict)
-    tasks: set[asyncio.Future[None]] = field(default_factory=set)
-    not_before: float = 0.0
 
 
 class Admission:
@@ -118,7 +108,7 @@ class Admission:
         self._measured: dict[Key, _Measured] = {}
         self._lap_held = self._lap_transfers = self._lap_surplus = 0
         self._floor = 0
-        self._evicting = _Eviction()
+        self.evictor = Evictor(self.host, self.counters)
         self._observed = 0.0
         self._watching = False
         self._quiet_since = self._cpu = 0.0
@@ -150,6 +140,9 @@ class Admission:
             for ts in queue:
                 kind = _kind(ts)
                 request = Request(ts.key, self._need(ts, kind))
+                if self._is_being_tried(kind, request.need):
+                    self._watch()
+                    continue
                 asked[ts.key] = ts, kind, request
                 yield request
 
@@ -165,6 +158,20 @@ class Admission:
         self.counts.admitted += 1
         return ts
 
+    def _is_being_tried(self, kind: Kind, need: Need) -> bool:
+        """Whether to wait for what another operand of the same kind is found to take."""
+        if (
+            need.total < _UNTRIED * self.quota.limit
+            or not self._meter.available
+            or self.needs.is_measured(kind)
+        ):
+            return False
+        running = (m.kind.prefix for m in self._measured.values())
+        if kind.prefix not in running or self._stuck():
+            return False
+        self.counts.untried += 1
+        return True
+
     def _refuse(self, ts: TaskState, request: Request) -> Request | None:
         """Make room for the first operand of the queue; grant it where nothing else helps."""
         nbytes = request.need.total
@@ -173,7 +180,7 @@ class Admission:
         self._deferred[ts.key] = nbytes
         idle = not self.host.state.executing or self._stuck()
         inputs = {dep.key for dep in ts.dependencies}
-        hope = self._evict(nbytes - self.quota.free, inputs, None if idle else ts.priority)
+        hope = self.evictor.evict(nbytes - self.quota.free, inputs, None if idle else ts.priority)
         if idle and not hope:
             self.counts.forced += 1
             self._warn_if_hopeless(ts, nbytes)
@@ -207,7 +214,7 @@ class Admission:
             return room
         waits = bool(incoming or self.host.state.executing)
         # Where nothing else will make room, even what is read earlier leaves.
-        hope = self._evict(first[0] - self.quota.free, (), first[1] if waits else None)
+        hope = self.evictor.evict(first[0] - self.quota.free, (), first[1] if waits else None)
         if waits or hope:
             self.counts.throttled += 1
             self._refused_at = self.quota.used
@@ -267,7 +274,7 @@ class Admission:
         """Evict what is too much, and look again if memory came back."""
         self._refresh()
         if self.quota.free < 0:
-            self._evict(-self.quota.free, (), None)
+            self.evictor.evict(-self.quota.free, (), None)
         if self._watching and self.quota.used < self._refused_at:
             self._refused_at = 0
             self.host.poke_soon()
@@ -329,45 +336,6 @@ class Admission:
                 measured.most = max(measured.most, int(excess * share))
         self._lap_held, self._lap_transfers, self._lap_surplus = held, transfers, surplus
 
-    # -- evictions -------------------------------------------------------------------------
-
-    def _evict(self, nbytes: int, keep: Collection[Key], before: Any) -> bool:
-        """See to it that so many bytes are being evicted; whether any are."""
-        under_way = self._evicting
-        nbytes -= sum(under_way.nbytes.values())
-        if nbytes > 0 and time.monotonic() >= under_way.not_before:
-            stay = self.host.pinned().union(keep, under_way.nbytes)
-            victims = coldest(self.host.residents(), nbytes, stay, before)
-            if victims:
-                under_way.nbytes.update((v.key, v.nbytes) for v in victims)
-                keys = [v.key for v in victims]
-                task = asyncio.ensure_future(self._run_eviction(keys))
-                under_way.tasks.add(task)
-                task.add_done_callback(under_way.tasks.discard)
-        return bool(under_way.nbytes)
-
-    async def _run_eviction(self, keys: list[Key]) -> None:
-        loop, evict = asyncio.get_running_loop(), self.host.store.evict_key
-        try:
-            for key in keys:
-                nbytes = await loop.run_in_executor(self.host.disk, evict, key)
-                self._evicting.nbytes.pop(key, None)
-                if nbytes < 0:
-                    self.counts.failed_evictions += 1
-                    self._evicting.not_before = time.monotonic() + _RETRY_EVICTION
-                    break
-                self.counts.evictions += 1
-                self.counts.evicted_bytes += nbytes
-                self.host.poke_soon()
-        except Exception as error:
-            if self.host.installed:
-                self.counters.caught("evict", error)
-        finally:
-            for key in keys:
-                self._evicting.nbytes.pop(key, None)
-            if self.host.installed:
-                self.host.poke_soon()
-
     # -- while something is deferred -------------------------------------------------------
 
     def _watch(self) -> None:
@@ -416,6 +384,7 @@ class Admission:
             "transfers": quota.transfers,
             "unmanaged": quota.unmanaged,
             **vars(self.counts),
+            **vars(self.evictor.counts),
             "exceptions": dict(self.counters.exceptions),
             "last_exception": self.counters.last_exception,
         }

@@ -31,6 +31,7 @@ FLOORS = (
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
     ("dask_marsched.kernel_part", 4),
+    ("dask_marsched.evictor", 4),
     ("dask_marsched.worker_plugin", 5),
     ("dask_marsched.worker_registration", 5),
     ("dask_marsched.scheduler_plugin", 5),

@@ -229,7 +229,7 @@ async def test_cold_results_make_room(c, s, a):
     await async_poll_for(lambda: bool(a.state.executing), 5)
     leave_free(a, -5 * MB)
     more = c.submit(array, 3, key="array-3")
-    await async_poll_for(lambda: admission_of(a).counts.evictions, 5)
+    await async_poll_for(lambda: admission_of(a).evictor.counts.evictions, 5)
     # What runs reads x, so that y had to go.
     assert set(a.data.slow) == {y.key}
     await Event("gate").set()
@@ -269,6 +269,37 @@ async def test_sizes_that_the_graph_tells_are_known_before_the_first_runs(c, s, 
     assert counts_of(a)["deferrals"] >= 1
 
 
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_the_first_of_a_kind_runs_alone_of_it(c, s, a):
+    if not admission_of(a)._meter.available:
+        pytest.skip("this kernel does not tell")
+    x = await c.scatter(array(1, 40 * MB), hash=False)
+    leave_free(a, 400 * MB)
+    limit = admission_of(a).quota.limit
+    assert limit / 16 < 80 * MB
+    first = c.submit(gated, "gate", x, key="gated-1")
+    await async_poll_for(lambda: bool(admission_of(a)._measured), 5)
+    second = c.submit(gated, "gate", x, key="gated-2")
+    other = c.submit(np.sum, x, key="other")
+    assert await other == 40 * MB / 8  # another kind goes first
+    await async_poll_for(lambda: counts_of(a)["untried"] >= 1, 5)
+    assert [ts.key for ts in a.state.executing] == ["gated-1"]
+    await Event("gate").set()
+    await wait([first, second])
+    found = counts_of(a)
+    assert found["deferrals"] == found["forced"] == 0
+
+
+@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=0))
+async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a):
+    x = await c.scatter(array(1, 40 * MB), hash=False)
+    leave_free(a, 400 * MB)
+    blocked = c.submit(gated, "gate", x, key="pair-1")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    opening = c.submit(opener, "gate", 8, x, key="pair-2")
+    await wait([blocked, opening])
+
+
 @planned_cluster(ONE, plugin=MarsSchedulerPlugin)
 async def test_without_a_quota_nothing_is_told(c, s, a):
     x = c.persist(da.ones((1000,), chunks=500))
@@ -280,7 +311,7 @@ def blocked_until(gate):
     Event(gate).wait()
 
 
-def opener(gate, nbytes):
+def opener(gate, nbytes, *inputs):
     Event(gate).set()
     return array(0, nbytes)
 

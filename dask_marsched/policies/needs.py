@@ -79,6 +79,10 @@ class NeedModel:
         learned = self._fine.get(kind.fine)
         return learned.footprints if learned is not None else 0
 
+    def is_measured(self, kind: Kind) -> bool:
+        """Whether any footprint of this operation was observed, of whatever size."""
+        return self._find(kind, "footprints") is not None
+
     def output(self, kind: Kind) -> int:
         """Return the size to expect of a result, bytes."""
         found = self._find(kind, "outputs")
