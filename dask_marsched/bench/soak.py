@@ -112,7 +112,10 @@ def _segments() -> set[str]:
 
 
 class _Killer:
-    """Kills a worker process of a local cluster every now and then, from a thread."""
+    """Kills a worker process of a local cluster every now and then, from a thread.
+
+    Only those that the scheduler knows: the nanny of one that dies while it starts gives up.
+    """
 
     def __init__(self, cluster: LocalCluster, every: float, rng: random.Random) -> None:
         self.cluster = cluster
@@ -132,7 +135,9 @@ class _Killer:
 
     def _run(self) -> None:
         while not self._stop.wait(self.rng.expovariate(1 / self.every)):
-            pids = [nanny.pid for nanny in list(self.cluster.workers.values()) if nanny.pid]
+            known = set(self.cluster.scheduler.workers)
+            nannies = list(self.cluster.workers.values())
+            pids = [n.pid for n in nannies if n.pid and n.worker_address in known]
             if pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.rng.choice(pids), signal.SIGKILL)
