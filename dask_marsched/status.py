@@ -335,7 +335,7 @@ _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             "received by handle": "bytes_by_handle",
             "by TCP": "bytes_by_comm",
         },
-        (),
+        ("ahead",),
     ),
     "interrupts": ({}, ("interrupted", "still_running")),
 }

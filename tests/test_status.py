@@ -221,7 +221,14 @@ QUOTA = {
     "exceptions": {"choose": 1},
 }
 STORE = {"memory": 1024, "spilled": 2048, "disk": 3, "written": 4}
-SHARED = {"published": 1, "mapped": 2, "bytes_by_handle": 3, "bytes_by_comm": 4, "exceptions": {}}
+SHARED = {
+    "published": 1,
+    "mapped": 2,
+    "bytes_by_handle": 3,
+    "bytes_by_comm": 4,
+    "ahead": 5,
+    "exceptions": {},
+}
 
 
 def test_text_is_readable():
@@ -260,7 +267,7 @@ def test_text_is_readable():
         "  worker tcp://b:1: quota limit 2.00 kiB, used 1.00 kiB, promised 0 B, queued 3 B, "
         "evictions 5, deferrals 6, forced 7, exceptions choose 1; "
         "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; "
-        "shared published 1 B, mapped 2 B, received by handle 3 B, by TCP 4 B",
+        "shared published 1 B, mapped 2 B, received by handle 3 B, by TCP 4 B, ahead 5",
         "  worker tcp://b:3: no quota: no limit; "
         "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; no shared: no nanny",
         "  not installed on  tcp://b:2; off there: store",

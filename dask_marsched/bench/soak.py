@@ -135,7 +135,8 @@ class _Killer:
 
     def _run(self) -> None:
         while not self._stop.wait(self.rng.expovariate(1 / self.every)):
-            known = set(self.cluster.scheduler.workers)
+            scheduler: Any = self.cluster.scheduler
+            known = set(scheduler.workers)
             nannies = list(self.cluster.workers.values())
             pids = [n.pid for n in nannies if n.pid and n.worker_address in known]
             if pids:
