@@ -365,6 +365,7 @@ def _soak(options: Options, seconds: float) -> None:
         workers=options.workers,
         threads=options.threads,
         every=options.kill_every,
+        sizes=[options.size * size for size in soak.SIZES],
         progress=lambda text: click.echo(f"  {text}", err=True),
     )
     lines = [*outcome.wrong, *outcome.failed, *outcome.left]
