@@ -24,6 +24,7 @@ from typing import Any
 import dask
 import psutil
 from distributed import Client, LocalCluster
+from distributed.core import Status
 
 from dask_marsched.bench import memory_tight
 
@@ -114,7 +115,7 @@ def _segments() -> set[str]:
 class _Killer:
     """Kills a worker process of a local cluster every now and then, from a thread.
 
-    Only those that the scheduler knows: the nanny of one that dies while it starts gives up.
+    Only those that have started: the nanny of one that dies before that gives up, in stock Dask.
     """
 
     def __init__(self, cluster: LocalCluster, every: float, rng: random.Random) -> None:
@@ -135,10 +136,8 @@ class _Killer:
 
     def _run(self) -> None:
         while not self._stop.wait(self.rng.expovariate(1 / self.every)):
-            scheduler: Any = self.cluster.scheduler
-            known = set(scheduler.workers)
             nannies = list(self.cluster.workers.values())
-            pids = [n.pid for n in nannies if n.pid and n.worker_address in known]
+            pids = [n.pid for n in nannies if n.pid and n.status == Status.running]
             if pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.rng.choice(pids), signal.SIGKILL)
