@@ -81,7 +81,8 @@ class Traces:
     def __init__(self) -> None:
         gc.collect()
         self.segments = _segments()
-        self.shared = set(os.listdir("/dev/shm"))
+        # Semaphores of whatever process have a name there for a moment.
+        self.shared = {n for n in os.listdir("/dev/shm") if not n.startswith("sem.")}
         self.descriptors = len(os.listdir("/proc/self/fd"))
         self.children = {child.pid for child in psutil.Process().children(recursive=True)}
 
@@ -118,9 +119,12 @@ class _Killer:
     Only those that have started: the nanny of one that dies before that gives up, in stock Dask.
     """
 
-    def __init__(self, cluster: LocalCluster, every: float, rng: random.Random) -> None:
+    def __init__(
+        self, cluster: LocalCluster, every: float, most: float, rng: random.Random
+    ) -> None:
         self.cluster = cluster
         self.every = every
+        self.most = most
         self.rng = rng
         self.kills = 0
         self._stop = threading.Event()
@@ -135,7 +139,7 @@ class _Killer:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self.rng.expovariate(1 / self.every)):
+        while self.kills < self.most and not self._stop.wait(self.rng.expovariate(1 / self.every)):
             nannies = list(self.cluster.workers.values())
             pids = [n.pid for n in nannies if n.pid and n.status == Status.running]
             if pids:
@@ -185,6 +189,7 @@ def run(
     workers: int,
     threads: int,
     every: float = KILL_EVERY,
+    most_kills: float = math.inf,
     names: Sequence[str] = tuple(memory_tight.WORKLOADS),
     sizes: Sequence[float] = SIZES,
     seed: int = 0,
@@ -201,6 +206,8 @@ def run(
         Worker processes, and threads of each.
     every
         Mean time between two kills, seconds.
+    most_kills
+        After so many nobody is killed any more.
     names, sizes
         What is computed: names in `memory_tight.WORKLOADS`, factors on the number of chunks.
     seed
@@ -218,7 +225,7 @@ def run(
             before = Traces()
             start = time.monotonic()
             with _cluster(workers, threads) as (cluster, client):
-                with _Killer(cluster, every, random.Random(seed)) as killer:
+                with _Killer(cluster, every, most_kills, random.Random(seed)) as killer:
                     # Where nobody was killed nothing was tried.
                     def goes_on(killer: _Killer = killer, end: float = start + seconds) -> bool:
                         return time.monotonic() < end or not killer.kills

@@ -12,29 +12,35 @@ from dask_marsched.store.segment import create_segment
 def test_work_goes_on_while_workers_are_killed(monkeypatch):
     told = []
     outcome = soak.run(
-        0.0, workers=2, threads=1, every=0.5, names=["anomaly"], sizes=[0.13], progress=told.append
+        0.0,
+        workers=2,
+        threads=1,
+        every=0.5,
+        most_kills=1,
+        names=["anomaly"],
+        sizes=[0.13],
+        progress=told.append,
     )
     assert outcome.computed == len(told) >= 1
-    assert outcome.kills >= 1
+    assert outcome.kills == 1
     assert outcome.passed, outcome
 
 
 def test_what_is_left_is_found(tmp_path):
+    # Other processes of this machine may come and go meanwhile.
     before = soak.Traces()
-    assert soak.Traces().since(before, tmp_path) == []
     (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "chunk").write_text("left")
+    chunk = tmp_path / "a" / "b" / "chunk"
+    chunk.write_text("left")
     (tmp_path / "a" / "global.lock").write_text("distributed's")
-    segment = create_segment(1 << 20)
+    address = create_segment(1 << 20)
+    ours = {f"shared memory: {os.fstat(address.fd).st_ino}", str(chunk)}
     left = soak.Traces().since(before, tmp_path)
-    os.close(segment.fd)
-    assert [text.split(":")[0] for text in left] == [
-        "shared memory",
-        "1 descriptors",
-        str(tmp_path / "a" / "b" / "chunk"),
-    ]
-    (tmp_path / "a" / "b" / "chunk").unlink()
-    assert soak.Traces().since(before, tmp_path) == []
+    os.close(address.fd)
+    assert ours <= set(left)
+    assert not any(text.endswith("global.lock") for text in left)
+    chunk.unlink()
+    assert not ours & set(soak.Traces().since(before, tmp_path))
 
 
 class _Future:
