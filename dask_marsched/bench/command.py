@@ -17,6 +17,7 @@ from dask.utils import parse_bytes
 from . import (
     against_frisky,
     against_twin,
+    cold_kernels,
     memory_tight,
     report,
     runner,
@@ -24,6 +25,7 @@ from . import (
     soak,
     workloads,
 )
+from . import kernels as kernel_benchmark
 from . import planning as planning_benchmark
 from . import transfer as transfer_benchmark
 from .cluster import DEFAULT, Setting, policy_plugin
@@ -135,6 +137,12 @@ def _progress(measurement: Measurement) -> None:
     help="Instead of workloads, time how chunks get from one worker to another of the same host.",
 )
 @click.option(
+    "--kernels",
+    is_flag=True,
+    help="Instead of workloads, time fused kernels beside what Dask runs, on one thread, and what "
+    "compiling them costs a program that starts.",
+)
+@click.option(
     "--soak",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
@@ -164,7 +172,9 @@ def bench(list_them: bool, **options: Any) -> None:
             policy_plugin(policy)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    if chosen.soak is not None:
+    if chosen.kernels:
+        _kernels(chosen)
+    elif chosen.soak is not None:
         _soak(chosen, chosen.soak)
     elif chosen.transfer:
         _transfer(chosen)
@@ -201,6 +211,7 @@ class Options:
     memory_tight: bool
     memory_limit: str
     transfer: bool
+    kernels: bool
     soak: float | None
     kill_every: float
 
@@ -356,6 +367,31 @@ def _run_memory_tight(options: Options) -> None:
         )
     if any(run.error for run in runs if run.contestant == "default"):
         raise SystemExit(1)
+
+
+def _kernels(options: Options) -> None:
+    """Run the benchmark of kernels."""
+
+    def show(c: kernel_benchmark.Comparison) -> None:
+        shown = f"{c.expression:<16}{c.form:<12}{c.dtype} {c.mib:3d} MiB"
+        click.echo(f"  {shown}  {c.gain:6.2f}  {c.backend}", err=True)
+
+    measured = kernel_benchmark.run(show)
+    cold = cold_kernels.run(options.repeat)
+    rows = [["200 chunks", "s"], *([name, f"{seconds:.2f}"] for name, seconds in cold)]
+    tables = [kernel_benchmark.cells(measured), kernel_benchmark.summary_cells(measured), rows]
+    click.echo("\n\n".join(map(report.text_table, tables)))
+    if options.json_path:
+        found = {
+            "command": _command(),
+            "versions": report.versions(),
+            "comparisons": list(map(asdict, measured)),
+            "cold": cold,
+        }
+        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
+    if options.markdown_path:
+        shown = [report.made_by(_command()), *map(report.markdown_table, tables)]
+        options.markdown_path.write_text("\n\n".join(shown) + "\n")
 
 
 def _soak(options: Options, seconds: float) -> None:

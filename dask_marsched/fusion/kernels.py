@@ -51,6 +51,8 @@ class _Case:
         self.ready: list[str] = []
         self.pending = True
         self.kept = False
+        #: The backend that has been chosen, once enough is known of all of them.
+        self.fixed: str | None = None
         #: Backends that have failed, with the exception.
         self.failed: dict[str, str] = {}
         self.runs = 0
@@ -106,11 +108,24 @@ class Kernels:
         self._uses: dict[tuple[Expression, tuple[Signature, ...]], _Use | None] = {}
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="marsched-kernels")
         self._closed = False
+        self._thread = threading.local()
+
+    def watch(self) -> None:
+        """Begin to watch whether this thread's expressions are anything but NumPy's for good."""
+        self._thread.useful = False
+
+    def useful(self) -> bool:
+        """Return whether they have been since `watch`."""
+        return bool(getattr(self._thread, "useful", True))
 
     def close(self) -> None:
         """Compile nothing any more. What is evaluated from now on is left to NumPy."""
         self._closed = True
         self._compiler.shutdown(wait=True, cancel_futures=True)
+
+    def wait(self) -> None:
+        """Wait until all that was to be compiled is compiled."""
+        self._compiler.submit(int).result()
 
     def evaluate(self, expression: Expression, values: Sequence[Any]) -> list[Any]:
         """Return the results of an expression, one for each output.
@@ -140,7 +155,9 @@ class Kernels:
         case = use.case
         with case.lock:
             case.runs += 1
-            name = case.trial.choose(case.ready)
+            name = case.fixed or case.trial.choose(case.ready)
+            if case.fixed != REFERENCE:
+                self._thread.useful = True
         if name != REFERENCE:
             results = self._run(use, name, values)
             if results is not None:
@@ -224,6 +241,7 @@ class Kernels:
         with case.lock:
             first = name not in case.failed
             case.failed[name] = case.trial.given_up[name] = f"{type(error).__name__}: {error}"
+            case.fixed = None
             if name in case.ready:
                 case.ready.remove(name)
         if first:
@@ -239,9 +257,13 @@ class Kernels:
             case.fused += name != REFERENCE and not repeated
             if name != REFERENCE and reference is not None:
                 case.saved += (0.0 if repeated else reference.best * elements) - seconds
+            if case.fixed is not None and not repeated:
+                return
             case.chosen = case.trial.fastest([*case.ready, REFERENCE])
-            keep = not case.kept and not case.pending and case.trial.settled(case.ready)
+            settled = not case.pending and case.trial.settled(case.ready)
+            keep = settled and not case.kept
             case.kept = case.kept or keep
+            case.fixed = case.chosen if settled else None
         if keep and self._directory is not None:
             content = json.dumps(case.trial.to_json()).encode()
             files.write(self._directory / f"{case.name}.json", content)

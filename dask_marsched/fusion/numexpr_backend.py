@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,7 +59,9 @@ class NumexprBackend:
         if setting.order != tuple(range(len(setting.shape))):
             raise UnsupportedError("the order of axes")
         text = _text(setting.typed)
-        arguments = [(f"x{k}", dtype.type) for k, (_, dtype) in enumerate(setting.inputs)]
+        # the exponents of powers that are multiplied are not in it
+        used = sorted({int(k) for k in re.findall(r"x(\d+)", text)})
+        arguments = [(f"x{k}", setting.inputs[k][1].type) for k in used]
         function = self._numexpr.NumExpr(text, signature=arguments)
         status, threads = self._status, self._numexpr
 
@@ -68,7 +71,8 @@ class NumexprBackend:
                 before = threads.set_num_threads(1)
                 try:
                     status.clear()
-                    function(*operands, out=result, casting="no")
+                    given = (operands[k] for k in used)
+                    function(*given, out=result, order="K", casting="no", ex_uses_vml=False)
                     raised = status.raised()
                 finally:
                     threads.set_num_threads(before)

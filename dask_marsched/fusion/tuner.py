@@ -10,7 +10,8 @@ from typing import Any
 REFERENCE = "numpy"
 #: Chunks that each candidate is timed on.
 SAMPLES = 3
-#: A candidate that takes so much longer than the best on its first chunk gets no second one.
+#: A candidate that takes so much longer than the best on its first chunk gets no second one;
+#: the reference always does, as all others are measured against it.
 HOPELESS = 1.5
 #: The reference stays where the best candidate takes more than this share of its time.
 CLEARLY = 0.98
@@ -84,7 +85,7 @@ class Trial:
             for name in costs
             if name not in self.given_up
             and (found := self.times.get(name, Times())).samples < SAMPLES
-            and not (found.samples and costs[name] > HOPELESS * best)
+            and not (name != REFERENCE and found.samples and costs[name] > HOPELESS * best)
         ]
         return min(wanting, key=lambda name: self.times.get(name, Times()).samples, default=None)
 

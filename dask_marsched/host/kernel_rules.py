@@ -99,6 +99,11 @@ def operation(func: Any, arguments: int, kwargs: Mapping[str, Any]) -> list[Oper
     kwargs
         Its other arguments.
     """
+    if not kwargs:
+        name = name_of(func)
+        if name is not None:
+            return [Operation(name)] if arity(name) == arguments else None
+        return [Operation("divide")] if func is divide and arguments == 2 else None
     if func is _enforce_dtype:
         inner = dict(kwargs)
         dtype, wrapped = inner.pop("enforce_dtype", None), inner.pop("enforce_dtype_function", None)
@@ -113,12 +118,7 @@ def operation(func: Any, arguments: int, kwargs: Mapping[str, Any]) -> list[Oper
         if dtype is None or kwargs.get("casting", "unsafe") != "unsafe":
             return None
         return [Operation("cast", np.dtype(dtype).str)]
-    if func is divide and not kwargs:
-        return [Operation("divide")] if arguments == 2 else None
-    name = name_of(func)
-    if name is None or kwargs or arity(name) != arguments:
-        return None
-    return [Operation(name)]
+    return None
 
 
 def reduction(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 
 from dask_marsched.fusion.expression import MOST_MULTIPLIED
@@ -22,6 +23,8 @@ from dask_marsched.host.kernel_rules import (
 
 _SCALARS = (bool, int, float, complex)
 _EXPONENTS = frozenset({2, 1, -1, 0.5, *range(3, MOST_MULTIPLIED + 1)})
+#: Of functions that are recognised as they are, without anything bound to them.
+_SIMPLE = (type(abs), np.ufunc)
 _POWERS = frozenset({"pow", "power"})
 
 
@@ -152,6 +155,11 @@ class _Reader:
         return self.task(node, scope)
 
     def task(self, node: Task, scope: _Scope) -> int:
+        if not node.kwargs and type(node.func) in _SIMPLE:
+            simple = operation(node.func, len(node.args), node.kwargs)
+            return (
+                self.opaque(node, scope) if simple is None else self.operation(simple, node, scope)
+            )
         func, bound, kwargs = unwrapped(node.func, node.kwargs)
         if not any(isinstance(value, GraphNode | TaskRef) for value in kwargs.values()):
             found = None if bound else operation(func, len(node.args), kwargs)
@@ -164,9 +172,9 @@ class _Reader:
 
     def operation(self, found: Any, node: Task, scope: _Scope) -> int:
         args = tuple(self.argument(arg, scope) for arg in node.args)
+        uses, origin = self._origin_of_operation(node, args, scope)
         if found[0].op == "clip":
             found, args = self._clip(found, args)
-        uses, origin = self._origin(node, scope)
         for number, (op, param) in enumerate(found, 1 - len(found)):
             if op in _POWERS:
                 exponent = self.params[args[1]]
@@ -200,6 +208,20 @@ class _Reader:
     def opaque(self, node: Any, scope: _Scope) -> int:
         uses, origin = self._origin(node, scope)
         return self.add(Step("opaque", None, uses, uses), origin)
+
+    def _origin_of_operation(
+        self, node: Task, args: tuple[int, ...], scope: _Scope
+    ) -> tuple[tuple[int, ...], Origin]:
+        """Do as `_origin`, at less cost for what nearly all operations are."""
+        names: dict[Any, int] = {}
+        for arg, step in zip(node.args, args, strict=True):
+            if type(arg) is TaskRef:
+                names[arg.key] = step
+            elif isinstance(arg, Task):
+                return self._origin(node, scope)
+            elif isinstance(arg, Alias):
+                names[arg.target] = step
+        return tuple(names.values()), Origin(node, tuple(names))
 
     def _origin(self, node: Any, scope: _Scope) -> tuple[tuple[int, ...], Origin]:
         names = tuple(dict.fromkeys(_references(node)))

@@ -34,6 +34,9 @@ class KernelRunner:
         self._caught = caught
         self._lock = threading.Lock()
         self._programs: dict[tuple[Step, ...], Program | None] = {}
+        #: Layers whose tasks NumPy is the fastest for: they are not even read. Should a name stand
+        #: for something else one day, that would run as Dask runs it.
+        self._left: set[Any] = set()
 
     def wrap(self, task: Any) -> Any:
         """Return what runs a task by kernels; the task itself where there is nothing to gain."""
@@ -41,6 +44,9 @@ class KernelRunner:
 
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
+        layer = task.key[0] if type(task.key) is tuple else task.key
+        if layer in self._left:
+            return task(values)
         try:
             found = None if _is_small(values) else self._program(task)
         except TooDeepError:
@@ -51,7 +57,17 @@ class KernelRunner:
         if found is None:
             return task(values)
         program, params = found
-        return program.run(params, values, self.kernels.evaluate)
+        self.kernels.watch()
+        result = program.run(params, values, self.kernels.evaluate)
+        if not self.kernels.useful():
+            self._leave(layer)
+        return result
+
+    def _leave(self, layer: Any) -> None:
+        with self._lock:
+            if len(self._left) >= _MOST_PROGRAMS:
+                self._left.clear()
+            self._left.add(layer)
 
     def _program(self, task: Any) -> tuple[Program, tuple[Any, ...]] | None:
         steps, params = read(task)
