@@ -162,6 +162,8 @@ class Kernels:
             results = self._run(use, name, values)
             if results is not None:
                 return results
+        if case.fixed is not None:
+            return numpy_backend.evaluate(expression, values)
         started = self._clock()
         found = numpy_backend.evaluate(expression, values)
         self._took(use, REFERENCE, self._clock() - started, repeated=False)
@@ -170,7 +172,7 @@ class Kernels:
     def _run(self, use: _Use, name: str, values: Sequence[Any]) -> list[Any] | None:
         """Evaluate by a backend; None if NumPy has to do it."""
         case = use.case
-        started = self._clock()
+        started = self._clock() if case.fixed is None else None
         try:
             run = use.runs.get(name)
             if run is None:
@@ -183,7 +185,10 @@ class Kernels:
             return None
         wanted: Mapping[str, str] = dict(np.geterr())  # type: ignore[arg-type]  # a TypedDict
         repeat = found.doubtful or any(wanted[flag] != "ignore" for flag in found.raised)
-        self._took(use, name, self._clock() - started, repeated=repeat)
+        if started is None:
+            self._ran(use, name, repeated=repeat)
+        else:
+            self._took(use, name, self._clock() - started, repeated=repeat)
         return None if repeat else found.values
 
     # -- what is known of an expression ----------------------------------------------------
@@ -251,14 +256,12 @@ class Kernels:
         case, elements = use.case, use.setting.elements
         with case.lock:
             times = case.trial.times.setdefault(name, Times())
-            if name != REFERENCE or case.trial.cost(REFERENCE) == float("inf") or not case.kept:
+            if name != REFERENCE or not times.samples or not case.kept:
                 times.take(seconds / elements, repeated)
             reference = case.trial.times.get(REFERENCE)
             case.fused += name != REFERENCE and not repeated
             if name != REFERENCE and reference is not None:
                 case.saved += (0.0 if repeated else reference.best * elements) - seconds
-            if case.fixed is not None and not repeated:
-                return
             case.chosen = case.trial.fastest([*case.ready, REFERENCE])
             settled = not case.pending and case.trial.settled(case.ready)
             keep = settled and not case.kept
@@ -267,6 +270,19 @@ class Kernels:
         if keep and self._directory is not None:
             content = json.dumps(case.trial.to_json()).encode()
             files.write(self._directory / f"{case.name}.json", content)
+
+    def _ran(self, use: _Use, name: str, *, repeated: bool) -> None:
+        """Take note of a chunk for which no time was taken, as the choice is made."""
+        case, elements = use.case, use.setting.elements
+        with case.lock:
+            times, reference = case.trial.times[name], case.trial.times.get(REFERENCE, Times())
+            times.runs += 1
+            times.repeated += repeated
+            case.fused += not repeated
+            own = times.best if repeated else times.best - reference.best
+            case.saved -= own * elements
+            if repeated:
+                case.chosen = case.fixed = case.trial.fastest([*case.ready, REFERENCE])
 
     def _recall(self, case: _Case) -> None:
         """Take over what another process, or an earlier one, has measured."""
