@@ -30,7 +30,7 @@ SIZES = (1, 8, 64)  # MiB
 DTYPES = ("float32", "float64")
 FORMS = ("elementwise", "mean")
 #: Chunks that are evaluated before anything is timed: each backend gets its trial.
-WARM_UP = 14
+WARM_UP = 12
 _REPEAT = {1: 25, 8: 9, 64: 3}
 
 
