@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,43 +67,35 @@ class Comparison:
 
 
 class Chunk:
-    """The tasks of an expression of one chunk."""
+    """The task of one chunk of an array, with the chunks that it reads."""
 
     def __init__(self, expression: Any) -> None:
         (optimized,) = dask.optimize(expression)
-        self._tasks = dict(optimized.__dask_graph__())
-        self._order = _order(self._tasks)
+        tasks = dict(optimized.__dask_graph__())
+        # of an array of two chunks: what is done with both, as the end of a mean, is left out
+        self._task = next(
+            task
+            for task in tasks.values()
+            if hasattr(task, "func")
+            and not any(tasks[name].dependencies for name in task.dependencies)
+        )
+        self._values = {name: tasks[name]({}) for name in self._task.dependencies}
 
     def run(self, wrap: Callable[[Any], Any]) -> Any:
-        """Run the tasks, each as ``wrap`` makes it."""
-        results: dict[Any, Any] = {}
-        for key in self._order:
-            task = self._tasks[key]
-            results[key] = wrap(task)({name: results[name] for name in task.dependencies})
-        return results[self._order[-1]]
-
-
-def _order(tasks: Mapping[Any, Any]) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(key: Any) -> None:
-        if key not in found:
-            for name in tasks[key].dependencies:
-                visit(name)
-            found.append(key)
-
-    for key in tasks:
-        visit(key)
-    return found
+        """Run the task, as ``wrap`` makes it."""
+        return wrap(self._task)(self._values)
 
 
 def chunk(name: str, form: str, dtype: str, mib: int) -> Chunk:
-    """Return the tasks of an expression of random numbers between 0.5 and 1.5."""
+    """Return the task of an expression of random numbers between 0.5 and 1.5."""
     shape = (mib * MIB // np.dtype(dtype).itemsize // 1024, 1024)
-    arrays = [
-        da.from_array((np.random.default_rng(seed).random(shape) + 0.5).astype(dtype), -1)
-        for seed in range(3)
-    ]
+    arrays = []
+    for seed in range(3):
+        values = (np.random.default_rng(seed).random(shape) + 0.5).astype(dtype)
+        keys = {(f"input-{seed}", n, 0): values for n in (0, 1)}
+        chunks = ((shape[0],) * 2, (1024,))
+        made = da.Array(keys, f"input-{seed}", chunks, dtype=values.dtype, shape=None)
+        arrays.append(made)
     expression = EXPRESSIONS[name](*arrays)
     return Chunk(expression if form == "elementwise" else expression.mean())
 
@@ -200,14 +192,14 @@ def cells(found: Sequence[Comparison]) -> list[list[str]]:
 
 def summary_cells(found: Sequence[Comparison]) -> list[list[str]]:
     """Return a table of means and worst values."""
-    rows = [["", "geometric mean", "least", "temporaries at most", "stock's"]]
+    rows = [["", "geometric mean", "least", "temporaries of kernels at most", "stock's"]]
     for form in dict.fromkeys(c.form for c in found):
         own = [c for c in found if c.form == form]
         rows.append([
             form,
             f"{statistics.geometric_mean(c.gain for c in own):.2f}",
             f"{min(c.gain for c in own):.2f}",
-            f"{max(c.temporaries for c in own):.2%}",
+            f"{max((c.temporaries for c in own if 'llvm' in c.backend), default=0):.2%}",
             f"{max(c.stock_temporaries for c in own):.0%}",
         ])  # fmt: skip
     return rows

@@ -62,7 +62,8 @@ def is_compiled(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: boo
         return _power(node.param, exact) if op == "power" else op in _OF_FLOATS
     if kind == "b":
         return op in _OF_BOOLS or op in ("invert", "logical_not")
-    return op in _OF_INTEGERS
+    # NumPy compares signed with unsigned integers by loops of their own.
+    return op in _OF_INTEGERS and (op not in _COMPARED or operands[0] == operands[1])
 
 
 def is_doubtful(node: TypedNode, operands: tuple[np.dtype[Any], ...]) -> bool:

@@ -61,7 +61,8 @@ class NumexprBackend:
         text = _text(setting.typed)
         # the exponents of powers that are multiplied are not in it
         used = sorted({int(k) for k in re.findall(r"x(\d+)", text)})
-        arguments = [(f"x{k}", setting.inputs[k][1].type) for k in used]
+        kind = self._numexpr.necompiler.getType
+        arguments = [(f"x{k}", kind(np.empty(0, setting.inputs[k][1]))) for k in used]
         function = self._numexpr.NumExpr(text, signature=arguments)
         status, threads = self._status, self._numexpr
 

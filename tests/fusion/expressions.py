@@ -130,6 +130,19 @@ def _values(random, shape, dtype, awkward):
     return made.astype(dtype)
 
 
+def refill(values, seed):
+    """Put other values into arrays, as they lie in memory; every second set is awkward."""
+    random = np.random.default_rng(seed)
+    for value in values:
+        if isinstance(value, np.ndarray):
+            steps = [(1, 0) if s == 0 else (n, s) for n, s in zip(value.shape, value.strides)]  # noqa: B905
+            own = np.lib.stride_tricks.as_strided(
+                value, [n for n, _ in steps], [s for _, s in steps]
+            )
+            with np.errstate(all="ignore"):
+                own[...] = _values(random, own.shape, own.dtype, seed % 2 == 1)
+
+
 @st.composite
 def cases(draw, reductions=(None,), dtypes=DTYPES):
     """Draw an expression with the values of its inputs."""
@@ -138,8 +151,9 @@ def cases(draw, reductions=(None,), dtypes=DTYPES):
         shape = (*shape[:-1], draw(st.sampled_from([130, 1024, 1100, 2100])))
     building = Building()
     terms = [building.input(draw(arrays(shape, dtypes))) for _ in range(draw(st.integers(1, 3)))]
-    # one input has the whole shape, and goes into the result
-    whole = building.input(np.broadcast_to(draw(arrays(shape, dtypes)), shape))
+    # one input has the whole shape, and goes into the result; it may be broadcast
+    view = np.broadcast_to(drawn := draw(arrays(shape, dtypes)), shape)
+    whole = building.input(np.lib.stride_tricks.as_strided(drawn, shape, view.strides))
     terms.append(whole)
     for _ in range(draw(st.integers(1, 6))):
         terms.append(draw(_operations(building, terms)))

@@ -168,7 +168,8 @@ def test_measurements_are_kept(tmp_path):
     slow = Fake("slow", error=AssertionError("known to be slower"))
     kernels = Kernels([slow, again], directory=tmp_path, clock=clock)
     evaluate(kernels, 5)
-    assert (again.runs, slow.runs) == (5, 0)
+    # the first chunk may have waited for it or not
+    assert (again.runs in (5, 6), slow.runs) == (True, 0)
     # of another machine nothing is known
     other = Kernels([Fake(clock=clock)], directory=tmp_path, clock=clock, identity="other")
     evaluate(other, 1)
