@@ -19,7 +19,7 @@ from dask_marsched.counters import Counters
 from dask_marsched.fusion import files, numpy_backend
 from dask_marsched.fusion.backend import Backend, Results, UnsupportedError
 from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
-from dask_marsched.fusion.operations import ACCUMULATING
+from dask_marsched.fusion.operations import ACCUMULATING, SELECTING
 from dask_marsched.fusion.setting import Setting, Signature, setting, signature
 from dask_marsched.fusion.tuner import REFERENCE, Times, Trial
 
@@ -140,10 +140,10 @@ class Kernels:
         values
             Its inputs.
         """
-        own = ACCUMULATING if self.exact else {"prod"}
+        own = ACCUMULATING | SELECTING if self.exact else {"prod"}
         if any(output.reduction in own for output in expression.outputs):
             # These are NumPy's own, of what is evaluated before: products of floats, taken in
-            # another order, may overflow or vanish.
+            # another order, may overflow or vanish; the least of -0.0 and 0.0 is either.
             evaluated = self.evaluate(_elementwise(expression), values)
             return [
                 numpy_backend.reduce(expression, output, value)

@@ -2,7 +2,7 @@
 
 Each expression is compiled once, and evaluated on several sets of values in arrays of the same
 layout. ``HYPOTHESIS_PROFILE=kernels pytest tests/fusion/test_exactness.py`` tries 1,750 expressions
-on 6 sets of values each, 10,500 cases.
+on 6 sets of values each where a kernel is made of them: 10,500 cases at most.
 """
 
 import os
@@ -57,7 +57,7 @@ def numpys(expression, values):
             assume(False)
 
 
-def check(backend, case, *, exact, ulps=0):
+def check(backend, case, *, exact, ulps=0, signs=True):
     """Compare a backend with NumPy on several sets of values, where it has a kernel."""
     expression, values = case
     try:
@@ -68,10 +68,10 @@ def check(backend, case, *, exact, ulps=0):
     for seed in range(SETS):
         if seed:
             refill(values, seed)
-        compare(run, expression, values, ulps)
+        compare(run, expression, values, ulps, signs)
 
 
-def compare(run, expression, values, ulps):
+def compare(run, expression, values, ulps, signs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -86,13 +86,13 @@ def compare(run, expression, values, ulps):
     for mine, theirs in zip(got.values, wanted, strict=True):
         assert type(mine) is type(theirs)
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-        same(mine, theirs, ulps)
+        same(mine, theirs, ulps, signs)
 
 
-def same(mine, theirs, ulps):
+def same(mine, theirs, ulps, signs):
     if ulps == 0 or theirs.dtype.kind not in "fc":
         np.testing.assert_array_equal(mine, theirs)
-        if theirs.dtype.kind == "f":
+        if theirs.dtype.kind == "f" and signs:
             number = ~np.isnan(theirs)
             np.testing.assert_array_equal(np.signbit(mine)[number], np.signbit(theirs)[number])
         return
@@ -155,10 +155,11 @@ def test_powers_that_are_multiplied(case):
 @some
 @given(cases(("min", "max", "any", "all", "argmin", "argmax"), FLOATS))
 def test_compiled_selections_of_floats(case):
-    check(LLVM, case, exact=True)
+    # which of -0.0 and 0.0 is the least depends on the order, in NumPy too
+    check(LLVM, case, exact=True, signs=False)
 
 
 @some
 @given(cases((None, "min", "max", "any", "all")))
 def test_blocks_of_numpy(case):
-    check(BLOCKS, case, exact=True)
+    check(BLOCKS, case, exact=True, signs=not case[0].reduced)
