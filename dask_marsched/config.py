@@ -70,6 +70,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("retries.infrastructure", "retries", *accepted.COUNT),
     Option("retries.delay", "retry_delay", *accepted.DURATION),
     Option("retries.errors", "retry_errors", *accepted.NAMES),
+    Option("failover.adopt", "adopt", *accepted.SWITCH),
     Option("cancelling.interrupt", "interrupt", *accepted.SWITCH),
     Option("fusion.graph", "fusion", *accepted.GRAPH_FUSION),
     Option("fusion.kappa", "fusion_kappa", *accepted.ABOVE_ZERO),
@@ -208,6 +209,8 @@ class Settings:
         How long before the first of these, seconds; each further one takes twice as long.
     retry_errors : tuple of str
         Names of the exceptions that are such errors.
+    adopt : bool
+        Whether results are kept where they outlive their worker, and taken over when it dies.
     interrupt : bool
         Whether workers interrupt what they run and nobody wants any more.
     fusion : str
@@ -263,6 +266,7 @@ class Settings:
     retries: int = _default("retries")
     retry_delay: float = _default("retry_delay")
     retry_errors: tuple[str, ...] = _default("retry_errors")
+    adopt: bool = _default("adopt")
     interrupt: bool = _default("interrupt")
     fusion: str = _default("fusion")
     fusion_kappa: float = _default("fusion_kappa")

@@ -65,7 +65,7 @@ class PlacementEngine:
             1.1 if math.isinf(saturation) else saturation,
         )
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
-        self.replicas = Replicas(settings.drop_replicas)
+        self.replicas = Replicas(settings.drop_replicas and not settings.adopt)
         self.retries = Retries(
             scheduler, RetryRule(settings.retries, settings.retry_delay, settings.retry_errors)
         )

@@ -18,9 +18,11 @@ from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
 from dask_marsched.engine import PlacementEngine
 from dask_marsched.executions import Executions
+from dask_marsched.host.adoption import Adoption
 from dask_marsched.host.cancelling import Cancelling
 from dask_marsched.host.compression import GraphCompression
 from dask_marsched.host.scheduler import SchedulerAdapter
+from dask_marsched.host.transfer import KEPT
 from dask_marsched.planner import Policies
 from dask_marsched.policies import registry
 from dask_marsched.policies.assignment import AssignmentPolicy
@@ -102,6 +104,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._workers: WorkerRegistration | None = None
         self._recoveries: Recoveries | None = None
         self.cancelling: Cancelling | None = None
+        self._adoption: Adoption | None = None
         self._reason: str | None = "not started on a scheduler"
 
     def _named(self, kind: str) -> str:
@@ -116,6 +119,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.executions = Executions()
         self._engine = self._adapter = self._workers = self._recoveries = None
         self.cancelling = None
+        self._adoption = None
         self._reason = "not started on a scheduler"
 
     # -- life cycle ------------------------------------------------------------------------
@@ -145,6 +149,13 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return
         self._reason = None
         self._recoveries = Recoveries(scheduler, self._engine.counters, time)
+        if self.settings.adopt:
+            self._adoption = Adoption(scheduler, self._engine.counters.caught)
+            try:
+                self._adoption.install()
+            except RuntimeError as misfit:
+                self._adoption = None
+                logger.warning("%s", misfit)
         if self.settings.interrupt:
             self.cancelling = Cancelling(scheduler)
             self.cancelling.install()
@@ -174,6 +185,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._reason = "removed from the scheduler"
         if self.cancelling is not None:
             self.cancelling.uninstall()
+        if self._adoption is not None:
+            self._adoption.uninstall()
         if self._workers is not None:
             self._workers.remove()
 
@@ -182,6 +195,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "quota": self.settings.quota_enabled,
             "store": self.settings.store_enabled,
             "shared": self.settings.store_shared,
+            "adoption": self.settings.adopt,
             "interrupts": self.settings.interrupt,
             "kernels": self.settings.kernels_enabled,
         }
@@ -243,13 +257,21 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             ts = self._engine.scheduler.tasks[key]
             if not (finish == "released" and (ts.waiters or ts.who_wants)):
                 self._settled(key)
+            if self._adoption is not None:
+                self._adoption.forget(key)
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """Tell what the loss of a worker makes necessary."""
         if self._recoveries is not None:
-            self._recoveries.worker_lost(worker, stimulus_id)
+            adopted = self._adoption.adopted(worker) if self._adoption is not None else 0
+            self._recoveries.worker_lost(worker, stimulus_id, adopted=adopted)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Take note of where workers keep their results."""
+        if topic == KEPT and self._adoption is not None:
+            self._adoption.announced(*msg)
 
     def _settled(self, key: Key) -> None:
         if self._recoveries is not None:

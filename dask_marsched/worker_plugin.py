@@ -29,11 +29,12 @@ _SWITCHES = {
     "store": ("store_enabled", "marsched.store.enabled"),
     "shared": ("store_shared", "marsched.store.shared"),
     "quota": ("quota_enabled", "marsched.quota.enabled"),
+    "adoption": ("adopt", "marsched.failover.adopt"),
     "interrupts": ("interrupt", "marsched.cancelling.interrupt"),
     "kernels": ("kernels_enabled", "marsched.fusion.kernels"),
 }
 #: Those that rest on the store of ours.
-_ON_STORE = frozenset({"store", "shared", "quota"})
+_ON_STORE = frozenset({"store", "shared", "quota", "adoption"})
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -103,7 +104,8 @@ class MarsWorkerPlugin(WorkerPlugin):
         except (RuntimeError, OSError) as misfit:
             self._leave(on | {"store"}, misfit)
             return
-        if "shared" in on:
+        if on & {"shared", "adoption"}:
+            self._reasons.pop("shared", None)
             self._share(worker, self._store)
         if "quota" in on:
             self._set_quota(worker, self._store)
@@ -125,6 +127,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             cap=int(_SHARED * (worker.memory_manager.memory_limit or 0)),
             least=_LEAST,
             caught=self._transfer_failures.caught,
+            keep=self.settings.adopt,
         )
         # Not to be awaited here: the nanny answers only when its worker has started.
         self._transfer.start()
@@ -142,22 +145,28 @@ class MarsWorkerPlugin(WorkerPlugin):
     async def teardown(self, worker: Worker) -> None:
         """Restore the worker."""
         self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
-        # What was put in last goes first.
+        # What was put in last goes first. The transfer is put in when the nanny answers.
+        around = getattr(worker.execute, "__self__", None)
+        if self._transfer is not None and around is self._transfer.publisher:
+            await self._end_transfer()
         if self._kernels is not None:
             await self._kernels.stop()
             self._kernels = None
+        await self._end_transfer()
         if self._interrupts is not None:
             self._interrupts.uninstall()
             self._interrupts = None
-        if self._transfer is not None:
-            await self._transfer.uninstall()
-            self._transfer = None
         if self._admission is not None:
             await self._admission.uninstall()
             self._admission = None
         if self._store is not None:
             store.uninstall(worker, self._store)
             self._store = None
+
+    async def _end_transfer(self) -> None:
+        if self._transfer is not None:
+            await self._transfer.uninstall()
+            self._transfer = None
 
     def _leave(self, parts: set[str], misfit: Exception) -> None:
         self._reasons.update(dict.fromkeys(parts, str(misfit)))

@@ -2,9 +2,12 @@
 
 import dask.array as da
 from distributed import wait
-from distributed.utils_test import async_poll_for, inc
+from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
+from dask_marsched.config import Settings
+from dask_marsched.host import adoption
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster, plugin_of
 
 
@@ -34,3 +37,25 @@ async def test_a_worker_that_had_nothing_is_no_loss(c, s, *workers):
     await workers[2].close()
     assert plugin_of(s).report()["recoveries"]["losses"] == 0
     assert not s.get_events("marsched-failover")
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_without_shared_memory_it_is_as_in_stock_dask(c, s, a, b):
+    """These workers have no nanny."""
+    stock = s.handlers["unregister"]
+    assert adoption.misfits(s) == []
+    await c.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt=True)))
+    assert s.handlers["unregister"] != stock
+    futures = c.map(inc, range(20))
+    await wait(futures)
+    await a.close()
+    assert await c.gather(futures) == list(range(1, 21))
+    report = s.plugins["marsched"].report()["recoveries"]
+    assert (report["results_adopted"], report["excess"]) == (0, 0)
+    assert report["computed_again"] == report["results_lost"] > 0
+    await c.unregister_scheduler_plugin("marsched")
+    assert s.handlers["unregister"] == stock
+    assert "remove_worker" not in vars(s)
+    s.handlers["unregister"] = s.retire_workers
+    assert len(adoption.misfits(s)) == 1
+    s.handlers["unregister"] = stock

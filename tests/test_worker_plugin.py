@@ -159,6 +159,7 @@ async def test_a_worker_that_cannot_spill_stays_as_it_is(c, s, a):
     assert set(report.values()) == {None}
     assert reasons.pop("kernels") == "switched off by marsched.fusion.kernels"
     assert reasons.pop("interrupts") == "switched off by marsched.cancelling.interrupt"
+    assert reasons.pop("adoption") == "switched off by marsched.failover.adopt"
     assert reasons.keys() == {"quota", "store", "shared"}
     assert all("the worker keeps its data in a dict" in text for text in reasons.values())
     assert type(a.state) is WorkerState
@@ -477,6 +478,7 @@ async def test_the_store_alone(c, s, a):
         "shared": "switched off by marsched.store.shared",
         "kernels": "switched off by marsched.fusion.kernels",
         "interrupts": "switched off by marsched.cancelling.interrupt",
+        "adoption": "switched off by marsched.failover.adopt",
     }
     assert report["store"]["read_bytes"] == 10 * MB
     assert type(a.state) is WorkerState
@@ -548,7 +550,7 @@ async def test_results_are_shared_under_the_quota(c, s):
         assert reports[here]["quota"]["used"] < resident[here] - 80 * MB
         assert reports[there]["quota"]["held"] >= 100 * MB
         for report in reports.values():
-            assert report["reasons"].keys() == {"kernels", "interrupts"}
+            assert report["reasons"].keys() == {"kernels", "interrupts", "adoption"}
             assert report["quota"]["exceptions"] == report["shared"]["exceptions"] == {}
         # To add up what is mapped takes no working space.
         learned = await c.run(learned_there, workers=[here])

@@ -19,6 +19,7 @@ from . import (
     against_twin,
     cold_kernels,
     memory_tight,
+    one_table,
     report,
     runner,
     simulated,
@@ -27,7 +28,6 @@ from . import (
 )
 from . import kernels as kernel_benchmark
 from . import planning as planning_benchmark
-from . import transfer as transfer_benchmark
 from .cluster import DEFAULT, Setting, policy_plugin
 from .metrics import FRISKY, STOCK, Measurement, aggregate
 from .workloads import Kind, Parameters, Workload
@@ -143,6 +143,19 @@ def _progress(measurement: Measurement) -> None:
     "compiling them costs a program that starts.",
 )
 @click.option(
+    "--failover",
+    "kills",
+    is_flag=True,
+    help="Kill a worker in the middle of each of five workloads (or of --select), under stock Dask "
+    "and with marsched.failover.adopt.",
+)
+@click.option(
+    "--cancel",
+    is_flag=True,
+    help="Instead of workloads, cancel what runs, under stock Dask and with "
+    "marsched.cancelling.interrupt.",
+)
+@click.option(
     "--soak",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
@@ -176,8 +189,12 @@ def bench(list_them: bool, **options: Any) -> None:
         _kernels(chosen)
     elif chosen.soak is not None:
         _soak(chosen, chosen.soak)
+    elif chosen.kills:
+        one_table.kill(chosen, _names(chosen.select), _command())
+    elif chosen.cancel:
+        one_table.cancel(chosen, _command())
     elif chosen.transfer:
-        _transfer(chosen)
+        one_table.transfer(chosen, _command())
     elif chosen.simulated:
         _simulate(chosen)
     elif chosen.planning:
@@ -212,6 +229,8 @@ class Options:
     memory_limit: str
     transfer: bool
     kernels: bool
+    kills: bool
+    cancel: bool
     soak: float | None
     kill_every: float
 
@@ -286,26 +305,6 @@ def _simulate(options: Options) -> None:
     if options.markdown_path:
         shown = [report.made_by(_command()), *map(report.markdown_table, tables)]
         options.markdown_path.write_text("\n\n".join(shown) + "\n")
-
-
-def _transfer(options: Options) -> None:
-    """Run the transfer benchmark; ends with 1 if chunks were not mapped."""
-    measured = transfer_benchmark.run(options.repeat)
-    table = transfer_benchmark.cells(measured)
-    click.echo(report.text_table(table))
-    if options.json_path:
-        found = {
-            "command": _command(),
-            "cores": os.cpu_count(),
-            "versions": report.versions(),
-            "fetches": list(map(asdict, measured)),
-        }
-        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
-    if options.markdown_path:
-        shown = [report.made_by(_command()), report.markdown_table(table)]
-        options.markdown_path.write_text("\n\n".join(shown) + "\n")
-    if any(m.mapped < m.fetches for m in measured):
-        raise SystemExit(1)
 
 
 def _plan(options: Options) -> None:

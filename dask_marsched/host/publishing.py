@@ -24,10 +24,14 @@ from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 
 
 class Published(NamedTuple):
-    """Where an object in memory can be mapped from, and our own mapping of it."""
+    """Where an object in memory can be mapped from, and our own mapping of it.
+
+    The stamp tells whether it still can when its owner is not there to say so; 0 if not known.
+    """
 
     handle: Handle
     mapping: Mapping
+    stamp: int = 0
 
 
 class Publisher:
@@ -66,6 +70,9 @@ class Publisher:
         self.sharing = ShareModel()
         self.ahead = 0
         self._arena: Arena | None = None
+        self._announce: Callable[[Key, Handle, int], None] | None = None
+        self._kept: dict[Key, Any] = {}
+        self._swept = 0
         self._caught = caught
         self._published: IdentityMap[Published] = IdentityMap()
         self._asked: IdentityMap[bool] = IdentityMap()
@@ -81,6 +88,11 @@ class Publisher:
         self._execute_there = vars(worker).get("execute")
         self._stock: Callable[..., Any] = worker.execute
         worker.execute = self._execute
+
+    def keep_all(self, announce: Callable[[Key, Handle, int], None]) -> None:
+        """Publish all results, whatever their kind and size, and tell where each can be had."""
+        self.least = 0
+        self._announce = announce
 
     def uninstall(self) -> None:
         """Restore the worker. What is published stays so."""
@@ -112,9 +124,11 @@ class Publisher:
         if chunk is None:
             return None
         if view is not None:
-            self._published.set(view, Published(chunk.handle, mapping))
+            self._published.set(view, Published(chunk.handle, mapping, chunk.stamp))
             self._asked.set(view, True)
             self.store.exchange(key, value, view)
+            # The chunk from before, if there was one, ends with the value from before.
+            self._tell(key, chunk.handle, chunk.stamp)
         return chunk.handle, chunk
 
     # -- before anybody asks ---------------------------------------------------------------
@@ -135,16 +149,42 @@ class Publisher:
         """
         kind, value = self._kind(event.key), event.value
         self.sharing.made(kind)
-        if not self.sharing.is_shared(kind) or not is_plain_array(value):
+        kept = self._announce is not None
+        if not kept and not (self.sharing.is_shared(kind) and is_plain_array(value)):
             return event
         if value in self.store.foreign or value in self._published:
-            return event  # an input, handed on
+            if not kept:
+                return event  # an input, handed on
+            known = self._published.get(value)
+            if known is not None and not known.mapping.modified():
+                self._tell(event.key, known.handle, known.stamp)
+                return event
         chunk, view, mapping = await self._put(event.key, value)
         if chunk is None:
             return event
-        self._published.set(view, Published(chunk.handle, mapping))
+        if kept:
+            self._keep(event.key, chunk)
         self.ahead += 1
+        if view is None:
+            return event
+        self._published.set(view, Published(chunk.handle, mapping, chunk.stamp))
         return replace(event, value=view)
+
+    def _keep(self, key: Key, chunk: Any) -> None:
+        """Tell where a result is; keep it there as long as the worker has it."""
+        if not chunk.handle.plain:
+            # Nothing that the worker stores keeps this one.
+            self._kept[key] = chunk
+            if len(self._kept) > 2 * self._swept + 64:
+                held = self.store
+                self._kept = {key: kept for key, kept in self._kept.items() if key in held}
+                self._kept[key] = chunk
+                self._swept = len(self._kept)
+        self._tell(key, chunk.handle, chunk.stamp)
+
+    def _tell(self, key: Key, handle: Handle, stamp: int) -> None:
+        if self._announce is not None and stamp:
+            self._announce(key, handle, stamp)
 
     def _kind(self, key: Key) -> str:
         ts = self.worker.state.tasks.get(key)

@@ -19,7 +19,11 @@ from dask.typing import Key
 from distributed import Worker
 from distributed.comm import Comm
 from distributed.core import Status, send_recv
-from distributed.worker_state_machine import ExecuteSuccessEvent, GatherDepSuccessEvent
+from distributed.worker_state_machine import (
+    ExecuteSuccessEvent,
+    GatherDepSuccessEvent,
+    UpdateDataEvent,
+)
 
 from dask_marsched.host import nanny
 from dask_marsched.host.publishing import Published, Publisher
@@ -34,6 +38,9 @@ from dask_marsched.store.residence import charged_memory, shared_surplus
 from dask_marsched.store.segment import Charge, write_charge
 
 OPERATION = "marsched_handles"
+ADOPTION = "marsched_adopt"
+#: Topic of the events that tell the scheduler where results are.
+KEPT = "marsched-kept"
 
 # For so long a claim that was seen is believed, seconds: a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
@@ -60,6 +67,7 @@ class TransferCounters:
     bytes_by_handle: int = 0
     by_comm: int = 0
     bytes_by_comm: int = 0
+    adopted: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)
 
 
@@ -67,6 +75,7 @@ class TransferCounters:
 _EVENTS: dict[Any, set[str]] = {
     GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
     ExecuteSuccessEvent: {"key", "value", "nbytes"},
+    UpdateDataEvent: {"data", "stimulus_id"},
 }
 
 
@@ -99,6 +108,8 @@ class HandleTransfer:
         Chunks of fewer bytes are fetched as always.
     caught : callable
         Told of exceptions of ours: (where, exception). What failed falls back to stock.
+    keep : bool
+        Whether all results are put where they outlive the worker, and the scheduler is told.
 
     Attributes
     ----------
@@ -116,7 +127,9 @@ class HandleTransfer:
         cap: int,
         least: int,
         caught: Callable[[str, Exception], None],
+        keep: bool = False,
     ) -> None:
+        self._keeps = keep
         self.worker: Any = worker
         self.store = store
         self.cap = cap
@@ -170,6 +183,9 @@ class HandleTransfer:
         self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
+        worker.handlers[ADOPTION] = self._adopt
+        if self._keeps:
+            self.publisher.keep_all(self._announce)
         self.publisher.install(self.arena)
         worker.monitor.get_process_memory = self._process_memory
         self.store.give_back = self.arena.trim
@@ -191,6 +207,7 @@ class HandleTransfer:
         self.publisher.uninstall()
         del worker.gather_dep, worker.monitor.get_process_memory
         worker.handlers.pop(OPERATION, None)
+        worker.handlers.pop(ADOPTION, None)
         self.store.give_back = None
         self.arena.close()
         if worker.status not in (Status.running, Status.paused):
@@ -262,6 +279,34 @@ class HandleTransfer:
         except OSError:
             comm.abort()
         return Status.dont_reply
+
+    # -- a peer that died ------------------------------------------------------------------
+
+    def _announce(self, key: Key, handle: Handle, stamp: int) -> None:
+        where = (self.worker.address, key, handle.to_message(), stamp)
+        self.worker.log_event(KEPT, where)
+
+    async def _adopt(self, chunks: Collection[tuple[Key, Any, int]]) -> dict[str, Any]:
+        """Take over chunks of a peer that is gone; return which."""
+        data: dict[Key, object] = {}
+        for key, message, stamp in chunks:
+            try:
+                handle = Handle.from_message(message)
+                mapping = self.attachments.map_stamped(handle, stamp)
+                value = await self._make(handle, mapping)
+            except Exception as error:
+                if not isinstance(error, OSError):
+                    self._caught("adopt", error)
+                continue
+            if is_plain_array(value):
+                self.store.foreign.set(value, Published(handle, mapping))
+            data[key] = value
+        if data:
+            self.worker.handle_stimulus(
+                UpdateDataEvent(data=data, stimulus_id=f"marsched-adopt-{time()}")
+            )
+            self.counters.adopted += len(data)
+        return {"status": "OK", "adopted": list(data)}
 
     # -- the side that wants them ----------------------------------------------------------
 

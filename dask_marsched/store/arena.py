@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import mmap
 import os
@@ -20,6 +21,7 @@ from dask_marsched.store.segment import (
     DATA_OFFSET,
     FLAGS_OFFSET,
     SLOTS,
+    STAMPS_OFFSET,
     SegmentAddress,
     open_segment,
 )
@@ -42,9 +44,11 @@ class Chunk:
     Peers that map it keep it by locks of their own.
     """
 
-    __slots__ = ("__weakref__", "_arena", "_extent", "handle")
+    __slots__ = ("__weakref__", "_arena", "_extent", "handle", "stamp")
 
-    def __init__(self, arena: Arena, extent: Extent, handle: Handle) -> None:
+    def __init__(self, arena: Arena, extent: Extent, handle: Handle, stamp: int) -> None:
+        #: its number, which no other chunk of the segment ever has
+        self.stamp = stamp
         self._arena = arena
         self._extent = extent
         self.handle = handle
@@ -122,6 +126,8 @@ class Arena:
             raise
         self._flags = np.frombuffer(self._memory, np.uint8, SLOTS, FLAGS_OFFSET)
         self._flags[:] = 0
+        self._stamps = np.frombuffer(self._memory, np.uint64, SLOTS, STAMPS_OFFSET)
+        self._next_stamp = itertools.count(1)
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
         self._closed = False
@@ -183,12 +189,14 @@ class Arena:
         except BaseException:
             self._abandon(extent)
             raise
+        stamp = next(self._next_stamp)
+        self._stamps[extent.slot] = stamp
         self._flags[extent.slot] = 1
         self.counters.published += 1
         self.counters.published_bytes += nbytes
         self.counters.recycled += allocation.filled_before > 0
         place = (extent.slot, extent.offset)
-        return Chunk(self, extent, Handle(self.address, *place, header, lengths, plain))
+        return Chunk(self, extent, Handle(self.address, *place, header, lengths, plain), stamp)
 
     def trim(self) -> int:
         """Give memory that waits to be recycled back to the system; return how much, bytes."""
@@ -248,6 +256,7 @@ class Arena:
 
     def _release(self, extent: Extent) -> None:
         self._flags[extent.slot] = 0
+        self._stamps[extent.slot] = 0
         self._table.release(extent)
 
     def _reclaim(self) -> None:

@@ -18,6 +18,7 @@ from dask_marsched.store.segment import (
     SLOTS,
     SegmentAddress,
     open_segment,
+    read_stamp,
 )
 
 _Place = tuple[int, int, int]  # slot, offset, length
@@ -108,6 +109,22 @@ class Attachments:
             hold = _Hold(self, identity, place)
             locks.lock_read(attachment.fd, handle.offset, nbytes)
             return attachment.pool.map(attachment.fd, handle.offset, nbytes, keep=hold)
+
+    def map_stamped(self, handle: Handle, stamp: int) -> Mapping:
+        """Return a mapping of a chunk that its owner may have let go of, or died with.
+
+        Raises
+        ------
+        OSError
+            If it cannot be mapped from here, or its memory is not this chunk's any more.
+        """
+        mapping = self.map(handle)
+        # Only now: from here on our lock keeps the owner, should it live, from writing there.
+        with self.releases.held():
+            fd = self._open[handle.segment.identity].fd
+            if read_stamp(fd, handle.slot) != stamp:
+                raise OSError("the chunk is gone")
+        return mapping
 
     def sweep(self, now: float) -> None:
         """Close the segments that nothing has been mapped from for a while.

@@ -1,7 +1,7 @@
 """A piece of memory without a name, shared by processes that are told where it is.
 
 Layout: a page of head, a byte for each extent that tells peers whether its owner still holds it,
-then the extents.
+a number for each that tells what is in it, then the extents.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from typing import NamedTuple
 from dask_marsched.store.extents import PAGE
 
 #: What identifies the layout; another one needs another name.
-_MAGIC = b"dask-marsched\x00\x00\x01"
+_MAGIC = b"dask-marsched\x00\x00\x02"
 _HEAD = struct.Struct("=16s16s")
 _CHARGE = struct.Struct("=qq")
 _CHARGE_OFFSET = 64
 #: Where the flags of the extents are, and how many there may be.
 FLAGS_OFFSET = PAGE
 SLOTS = 15 * PAGE
+#: Where the stamps are: of each chunk its own number as long as its owner holds it, else 0.
+STAMPS_OFFSET = FLAGS_OFFSET + SLOTS
+STAMP = struct.Struct("=Q")
 #: Where the extents begin, bytes.
-DATA_OFFSET = FLAGS_OFFSET + SLOTS
+DATA_OFFSET = STAMPS_OFFSET + STAMP.size * SLOTS
 
 
 class SegmentAddress(NamedTuple):
@@ -108,6 +111,12 @@ def open_segment(address: SegmentAddress) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def read_stamp(fd: int, slot: int) -> int:
+    """Return the number of the chunk that an extent's owner holds there, 0 for none."""
+    stamp: int = STAMP.unpack(os.pread(fd, STAMP.size, STAMPS_OFFSET + STAMP.size * slot))[0]
+    return stamp
 
 
 def write_charge(fd: int, charge: Charge) -> None:

@@ -1,0 +1,193 @@
+"""Taking over the results of a worker that died, before anything is computed again.
+
+What a worker has put into shared memory belongs to its nanny, and outlives it. `remove_worker`
+releases what only that worker had before any plugin hears of it: here other workers of its host
+map it first, and the scheduler is told that they have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import distributed
+from dask.typing import Key
+from distributed.core import Status
+from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: Most seconds that a removal waits for the others. Mapping takes milliseconds.
+_PATIENCE = 5.0
+_UNREGISTER = "unregister"
+
+
+def misfits(scheduler: Any) -> list[str]:
+    """Return what in a scheduler is not as adoption expects it; empty if all is well."""
+    handler = getattr(scheduler, "handlers", {}).get(_UNREGISTER)
+    found = []
+    if getattr(handler, "__name__", None) != "remove_worker":
+        found.append(f"the handler {_UNREGISTER!r} is not Scheduler.remove_worker")
+    dropper = getattr(getattr(scheduler, "extensions", {}).get("amm"), "_find_dropper", None)
+    if dropper is not None:
+        there = list(inspect.signature(dropper).parameters)
+        if there != ["ts", "candidates", "pending_drop"]:
+            found.append(f"the memory manager's _find_dropper takes {there}")
+    parameters = inspect.signature(type(scheduler).remove_worker).parameters
+    found += [
+        f"Scheduler.remove_worker takes no {name!r}"
+        for name in ("address", "stimulus_id")
+        if name not in parameters
+    ]
+    return found
+
+
+class Adoption:
+    """Has the workers of a host take over the results of one that dies.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler.
+    caught
+        Told of exceptions of ours: (where, exception). What failed is computed again.
+    """
+
+    def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
+        self.scheduler: Any = scheduler
+        self._caught = caught
+        self._kept: dict[Key, tuple[str, Any, int]] = {}
+        self._memory_manager: Any = None
+        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._adopted: dict[str, int] = {}
+        self._handler: Any = None
+
+    def install(self) -> None:
+        """Come before whatever removes a worker.
+
+        Raises
+        ------
+        RuntimeError
+            This version of distributed is not as expected; nothing has been changed.
+        """
+        s = self.scheduler
+        found = misfits(s)
+        if found:
+            raise RuntimeError(
+                f"distributed {distributed.__version__} is not as dask_marsched expects it "
+                f"({'; '.join(found)}): results of dead workers are not taken over"
+            )
+        self._handler = s.handlers[_UNREGISTER]
+        s.remove_worker = self._remove_worker
+        s.handlers[_UNREGISTER] = self._remove_worker
+        self._memory_manager = s.extensions.get("amm")
+        if self._memory_manager is not None:
+            self._memory_manager._find_dropper = self._find_dropper
+
+    def uninstall(self) -> None:
+        """Restore the scheduler. Idempotent."""
+        s = self.scheduler
+        if self._handler is not None:
+            vars(s).pop("remove_worker", None)
+            s.handlers[_UNREGISTER] = self._handler
+            self._handler = None
+            if self._memory_manager is not None:
+                vars(self._memory_manager).pop("_find_dropper", None)
+        self._kept.clear()
+
+    def announced(self, worker: str, key: Key, handle: Any, stamp: int) -> None:
+        """Take note of where a worker keeps a result."""
+        self._kept[key] = (worker, handle, stamp)
+
+    def forget(self, key: Key) -> None:
+        """Take note that a result is released."""
+        self._kept.pop(key, None)
+
+    def adopted(self, worker: str) -> int:
+        """Return how many results of a worker that was removed were taken over; asked once."""
+        return self._adopted.pop(worker, 0)
+
+    def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
+        """Let Dask drop other copies of a result than the one that outlives its worker."""
+        manager = self._memory_manager
+        kept = self._kept.get(ts.key)
+        if kept is not None:
+            there = (ts.who_has or set()) if candidates is None else candidates
+            candidates = {ws for ws in there if ws.address != kept[0]}
+            if not candidates:
+                return None
+        return type(manager)._find_dropper(manager, ts, candidates, pending_drop)
+
+    async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
+        s = self.scheduler
+        address = s.coerce_address(address)
+        try:
+            await self._once(address)
+        except Exception as error:
+            self._caught("adopt", error)
+        return await type(s).remove_worker(s, address, stimulus_id=stimulus_id, **kwargs)
+
+    async def _once(self, address: str) -> None:
+        """Have a worker's results taken over; who comes second waits for the first."""
+        pending = self._under_way.get(address)
+        if pending is not None:
+            await asyncio.wait([pending])
+            return
+        ws = self.scheduler.workers.get(address)
+        batches = self._batches(ws) if ws is not None else {}
+        if not batches:
+            return
+        done = self._under_way[address] = asyncio.get_running_loop().create_future()
+        try:
+            self._send_nothing_more(ws)
+            taken = await asyncio.gather(*(self._ask(*batch) for batch in batches.items()))
+            self._adopted[address] = sum(taken)
+        finally:
+            del self._under_way[address]
+            done.set_result(None)
+
+    def _batches(self, ws: WorkerState) -> dict[WorkerState, list[TaskState]]:
+        """Return what is to be taken over, by whom: the largest first, by who has least."""
+        s = self.scheduler
+        only = {ws}
+        found = [
+            ts
+            for ts in ws.has_what
+            if ts.key in self._kept and ts.who_has == only and (ts.waiters or ts.who_wants)
+        ]
+        held = {p: p.nbytes for p in s.running if p is not ws and p.host == ws.host}
+        batches: dict[WorkerState, list[TaskState]] = {}
+        if not held or s.status != Status.running:
+            return batches
+        for ts in sorted(found, key=lambda ts: (-ts.get_nbytes(), str(ts.key))):
+            heir = min(held, key=lambda p: (held[p], p.address))
+            held[heir] += ts.get_nbytes()
+            batches.setdefault(heir, []).append(ts)
+        return batches
+
+    def _send_nothing_more(self, ws: WorkerState) -> None:
+        # It is dead: what is sent to it now would have to be sent again.
+        s = self.scheduler
+        s.running.discard(ws)
+        s.idle.pop(ws.address, None)
+        s.idle_task_count.discard(ws)
+
+    async def _ask(self, heir: WorkerState, batch: list[TaskState]) -> int:
+        """Have one worker take over results; return how many it could."""
+        s = self.scheduler
+        chunks = [(ts.key, *self._kept[ts.key][1:]) for ts in batch]
+        try:
+            asked = s.rpc(heir.address).marsched_adopt(chunks=chunks)
+            answer = await asyncio.wait_for(asked, _PATIENCE)
+        except OSError:
+            return 0  # it is dying too
+        except Exception as error:
+            self._caught("adopt", error)
+            return 0
+        keys = answer["adopted"]
+        for key in keys:
+            if key in self._kept:
+                self._kept[key] = (heir.address, *self._kept[key][1:])
+        s.add_keys(worker=heir.address, keys=keys, stimulus_id=f"marsched-adopt-{time()}")
+        return len(keys)
