@@ -154,8 +154,14 @@ def _cluster(workers: int, threads: int) -> Iterator[tuple[LocalCluster, Client]
     from dask_marsched.config import Settings
 
     with (
-        # It is not the tasks' fault if their workers die.
-        dask.config.set({"distributed.scheduler.allowed-failures": 1_000_000}),
+        # It is not the tasks' fault if their workers die; and a cluster that gives up a worker a
+        # while after its process was replaced has none left at last.
+        dask.config.set(
+            {
+                "distributed.scheduler.allowed-failures": 1_000_000,
+                "distributed.deploy.lost-worker-timeout": "1 day",
+            }
+        ),
         LocalCluster(
             n_workers=workers,
             threads_per_worker=threads,
