@@ -109,7 +109,11 @@ def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:
         If the graph has a cycle.
     """
     sorter = graphlib.TopologicalSorter({key: task.dependencies for key, task in dsk.items()})
-    return [key for key in sorter.static_order() if key in dsk]
+    try:
+        return [key for key in sorter.static_order() if key in dsk]
+    except graphlib.CycleError as error:
+        circle = " -> ".join(map(str, error.args[1]))
+        raise ValueError(f"the graph has a cycle: {circle}") from None
 
 
 def complete(

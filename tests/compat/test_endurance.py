@@ -81,7 +81,21 @@ def containers(thing: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Siz
 
 
 #: What is kept on purpose: counts by kind, and what belongs to the workers there are.
-BOUNDED = ("counters", "settings", "_stock", "_running", "workers", "_joined", "_finished")
+BOUNDED = (
+    "counters",
+    "settings",
+    "_stock",
+    "_running",
+    "workers",
+    "_joined",
+    "_finished",
+    # histories of bounded length, and the names of kinds of errors
+    "graphs",
+    "_done",
+    "_last",
+    "_totals",
+    "_names",
+)
 
 
 def sizes(s: Scheduler) -> dict[str, int]:
