@@ -224,8 +224,8 @@ async def test_adaptive_scaling():
 
 @planned_cluster(
     [
-        ("127.0.0.1", 1, {"memory_limit": "1 GiB"}),
-        ("127.0.0.1", 4, {"memory_limit": "4 GiB"}),
+        ("127.0.0.1", 1, {"memory_limit": "8 GiB"}),
+        ("127.0.0.1", 4, {"memory_limit": "16 GiB"}),
         ("127.0.0.1", 2, {"memory_limit": 0}),
     ]
 )
