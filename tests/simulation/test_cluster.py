@@ -182,7 +182,11 @@ def increment(number):
 @pytest.mark.parametrize(
     ("collection", "error", "message"),
     [
-        (Delayed("a", {"a": (increment, "b"), "b": (increment, "a")}), ValueError, "has a cycle: a -> b"),
+        (
+            Delayed("a", {"a": (increment, "b"), "b": (increment, "a")}),
+            ValueError,
+            "has a cycle: a -> b",
+        ),
         (Delayed("a", {"b": (increment, 1)}), ValueError, "does not contain 'a', which is to be"),
         ([], ValueError, "No collections"),
         (3, TypeError, "not a Dask collection: int"),
