@@ -85,6 +85,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("fusion.backends", "kernels_backends", *accepted.KERNEL_BACKENDS),
     Option("fusion.exact", "kernels_exact", *accepted.SWITCH),
     Option("fusion.cache", "kernels_cache", *accepted.CACHE),
+    Option("api.enabled", "api_enabled", *accepted.SWITCH),
 )
 _BY_KEY = {option.key: option for option in OPTIONS}
 _SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
@@ -241,6 +242,8 @@ class Settings:
         Whether only what is NumPy's result to the last bit is used.
     kernels_cache : str or None
         Where compiled kernels and measurements are kept; None for nowhere.
+    api_enabled : bool
+        Whether the scheduler's http server has the JSON API.
 
     Raises
     ------
@@ -281,6 +284,7 @@ class Settings:
     kernels_backends: tuple[str, ...] = _default("kernels_backends")
     kernels_exact: bool = _default("kernels_exact")
     kernels_cache: str | None = _default("kernels_cache")
+    api_enabled: bool = _default("api_enabled")
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

@@ -12,7 +12,7 @@ import distributed
 from dask.core import flatten
 from dask.typing import Key
 
-from dask_marsched.core.operand import State
+from dask_marsched.core.operand import State, Step
 from dask_marsched.executions import Executions
 from dask_marsched.host import operands as host
 
@@ -166,21 +166,27 @@ async def _answer(
     steps = [] if key is None else host.operand_history(dask_scheduler, key)
     return {
         "counts": {one.value: counts[one] for one in State},
-        "rows": [_row(ts, own, executions) for ts, own in rows],
-        "history": [
-            {
-                "state": step.state.value,
-                "time": step.time,
-                "dask": list(step.dask),
-                "stimulus": step.stimulus,
-            }
-            for step in steps
-        ],
+        "rows": [row(ts, own, executions) for ts, own in rows],
+        "history": history(steps),
         "graphs": [_graph(graph, dask_scheduler.tasks) for graph in executions.graphs],
     }
 
 
-def _row(ts: Any, state: State, executions: Executions) -> dict[str, Any]:
+def history(steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """Return what an operand went through as plain values."""
+    return [
+        {
+            "state": step.state.value,
+            "time": step.time,
+            "dask": list(step.dask),
+            "stimulus": step.stimulus,
+        }
+        for step in steps
+    ]
+
+
+def row(ts: Any, state: State, executions: Executions) -> dict[str, Any]:
+    """Return what is told of an operand, as one of `Operands.rows`."""
     worker = ts.processing_on or next(iter(ts.who_has or ()), None)
     last = executions.of(ts.key)
     return {

@@ -14,6 +14,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from distributed.scheduler import Scheduler
 
+from dask_marsched.api.service import ApiService
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
 from dask_marsched.engine import PlacementEngine
@@ -105,6 +106,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._recoveries: Recoveries | None = None
         self.cancelling: Cancelling | None = None
         self._adoption: Adoption | None = None
+        self._api: ApiService | None = None
         self._reason: str | None = "not started on a scheduler"
 
     def _named(self, kind: str) -> str:
@@ -120,6 +122,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._engine = self._adapter = self._workers = self._recoveries = None
         self.cancelling = None
         self._adoption = None
+        self._api = None
         self._reason = "not started on a scheduler"
 
     # -- life cycle ------------------------------------------------------------------------
@@ -159,6 +162,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self.settings.interrupt:
             self.cancelling = Cancelling(scheduler)
             self.cancelling.install()
+        if self.settings.api_enabled:
+            self._api = ApiService(scheduler, self, self._engine.counters.caught)
+            self._api.install()
         self._engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
@@ -187,6 +193,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self.cancelling.uninstall()
         if self._adoption is not None:
             self._adoption.uninstall()
+        if self._api is not None:
+            self._api.uninstall()
         if self._workers is not None:
             self._workers.remove()
 
@@ -298,6 +306,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             reason; ``exact_sizes``, the share of the planned operands whose size was known
             exactly before they ran; ``recoveries``, see `Recoveries.report`;
             ``worker_parts``, what it does in the workers;
+            ``api``, the ``path`` of the JSON API or the ``reason`` why there is none;
             ``exceptions`` caught by hook, the ``last_exception``;
             ``versions``.
         """
@@ -323,6 +332,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
             "recoveries": self._recoveries.report() if self._recoveries is not None else {},
+            "api": self._api.report() if self._api is not None else {},
             "worker_parts": self._worker_parts() if self._workers is not None else [],
             "exceptions": dict(counters.exceptions),
             "last_exception": counters.last_exception,

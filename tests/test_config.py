@@ -61,6 +61,7 @@ ACCEPTED = [
     ("fusion.exact", True, True),
     ("fusion.cache", "/tmp/kernels", "/tmp/kernels"),
     ("fusion.cache", "off", None),
+    ("api.enabled", False, False),
 ]
 REFUSED = [
     ("fusion.kernels", "on", "true or false"),
@@ -69,6 +70,7 @@ REFUSED = [
     ("fusion.backends", ["llvm", "llvm"], "a list of names"),
     ("fusion.exact", 1, "true or false"),
     ("fusion.cache", 3, "a directory"),
+    ("api.enabled", "on", "true or false"),
     ("cancelling.interrupt", "yes", "true or false"),
     ("failover.adopt", 1, "true or false"),
     ("retries.infrastructure", -1, "whole number"),

@@ -6,8 +6,10 @@ Reads public attributes only, keeps nothing and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from dask.typing import Key
@@ -17,6 +19,12 @@ from dask_marsched.core.operand import State, Step, history, state_of
 
 #: Tasks looked at in one go: a few milliseconds, so that the scheduler stays responsive.
 _AT_ONCE = 10_000
+#: Times that many tasks are looked at for one page of operands.
+_TURNS = 5
+#: The keys of dask.array and the like, as text: a name and numbers.
+_NAME_AND_NUMBERS = re.compile(
+    r"\('([^'\\]+)',((?: -?[0-9]{1,18},)*(?: -?[0-9]{1,18})?)\)", re.ASCII
+)
 
 
 def operand_state(ts: TaskState) -> State:
@@ -86,3 +94,50 @@ async def count_operands(
                 rows.append((ts, own))
         await asyncio.sleep(0)
     return counts, rows
+
+
+def find_operand(scheduler: Any, text: str) -> TaskState | None:
+    """Return the task whose key reads like that, None if it is not found at once.
+
+    Found are texts, and tuples of a name and numbers; others by `page_of_operands` only.
+    """
+    found: TaskState | None = scheduler.tasks.get(text)
+    if found is None and (match := _NAME_AND_NUMBERS.fullmatch(text)):
+        numbers = (int(number) for number in match[2].split(",") if number)
+        found = scheduler.tasks.get((match[1], *numbers))
+    return found if found is not None and str(found.key) == text else None
+
+
+async def page_of_operands(
+    scheduler: Any, offset: int, most: int, accepts: Callable[[TaskState, State], bool]
+) -> tuple[list[tuple[TaskState, State]], int | None]:
+    """Return some of a scheduler's operands, and the offset of those that come after.
+
+    Bounded however many there are and however few are accepted; the event loop gets its turns
+    in between.
+
+    Parameters
+    ----------
+    scheduler
+        A `distributed.Scheduler`.
+    offset
+        How many operands to leave out, in the order in which they came to the scheduler.
+    most
+        Operands that are returned.
+    accepts
+        Called with a task and its state.
+    """
+    found: list[tuple[TaskState, State]] = []
+    for _ in range(_TURNS):
+        tasks = list(islice(scheduler.tasks.values(), offset, offset + _AT_ONCE))
+        for ts in tasks:
+            offset += 1
+            own = operand_state(ts)
+            if accepts(ts, own):
+                found.append((ts, own))
+                if len(found) == most:
+                    return found, offset if offset < len(scheduler.tasks) else None
+        if offset >= len(scheduler.tasks):
+            return found, None
+        await asyncio.sleep(0)
+    return found, offset

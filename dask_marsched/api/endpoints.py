@@ -1,0 +1,91 @@
+"""The table of the API's endpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_marsched.api import answers
+from dask_marsched.api import schemas as s
+from dask_marsched.api.openapi import document
+from dask_marsched.api.parameters import Choice, Parameter, Switch, Text, Whole
+from dask_marsched.api.table import ROOT, Endpoint
+from dask_marsched.core.operand import State
+
+GRAPH = Parameter("graph", Whole(0, 10**15), "Number of a graph.")
+LIMIT = Parameter("limit", Whole(1, 1000), "Items of a page.", 100)
+OFFSET = Parameter("offset", Whole(0, 10**15), "Where to go on: `next` of the page before.", 0)
+STATE = Parameter("state", Choice(tuple(one.value for one in State)), "Those in this state only.")
+KEY = Parameter("key", Text(2000), "The one whose key is this text, with its history.")
+FORCE = Parameter("force", Switch(), "Also what other clients want.", False)
+
+
+def _index(source: answers.Source) -> dict[str, Any]:
+    return {
+        "name": "dask_marsched",
+        "version": source.version,
+        "writable": source.writable(),
+        "endpoints": [f"{e.method} {source.prefix}{ROOT}{e.path}" for e in ENDPOINTS],
+    }
+
+
+def _description(source: answers.Source) -> dict[str, Any]:
+    return document(ENDPOINTS, source.version, source.prefix)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        "GET",
+        "/",
+        "What there is, and whether anything may be changed.",
+        _index,
+        s.record(name=s.TEXT, version=s.TEXT, writable=s.TRUTH, endpoints=s.listing(s.TEXT)),
+    ),
+    Endpoint(
+        "GET",
+        "/openapi.json",
+        "This description.",
+        _description,
+        s.table("An OpenAPI 3.1 document."),
+    ),
+    Endpoint(
+        "GET",
+        "/status",
+        "Whether the plugin is at work, and what it has done since it was registered.",
+        answers.status,
+        s.STATUS,
+    ),
+    Endpoint(
+        "GET",
+        "/graphs",
+        "The last graphs that came, the newest first.",
+        answers.graphs,
+        s.page(s.GRAPH),
+        query=(LIMIT, OFFSET),
+    ),
+    Endpoint(
+        "GET",
+        "/graphs/{graph}",
+        "One graph.",
+        answers.graph,
+        s.GRAPH,
+        path_parameters=(GRAPH,),
+    ),
+    Endpoint(
+        "POST",
+        "/graphs/{graph}/cancel",
+        "Cancel what is wanted of a graph.",
+        answers.cancel,
+        s.record(graph=s.COUNT, cancelled=s.COUNT),
+        path_parameters=(GRAPH,),
+        fields=(FORCE,),
+    ),
+    Endpoint(
+        "GET",
+        "/operands",
+        "Operands and their states. `offset`, `next` and `total` count those that are looked at, "
+        "not those that are listed: a page may be empty and yet not the last.",
+        answers.operands,
+        s.page(s.OPERAND, history=s.listing(s.STEP)),
+        query=(GRAPH, STATE, KEY, LIMIT, OFFSET),
+    ),
+)

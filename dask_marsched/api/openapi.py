@@ -1,0 +1,142 @@
+"""The OpenAPI description of the API, and its routes, from the table of endpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from dask_marsched.api.handler import ApiHandler, Site
+from dask_marsched.api.parameters import Parameter
+from dask_marsched.api.schemas import ERROR
+from dask_marsched.api.table import ROOT, Endpoint
+
+_ABOUT = (
+    "What the scheduler plugin dask_marsched plans and does. Answers are bounded; lists come in "
+    "pages. Times are seconds since 1970 by the scheduler's clock, sizes bytes, durations seconds."
+)
+_REFUSED = {
+    "400": "A parameter is not accepted; the message says what is.",
+    "404": "There is no such thing.",
+    "405": "The path does not have this method; the header Allow names those it has.",
+    "500": "A defect of dask_marsched; the scheduler's log has it.",
+}
+_REFUSED_WRITING = {
+    "403": "This API only reads here, or the request comes from a page of another site.",
+    "413": "The body is too large.",
+    "415": "The body is not application/json.",
+}
+
+
+def routes(endpoints: Sequence[Endpoint], site: Site) -> list[tuple[str, type, dict[str, Any]]]:
+    """Return the routes of a table for `dask_marsched.host.http.HttpRoutes`."""
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    found: list[tuple[str, type, dict[str, Any]]] = [
+        (ROOT + _pattern(path), ApiHandler, {"site": site, "endpoints": by_method})
+        for path, by_method in paths.items()
+    ]
+    # All else below the root is unknown here, and nobody else's either.
+    found.append((f"{ROOT}(?:/.*)?", ApiHandler, {"site": site, "endpoints": {}}))
+    return found
+
+
+def _pattern(path: str) -> str:
+    if path == "/":
+        return "/?"
+    parts = re.split(r"\{(\w+)\}", path)
+    return "".join(f"(?P<{p}>[^/]+)" if i % 2 else re.escape(p) for i, p in enumerate(parts))
+
+
+def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description of a table.
+
+    Parameters
+    ----------
+    endpoints
+        The table.
+    version
+        Of the package.
+    prefix
+        Of the http server.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        operations = paths.setdefault(endpoint.path, {})
+        operations[endpoint.method.lower()] = _operation(endpoint)
+        if endpoint.method == "GET":
+            operations["head"] = _head(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "dask_marsched", "version": version, "description": _ABOUT},
+        "servers": [{"url": prefix + ROOT}],
+        "paths": paths,
+        "components": {"schemas": {"Error": ERROR}},
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    refused = {**_REFUSED, **(_REFUSED_WRITING if endpoint.writes else {})}
+    told: dict[str, Any] = {
+        "operationId": endpoint.name,
+        "summary": endpoint.about,
+        "parameters": _parameters(endpoint),
+        "responses": {
+            "200": {"description": "The answer.", "content": _json(endpoint.schema)},
+            **{
+                status: {
+                    "description": why,
+                    "content": _json({"$ref": "#/components/schemas/Error"}),
+                }
+                for status, why in refused.items()
+            },
+        },
+    }
+    if endpoint.writes:
+        told["requestBody"] = {
+            "required": True,
+            "content": _json(
+                {
+                    "type": "object",
+                    "properties": {p.name: _described(p) for p in endpoint.fields},
+                    "additionalProperties": False,
+                }
+            ),
+        }
+    return told
+
+
+def _head(endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "operationId": endpoint.name.replace("get", "head", 1),
+        "summary": f"The headers of: {endpoint.about}",
+        "parameters": _parameters(endpoint),
+        "responses": {
+            status: {"description": why}
+            for status, why in {"200": "It is there.", **_REFUSED}.items()
+        },
+    }
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    placed = [("path", p) for p in endpoint.path_parameters]
+    placed += [("query", p) for p in endpoint.query]
+    return [
+        {
+            "name": parameter.name,
+            "in": place,
+            "required": place == "path",
+            "description": parameter.about,
+            "schema": parameter.schema(),
+        }
+        for place, parameter in placed
+    ]
+
+
+def _described(parameter: Parameter) -> dict[str, Any]:
+    return {**parameter.schema(), "description": parameter.about}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
