@@ -11,7 +11,7 @@ from typing import Any
 
 from tornado import web
 
-from dask_marsched.api.parameters import Parameter, RefusedError, read_fields, read_query
+from dask_marsched.api.parameters import RefusedError, read_fields, read_query
 from dask_marsched.api.plain import to_json
 from dask_marsched.api.table import Endpoint
 from dask_marsched.api.writing import MOST_BYTES, check_writing
