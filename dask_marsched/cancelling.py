@@ -89,7 +89,7 @@ async def _on_scheduler(
         if not found:
             raise KeyError(f"there is no graph {number}")
         keys = list[Any](found[0])
-    tasks = host_operands.operands_of(dask_scheduler, keys or ())
+    tasks = await host_operands.operands_of(dask_scheduler, keys or ())
     counts, _ = await host_operands.count_operands(tasks, None, 0)
     cancelled = []
     if number is not None:

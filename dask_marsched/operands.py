@@ -159,7 +159,7 @@ async def _answer(
     if key is not None:
         tasks = [ts] if (ts := dask_scheduler.tasks.get(key)) else []
     elif wanted is not None:
-        tasks = host.operands_of(dask_scheduler, wanted)
+        tasks = await host.operands_of(dask_scheduler, wanted)
     else:
         tasks = list(dask_scheduler.tasks.values())
     counts, rows = await host.count_operands(tasks, state, most)

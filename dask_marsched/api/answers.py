@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from dask_marsched.api.members import Members
 from dask_marsched.api.parameters import RefusedError
 from dask_marsched.api.writing import MODULE
-from dask_marsched.core.operand import State
+from dask_marsched.core.operand import IllegalTransitionError, State
 from dask_marsched.executions import Executions, Graph
 from dask_marsched.host import cancelling
 from dask_marsched.host import operands as host
@@ -26,12 +28,18 @@ class Source:
         A `distributed.Scheduler`.
     plugin
         The `MarsSchedulerPlugin`.
+    caught
+        Told of exceptions, with the name of what they were caught in.
     """
 
-    def __init__(self, scheduler: Any, plugin: Any) -> None:
+    def __init__(
+        self, scheduler: Any, plugin: Any, caught: Callable[[str, Exception], None]
+    ) -> None:
         self.scheduler = scheduler
         self.plugin = plugin
+        self.caught = caught
         self.prefix = "/"
+        self.members = Members(scheduler)
 
     @property
     def version(self) -> str:
@@ -111,21 +119,26 @@ async def operands(
     def accepts(ts: Any, own: State) -> bool:
         return (state is None or own.value == state) and (key is None or str(ts.key) == key)
 
-    steps: list[Any] = []
-    known = None if key is None else host.find_operand(scheduler, key)
-    if known is not None:
-        own = host.operand_state(known)
-        found, after = [(known, own)] if accepts(known, own) and not offset else [], None
-    else:
-        found, after = await host.page_of_operands(scheduler, offset, limit, accepts)
-    if key is not None and found:
-        steps = host.operand_history(scheduler, found[0][0].key)[-_MOST_STEPS:]
+    tasks = scheduler.tasks
+    if graph is not None:
+        tasks = await source.members.of(source.graph(graph))
+    elif key is not None and (known := host.find_operand(scheduler, key)) is not None:
+        tasks = [known]
+    found, after = await host.page_of_operands(tasks, offset, limit, accepts)
     return {
         "items": [_operand(source, ts, own) for ts, own in found],
-        "history": history(steps),
-        "total": len(scheduler.tasks),
+        "history": [] if key is None or not found else _history(source, found[0][0].key),
+        "total": len(tasks),
         "next": after,
     }
+
+
+def _history(source: Source, key: Any) -> list[dict[str, Any]]:
+    try:
+        return history(host.operand_history(source.scheduler, key)[-_MOST_STEPS:])
+    except IllegalTransitionError as error:
+        source.caught("api", error)
+        return []
 
 
 def _operand(source: Source, ts: Any, own: State) -> dict[str, Any]:
@@ -140,7 +153,7 @@ def cancel(source: Source, *, graph: int, force: bool) -> dict[str, Any]:
     found = source.graph(graph)
     cancelled = cancelling.cancel(
         source.scheduler,
-        found.wanted,
+        list[Any](found.wanted),
         client=found.client,
         force=force,
         reason="dask_marsched's API",

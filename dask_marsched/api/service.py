@@ -29,7 +29,7 @@ class ApiService:
     def __init__(
         self, scheduler: Any, plugin: Any, caught: Callable[[str, Exception], None]
     ) -> None:
-        self._source = Source(scheduler, plugin)
+        self._source = Source(scheduler, plugin, caught)
         site = Site(self._source, self._source.writable, caught)
         self._routes = HttpRoutes(scheduler, routes(ENDPOINTS, site))
         self._source.prefix = self._routes.prefix
@@ -42,6 +42,7 @@ class ApiService:
     def uninstall(self) -> None:
         """Serve it no more. Idempotent."""
         self._routes.uninstall()
+        self._source.members.drop()
         self.reason = "removed from the scheduler"
 
     def report(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -63,16 +63,23 @@ def operand_history(scheduler: Any, key: Key) -> list[Step]:
     )
 
 
-def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
-    """Return the tasks of a graph: those that somebody wants, and all that they rely on."""
+async def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
+    """Return the tasks of a graph: those that somebody wants, and all that they rely on.
+
+    The event loop gets its turns in between.
+    """
     known = scheduler.tasks
     stack = [known[key] for key in wanted if key in known]
     seen = dict.fromkeys(stack)
+    turn = _AT_ONCE
     while stack:
         for dts in stack.pop().dependencies:
             if dts not in seen:
                 seen[dts] = None
                 stack.append(dts)
+        if len(seen) > turn:
+            turn = len(seen) + _AT_ONCE
+            await asyncio.sleep(0)
     return list(seen)
 
 
@@ -109,19 +116,22 @@ def find_operand(scheduler: Any, text: str) -> TaskState | None:
 
 
 async def page_of_operands(
-    scheduler: Any, offset: int, most: int, accepts: Callable[[TaskState, State], bool]
+    tasks: Mapping[Key, TaskState] | Sequence[TaskState],
+    offset: int,
+    most: int,
+    accepts: Callable[[TaskState, State], bool],
 ) -> tuple[list[tuple[TaskState, State]], int | None]:
-    """Return some of a scheduler's operands, and the offset of those that come after.
+    """Return some of the operands, and the offset of those that come after.
 
     Bounded however many there are and however few are accepted; the event loop gets its turns
     in between.
 
     Parameters
     ----------
-    scheduler
-        A `distributed.Scheduler`.
+    tasks
+        A scheduler's, or those of a graph.
     offset
-        How many operands to leave out, in the order in which they came to the scheduler.
+        How many of them to leave out.
     most
         Operands that are returned.
     accepts
@@ -129,15 +139,16 @@ async def page_of_operands(
     """
     found: list[tuple[TaskState, State]] = []
     for _ in range(_TURNS):
-        tasks = list(islice(scheduler.tasks.values(), offset, offset + _AT_ONCE))
-        for ts in tasks:
+        values = tasks.values() if isinstance(tasks, Mapping) else tasks
+        # A copy: the scheduler's change while the event loop has its turn.
+        for ts in list(islice(values, offset, offset + _AT_ONCE)):
             offset += 1
             own = operand_state(ts)
             if accepts(ts, own):
                 found.append((ts, own))
                 if len(found) == most:
-                    return found, offset if offset < len(scheduler.tasks) else None
-        if offset >= len(scheduler.tasks):
+                    return found, offset if offset < len(tasks) else None
+        if offset >= len(tasks):
             return found, None
         await asyncio.sleep(0)
     return found, offset

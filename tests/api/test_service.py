@@ -80,6 +80,22 @@ async def test_pages_hold_everything_once(c, s, a):
 
 
 @planned_cluster([("127.0.0.1", 1)])
+async def test_operands_of_a_graph(c, s, a):
+    few = c.compute(da.ones(40, chunks=10).sum())
+    many = c.map(inc, range(2000))
+    await wait([few, *many])
+    page = await get(s, "/operands?graph=0")
+    assert str(few.key) in {row["key"] for row in page["items"]}
+    assert page["total"] == len(page["items"]) < 20
+    page = await get(s, "/operands?graph=1&state=finished&limit=1000")
+    assert (page["total"], len(page["items"]), page["next"]) == (2000, 1000, 1000)
+    page = await get(s, "/operands?graph=1&state=finished&limit=1000&offset=1000")
+    assert (len(page["items"]), page["next"]) == (1000, None)
+    assert (await get(s, f"/operands?graph=0&key={many[0].key}"))["items"] == []
+    assert (await refused(s, "/operands?graph=2"))[0] == 404
+
+
+@planned_cluster([("127.0.0.1", 1)])
 async def test_failures_name_their_cause(c, s, a):
     broken = c.submit(fail, 1, key=("broken", 0))
     reader = c.submit(inc, broken, key="reader")
