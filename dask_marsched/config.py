@@ -328,3 +328,12 @@ class Settings:
                 f"{unknown[0]!r} is not a setting; the settings are: {', '.join(_DEFAULT_OF)}"
             )
         return dataclasses.replace(self, **changes)
+
+
+def changed_options(settings: Settings) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (key, value, default) of the options that are not at their default, in plain units."""
+    usual = Settings()
+    for option in OPTIONS:
+        now, before = getattr(settings, option.attribute), getattr(usual, option.attribute)
+        if now != before:
+            yield option.key, now, before

@@ -290,6 +290,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return (self._engine and self._engine.failure) or "removed from the scheduler"
         return self._reason
 
+    def _repr_html_(self) -> str:
+        from dask_marsched.notebook import plugin_view
+
+        return plugin_view(self.report(), self.settings)
+
     # -- what it did -----------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:

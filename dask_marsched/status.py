@@ -106,6 +106,11 @@ class Status:
             lines.append(f"  not installed on  {address}; off there: {off}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from dask_marsched.notebook import status_view
+
+        return status_view(self.to_dict())
+
     def _work_lines(self) -> list[str]:
         known = ""
         if self.operands_planned and self.exact_sizes is not None:

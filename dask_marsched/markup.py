@@ -1,0 +1,64 @@
+"""HTML by hand: everything that is not markup is escaped, colours are those of the surroundings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+#: A line that is seen on light and on dark ground.
+_LINE = "1px solid rgba(128,128,128,.4)"
+_CELL = f"text-align:left;padding:.15em .6em;border-bottom:{_LINE};vertical-align:top"
+_NUMBER = _CELL.replace("text-align:left", "text-align:right")
+
+
+class Markup(str):
+    """Text that is HTML already; any other text is escaped."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Markup:
+    """Return a value as HTML: `Markup` as it is, anything else escaped."""
+    return value if isinstance(value, Markup) else Markup(escape(str(value)))
+
+
+def element(name: str, *content: object, attributes: Mapping[str, object] | None = None) -> Markup:
+    """Return an element with its content; attributes of value None are left out."""
+    given = "".join(
+        f' {key}="{escape(str(value))}"'
+        for key, value in (attributes or {}).items()
+        if value is not None
+    )
+    return Markup(f"<{name}{given}>{''.join(map(text, content))}</{name}>")
+
+
+def joined(parts: Iterable[object]) -> Markup:
+    """Return parts one after the other."""
+    return Markup("".join(map(text, parts)))
+
+
+def table(
+    header: Sequence[object], rows: Iterable[Sequence[object]], numbers: Iterable[int] = ()
+) -> Markup:
+    """Return a table.
+
+    Parameters
+    ----------
+    header
+        Names of the columns; nothing for a table of names and values.
+    rows
+        Cells of each row.
+    numbers
+        Columns that are aligned to the right.
+    """
+    right = set(numbers)
+    styles = [_NUMBER if i in right else _CELL for i in range(100)]
+
+    def line(name: str, row: Sequence[object]) -> Markup:
+        return element(
+            "tr", *(element(name, c, attributes={"style": styles[i]}) for i, c in enumerate(row))
+        )
+
+    head = element("thead", line("th", header)) if header else ""
+    body = element("tbody", *(line("td", row) for row in rows))
+    return element("table", head, body, attributes={"style": "border-collapse:collapse"})
