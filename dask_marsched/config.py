@@ -86,6 +86,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("fusion.exact", "kernels_exact", *accepted.SWITCH),
     Option("fusion.cache", "kernels_cache", *accepted.CACHE),
     Option("api.enabled", "api_enabled", *accepted.SWITCH),
+    Option("observer.enabled", "observer_enabled", *accepted.SWITCH),
 )
 _BY_KEY = {option.key: option for option in OPTIONS}
 _SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
@@ -244,6 +245,8 @@ class Settings:
         Where compiled kernels and measurements are kept; None for nowhere.
     api_enabled : bool
         Whether the scheduler's http server has the JSON API.
+    observer_enabled : bool
+        Whether the scheduler keeps account of operands, for dashboard, JSON API and reports.
 
     Raises
     ------
@@ -285,6 +288,7 @@ class Settings:
     kernels_exact: bool = _default("kernels_exact")
     kernels_cache: str | None = _default("kernels_cache")
     api_enabled: bool = _default("api_enabled")
+    observer_enabled: bool = _default("observer_enabled")
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

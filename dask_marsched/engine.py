@@ -18,6 +18,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 from dask_marsched.config import Settings
 from dask_marsched.core.plan import Unit
 from dask_marsched.counters import Counters
+from dask_marsched.following import Following
 from dask_marsched.guard import guarded
 from dask_marsched.host import foresight, snapshot
 from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
@@ -57,6 +58,7 @@ class PlacementEngine:
         self.settings = settings
         self.counters = Counters()
         self.failure: str | None = None
+        self.observer: Following | None = None
         saturation = scheduler.WORKER_SATURATION
         self.slots = SlotRule(
             settings.short_task,
@@ -74,6 +76,10 @@ class PlacementEngine:
         self._running: set[WorkerState] = set()
         self._several_to_a_host = False
         self._finished: dict[WorkerState, None] = {}
+
+    def observe(self, observer: Following | None) -> None:
+        """Tell an observer of what is planned and fetched."""
+        self.observer = self.planner.observer = observer
 
     # -- graphs and results ----------------------------------------------------------------
 
@@ -129,8 +135,10 @@ class PlacementEngine:
         self.replicas.progressed(ts)
 
     @guarded(lambda: None)
-    def copied(self, keys: Iterable[Any]) -> None:
+    def copied(self, worker: str, keys: Iterable[Any]) -> None:
         """Take note of results that a worker has fetched."""
+        if self.observer is not None:
+            self.observer.fetched(worker, keys)
         self.replicas.copied(map(self.scheduler.tasks.get, keys))
 
     @guarded(lambda: {})

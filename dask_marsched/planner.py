@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from distributed.scheduler import Scheduler, TaskState
 
@@ -36,6 +36,16 @@ class Policies:
             kind: getattr(self, kind).name
             for kind in ("assignment", "ordering", "placement", "withholding")
         }
+
+
+class Observer(Protocol):
+    """Who is told of plans; it never raises."""
+
+    def planned(self, graph: OperandGraph, tasks: list[TaskState], units: list[Unit]) -> None:
+        """Take note of a plan."""
+
+    def planned_again(self, tasks: list[TaskState], units: list[Unit]) -> None:
+        """Take note of other units for some of the tasks of a plan."""
 
 
 @dataclass(eq=False)
@@ -73,6 +83,8 @@ class Planner:
     ----------
     workers
         Addresses of the running workers, in the order in which they joined.
+    observer
+        Told of each plan, if there is one.
     """
 
     def __init__(
@@ -89,6 +101,7 @@ class Planner:
         self.counters = counters
         self.install = install
         self.workers: list[str] = []
+        self.observer: Observer | None = None
         self._sizes: Any = None
         self._model = SizeModel()
         self._unlearned: dict[TaskState, Any] = {}
@@ -143,6 +156,8 @@ class Planner:
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         units = self._assign(graph, tasks, fresh)
         self.install(tasks, units)
+        if self.observer is not None:
+            self.observer.planned(graph, tasks, units)
         self.counters.graphs_planned += 1
         self.counters.operands_planned += len(tasks)
         if sizes is not None:
@@ -254,7 +269,10 @@ class Planner:
             i for ts, i in plan.unstarted.items() if plan.bound_to_workers or owner(ts) is None
         }
         if pending:
-            self.install(plan.tasks, self._assign(graph, plan.tasks, pending))
+            units = self._assign(graph, plan.tasks, pending)
+            self.install(plan.tasks, units)
+            if self.observer is not None:
+                self.observer.planned_again(plan.tasks, units)
             self.counters.replanned += 1
 
     def started(self, ts: TaskState) -> None:

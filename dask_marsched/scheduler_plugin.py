@@ -24,6 +24,7 @@ from dask_marsched.host.cancelling import Cancelling
 from dask_marsched.host.compression import GraphCompression
 from dask_marsched.host.scheduler import SchedulerAdapter
 from dask_marsched.host.transfer import KEPT
+from dask_marsched.observer import Observer
 from dask_marsched.planner import Policies
 from dask_marsched.policies import registry
 from dask_marsched.policies.assignment import AssignmentPolicy
@@ -100,6 +101,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         }
         self.policies = Policies(**chosen)
         self.executions = Executions()
+        self.observer: Observer | None = None
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
@@ -120,7 +122,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.policies = state["policies"]
         self.executions = Executions()
         self._engine = self._adapter = self._workers = self._recoveries = None
-        self.cancelling = None
+        self.cancelling = self.observer = None
         self._adoption = None
         self._api = None
         self._reason = "not started on a scheduler"
@@ -152,6 +154,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return
         self._reason = None
         self._recoveries = Recoveries(scheduler, self._engine.counters, time)
+        self._observe(scheduler, self._engine, self._recoveries)
         if self.settings.adopt:
             self._adoption = Adoption(scheduler, self._engine.counters.caught)
             try:
@@ -169,9 +172,20 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
             self._engine.plan(waiting)
+        if self.observer is not None:
+            self.observer.arrived(scheduler.tasks.values())
         if self._worker_parts():
             self._workers = WorkerRegistration(scheduler, self.settings)
             await self._workers.add()
+
+    def _observe(
+        self, scheduler: Scheduler, engine: PlacementEngine, recoveries: Recoveries
+    ) -> None:
+        if self.settings.observer_enabled:
+            self.observer = Observer(
+                scheduler, engine.counters, time, self.policies.names(), recoveries.report
+            )
+            engine.observe(self.observer)
 
     def _compression(self, scheduler: Scheduler, counters: Counters) -> GraphCompression | None:
         if self.settings.fusion == "off":
@@ -227,6 +241,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._recoveries.clear()
         if self._engine is not None:
             self._engine.clear()
+        if self.observer is not None:
+            self.observer.clear()
 
     # -- hooks -----------------------------------------------------------------------------
 
@@ -239,9 +255,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self.cancelling.graph_arrived(client, keys)
         if self._engine is not None:
             known = scheduler.tasks
-            self._engine.plan(
-                [known[key] for key in keys if key in known], [known[key] for key in tasks]
-            )
+            touched = [known[key] for key in tasks]
+            if self.observer is not None:
+                self.observer.arriving = self.executions.graphs[-1].number
+            self._engine.plan([known[key] for key in keys if key in known], touched)
+            if self.observer is not None:
+                self.observer.arrived(touched)
 
     def transition(
         self, key: Key, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any
@@ -249,10 +268,15 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """Learn from results, and drop what Dask has forgotten."""
         if self._engine is None:
             return
+        if self.observer is not None:
+            self.observer.moved(key, finish, self._engine.scheduler.tasks[key], stimulus_id)
         if finish == "memory":
             if start == "processing":
                 self._engine.finished(self._engine.scheduler.tasks[key])
-                self.executions.finished(key, kwargs["worker"], time(), kwargs["startstops"])
+                now = time()
+                self.executions.finished(key, kwargs["worker"], now, kwargs["startstops"])
+                if self.observer is not None:
+                    self.observer.sample(now)
             self._settled(key)
         elif finish == "processing":
             self._engine.sent(self._engine.scheduler.tasks[key])
@@ -275,6 +299,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self._recoveries is not None:
             adopted = self._adoption.adopted(worker) if self._adoption is not None else 0
             self._recoveries.worker_lost(worker, stimulus_id, adopted=adopted)
+        if self.observer is not None:
+            self.observer.worker_left(worker)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take note of where workers keep their results."""

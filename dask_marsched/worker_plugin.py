@@ -15,6 +15,7 @@ from dask_marsched.host import store
 from dask_marsched.host.interrupts import Interrupts
 from dask_marsched.host.transfer import HandleTransfer
 from dask_marsched.kernel_part import KernelPart
+from dask_marsched.worker_figures import Telling
 
 logger = logging.getLogger("dask_marsched")
 
@@ -63,6 +64,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
         self._kernels: KernelPart | None = None
+        self._telling: Telling | None = None
         self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -86,6 +88,9 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._interrupt(worker)
         if "kernels" in on:
             await self._start_kernels(worker)
+        if on:
+            self._telling = Telling(worker, self.report, self._transfer_failures.caught)
+            self._telling.install()
 
     async def _start_kernels(self, worker: Worker) -> None:
         self._kernels = KernelPart(worker, self.settings)
@@ -144,6 +149,9 @@ class MarsWorkerPlugin(WorkerPlugin):
 
     async def teardown(self, worker: Worker) -> None:
         """Restore the worker."""
+        if self._telling is not None:
+            self._telling.uninstall()
+            self._telling = None
         self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
         # What was put in last goes first. The transfer is put in when the nanny answers.
         around = getattr(worker.execute, "__self__", None)

@@ -31,6 +31,10 @@ FLOORS = (
     ("dask_marsched.replicas", 4),
     ("dask_marsched.recoveries", 4),
     ("dask_marsched.retries", 4),
+    ("dask_marsched.worker_figures", 4),
+    ("dask_marsched.observed_workers", 4),
+    ("dask_marsched.following", 4),
+    ("dask_marsched.observer", 4),
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
     ("dask_marsched.kernel_part", 4),
@@ -63,8 +67,8 @@ PURE = (
 )
 # No clock, no event loop, no threads, no files, no configuration, no dask, no chance.
 PURE_MAY_IMPORT = {
-    "__future__", "abc", "bisect", "builtins", "collections", "dataclasses", "difflib", "enum",
-    "functools", "heapq", "itertools", "math", "operator", "types", "typing",
+    "__future__", "abc", "array", "bisect", "builtins", "collections", "dataclasses", "difflib",
+    "enum", "functools", "heapq", "itertools", "math", "operator", "types", "typing",
     "dask_marsched", "numpy", "sortedcontainers",
 }  # fmt: skip
 

@@ -58,6 +58,8 @@ class _Case:
         self.runs = 0
         self.fused = 0
         self.saved = 0.0
+        #: Seconds of processor time that backends took to prepare it.
+        self.compiled = 0.0
         self.chosen = REFERENCE
         self.dtypes = ", ".join(str(dtype) for _, dtype in first.inputs)
 
@@ -229,6 +231,7 @@ class Kernels:
             known = case.trial.times
             if case.kept and case.trial.fastest(known) != name:
                 continue  # another process has found something faster
+            started = self._clock()
             try:
                 backend.prepare(first, self.exact)
             except UnsupportedError as reason:
@@ -239,6 +242,7 @@ class Kernels:
             else:
                 with case.lock:
                     case.ready.append(name)
+            case.compiled += self._clock() - started
         case.pending = False
 
     def _give_up(self, case: _Case, name: str, error: Exception) -> None:
@@ -308,8 +312,9 @@ class Kernels:
         dict
             ``saved``, seconds of processor time that NumPy would have taken more; ``runs`` and
             ``fused``, chunks evaluated and those of them not by NumPy; ``expressions``, those
-            that matter most, with ``text``, ``dtypes``, ``backend``, ``runs``, ``saved`` and
-            ``given_up``, backends that have failed on it, with the reason.
+            that matter most, with ``text``, ``dtypes``, ``backend``, ``runs``, ``saved``,
+            ``compiled`` (seconds of processor time spent on preparing it) and ``given_up``,
+            backends that have failed on it, with the reason. ``compiled`` also of all together.
         """
         with self._lock:
             cases = list(self._cases.values())
@@ -318,6 +323,7 @@ class Kernels:
             "saved": sum(case.saved for case in cases),
             "runs": sum(case.runs for case in cases),
             "fused": sum(case.fused for case in cases),
+            "compiled": sum(case.compiled for case in cases),
             "backends": list(self.backends),
             "exceptions": dict(self.failures.exceptions),
             "expressions": [
@@ -327,6 +333,7 @@ class Kernels:
                     "backend": case.chosen,
                     "runs": case.runs,
                     "saved": case.saved,
+                    "compiled": case.compiled,
                     "given_up": dict(case.failed),
                 }
                 for case in cases[:_SHOWN]

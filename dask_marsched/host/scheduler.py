@@ -51,7 +51,7 @@ class Brain(Protocol):
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
         """Return which queued tasks go to which workers now."""
 
-    def copied(self, keys: Iterable[Any]) -> None:
+    def copied(self, worker: str, keys: Iterable[Any]) -> None:
         """Take note of results that a worker has fetched."""
 
     def superfluous(self) -> dict[WorkerState, list[TaskState]]:
@@ -213,7 +213,7 @@ class SchedulerAdapter:
 
     def _add_keys(self, worker: str, keys: Any = (), stimulus_id: str | None = None) -> Any:
         result = self.scheduler.add_keys(worker=worker, keys=keys, stimulus_id=stimulus_id)
-        self.brain.copied(keys)
+        self.brain.copied(worker, keys)
         self._drop_copies(stimulus_id or "marsched-add-keys")
         return result
 

@@ -1,0 +1,265 @@
+"""What is kept of a planned graph to show it: a state for each operand, counts, and a picture.
+
+A transition costs the change of one byte and two counts. The picture is brought up to date by what
+has changed since it was last looked at, and only while it is looked at.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.operand import State
+from dask_marsched.core.plan import Unit
+from dask_marsched.core.plan_layout import NO_UNIT, Ints, PlanLayout
+from dask_marsched.core.series import Series
+
+#: What a scheduler knows of each operand without asking its worker. `State.RUNNING` it hears of
+#: from time to time; one that was sent counts as `State.READY` but for that.
+WAITING, READY, SENT, FINISHED, FREED, FATAL, CANCELLED = range(7)
+CODES = 7
+#: The names of the counts by code; what is sent is split where it is told.
+NAMES = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
+#: Number of no worker.
+NO_WORKER = 0xFFFF
+#: Workers, or else hosts, that the cells of a picture tell apart; the rest counts as one.
+MOST_WORKERS = 128
+#: Changes that are remembered for a picture, before all operands are gone through again.
+_MOST_CHANGES = 50_000
+#: Kinds of failures that are told apart.
+_MOST_CAUSES = 20
+
+
+def told(counts: Sequence[int], running: int) -> dict[str, int]:
+    """Return counts by code as counts by `State`, all names of it, with what runs among them."""
+    by_name = {state.value: 0 for state in State}
+    by_name.update(zip(NAMES, split(counts, running), strict=True))
+    return by_name
+
+
+def split(counts: Sequence[int], running: int) -> list[int]:
+    """Return counts in the order of `NAMES`: of what was sent only what runs is running."""
+    own = list(counts)
+    own[SENT] = min(running, counts[SENT])
+    own[READY] += counts[SENT] - own[SENT]
+    return own
+
+
+class Causes:
+    """Why operands failed or were given up: how many for each cause, the most frequent kept."""
+
+    def __init__(self) -> None:
+        self.count: dict[tuple[str, str, str], int] = {}
+        self.more = 0
+
+    def add(self, state: str, what: str, why: str) -> None:
+        """Count an operand that came to a state because `what` met with `why`."""
+        cause = (state, what, why)
+        if cause in self.count or len(self.count) < _MOST_CAUSES:
+            self.count[cause] = self.count.get(cause, 0) + 1
+        else:
+            self.more += 1
+
+    @classmethod
+    def joined(cls, several: Iterable[Causes]) -> Causes:
+        """Return the causes of several graphs together."""
+        joined = cls()
+        for own in several:
+            joined.more += own.more
+            for cause, count in own.count.items():
+                joined.count[cause] = joined.count.get(cause, 0) + count
+        return joined
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return ``state``, ``operand``, ``cause`` and ``count`` of each, the largest first."""
+        rows = [
+            {"state": state, "operand": what, "cause": why, "count": count}
+            for (state, what, why), count in sorted(self.count.items(), key=lambda c: -c[1])
+        ]
+        if self.more:
+            rows.append({"state": "", "operand": "", "cause": "others", "count": self.more})
+        return rows
+
+
+class GraphRecord:
+    """A planned graph.
+
+    Parameters
+    ----------
+    number
+        Of the graph.
+    planned
+        When, in seconds.
+    graph, units
+        The graph and its plan.
+    codes
+        Of each operand, as it is.
+
+    Attributes
+    ----------
+    counts : list of int
+        Operands by code.
+    finished : float or None
+        When nothing of it was left to be done, seconds; None before.
+    moved : float
+        Bytes of its results that were moved between workers.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        planned: float,
+        graph: OperandGraph,
+        units: Iterable[Unit],
+        codes: Iterable[int],
+    ) -> None:
+        self.number = number
+        self.planned = planned
+        self.finished: float | None = None
+        self.moved = 0.0
+        self.replanned = 0
+        self.running = 0
+        self.operands = len(graph)
+        self.starts: Ints = np.array(graph.inputs.starts, dtype=np.int32)
+        self.flat: Ints = np.array(graph.inputs.flat, dtype=np.int32)
+        self.nbytes = np.array(graph.nbytes, dtype=np.float32)
+        self.known = bytes(graph.known)
+        self.unit_of: Ints = np.full(self.operands, NO_UNIT, dtype=np.int32)
+        self._place(units)
+        self.codes = bytearray(codes)
+        self.worker_of = array.array("H", [NO_WORKER]) * self.operands
+        self.counts = np.bincount(self._code_array(), minlength=CODES).tolist()
+        self.causes = Causes()
+        self.series = Series(NAMES)
+        self.picture: Picture | None = None
+
+    @property
+    def initial(self) -> int:
+        """Return how many operands belong to units."""
+        return int(np.count_nonzero(self.unit_of != NO_UNIT))
+
+    def plan_again(self, units: Iterable[Unit]) -> None:
+        """Take note of other units for some of the operands."""
+        self.replanned += 1
+        self._place(units)
+        self.picture = None
+
+    def _place(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            self.unit_of[list(unit.operands)] = unit.operands[0]
+
+    def unit_count(self) -> int:
+        """Return the number of units."""
+        return len(np.unique(self.unit_of[self.unit_of != NO_UNIT]))
+
+    def moved_to(self, i: int, code: int) -> None:
+        """Take note of the new state of an operand."""
+        before = self.codes[i]
+        if code == before:
+            return
+        self.codes[i] = code
+        counts = self.counts
+        counts[before] -= 1
+        counts[code] += 1
+        if self.picture is not None:
+            self.picture.changed(i)
+
+    def sent_to(self, i: int, worker: int) -> None:
+        """Take note of the worker that an operand was sent to."""
+        self.worker_of[i] = min(worker, NO_WORKER)
+
+    def is_done(self) -> bool:
+        """Whether nothing of it is left to be done."""
+        counts = self.counts
+        return not (counts[WAITING] or counts[READY] or counts[SENT])
+
+    def draw(self, most: int) -> Picture:
+        """Return the picture with at most so many cells; `Picture.advance` it until it is done."""
+        if self.picture is None or self.picture.most != most:
+            self.picture = Picture(self, most)
+        return self.picture
+
+    def _code_array(self) -> Any:
+        # A copy: a bytearray that others look into cannot be pickled or changed in length.
+        return np.frombuffer(bytes(self.codes), dtype=np.uint8)
+
+
+class Picture:
+    """The cells of a graph: who runs the operands of each, and in which states these are."""
+
+    def __init__(self, record: GraphRecord, most: int) -> None:
+        self.most = most
+        self.layout = PlanLayout(record.starts, record.flat, record.unit_of, most)
+        #: Whether somebody goes on with the layout already.
+        self.goes_on = False
+        self._record = record
+        self._changes: list[int] = []
+        self._all = True
+        self._shown: Any = None
+        self._by_code: Any = None
+        self._by_worker: Any = None
+        self._shown_worker: Any = None
+
+    def changed(self, i: int) -> None:
+        """Take note that an operand has changed."""
+        if self._all:
+            return
+        self._changes.append(i)
+        if len(self._changes) > _MOST_CHANGES:
+            self._all = True
+            self._changes.clear()
+
+    def advance(self, count: int) -> bool:
+        """Go on with the layout by so many operands; return whether it is done."""
+        return self.layout.advance(count)
+
+    def cells(self) -> tuple[Any, Any, Any]:
+        """Return counts by cell and code, a worker of each cell, and its share of the cell's.
+
+        The worker with most operands of a cell; `NO_WORKER` where none has been sent yet.
+        """
+        if self._all or self._shown is None:
+            self._count_all()
+        elif self._changes:
+            self._count_changes()
+        by_worker = self._by_worker
+        sent = by_worker.sum(1)
+        most = by_worker.argmax(1)
+        share = by_worker[np.arange(len(most)), most] / np.maximum(sent, 1)
+        return self._by_code, np.where(sent > 0, most, NO_WORKER), share
+
+    def _count_all(self) -> None:
+        record, cell_of = self._record, self.layout.cell_of
+        cells = len(self.layout.column)
+        self._changes.clear()
+        self._all = False
+        self._shown = np.frombuffer(bytes(record.codes), dtype=np.uint8).copy()
+        self._shown_worker = np.array(record.worker_of, dtype=np.uint16)
+        at = cell_of.astype(np.int64) * CODES + self._shown
+        self._by_code = np.bincount(at, minlength=cells * CODES).reshape(cells, CODES)
+        sent = self._shown_worker != NO_WORKER
+        worker = np.minimum(self._shown_worker[sent], MOST_WORKERS - 1)
+        at = cell_of[sent].astype(np.int64) * MOST_WORKERS + worker
+        counted = np.bincount(at, minlength=cells * MOST_WORKERS)
+        self._by_worker = counted.reshape(cells, MOST_WORKERS)
+
+    def _count_changes(self) -> None:
+        record = self._record
+        changed = np.unique(np.array(self._changes))
+        self._changes.clear()
+        numbers = changed.tolist()
+        cell = self.layout.cell_of[changed]
+        code = np.array([record.codes[i] for i in numbers], dtype=np.uint8)
+        np.subtract.at(self._by_code, (cell, self._shown[changed]), 1)
+        np.add.at(self._by_code, (cell, code), 1)
+        self._shown[changed] = code
+        worker = np.array([record.worker_of[i] for i in numbers], dtype=np.uint16)
+        for sign, workers in ((-1, self._shown_worker[changed]), (1, worker)):
+            sent = workers != NO_WORKER
+            column = np.minimum(workers[sent], MOST_WORKERS - 1)
+            np.add.at(self._by_worker, (cell[sent], column), sign)
+        self._shown_worker[changed] = worker

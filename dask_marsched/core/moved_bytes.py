@@ -1,0 +1,103 @@
+"""Bytes moved from each worker to each other one, told in a table of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+#: Row and column of all that are not shown on their own.
+OTHERS = "others"
+
+
+class MovedBytes:
+    """A table of bytes, by who sent and who received them.
+
+    A worker that leaves makes place for another; what it sent and received counts to `OTHERS`.
+    """
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {OTHERS: 0}
+        self._free: list[int] = []
+        self._bytes = np.zeros((8, 8))
+        self.total = 0.0
+
+    def add(self, sender: str | None, receiver: str, nbytes: float) -> None:
+        """Count bytes; the sender None where it is not known."""
+        i = 0 if sender is None else self._number_of(sender)
+        j = self._number_of(receiver)
+        self._bytes[i, j] += nbytes
+        self.total += nbytes
+
+    def _number_of(self, worker: str) -> int:
+        number = self._number.get(worker)
+        if number is None:
+            number = self._free.pop() if self._free else len(self._number)
+            self._number[worker] = number
+            if number >= len(self._bytes):
+                larger = np.zeros((2 * number, 2 * number))
+                larger[: len(self._bytes), : len(self._bytes)] = self._bytes
+                self._bytes = larger
+        return number
+
+    def left(self, worker: str) -> None:
+        """Take note that a worker is gone."""
+        number = self._number.pop(worker, None)
+        if number is not None:
+            self._bytes[0] += self._bytes[number]
+            self._bytes[number] = 0
+            self._bytes[:, 0] += self._bytes[:, number]
+            self._bytes[:, number] = 0
+            self._free.append(number)
+
+    def table(self, most: int, host_of: Mapping[str, str]) -> dict[str, Any]:
+        """Return the bytes, between workers where these are not too many, else between hosts.
+
+        Parameters
+        ----------
+        most
+            Rows at most, `OTHERS` included; at least 2.
+        host_of
+            The host of each worker.
+
+        Returns
+        -------
+        dict
+            ``between``, ``"workers"`` or ``"hosts"``; ``names`` of rows (senders) and columns
+            (receivers); ``bytes``, a list for each sender. Where hosts are too many, too, those
+            that moved least count to `OTHERS`.
+        """
+        workers = [name for name in self._number if name != OTHERS]
+        between = "workers" if len(workers) < most else "hosts"
+        name_of = {w: w if between == "workers" else host_of.get(w, OTHERS) for w in workers}
+        names = [OTHERS, *sorted({*name_of.values()} - {OTHERS})]
+        place = {name: i for i, name in enumerate(names)}
+        numbers = np.array([0, *(self._number[w] for w in workers)])
+        groups = np.array([0, *(place[name_of[w]] for w in workers)])
+        joined = np.zeros((len(names), len(names)))
+        if len(names) == len(numbers):
+            joined[np.ix_(groups, groups)] = self._bytes[np.ix_(numbers, numbers)]
+        else:
+            rows = np.zeros((len(names), len(numbers)))
+            np.add.at(rows, groups, self._bytes[np.ix_(numbers, numbers)])
+            np.add.at(joined.T, groups, rows.T)
+        if len(names) > most:
+            names, joined = _largest(names, joined, most)
+        if not joined[0].any() and not joined[:, 0].any():
+            names, joined = names[1:], joined[1:, 1:]
+        return {"between": between, "names": names, "bytes": joined.tolist()}
+
+
+def _largest(names: list[str], joined: Any, most: int) -> tuple[list[str], Any]:
+    """Keep those that moved most, and count the rest to the first row and column."""
+    moved = joined.sum(0) + joined.sum(1)
+    kept = sorted((np.argsort(-moved[1:], kind="stable")[: most - 1] + 1).tolist())
+    groups = np.zeros(len(names), dtype=int)
+    groups[kept] = np.arange(1, len(kept) + 1)
+    size = len(kept) + 1
+    rows = np.zeros((size, len(names)))
+    np.add.at(rows, groups, joined)
+    table = np.zeros((size, size))
+    np.add.at(table.T, groups, rows.T)
+    return [OTHERS, *(names[k] for k in kept)], table

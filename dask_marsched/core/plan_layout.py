@@ -1,0 +1,143 @@
+"""Where to draw each operand of a graph: its depth across, the units of its plan downwards.
+
+A small graph gets a cell for each operand. In a larger one what is near together shares a cell, so
+that the picture never has more cells than asked for.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Operand of no unit: it has inputs, or belongs to no plan.
+NO_UNIT = -1
+
+Ints = NDArray[np.int32]
+
+
+class PlanLayout:
+    """The cells of a graph's picture, found step by step.
+
+    Parameters
+    ----------
+    starts, flat
+        The inputs of each operand, as in `dask_marsched.core.graph.Edges`.
+    unit_of
+        For each operand the number of the first operand of its unit, or `NO_UNIT`.
+    most
+        Cells at most.
+
+    Attributes
+    ----------
+    done : bool
+        Whether all operands have their cell.
+    share : float
+        How much of the work is done, from 0 to 1.
+    cell_of
+        The cell of each operand, once it is done.
+    column, row
+        Of each cell: across and down, from 0.
+    columns, rows
+        How many there are of each.
+    """
+
+    def __init__(self, starts: Ints, flat: Ints, unit_of: Ints, most: int = 2000) -> None:
+        self.operands = len(unit_of)
+        self._most = max(1, most)
+        self._starts, self._flat = starts, flat
+        units = np.unique(unit_of[unit_of != NO_UNIT])
+        self.units = len(units)
+        # Operands without inputs and without a unit stand where they are in the order.
+        place = np.searchsorted(units, np.arange(self.operands), side="right") - 1.0
+        known = unit_of != NO_UNIT
+        place[known] = np.searchsorted(units, unit_of[known])
+        self._place = np.maximum(place, 0.0)
+        self._depth = np.zeros(self.operands, dtype=np.int32)
+        self._next = 0
+        self.cell_of: Ints = np.zeros(0, dtype=np.int32)
+        self.column: Ints = np.zeros(0, dtype=np.int32)
+        self.row: Ints = np.zeros(0, dtype=np.int32)
+        self.columns = self.rows = 0
+        self.done = False
+
+    @property
+    def share(self) -> float:
+        """Return how much of the work is done."""
+        return 1.0 if self.done else self._next / (self.operands + 1)
+
+    def advance(self, count: int) -> bool:
+        """Go on with so many operands; return whether it is done."""
+        if self.done:
+            return True
+        first, last = self._next, min(self._next + count, self.operands)
+        self._place_operands(first, last)
+        self._next = last
+        if last == self.operands:
+            self._make_cells()
+            self.done = True
+        return self.done
+
+    def _place_operands(self, first: int, last: int) -> None:
+        """Place operands right of their inputs, in the middle of them."""
+        begin = int(self._starts[first]) if first < self.operands else 0
+        starts = (self._starts[first : last + 1] - begin).tolist()
+        # What is read may lie before this slice: taken from the arrays in one go each.
+        flat = self._flat[begin : begin + starts[-1]]
+        before_depth = self._depth[flat].tolist()
+        before_place = self._place[flat].tolist()
+        numbers = flat.tolist()
+        depth = self._depth[first:last].tolist()
+        place = self._place[first:last].tolist()
+        for k in range(last - first):
+            begin, end = starts[k], starts[k + 1]
+            if begin == end:
+                continue
+            deepest, total = -1, 0.0
+            for e in range(begin, end):
+                j = numbers[e] - first
+                d, p = (depth[j], place[j]) if j >= 0 else (before_depth[e], before_place[e])
+                if d > deepest:
+                    deepest = d
+                total += p
+            depth[k] = deepest + 1
+            place[k] = total / (end - begin)
+        self._depth[first:last] = depth
+        self._place[first:last] = place
+
+    def _make_cells(self) -> None:
+        n = self.operands
+        if not n:
+            return
+        deepest = int(self._depth.max()) + 1
+        if n <= self._most:
+            self._cell_for_each(deepest)
+            return
+        # About as many rows as columns, but no more of either than there is to tell apart.
+        side = max(1, math.isqrt(self._most))
+        self.columns = min(deepest, side)
+        self.rows = max(1, min(self._most // self.columns, max(1, self.units)))
+        column = self._depth.astype(np.int64) * self.columns // deepest
+        scale = self.rows / max(1, self.units)
+        row = np.minimum((self._place * scale).astype(np.int64), self.rows - 1)
+        found, cell_of = np.unique(row * self.columns + column, return_inverse=True)
+        self.cell_of = cell_of.astype(np.int32).reshape(n)
+        self.column = (found % self.columns).astype(np.int32)
+        self.row = (found // self.columns).astype(np.int32)
+
+    def _cell_for_each(self, deepest: int) -> None:
+        """Give each operand a cell: those of one depth from top to bottom, as they stand."""
+        n = self.operands
+        order = np.lexsort((np.arange(n), self._place, self._depth))
+        depth = self._depth[order]
+        first = np.searchsorted(depth, np.arange(deepest), side="left")
+        rank = np.arange(n) - first[depth]
+        height = np.bincount(depth, minlength=deepest)
+        self.columns, self.rows = deepest, int(height.max())
+        # Spread over the height, so that what is joined stands beside what it joins.
+        spread = ((rank + 0.5) * self.rows / height[depth]).astype(np.int32)
+        self.cell_of = np.arange(n, dtype=np.int32)
+        self.column = self._depth.astype(np.int32)
+        self.row = np.zeros(n, dtype=np.int32)
+        self.row[order] = np.minimum(spread, self.rows - 1)

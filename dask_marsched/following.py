@@ -1,0 +1,378 @@
+"""Follows what becomes of the operands of a scheduler: the hooks of `dask_marsched.observer`.
+
+Each transition of an operand changes one byte and two counts; all else waits until somebody asks,
+or until it is time for another sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dask.typing import Key
+from dask.utils import key_split
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.graph_record import (
+    CANCELLED,
+    CODES,
+    FATAL,
+    FINISHED,
+    FREED,
+    NAMES,
+    NO_WORKER,
+    READY,
+    SENT,
+    WAITING,
+    Causes,
+    GraphRecord,
+    split,
+)
+from dask_marsched.core.moved_bytes import MovedBytes
+from dask_marsched.core.plan import Unit
+from dask_marsched.core.series import Series
+from dask_marsched.counters import Counters
+from dask_marsched.guard import guarded
+from dask_marsched.observed_workers import ObservedWorkers
+from dask_marsched.policies.stock_estimate import StockEstimate
+
+#: Graphs that are remembered, and operands of them together: the oldest done are dropped.
+_MOST_GRAPHS, _MOST_OPERANDS = 100, 2_000_000
+#: Seconds between two samples, at least.
+_EVERY = 1.0
+#: Seconds for which somebody who has asked for memory is taken to look on.
+LOOKS = 30.0
+#: Seconds for which what workers run is not looked up again.
+_FRESH = 0.2
+#: Where the number of an operand in its graph ends, and that of the record begins.
+SHIFT = 32
+#: Characters of a cause.
+_CHARACTERS = 120
+
+_CODE_OF: Mapping[str, int] = {
+    "waiting": WAITING,
+    "no-worker": READY,
+    "queued": READY,
+    "processing": SENT,
+    "memory": FINISHED,
+    "erred": FATAL,
+}
+#: What a stimulus of Dask's that gives operands up is for people.
+_WHY = {
+    "cancel-key": "cancelled by a client",
+    "client-releases-keys": "its client dropped the future",
+    "remove-client": "its client left",
+}
+
+
+def _code(ts: Any) -> int:
+    code = _CODE_OF.get(ts.state)
+    return code if code is not None else (FREED if ts.nbytes >= 0 else WAITING)
+
+
+def _cause(code: int, ts: Any, stimulus_id: str) -> tuple[str, str, str]:
+    """Return state, operation and cause of an operand that failed or was given up."""
+    if code == CANCELLED:
+        stimulus = stimulus_id.rsplit("-", 1)[0]
+        return "cancelled", key_split(ts.key), _WHY.get(stimulus, "not wanted any more")
+    first = ts.exception_blame or ts
+    lines = (first.exception_text or "").splitlines()
+    why = lines[0] if lines else "it failed"
+    return "fatal", key_split(first.key), why[:_CHARACTERS]
+
+
+class Following:
+    """Follows one scheduler. `dask_marsched.observer.Observer` tells what it found.
+
+    Parameters
+    ----------
+    scheduler
+        A `distributed.Scheduler`, read only.
+    counters
+        Where failures of this are counted.
+    clock
+        Returns the time in seconds.
+    policies
+        Name of the policy in force, by kind.
+    recoveries
+        Returns what `dask_marsched.recoveries.Recoveries.report` does.
+
+    Attributes
+    ----------
+    failure : str or None
+        Why nothing is followed any more.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        counters: Counters,
+        clock: Callable[[], float],
+        policies: Mapping[str, str],
+        recoveries: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self.scheduler = scheduler
+        self.counters = counters
+        self.failure: str | None = None
+        #: Number of the graph that is being planned.
+        self.arriving = -1
+        self._clock = clock
+        self._policies = dict(policies)
+        self._recoveries = recoveries
+        self._looked_closely = self._looked = float("-inf")
+        self._reset()
+
+    def _reset(self) -> None:
+        self._due = float("-inf")
+        self._workers = ObservedWorkers(self.scheduler)
+        self._records: dict[int, GraphRecord] = {}
+        self._slots = 0
+        self._slot_of: dict[int, int] = {}
+        #: Where each operand of a planned graph is: its record and its number in it.
+        self._at: dict[Key, int] = {}
+        #: The same for those of several graphs, in the others.
+        self._also: dict[Key, list[int]] = {}
+        #: The codes of all other operands.
+        self._loose: dict[Key, int] = {}
+        self._others = [0] * CODES
+        self._causes = Causes()
+        self._series = Series(NAMES)
+        self._running = 0
+        self._worker_numbers: dict[str, int] = {}
+        self._worker_names: list[str] = []
+        self._moved = MovedBytes()
+        self._moved_over_time = Series(("moved",))
+        self._unsure = 0.0
+        self._estimates: dict[int, StockEstimate | None] = {}
+
+    # -- hooks -----------------------------------------------------------------------------
+
+    @guarded(lambda: None, fatal=True)
+    def planned(self, graph: OperandGraph, tasks: list[Any], units: Iterable[Unit]) -> None:
+        """Follow a graph that was planned; `tasks` are its operands by number."""
+        if self.failure is not None:
+            return
+        codes = list(map(_code, tasks))
+        record = GraphRecord(self.arriving, self._clock(), graph, units, codes)
+        slot = self._slots
+        self._slots += 1
+        self._records[slot] = record
+        self._slot_of[id(tasks)] = slot
+        first = slot << SHIFT
+        at, also = self._at, self._also
+        keys = [ts.key for ts in tasks]
+        for key in keys:
+            if key in at:  # of a graph before, that still goes on
+                also.setdefault(key, []).append(at[key])
+            elif self._loose:
+                code = self._loose.pop(key, None)
+                if code is not None:
+                    self._others[code] -= 1
+        at.update(zip(keys, range(first, first + len(keys)), strict=True))
+        for i, ts in enumerate(tasks):
+            if codes[i] == SENT and ts.processing_on is not None:
+                record.sent_to(i, self._worker_number(ts.processing_on.address))
+        self._drop_old()
+
+    @guarded(lambda: None, fatal=True)
+    def planned_again(self, tasks: list[Any], units: Iterable[Unit]) -> None:
+        """Take note of other units for some operands of a graph."""
+        record = self._records.get(self._slot_of.get(id(tasks), -1))
+        if record is not None and self.failure is None:
+            record.plan_again(units)
+
+    @guarded(lambda: None, fatal=True)
+    def arrived(self, tasks: Iterable[Any]) -> None:
+        """Follow tasks that came with a graph and are in no plan."""
+        if self.failure is not None:
+            return
+        at, loose, counts = self._at, self._loose, self._others
+        for ts in tasks:
+            if ts.key not in at and ts.key not in loose:
+                code = loose[ts.key] = _code(ts)
+                counts[code] += 1
+
+    @guarded(lambda: None, fatal=True)
+    def moved(self, key: Key, finish: str, ts: Any, stimulus_id: str) -> None:
+        """Take note of a transition of a task."""
+        if self.failure is not None:
+            return
+        code = _CODE_OF.get(finish)
+        ended = code is None  # released or forgotten
+        if code is None:
+            code = FREED if ts.nbytes >= 0 else CANCELLED if finish == "forgotten" else WAITING
+        at = self._at.get(key)
+        if at is None:
+            self._moved_loose(key, code, finish, ts, stimulus_id)
+        else:
+            self._moved_in(at, code, ended, ts, stimulus_id)
+            if self._also and key in self._also:
+                for other in self._also[key]:
+                    self._moved_in(other, code, ended, ts, stimulus_id)
+            if finish == "forgotten":
+                del self._at[key]
+                self._also.pop(key, None)
+
+    def _moved_in(self, at: int, code: int, ended: bool, ts: Any, stimulus_id: str) -> None:
+        record = self._records.get(at >> SHIFT)
+        if record is None:
+            return
+        i = at & ((1 << SHIFT) - 1)
+        before = record.codes[i]
+        if code == before or (before == FATAL and ended):
+            return  # what has failed stays so for those who look, until it is tried again
+        if code == SENT:
+            if ts.processing_on is not None:
+                record.sent_to(i, self._worker_number(ts.processing_on.address))
+        elif code >= FATAL:
+            record.causes.add(*_cause(code, ts, stimulus_id))
+        record.moved_to(i, code)
+        if code >= FINISHED:
+            if record.finished is None and record.is_done():
+                record.finished = self._clock()
+                record.series.add(record.finished, split(record.counts, 0))
+        else:
+            record.finished = None
+
+    def _moved_loose(self, key: Key, code: int, finish: str, ts: Any, stimulus_id: str) -> None:
+        before = self._loose.get(key)
+        if before is not None:
+            self._others[before] -= 1
+            if before == FATAL and finish in ("released", "forgotten"):
+                code = FATAL
+        if code >= FATAL and code != before:
+            self._causes.add(*_cause(code, ts, stimulus_id))
+        self._others[code] += 1
+        if finish == "forgotten":
+            self._loose.pop(key, None)
+        else:
+            self._loose[key] = code
+
+    @guarded(lambda: None, fatal=True)
+    def fetched(self, worker: str, keys: Iterable[Key]) -> None:
+        """Take note of results that a worker has got from others."""
+        if self.failure is not None:
+            return
+        tasks, ws = self.scheduler.tasks, self.scheduler.workers.get(worker)
+        if ws is None:
+            return
+        for key in keys:
+            ts = tasks.get(key)
+            if ts is None or ts.state != "memory":
+                continue
+            holders = [one for one in ts.who_has if one is not ws]
+            if not holders:
+                continue  # adopted from a worker that died: nothing was moved
+            nbytes = ts.get_nbytes()
+            if len(holders) > 1:
+                # A worker fetches from its own host where it can; beyond that nobody tells.
+                near = [one for one in holders if one.host == ws.host]
+                holders = near or holders
+                if len(holders) > 1:
+                    self._unsure += nbytes
+            for one in holders:
+                self._moved.add(one.address, worker, nbytes / len(holders))
+            record = self._records.get(self._at.get(key, -1) >> SHIFT)
+            if record is not None:
+                record.moved += nbytes
+
+    @guarded(lambda: None, fatal=True)
+    def worker_left(self, worker: str) -> None:
+        """Take note that a worker was removed."""
+        self._workers.left(worker)
+        self._moved.left(worker)
+
+    @guarded(lambda: None, fatal=True)
+    def sample(self, now: float) -> None:
+        """Take note of how things stand, if it is time; called when operands move."""
+        if now >= self._due and self.failure is None:
+            self._due = now + _EVERY
+            self._look_up_running(now)
+            self._look(now)
+
+    def clear(self) -> None:
+        """Forget everything: the cluster restarts."""
+        self._reset()
+
+    # -- keeping up ------------------------------------------------------------------------
+
+    def _worker_number(self, address: str) -> int:
+        number = self._worker_numbers.get(address)
+        if number is None:
+            number = self._worker_numbers[address] = min(len(self._worker_names), NO_WORKER - 1)
+            if number == len(self._worker_names):
+                self._worker_names.append(address)
+        return number
+
+    def _drop_old(self) -> None:
+        """Drop the oldest graphs that are done, and whatever graph is too much."""
+        total = sum(record.operands for record in self._records.values())
+        too_many = len(self._records) - _MOST_GRAPHS
+        for slot, record in list(self._records.items())[:-1]:
+            if total <= _MOST_OPERANDS and too_many <= 0:
+                break
+            if record.is_done() or too_many > 0:
+                del self._records[slot]
+                total -= record.operands
+                too_many -= 1
+                self._estimates.pop(slot, None)
+                for code, count in enumerate(record.counts):
+                    # What goes on is not followed any more.
+                    if code >= FINISHED:
+                        self._others[code] += count
+        self._slot_of = {i: slot for i, slot in self._slot_of.items() if slot in self._records}
+
+    def _look(self, now: float) -> None:
+        for record in self._records.values():
+            if record.finished is None and record.series.due(now):
+                record.series.add(now, split(record.counts, record.running))
+        if self._series.due(now):
+            self._series.add(now, split(self._totals(), self._running))
+        if self._moved_over_time.due(now):
+            self._moved_over_time.add(now, (self._moved.total,))
+        self._workers.sample(now, now - self._looked_closely < LOOKS)
+
+    def _look_up_running(self, now: float) -> None:
+        """Count what workers have begun with, as their last heartbeats tell."""
+        self._looked = now
+        for record in self._records.values():
+            record.running = 0
+        self._running = 0
+        for ws in self.scheduler.workers.values():
+            for ts in ws.executing:
+                if ts.processing_on is ws:
+                    self._running += 1
+                    found = self._records.get(self._at.get(ts.key, -1) >> SHIFT)
+                    if found is not None:
+                        found.running += 1
+
+    def _asked(self) -> float:
+        now = self._clock()
+        if self.failure is None:
+            if now - self._looked > _FRESH:
+                self._look_up_running(now)
+            self.sample(now)
+        return now
+
+    def _totals(self) -> list[int]:
+        counts = list(self._others)
+        for record in self._records.values():
+            for code, count in enumerate(record.counts):
+                counts[code] += count
+        return counts
+
+    def _record(self, graph: int | None) -> GraphRecord:
+        """Return a record: of a graph by its number, else of the last one.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        records = list(self._records.values())
+        if graph is None and records:
+            return records[-1]
+        for record in reversed(records):
+            if record.number == graph:
+                return record
+        raise KeyError(f"there is no planned graph {'' if graph is None else graph}".rstrip())

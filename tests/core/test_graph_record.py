@@ -1,0 +1,135 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_marsched.core import graph_record
+from dask_marsched.core.graph import Edges, OperandGraph
+from dask_marsched.core.graph_record import (
+    CODES,
+    FATAL,
+    FINISHED,
+    FREED,
+    NO_WORKER,
+    SENT,
+    WAITING,
+    Causes,
+    GraphRecord,
+    told,
+)
+from dask_marsched.core.operand import State
+from dask_marsched.core.plan import Unit
+
+
+def record(n=4, units=((0, 1), (2, 3))):
+    graph = OperandGraph(range(n), Edges.of([[]] * n), [8.0] * n, b"\1" * n)
+    return GraphRecord(0, 10.0, graph, [Unit(tuple(u)) for u in units], [WAITING] * n)
+
+
+def test_counts_follow_transitions():
+    found = record()
+    assert (found.operands, found.initial, found.unit_count()) == (4, 4, 2)
+    found.moved_to(0, SENT)
+    found.moved_to(0, SENT)
+    found.moved_to(1, FINISHED)
+    assert found.counts[WAITING] == 2
+    assert found.counts[SENT] == 1
+    assert not found.is_done()
+    for i in range(4):
+        found.moved_to(i, FREED)
+    assert found.is_done()
+
+
+def test_all_states_are_told_and_only_what_runs_is_running():
+    counts = [0] * CODES
+    counts[SENT] = 5
+    assert set(told(counts, 2)) == {state.value for state in State}
+    assert told(counts, 2)["running"] == 2
+    assert told(counts, 2)["ready"] == 3
+    # heartbeats are late
+    assert told(counts, 9)["running"] == 5
+    assert told(counts, 9)["ready"] == 0
+
+
+def test_planned_again_makes_other_units_and_another_picture():
+    found = record()
+    before = found.draw(10)
+    found.plan_again([Unit((2,)), Unit((3,))])
+    assert found.unit_count() == 3
+    assert found.replanned == 1
+    assert found.draw(10) is not before
+
+
+def drawn(found, most=10):
+    picture = found.draw(most)
+    while not picture.advance(3):
+        pass
+    return picture
+
+
+def test_a_cell_has_the_worker_of_most_of_its_operands():
+    found = record(6, ((0, 1, 2), (3, 4, 5)))
+    picture = drawn(found, most=2)
+    assert picture.cells()[1].tolist() == [NO_WORKER, NO_WORKER]
+    for i, worker in ((0, 7), (1, 8), (2, 8), (3, 9)):
+        found.sent_to(i, worker)
+        found.moved_to(i, SENT)
+    by_code, worker, share = picture.cells()
+    assert by_code[:, SENT].tolist() == [3, 1]
+    assert worker.tolist() == [8, 9]
+    assert share.tolist() == [2 / 3, 1.0]
+
+
+def test_a_worker_of_too_many_is_one_of_the_others():
+    found = record()
+    found.sent_to(0, 5000)
+    found.moved_to(0, SENT)
+    assert drawn(found).cells()[1].tolist()[0] == graph_record.MOST_WORKERS - 1
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 19), st.integers(0, CODES - 1), st.integers(0, 200)), max_size=80
+)
+
+
+@given(steps, steps, st.integers(1, 30), st.integers(1, 30))
+def test_changes_add_up_to_what_going_through_all_gives(first, then, most, bound):
+    found = record(20, [range(10), range(10, 20)])
+    picture = drawn(found, most)
+    before = graph_record._MOST_CHANGES
+    graph_record._MOST_CHANGES = bound
+    try:
+        for part in (first, then):
+            for i, code, worker in part:
+                if code == SENT != found.codes[i]:
+                    found.sent_to(i, worker)
+                found.moved_to(i, code)
+            by_code, worker, share = picture.cells()
+    finally:
+        graph_record._MOST_CHANGES = before
+    afresh = graph_record.Picture(found, most)
+    afresh.advance(1000)
+    again = afresh.cells()
+    assert by_code.tolist() == again[0].tolist()
+    assert by_code.sum(0).tolist() == found.counts
+    assert share.tolist() == again[2].tolist()
+    assert worker.tolist() == again[1].tolist()
+
+
+def test_causes_are_counted_and_bounded():
+    causes = Causes()
+    for i in range(100):
+        causes.add("fatal", f"op{i}", "ZeroDivisionError")
+    causes.add("fatal", "op0", "ZeroDivisionError")
+    rows = causes.to_list()
+    assert rows[0] == {
+        "state": "fatal", "operand": "op0", "cause": "ZeroDivisionError", "count": 2,
+    }  # fmt: skip
+    assert len(rows) == 21
+    assert sum(row["count"] for row in rows) == 101
+    assert Causes.joined([causes, causes]).to_list()[0]["count"] == 4
+
+
+def test_fatal_is_done():
+    found = record(2, ((0, 1),))
+    found.moved_to(0, FATAL)
+    found.moved_to(1, FATAL)
+    assert found.is_done()

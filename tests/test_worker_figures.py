@@ -1,0 +1,102 @@
+"""What workers tell with their heartbeats."""
+
+import msgpack
+from distributed.utils_test import async_poll_for, gen_cluster, inc
+
+from dask_marsched.config import Settings
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.worker_figures import METRIC, Telling, figures
+
+BIG = 10**15
+
+
+def full_report():
+    """Return a report with as much in it as there can be."""
+    return {
+        "quota": dict.fromkeys(
+            ("limit", "used", "promised", "queued", "deferrals", "forced", "evictions"), BIG
+        ),
+        "store": dict.fromkeys(("memory", "spilled", "disk"), BIG),
+        "shared": dict.fromkeys(
+            ("published", "mapped", "by_handle", "bytes_by_handle", "by_comm", "bytes_by_comm"), BIG
+        ),
+        "interrupts": {"interrupted": BIG, "still_running": 3},
+        "kernels": {
+            "saved": 1e9 / 3,
+            "runs": BIG,
+            "fused": BIG,
+            "compiled": 1e5 / 3,
+            "expressions": [
+                {
+                    "text": "(a + b) * " * 99,
+                    "dtypes": ", ".join(["float64"] * 30),
+                    "backend": "numexpr",
+                    "runs": BIG,
+                    "saved": 1e9 / 7,
+                    "compiled": 1 / 3,
+                    "given_up": {"llvm": "because"},
+                }
+            ]
+            * 20,
+        },
+        "reasons": {},
+    }
+
+
+def test_it_is_about_a_kilobyte_at_most():
+    told = figures(full_report())
+    assert len(msgpack.dumps(told)) <= 1100
+    assert len(told["kernels"]["expressions"]) == 4
+    assert told["kernels"]["expressions"][0][2:] == ["numexpr", BIG, round(1e9 / 7, 6), 0.333333, 1]
+
+
+def test_what_is_off_is_not_told():
+    assert figures({"quota": None, "kernels": None, "reasons": {"quota": "off"}}) == {}
+
+
+class StandIn:
+    def __init__(self):
+        self.metrics = {"other": None}
+
+
+def test_a_report_that_fails_is_told_of_and_leaves_the_heartbeat_alone():
+    worker, caught = StandIn(), []
+    telling = Telling(worker, lambda: 1 / 0, lambda where, error: caught.append((where, error)))
+    telling.install()
+    assert worker.metrics[METRIC](worker) == {}
+    assert [where for where, _ in caught] == ["heartbeat"]
+    telling.uninstall()
+    telling.uninstall()
+    assert list(worker.metrics) == ["other"]
+
+
+def test_what_another_put_there_stays():
+    worker = StandIn()
+    first, second = (Telling(worker, dict, lambda *_: None) for _ in range(2))
+    first.install()
+    second.install()
+    first.uninstall()
+    assert METRIC in worker.metrics
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
+async def test_it_comes_with_heartbeats_and_ends_with_the_plugin(c, s, a, b):
+    plugin = MarsSchedulerPlugin(settings=Settings(quota_enabled=True, kernels_enabled=True))
+    await c.register_plugin(plugin)
+    await c.submit(inc, 1)
+    await a.heartbeat()
+    told = s.workers[a.address].metrics[METRIC]
+    assert told["quota"]["limit"] == int(a.memory_manager.memory_limit * 0.75)
+    assert told["kernels"]["runs"] == 0
+    assert "shared" not in told
+    await c.unregister_scheduler_plugin("marsched")
+    await async_poll_for(lambda: METRIC not in a.metrics, 5)
+    await a.heartbeat()
+    assert METRIC not in s.workers[a.address].metrics
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_nothing_is_told_where_all_parts_are_off(c, s, a):
+    await c.register_plugin(MarsSchedulerPlugin())
+    await a.heartbeat()
+    assert METRIC not in s.workers[a.address].metrics
