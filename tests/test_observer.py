@@ -199,7 +199,7 @@ async def test_a_worker_that_leaves_and_one_that_comes(c, s, *workers):
     await wait(x)
     held = len(s.workers[workers[0].address].has_what)
     await workers[0].close(executor_wait=False)
-    await wait(x)
+    await async_poll_for(lambda: observer_of(s).faults()["recovered"] == 1, 5)
     found = everything(observer_of(s))
     assert found["faults"]["results_lost"] == held
     assert found["faults"]["recovered"] == 1
