@@ -14,6 +14,7 @@ INSTALLED := $(VENV)/.installed
 help:
 	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--years 1": its options)'
 	@echo 'make test    install into $(VENV) and run all tests      (TEST="tests/test_cli.py -x")'
+	@echo '             those in a browser where there is a Chromium (Debian: apt install chromium)'
 	@echo 'make check   ruff, mypy and the order of the house'
 	@echo 'make format  let ruff format the code'
 	@echo 'make bench   run the benchmark                           (BENCH="--repeat 1 --select ...")'

@@ -22,6 +22,14 @@ settings.register_profile("marsched", deadline=None)
 settings.load_profile("marsched")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots",
+        metavar="DIR",
+        help="where the browser tests put their pictures (docs/images), else a temporary one",
+    )
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[..., Process]]:
     """``start(*command, env=...)`` starts a command and returns it as a `Process`."""
