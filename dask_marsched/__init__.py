@@ -21,6 +21,7 @@ from dask_marsched.status import status  # noqa: E402  # needs the defaults
 
 if _typing.TYPE_CHECKING:
     from dask_marsched.recording import Recording, record
+    from dask_marsched.report.context import performance_report
     from dask_marsched.simulation.explain import explain
     from dask_marsched.simulation.graph_file import load_graph, save_graph
     from dask_marsched.simulation.simulate import simulate
@@ -38,6 +39,7 @@ __all__ = [
     "explain",
     "load_graph",
     "operands",
+    "performance_report",
     "record",
     "register_policy",
     "save_graph",
@@ -48,6 +50,7 @@ __all__ = [
 # Imported on first use: schedulers load this package, and have no use for the digital twin.
 _LAZY = {
     "Recording": "dask_marsched.recording",
+    "performance_report": "dask_marsched.report.context",
     "record": "dask_marsched.recording",
     "explain": "dask_marsched.simulation.explain",
     "load_graph": "dask_marsched.simulation",

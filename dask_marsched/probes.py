@@ -7,7 +7,7 @@ themselves, and answer in plain types only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 
@@ -61,6 +61,15 @@ def worker_probe() -> Callable[..., dict[str, Any]]:
     def probe(dask_worker: Any = None) -> dict[str, Any]:
         report = getattr(dask_worker.plugins.get("marsched"), "report", None)
         return {**package(), "report": None if report is None else report()}
+
+    return probe
+
+
+def heartbeat_probe() -> Callable[..., Awaitable[None]]:
+    """Return the function that has a worker tell its figures now, instead of a little later."""
+
+    async def probe(dask_worker: Any = None) -> None:
+        await dask_worker.heartbeat()
 
     return probe
 

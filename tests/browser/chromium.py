@@ -28,7 +28,7 @@ FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",  # its pages are no business of the arenas' file system
 )
-TIMEOUT = 20_000  # milliseconds; a busy machine draws slowly
+TIMEOUT = 60_000  # milliseconds; a busy machine draws slowly
 
 # All canvases, also those in the shadow trees that Bokeh draws into: how many colours each has.
 _COLOURS = """() => {

@@ -37,7 +37,7 @@ def open_pane(lab: Watched, name: str) -> Any:
     """Click on a pane's button; return the frame that it opens, once something is drawn there."""
     lab.page.locator(f'.dask-DashboardListing-item button[value="{name}"]').click()
     route = "individual-" + name.lower().replace(" ", "-")
-    pane = lab.page.locator(f'.dask-DaskDashboard iframe[src*="{route}"]')
+    pane = lab.page.locator(f'iframe[src*="{route}"]')
     pane.wait_for()
     frame = pane.element_handle().content_frame()
     frame.wait_for_url(f"**/{route}")

@@ -1,0 +1,215 @@
+"""Pictures as SVG: lines and layers over time, a plan, a matrix. No script, no network.
+
+Colours are classes of the page's style sheet (``c0`` to ``c7``, ``state-...``), so that they follow
+its theme; every axis has its unit, every colour its name in a legend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dask_marsched.markup import Markup, element
+
+#: Number of the colours that workers and lines are told apart by; after these they repeat.
+COLOURS = 8
+WIDTH, HEIGHT = 760, 230
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 10, 10, 34
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+Line = tuple[str, Sequence[float | None], str]
+
+
+def byte_scale(most: float) -> tuple[float, str]:
+    """Return the bytes of the unit that suits values up to `most`, and its name."""
+    power = 0
+    while most >= 1024 ** (power + 1) and power + 1 < len(_BYTE_UNITS):
+        power += 1
+    return 1024.0**power, _BYTE_UNITS[power]
+
+
+def ticks(most: float, count: int = 4) -> list[float]:
+    """Return round numbers from 0 to at least `most`, about `count` steps."""
+    if not most > 0:
+        return [0.0, 1.0]
+    rough = most / count
+    base = 10.0 ** math.floor(math.log10(rough))
+    step = next(base * m for m in (1, 2, 5, 10) if base * m >= rough * (1 - 1e-9))
+    return [i * step for i in range(math.ceil(most / step - 1e-9) + 1)]
+
+
+def lines(
+    times: Sequence[float], drawn: Sequence[Line], unit: str, limits: Mapping[str, float]
+) -> Markup:
+    """Return lines over time.
+
+    Parameters
+    ----------
+    times
+        Seconds, from 0.
+    drawn
+        Of each line its name, its values (None: not known) and its class.
+    unit
+        What the values are, for the axis.
+    limits
+        Levels that are marked, by name.
+    """
+    known = [v for _, values, _ in drawn for v in values if v is not None]
+    frame = _Frame(times, max([*known, *limits.values(), 0.0]), unit)
+    parts = frame.axes()
+    for name, level in limits.items():
+        y = f"{frame.y(level):.1f}"
+        ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": y, "y2": y, "class": "limit"}
+        parts.append(element("line", attributes=ends))
+        at = {"x": WIDTH - _RIGHT - 4, "y": f"{frame.y(level) - 4:.1f}", "text-anchor": "end"}
+        parts.append(element("text", name, attributes=at))
+    for name, values, style in drawn:
+        d = _path(
+            [(frame.x(t), frame.y(v)) for t, v in zip(times, values, strict=True) if v is not None]
+        )
+        parts.append(
+            element("path", element("title", name), attributes={"d": d, "class": f"line {style}"})
+        )
+    return _figure(parts, [(name, style) for name, _, style in drawn])
+
+
+def layers(times: Sequence[float], drawn: Sequence[Line], unit: str) -> Markup:
+    """Return values over time, one on top of the other; see `lines`."""
+    below = [0.0] * len(times)
+    tops: list[list[float]] = []
+    for _, values, _ in drawn:
+        below = [b + (v or 0.0) for b, v in zip(below, values, strict=True)]
+        tops.append(below)
+    frame = _Frame(times, max(below, default=0.0), unit)
+    parts = frame.axes()
+    floor = [0.0] * len(times)
+    for (name, _, style), top in zip(drawn, tops, strict=True):
+        if top != floor:
+            upper = [(frame.x(t), frame.y(v)) for t, v in zip(times, top, strict=True)]
+            lower = [(frame.x(t), frame.y(v)) for t, v in zip(times, floor, strict=True)]
+            d = _path([*upper, *reversed(lower)]) + "Z"
+            title = element("title", name)
+            parts.append(element("path", title, attributes={"d": d, "class": f"area {style}"}))
+        floor = top
+    return _figure(parts, [(name, style) for name, values, style in drawn if any(values)])
+
+
+def bars(rows: Sequence[tuple[str, float, str, str]], unit: str, most: float) -> Markup:
+    """Return a bar for each row: its name, value, class, and the text beside it."""
+    height = 26 * len(rows) + 8
+    width = WIDTH - 300
+    parts = []
+    for i, (name, value, style, text) in enumerate(rows):
+        y = 6 + 26 * i
+        length = max(1.0, width * value / most) if most else 1.0
+        parts += [
+            element("text", name, attributes={"x": 150, "y": y + 14, "text-anchor": "end"}),
+            element(
+                "rect",
+                element("title", f"{name}: {text}"),
+                attributes={
+                    "x": 158,
+                    "y": y,
+                    "width": f"{length:.1f}",
+                    "height": 18,
+                    "class": f"area {style}",
+                },
+            ),
+            element("text", text, attributes={"x": f"{164 + length:.1f}", "y": y + 14}),
+        ]
+    return _svg(parts, height, unit)
+
+
+def plan(picture: Mapping[str, object], cells: Mapping[str, Sequence[float]]) -> Markup:
+    """Return the cells of a plan, as the observer tells them, coloured by worker."""
+    columns, rows = max(1, int(str(picture["columns"]))), max(1, int(str(picture["rows"])))
+    names = list(picture["workers"])  # type: ignore[call-overload]  # addresses, of the observer
+    dx, height = (WIDTH - _LEFT - _RIGHT) / columns, HEIGHT * 1.4
+    dy = (height - _TOP - _BOTTOM) / rows
+    # Cells so small that a gap would hide them touch each other, on whole pixels.
+    gap = min(2.0, dx * 0.15), min(2.0, dy * 0.15) if dy > 4 else 0.0
+    shape = "area" if gap[1] else "area crisp"
+    shapes: dict[int, list[str]] = {}
+    w, h = dx - gap[0], min(dy - gap[1], dx * 1.5)
+    for column, row, worker in zip(cells["column"], cells["row"], cells["worker"], strict=True):
+        x, y = _LEFT + column * dx, _TOP + row * dy
+        shapes.setdefault(int(worker), []).append(f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h-{w:.1f}z")
+    parts, legend = [], []
+    for worker, drawn in sorted(shapes.items()):
+        name = names[worker] if worker >= 0 else "on no worker"
+        style = f"c{worker % COLOURS}" if worker >= 0 else "none"
+        title = element("title", name)
+        path = {"d": "".join(drawn), "class": f"{shape} {style}"}
+        parts.append(element("path", title, attributes=path))
+        legend.append((name, style))
+    middle = (WIDTH + _LEFT) / 2
+    bottom = {"x": middle, "y": f"{height - 8:.0f}", "text-anchor": "middle"}
+    parts.append(
+        element("text", "depth in the graph (inputs left, results right)", attributes=bottom)
+    )
+    parts.append(_upright("units of the plan", height))
+    if len(legend) > COLOURS + 1:
+        legend = [*legend[: COLOURS + 1], (f"and {len(legend) - COLOURS - 1} more", "none")]
+    return _figure(parts, legend, height)
+
+
+class _Frame:
+    """The axes of a chart over time."""
+
+    def __init__(self, times: Sequence[float], most: float, unit: str) -> None:
+        if unit == "bytes":
+            self._per, self._unit = byte_scale(most)
+        else:
+            self._per, self._unit = 1.0, unit
+        self._up = ticks(most / self._per)
+        self._along = ticks(max(times, default=0.0), 6)
+        self._last = max(times, default=0.0) or 1.0
+
+    def x(self, time: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * time / self._last
+
+    def y(self, value: float) -> float:
+        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * value / self._per / self._up[-1]
+
+    def axes(self) -> list[Markup]:
+        parts = [_upright(self._unit, HEIGHT)]
+        for value in self._up:
+            y = self.y(value * self._per)
+            ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": f"{y:.1f}", "y2": f"{y:.1f}"}
+            parts.append(element("line", attributes={**ends, "class": "grid"}))
+            at = {"x": _LEFT - 6, "y": f"{y + 4:.1f}", "text-anchor": "end"}
+            parts.append(element("text", f"{value:g}", attributes=at))
+        for value in self._along:
+            if value <= self._last * (1 + 1e-9):
+                at = {"x": f"{self.x(value):.1f}", "y": HEIGHT - 18, "text-anchor": "middle"}
+                parts.append(element("text", f"{value:g}", attributes=at))
+        middle = {"x": (WIDTH + _LEFT) / 2, "y": HEIGHT - 3, "text-anchor": "middle"}
+        parts.append(element("text", "seconds", attributes=middle))
+        return parts
+
+
+def _upright(text: str, height: float) -> Markup:
+    y = f"{(height - _BOTTOM) / 2:.0f}"
+    attributes = {"transform": f"translate(14 {y}) rotate(-90)", "text-anchor": "middle"}
+    return element("text", text, attributes=attributes)
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) if points else ""
+
+
+def _svg(parts: Sequence[Markup], height: float, label: str) -> Markup:
+    attributes = {"viewBox": f"0 0 {WIDTH} {height:.0f}", "role": "img", "aria-label": label}
+    return element("svg", *parts, attributes=attributes)
+
+
+def _figure(
+    parts: Sequence[Markup], legend: Sequence[tuple[str, str]], height: float = HEIGHT
+) -> Markup:
+    names = ", ".join(name for name, _ in legend)
+    keys = [
+        element("span", element("i", attributes={"class": f"key {style}"}), name)
+        for name, style in legend
+    ]
+    shown = element("div", *keys, attributes={"class": "legend"}) if keys else ""
+    return element("figure", _svg(parts, height, names), shown)

@@ -1,0 +1,216 @@
+"""`performance_report`: what ran within a block, kept in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import traceback
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from types import FrameType, TracebackType
+from typing import Any
+
+import distributed
+import fsspec
+from distributed import Scheduler
+
+from dask_marsched.install import INSTALL
+from dask_marsched.probes import heartbeat_probe
+from dask_marsched.report.page import html
+from dask_marsched.report.recorder import ReportRecorder
+from dask_marsched.status import status
+
+logger = logging.getLogger("dask_marsched")
+
+_PREFIX = "marsched-report-"
+#: Lines of the program that a report shows, around the block.
+_MOST_LINES = 60
+#: Seconds that workers are waited for, for figures that are newer than their last heartbeat.
+_PATIENCE = 5.0
+
+
+class performance_report:  # as distributed's, which it stands beside
+    """Write an HTML file of what the scheduler plans and does within a ``with`` block.
+
+    The file shows, for each graph that arrives meanwhile, the plan and its operands by state;
+    memory for each worker; transfers, beside an estimate of what stock Dask would have moved;
+    fused kernels; faults; settings and versions. It needs no network and no script, so that it can
+    be sent to somebody. It is also written when the block fails. Dask's own report,
+    `distributed.performance_report`, can be made of the same block.
+
+    Parameters
+    ----------
+    filename : str or path-like, default "marsched-report.html"
+        Where to write it: a path, whose directories are made, or any address that fsspec opens
+        (``s3://...``). What ends in ``.gz`` is compressed.
+    client : distributed.Client, optional
+        The client whose cluster is told of; by default the current one.
+    title : str, optional
+        The heading.
+    stacklevel : int, default 1
+        Whose code to show: 1 is the code of the block, 2 that of the caller of its function, and
+        so on; 0 for none.
+    storage_options : dict, optional
+        For fsspec.
+
+    Raises
+    ------
+    TypeError
+        ``client`` is not a client, or the kind of ``with`` does not suit it.
+    RuntimeError
+        The scheduler cannot import this package.
+
+    Examples
+    --------
+    >>> with dask_marsched.performance_report("report.html"):  # doctest: +SKIP
+    ...     x.compute()
+    """
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str] = "marsched-report.html",
+        client: distributed.Client | None = None,
+        *,
+        title: str | None = None,
+        stacklevel: int = 1,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.filename = os.fspath(filename)
+        self.title = title or "dask_marsched report"
+        self._given = client
+        self._stacklevel = stacklevel
+        self._storage_options = dict(storage_options or {})
+        self._name = ""
+        self._code: str | None = None
+        self._when = ""
+        if client is not None and not isinstance(client, distributed.Client):
+            raise TypeError(f"client must be a distributed.Client, not {client!r}")
+
+    @property
+    def client(self) -> distributed.Client:
+        """The client whose cluster is told of."""
+        if self._given is None:
+            self._given = distributed.get_client()
+        return self._given
+
+    def __enter__(self) -> performance_report:
+        if self.client.asynchronous:
+            raise TypeError("this client is asynchronous: write `async with performance_report()`")
+        self._code = _calling_code(inspect.currentframe(), self._stacklevel)
+        self.client.sync(self._begin)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.client.sync(self._end, error)
+
+    async def __aenter__(self) -> performance_report:
+        if not self.client.asynchronous:
+            raise TypeError("this client is not asynchronous: write `with performance_report()`")
+        self._code = _calling_code(inspect.currentframe(), self._stacklevel)
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end(error)
+
+    async def _begin(self) -> None:
+        self._when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+        self._name = _PREFIX + uuid.uuid4().hex
+        await self._up_to_date()
+        try:
+            recorder = ReportRecorder(self._name, self.client.id)
+            await self.client.register_plugin(recorder, name=self._name)
+        except ImportError as error:
+            raise RuntimeError(
+                "performance_report needs this version of dask_marsched on the scheduler, which "
+                f"failed to import it ({error}): run `{INSTALL}` in the scheduler's environment "
+                "and restart it"
+            ) from error
+
+    async def _up_to_date(self) -> None:
+        """Have the workers tell what they have counted until now."""
+        run: Any = self.client.run
+        try:
+            await asyncio.wait_for(run(heartbeat_probe(), on_error="ignore"), _PATIENCE)
+        except Exception as error:  # what they told last has to do
+            logger.debug("the workers were not asked for figures: %r", error)
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            await self._write(error)
+        except Exception as failure:
+            if error is None:
+                raise
+            # The error of the block is what the user has to see.
+            logger.error("no report was written to %s: %r", self.filename, failure)
+
+    async def _write(self, error: BaseException | None) -> None:
+        await self._up_to_date()
+        run: Any = self.client.run_on_scheduler
+        found = await run(_take, self._name)
+        if found is None:
+            raise RuntimeError("the scheduler lost the report: was it restarted?")
+        known = await status(self.client)
+        found |= {
+            "title": self.title,
+            "when": self._when,
+            "code": self._code,
+            "error": None if error is None else _error_text(error),
+            "versions": known.versions,
+            "workers": len(known.versions) - 2,  # all but the client and the scheduler
+        }
+        page = await asyncio.to_thread(html, found)
+        await asyncio.to_thread(self._save, page)
+
+    def _save(self, page: str) -> None:
+        options: dict[str, Any] = {"mode": "w", "compression": "infer", "encoding": "utf-8"}
+        with fsspec.open(self.filename, **options, **self._storage_options) as file:
+            file.write(page)
+
+
+async def _take(name: str, dask_scheduler: Scheduler) -> dict[str, Any] | None:
+    """Remove a recorder; return what it found. To be run on the scheduler."""
+    recorder = dask_scheduler.plugins.get(name)
+    if not isinstance(recorder, ReportRecorder):
+        return None
+    try:
+        return await recorder.told()
+    finally:
+        recorder.stop()
+        if name in dask_scheduler.plugins:
+            dask_scheduler.remove_plugin(name)
+
+
+def _error_text(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _calling_code(frame: FrameType | None, level: int) -> str | None:
+    """Return the lines of code around the one that a frame's caller is at."""
+    if level < 1:
+        return None
+    for _ in range(level):
+        frame = frame.f_back if frame is not None else None
+    if frame is None:
+        return None
+    try:
+        lines, first = inspect.getsourcelines(frame)
+    except OSError:  # typed in where nothing keeps it
+        return None
+    # Of a module, numbering begins with 0.
+    at = max(0, frame.f_lineno - max(1, first))
+    begin = max(0, at - 4) if len(lines) > _MOST_LINES else 0
+    return "".join(lines[begin : begin + _MOST_LINES]).rstrip()

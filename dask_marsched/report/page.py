@@ -1,0 +1,85 @@
+"""The report as one HTML page: no script, nothing from elsewhere, light and dark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dask.utils import format_time
+
+from dask_marsched.markup import Markup, element
+from dask_marsched.report import sections
+from dask_marsched.report.style import STYLE
+
+#: What cannot stand in a script element, in JSON written another way.
+_HARMLESS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def html(found: Mapping[str, Any]) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    found
+        What `ReportRecorder.told` returned, with ``title``, ``code`` (that ran, or None),
+        ``error`` (that ended it, or None), ``versions`` by process and ``workers``.
+    """
+    head = element(
+        "head",
+        Markup('<meta charset="utf-8">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup('<meta name="color-scheme" content="light dark">'),
+        # A page without an icon asks its server for one.
+        Markup('<link rel="icon" href="data:,">'),
+        element("title", found["title"]),
+        element("style", Markup(STYLE)),
+    )
+    body = element("body", element("main", *_parts(found), _data(found)))
+    return f"<!DOCTYPE html>\n{element('html', head, body, attributes={'lang': 'en'})}\n"
+
+
+def _parts(found: Mapping[str, Any]) -> Iterator[Markup]:
+    yield element("h1", found["title"])
+    yield element("p", _when(found), attributes={"class": "muted"})
+    if found["error"]:
+        yield element("p", f"It failed: {found['error']}", attributes={"class": "failed"})
+    if reason := sections.nothing(found):
+        yield element("p", reason, attributes={"class": "note"})
+    observed = found["observed"]
+    if observed is not None:
+        yield sections.summary(found)
+        if not observed["from_start"]:
+            yield element("p", sections.NOT_FROM_START, attributes={"class": "note"})
+        yield from sections.graphs(observed)
+    yield from sections.memory(found)
+    if observed is not None:
+        yield from sections.transfers(observed)
+        yield from sections.kernels(observed)
+        yield from sections.faults(found)
+    yield from sections.settings(found)
+    yield from sections.versions(found)
+    if found["code"]:
+        yield element("h2", "Code")
+        yield element("pre", found["code"])
+
+
+def _when(found: Mapping[str, Any]) -> str:
+    took = format_time(found["ended"] - found["began"]).strip()
+    return f"{found['when']}; {took} on {found['scheduler']}, {found['workers']} workers"
+
+
+def _data(found: Mapping[str, Any]) -> Markup:
+    """Return all figures for programs; plans are left out, they are pictures."""
+    told = {name: value for name, value in found.items() if name != "observed"}
+    if found["observed"] is not None:
+        graphs = [
+            {name: value for name, value in one.items() if name != "plan"}
+            for one in found["observed"]["graphs"]
+        ]
+        told["observed"] = {**found["observed"], "graphs": graphs}
+    text = json.dumps(told, default=str)
+    for character, harmless in _HARMLESS.items():
+        text = text.replace(character, harmless)
+    attributes = {"type": "application/json", "id": "marsched-report"}
+    return element("script", Markup(text), attributes=attributes)
