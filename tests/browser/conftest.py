@@ -1,12 +1,14 @@
 """One Chromium and one working cluster for all tests in it."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dask_marsched import performance_report
 from tests.browser.chromium import Camera, Watched, chromium, demand, missing
-from tests.browser.running import Work, misfortunes, working_cluster
+from tests.browser.running import Work, analysis, misfortunes, working_cluster
 
 
 @pytest.fixture(scope="package")
@@ -44,10 +46,27 @@ def camera(request, tmp_path_factory) -> Camera:
     return Camera(directory)
 
 
+@dataclasses.dataclass(frozen=True)
+class Working:
+    """A cluster that computes: its dashboard's address, a report of what has happened to it."""
+
+    dashboard: str
+    report: Path
+
+
 @pytest.fixture(scope="package")
-def dashboard(browser) -> Iterator[str]:
-    """Address of the dashboard of a cluster that computes."""
+def working(browser, tmp_path_factory) -> Iterator[Working]:
+    path = tmp_path_factory.mktemp("report") / "marsched-report.html"
     with working_cluster() as (cluster, client):
-        misfortunes(cluster, client)
+        with performance_report(path, client):
+            client.compute(analysis(0)).result()
+            misfortunes(cluster, client)
+            client.compute(analysis(0)).result()
         with Work(client):
-            yield f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
+            yield Working(f"http://127.0.0.1:{cluster.scheduler.http_server.port}", path)
+
+
+@pytest.fixture
+def dashboard(working) -> str:
+    """Address of the dashboard of a cluster that computes."""
+    return working.dashboard

@@ -18,7 +18,7 @@ def server(browser, tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def lab(browser, server, dashboard) -> Iterator[Watched]:
+def lab(browser, server, working) -> Iterator[Watched]:
     """JupyterLab with its Dask panel connected to the dashboard, through its proxy."""
     context = browser.new_context(viewport={"width": 1500, "height": 850})
     watched = Watched(context)
@@ -26,7 +26,7 @@ def lab(browser, server, dashboard) -> Iterator[Watched]:
     page.goto(server)
     page.get_by_role("tab", name="Dask").click()
     field = page.locator(".dask-URLInput input")
-    field.fill(f"proxy/{urlsplit(dashboard).port}")
+    field.fill(f"proxy/{urlsplit(working.dashboard).port}")
     field.press("Enter")
     page.locator(".dask-DashboardListing-item button:enabled").first.wait_for()
     yield watched

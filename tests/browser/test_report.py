@@ -4,22 +4,10 @@ import re
 
 import pytest
 
-from dask_marsched import performance_report
-from tests.browser.running import analysis, misfortunes, working_cluster
-
-
-@pytest.fixture(scope="module")
-def report(browser, tmp_path_factory):
-    path = tmp_path_factory.mktemp("report") / "marsched-report.html"
-    with working_cluster() as (cluster, client), performance_report(path, client):
-        client.compute(analysis(0)).result()
-        misfortunes(cluster, client)
-        client.compute(analysis(1)).result()
-    return path
-
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_needs_nothing_and_shows_everything(report, open_page, camera, dark):
+def test_it_needs_nothing_and_shows_everything(working, open_page, camera, dark):
+    report = working.report
     watched = open_page(report.as_uri(), dark=dark, width=900)
     page = watched.page
     assert watched.faults == []
