@@ -87,6 +87,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("fusion.cache", "kernels_cache", *accepted.CACHE),
     Option("api.enabled", "api_enabled", *accepted.SWITCH),
     Option("observer.enabled", "observer_enabled", *accepted.SWITCH),
+    Option("dashboard.pages", "dashboard_pages", *accepted.SWITCH),
 )
 _BY_KEY = {option.key: option for option in OPTIONS}
 _SECTIONS = frozenset(key.partition(".")[0] for key in _BY_KEY if "." in key)
@@ -247,6 +248,8 @@ class Settings:
         Whether the scheduler's http server has the JSON API.
     observer_enabled : bool
         Whether the scheduler keeps account of operands, for dashboard, JSON API and reports.
+    dashboard_pages : bool
+        Whether the scheduler's dashboard has pages of ours.
 
     Raises
     ------
@@ -289,6 +292,7 @@ class Settings:
     kernels_cache: str | None = _default("kernels_cache")
     api_enabled: bool = _default("api_enabled")
     observer_enabled: bool = _default("observer_enabled")
+    dashboard_pages: bool = _default("dashboard_pages")
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

@@ -98,7 +98,7 @@ class Observer(Following):
         dict
             ``graph``, ``operands``, ``units``; ``ready``, False while a large graph is being laid
             out (ask again, or await `drawn`), and ``share`` of that work done. Then ``columns``
-            and ``rows``, the size of the picture; ``aggregated``, whether cells stand for several
+            and ``rows``, the size of the picture; ``depth``, how many depths the columns stand for; ``aggregated``, whether cells stand for several
             operands; ``workers``, addresses; and ``cells``, a dict of lists of equal length:
             ``column`` (depth, from 0), ``row`` (place of the unit, from 0 at the top),
             ``operands``, ``worker`` (index of the one that most operands of the cell were sent
@@ -124,6 +124,7 @@ class Observer(Following):
             "ready": layout.done,
             "share": layout.share,
             "columns": layout.columns,
+            "depth": layout.depth,
             "rows": layout.rows,
             "aggregated": len(layout.column) < record.operands,
             "workers": self._worker_names[: MOST_WORKERS - 1],

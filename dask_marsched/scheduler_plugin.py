@@ -17,6 +17,7 @@ from distributed.scheduler import Scheduler
 from dask_marsched.api.service import ApiService
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
+from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.engine import PlacementEngine
 from dask_marsched.executions import Executions
 from dask_marsched.host.adoption import Adoption
@@ -109,6 +110,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.cancelling: Cancelling | None = None
         self._adoption: Adoption | None = None
         self._api: ApiService | None = None
+        self._dashboard: DashboardService | None = None
         self._reason: str | None = "not started on a scheduler"
 
     def _named(self, kind: str) -> str:
@@ -124,7 +126,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._engine = self._adapter = self._workers = self._recoveries = None
         self.cancelling = self.observer = None
         self._adoption = None
-        self._api = None
+        self._api = self._dashboard = None
         self._reason = "not started on a scheduler"
 
     # -- life cycle ------------------------------------------------------------------------
@@ -168,6 +170,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self.settings.api_enabled:
             self._api = ApiService(scheduler, self, self._engine.counters.caught)
             self._api.install()
+        if self.observer is not None and self.settings.dashboard_pages:
+            self._dashboard = DashboardService(scheduler, self._engine.counters.caught)
+            self._dashboard.install()
         self._engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
@@ -209,6 +214,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._adoption.uninstall()
         if self._api is not None:
             self._api.uninstall()
+        if self._dashboard is not None:
+            self._dashboard.uninstall()
         if self._workers is not None:
             self._workers.remove()
 
@@ -338,6 +345,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             exactly before they ran; ``recoveries``, see `Recoveries.report`;
             ``worker_parts``, what it does in the workers;
             ``api``, the ``path`` of the JSON API or the ``reason`` why there is none;
+            ``dashboard``, the ``pages`` there are or the ``reason`` why there are none;
             ``exceptions`` caught by hook, the ``last_exception``;
             ``versions``.
         """
@@ -364,6 +372,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
             "recoveries": self._recoveries.report() if self._recoveries is not None else {},
             "api": self._api.report() if self._api is not None else {},
+            "dashboard": self._dashboard.report() if self._dashboard is not None else {},
             "worker_parts": self._worker_parts() if self._workers is not None else [],
             "exceptions": dict(counters.exceptions),
             "last_exception": counters.last_exception,

@@ -35,6 +35,7 @@ FLOORS = (
     ("dask_marsched.observed_workers", 4),
     ("dask_marsched.following", 4),
     ("dask_marsched.observer", 4),
+    ("dask_marsched.dashboard", 4),
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
     ("dask_marsched.kernel_part", 4),

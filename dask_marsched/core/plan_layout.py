@@ -41,6 +41,8 @@ class PlanLayout:
         Of each cell: across and down, from 0.
     columns, rows
         How many there are of each.
+    depth
+        How many depths there are; where it is more than columns, these stand for several.
     """
 
     def __init__(self, starts: Ints, flat: Ints, unit_of: Ints, most: int = 2000) -> None:
@@ -59,7 +61,7 @@ class PlanLayout:
         self.cell_of: Ints = np.zeros(0, dtype=np.int32)
         self.column: Ints = np.zeros(0, dtype=np.int32)
         self.row: Ints = np.zeros(0, dtype=np.int32)
-        self.columns = self.rows = 0
+        self.columns = self.rows = self.depth = 0
         self.done = False
 
     @property
@@ -110,14 +112,14 @@ class PlanLayout:
         n = self.operands
         if not n:
             return
-        deepest = int(self._depth.max()) + 1
+        deepest = self.depth = int(self._depth.max()) + 1
         if n <= self._most:
             self._cell_for_each(deepest)
             return
-        # About as many rows as columns, but no more of either than there is to tell apart.
+        # No more columns than a square has, and no more rows than there is to tell apart.
         side = max(1, math.isqrt(self._most))
         self.columns = min(deepest, side)
-        self.rows = max(1, min(self._most // self.columns, max(1, self.units)))
+        self.rows = max(1, min(self._most // self.columns, 4 * side, max(1, self.units)))
         column = self._depth.astype(np.int64) * self.columns // deepest
         scale = self.rows / max(1, self.units)
         row = np.minimum((self._place * scale).astype(np.int64), self.rows - 1)

@@ -1,0 +1,1 @@
+"""Pages on the scheduler's own dashboard: plan, operands, memory, transfers, kernels, faults."""

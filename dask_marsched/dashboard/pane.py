@@ -1,0 +1,150 @@
+"""What all panes have in common: they ask the observer, and say why they show nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bokeh.core.properties import without_property_validation
+from bokeh.layouts import column
+from bokeh.models.widgets import Select
+
+from dask_marsched.dashboard.theme import make_text
+from dask_marsched.markup import element
+
+#: Graphs that can be chosen.
+_GRAPHS = 20
+#: The choice of the graph that came last.
+LAST = "last graph"
+
+NO_GRAPH = (
+    "No graph has been planned yet. Compute a dask collection of two tasks or more, such as "
+    "da.random.random((4000, 4000)).sum().compute(), and it appears here."
+)
+
+
+class Pane:
+    """A pane of the dashboard: figures and text that are brought up to date again and again.
+
+    A subclass makes its models in `__init__`, puts them into `plots` and `texts`, calls
+    `arrange`, and implements `show`.
+
+    Parameters
+    ----------
+    scheduler
+        A `distributed.Scheduler`.
+    """
+
+    #: For the address and for JupyterLab.
+    name: str = ""
+    #: Milliseconds between two updates.
+    every: int = 500
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.plots: list[Any] = []
+        self.texts: list[Any] = []
+        self.heading = make_text(sizing_mode="stretch_width")
+        self.note = make_text(sizing_mode="stretch_width", styles={"font-size": "14px"})
+        self.note.visible = False
+        self.root: Any = None
+        self._body: Any = None
+        self._hidden: bool | None = None
+
+    def arrange(self, body: Any, *above: Any) -> None:
+        """Put the pane together: heading, what is chosen by, note, and the body."""
+        self._body = body
+        self.texts += [self.heading, self.note]
+        self.root = column(
+            *above, self.heading, self.note, body, sizing_mode="stretch_both", name=self.name
+        )
+
+    @property
+    def observer(self) -> Any:
+        """Return the observer of the plugin that is in force, or None."""
+        return getattr(self.scheduler.plugins.get("marsched"), "observer", None)
+
+    def update(self) -> None:
+        """Show how things stand. An exception is shown, and counted as one of our hooks'."""
+        without_property_validation(self._update)()
+
+    def _update(self) -> None:
+        observer = self.observer
+        if observer is None:
+            self.say("dask_marsched is not in force on this scheduler any more.")
+            return
+        if observer.failure is not None:
+            self.say(f"Nothing is followed any more: {observer.failure}")
+            return
+        try:
+            reason = self.show(observer)
+        except Exception as error:
+            observer.counters.caught(f"page {self.name}", error)
+            reason = f"This pane failed: {type(error).__name__}: {error}"
+        self.say(reason)
+
+    def show(self, observer: Any) -> str | None:
+        """Bring the models up to date; return why there is nothing to show, or None."""
+        raise NotImplementedError
+
+    def say(self, reason: str | None) -> None:
+        """Show why there is nothing to show, or, for None, the body."""
+        hidden = reason is not None
+        if reason is not None:
+            set_text(self.note, element("p", reason))
+        if hidden is not self._hidden:
+            self._hidden = hidden
+            self.note.visible = hidden
+            self._body.visible = not hidden
+            self.heading.visible = not hidden
+
+
+class GraphChoice:
+    """The choice of a graph, the last one unless another is chosen.
+
+    Parameters
+    ----------
+    chosen
+        Called when another graph is chosen.
+    everything
+        How to call the choice of all graphs together, None for no such choice.
+    """
+
+    def __init__(self, chosen: Callable[[], None], everything: str | None = None) -> None:
+        self._everything = everything
+        first: list[Any] = [LAST] if everything is None else [everything, LAST]
+        self._first = first
+        self.select = Select(value=first[0], options=first, width=260, title="Graph")
+        self.select.on_change("value", lambda attr, old, new: chosen())
+
+    def offer(self, graphs: list[dict[str, Any]]) -> None:
+        """Bring the choices up to date."""
+        options: list[Any] = [*self._first]
+        options += [
+            f"{g['number']}: {g['operands']:,} operands" for g in graphs[: -_GRAPHS - 1 : -1]
+        ]
+        if options != self.select.options:
+            self.select.options = options
+
+    @property
+    def everything(self) -> bool:
+        """Whether all graphs together are chosen."""
+        return self._everything is not None and self.select.value == self._everything
+
+    @property
+    def number(self) -> int | None:
+        """Return the number of the chosen graph, None for the last one."""
+        head = str(self.select.value).partition(":")[0]
+        return int(head) if head.lstrip("-").isdigit() else None
+
+
+def set_text(div: Any, text: str) -> None:
+    """Set a text if it is another one: what is set is sent to the browser."""
+    if div.text != text:
+        div.text = text
+
+
+def number_of(count: float, what: str = "") -> str:
+    """Return a count for people, of something that takes an s where it is not one."""
+    text = f"{int(count):,}"
+    return f"{text} {what}{'' if count == 1 else 's'}" if what else text

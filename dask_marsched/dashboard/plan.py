@@ -1,0 +1,163 @@
+"""Mars: plan. The units of a graph, by the workers that run them, and how far they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from bokeh.layouts import column
+from bokeh.models import ColumnDataSource, HoverTool
+
+from dask_marsched.dashboard.palette import NOBODY, STATES, colours
+from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_text
+from dask_marsched.dashboard.theme import make_figure, make_text
+from dask_marsched.markup import Markup, element, joined
+
+#: Cells at most, and workers whose names are written beside the picture.
+_CELLS, _NAMED = 2000, 16
+#: States that are told of each cell.
+_TOLD = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
+
+
+class PlanPane(Pane):
+    """Each cell is a place in the graph: from left to right by depth, from top to bottom by unit.
+
+    It is filled as far as its operands are done, in the colour of the worker that has most of
+    them; what runs or waits on a worker is paler, what failed or was cancelled is hatched.
+    """
+
+    name = "plan"
+
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self.choice = GraphChoice(self.update)
+        empty: dict[str, list[Any]] = {name: [] for name in self._columns()}
+        self.source = ColumnDataSource(empty)
+        self.plot = make_figure(
+            "Units of the plan, by worker",
+            "depth: operands from a source",
+            "units, in the order of the plan",
+        )
+        self.plot.y_range.flipped = True
+        self.plot.xgrid.visible = self.plot.ygrid.visible = False
+        self.plot.xaxis.ticker.min_interval = 1
+        self.plot.yaxis.ticker = []  # a row may stand for several units
+        box = {"top": "top", "bottom": "bottom", "source": self.source}
+        whole = self.plot.quad(
+            left="left", right="right", fill_color=NOBODY, fill_alpha=0.18,
+            line_color=NOBODY, line_alpha=0.5, line_width=0.5, **box,
+        )  # fmt: skip
+        self.plot.quad(
+            left="left", right="sent", fill_color="color", fill_alpha=0.4, line_color=None, **box
+        )
+        self.plot.quad(
+            left="left", right="done", fill_color="color", fill_alpha=1.0, line_color=None, **box
+        )
+        for state in ("fatal", "cancelled"):
+            colour, pattern = STATES[state]
+            self.plot.quad(
+                left=f"{state}_from", right=f"{state}_to", fill_color=colour, fill_alpha=0.6,
+                hatch_pattern=pattern, hatch_color="black", hatch_scale=6, line_color="black",
+                **box,
+            )  # fmt: skip
+        tips = [("worker", "@name (@share of what was sent)"), ("operands", "@operands{0,0}")]
+        tips += [(state, f"@{state}{{0,0}}") for state in _TOLD]
+        self.plot.add_tools(HoverTool(renderers=[whole], tooltips=tips))
+        self.legend = make_text(sizing_mode="stretch_width")
+        self.plots, self.texts = [self.plot], [self.legend]
+        self.arrange(column(self.legend, self.plot, sizing_mode="stretch_both"), self.choice.select)
+
+    @staticmethod
+    def _columns() -> list[str]:
+        places = ["left", "right", "top", "bottom", "sent", "done", "color", "name", "share"]
+        places += ["fatal_from", "fatal_to", "cancelled_from", "cancelled_to", "operands"]
+        return [*places, *_TOLD]
+
+    def show(self, observer: Any) -> str | None:
+        """Draw the graph that is chosen."""
+        graphs = observer.graphs()
+        self.choice.offer(graphs)
+        if not graphs:
+            return NO_GRAPH
+        try:
+            plan = observer.plan(self.choice.number, _CELLS)
+        except KeyError:
+            return "This graph is not remembered any more: choose another."
+        graph = next((g for g in reversed(graphs) if g["number"] == plan["graph"]), graphs[-1])
+        set_text(self.heading, _heading(graph, plan))
+        if not plan["ready"]:
+            return f"The picture is being drawn: {plan['share']:.0%} of the operands."
+        palette = colours(len(plan["workers"]))
+        cells = plan["cells"]
+        set_text(self.legend, _legend(cells, plan["workers"], palette))
+        self.source.data = _quads(plan, palette)
+        return None
+
+
+def _quads(plan: dict[str, Any], palette: list[str]) -> dict[str, Any]:
+    """Return the rectangles of cells; across they are as wide as the depths they stand for."""
+    cells, workers = plan["cells"], plan["workers"]
+    depths = plan["depth"] / max(1, plan["columns"])
+    arrays = {name: np.asarray(cells[name], dtype=float) for name in ("column", "row", "operands")}
+    counts = {state: np.asarray(cells[state], dtype=float) for state in _TOLD}
+    total = np.maximum(arrays["operands"], 1)
+    left, top = arrays["column"] * depths, arrays["row"] - 0.45
+    width = 0.9 * depths
+    # From left to right: done, failed, cancelled, on a worker, waiting.
+    done = left + width * (counts["finished"] + counts["freed"]) / total
+    fatal = done + width * counts["fatal"] / total
+    cancelled = fatal + width * counts["cancelled"] / total
+    sent = cancelled + width * np.minimum(counts["running"] + counts["ready"], total) / total
+    none = np.nan
+    names = [workers[w] if w >= 0 else "none yet" for w in cells["worker"]]
+    return {
+        "left": left,
+        "right": left + width,
+        "top": top,
+        "bottom": top + 0.9,
+        "done": done,
+        "sent": np.where(np.asarray(cells["worker"]) >= 0, sent, left),
+        "fatal_from": np.where(counts["fatal"] > 0, done, none),
+        "fatal_to": np.where(counts["fatal"] > 0, fatal, none),
+        "cancelled_from": np.where(counts["cancelled"] > 0, fatal, none),
+        "cancelled_to": np.where(counts["cancelled"] > 0, cancelled, none),
+        "color": [palette[w] if w >= 0 else NOBODY for w in cells["worker"]],
+        "name": names,
+        "share": [f"{share:.0%}" for share in cells["worker_share"]],
+        "operands": arrays["operands"],
+        **counts,
+    }
+
+
+def _heading(graph: dict[str, Any], plan: dict[str, Any]) -> Markup:
+    counts = graph["counts"]
+    done = counts["finished"] + counts["freed"] + counts["cached"]
+    facts = [
+        f" {number_of(graph['operands'])} operands in {number_of(graph['units'])} units, "
+        f"{done / max(1, graph['operands']):.0%} done, {number_of(counts['running'])} running"
+    ]
+    facts += [f", {number_of(counts[s])} {s}" for s in ("fatal", "cancelled") if counts[s]]
+    if graph["replanned"]:
+        facts.append(f"; planned again {graph['replanned']} times as sizes were learnt")
+    if plan.get("aggregated"):
+        facts.append("; a cell stands for several operands")
+    return element("div", element("b", f"Graph {graph['number']}:"), *facts)
+
+
+def _legend(cells: dict[str, Any], workers: list[str], palette: list[str]) -> Markup:
+    used = sorted({w for w in cells["worker"] if w >= 0})
+    parts = [_swatch(palette[w], workers[w]) for w in used[:_NAMED]]
+    if len(used) > _NAMED:
+        parts.append(Markup(f"and {len(used) - _NAMED} more workers: point at a cell"))
+    parts.append(_swatch(NOBODY, "not sent yet", 0.4))
+    return element("div", joined(parts))
+
+
+def _swatch(colour: str, name: str, opacity: float = 1.0) -> Markup:
+    style = (
+        f"display:inline-block;width:11px;height:11px;margin:0 4px 0 0;background:{colour};"
+        f"opacity:{opacity};vertical-align:-1px"
+    )
+    space = {"style": "margin-right:12px;white-space:nowrap;display:inline-block"}
+    box = element("span", "", attributes={"style": style})
+    return element("span", box, name, attributes=space)

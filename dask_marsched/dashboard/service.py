@@ -1,0 +1,65 @@
+"""The pages on a scheduler: put on its dashboard, and taken off it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dask_marsched.host.dashboard import DashboardPages
+
+
+class DashboardService:
+    """The pages of one scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        A `distributed.Scheduler`.
+    caught
+        Told of exceptions, with the name of what they were caught in.
+    """
+
+    def __init__(self, scheduler: Any, caught: Callable[[str, Exception], None]) -> None:
+        self._scheduler = scheduler
+        self._caught = caught
+        self._pages: DashboardPages | None = None
+        self.reason: str | None = "not installed"
+
+    def install(self) -> None:
+        """Add the pages; where that cannot be, `reason` says why. Never raises."""
+        if not getattr(getattr(self._scheduler, "http_application", None), "applications", None):
+            self.reason = "the scheduler has no dashboard"
+            return
+        try:
+            # Not before: Bokeh takes half a second to import, and may be missing.
+            from dask_marsched.dashboard.pages import OVERVIEW, PANES, all_pages
+
+            names = [f"mars-{pane.name}" for pane in PANES]
+            plots = [(f"Mars: {pane.name}", name) for pane, name in zip(PANES, names, strict=True)]
+            self._pages = DashboardPages(self._scheduler, all_pages(), [OVERVIEW], plots)
+            self.reason = self._pages.install()
+        except ImportError as missing:
+            self.reason = f"bokeh cannot be imported: {missing}"
+        except Exception as error:
+            self.uninstall()
+            self.reason = f"{type(error).__name__}: {error}"
+            self._caught("dashboard", error)
+
+    def uninstall(self) -> None:
+        """Take the pages away. Idempotent."""
+        pages, self._pages = self._pages, None
+        self.reason = "removed from the scheduler"
+        if pages is None:
+            return
+        try:
+            pages.uninstall()
+        except Exception as error:
+            self._caught("dashboard", error)
+
+    def report(self) -> dict[str, Any]:
+        """Return the ``pages`` on the dashboard, or the ``reason`` why there are none."""
+        if self.reason is not None:
+            return {"pages": [], "reason": self.reason}
+        from dask_marsched.dashboard.pages import all_pages
+
+        return {"pages": [path.strip("/") for path in all_pages()], "reason": None}

@@ -1,0 +1,106 @@
+"""How figures look, on light and on dark ground.
+
+The ground is chosen in the browser, where alone it is known: ``?theme=dark`` or ``?theme=light`` in
+the address, else JupyterLab's theme where the page is a pane of it, else what the system prefers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bokeh.models import BasicTicker, CustomJS, NumeralTickFormatter
+from bokeh.models.widgets import Div
+from bokeh.plotting import figure
+
+from dask_marsched.dashboard.palette import INK
+
+_CHOOSE = """
+const asked = new URLSearchParams(window.location.search).get("theme");
+let lab;
+try {
+  if (window.parent !== window) { lab = window.parent.document.body.dataset.jpThemeLight; }
+} catch (error) { /* of another origin: not to be asked */ }
+const system = window.matchMedia("(prefers-color-scheme: dark)").matches;
+const dark = asked ? asked === "dark" : lab !== undefined ? lab === "false" : system;
+const ink = dark ? "#E6E6E6" : "#222222";
+const soft = dark ? "#4A4A4A" : "#DDDDDD";
+const ground = dark ? "#16181A" : "#FFFFFF";
+document.documentElement.style.background = ground;
+document.body.style.background = ground;
+document.body.style.color = ink;
+document.body.dataset.marsTheme = dark ? "dark" : "light";
+for (const text of texts) { text.styles = {...text.styles, color: ink}; }
+const inked = ["major_label_text_color", "axis_label_text_color", "axis_line_color",
+               "major_tick_line_color", "label_text_color"];
+for (const plot of plots) {
+  plot.title.text_color = ink;
+  for (const part of [...plot.left, ...plot.below, ...plot.right, ...plot.above, ...plot.center]) {
+    for (const name of inked) {
+      if (part[name] !== undefined) { part[name] = ink; }
+    }
+    if (part.grid_line_color) { part.grid_line_color = soft; }
+  }
+}
+"""
+
+
+def make_figure(title: str, across: str, down: str, **options: Any) -> Any:
+    """Return a figure with names and units at its axes."""
+    made: Any = figure(
+        title=title,
+        x_axis_label=across,
+        y_axis_label=down,
+        **{
+            "sizing_mode": "stretch_both",
+            "min_height": 180,
+            "toolbar_location": "above",
+            "tools": "pan,wheel_zoom,box_zoom,reset,save",
+            **options,
+        },
+    )
+    made.background_fill_color = None
+    made.border_fill_color = None
+    made.outline_line_color = None
+    made.toolbar.logo = None
+    made.toolbar.autohide = True
+    made.title.text_color = INK
+    for axis in made.axis:
+        axis.major_label_text_color = INK
+        axis.axis_label_text_color = INK
+        axis.axis_label_text_font_style = "normal"
+        axis.axis_line_color = INK
+        axis.major_tick_line_color = INK
+        axis.minor_tick_line_color = None
+    made.grid.grid_line_color = "#CCCCCC"
+    made.grid.grid_line_alpha = 0.6
+    return made
+
+
+def count_bytes(axis: Any) -> None:
+    """Have an axis, or a scale of colours, count bytes in powers of 1024."""
+    axis.ticker = BasicTicker(base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
+    axis.formatter = NumeralTickFormatter(format="0.[0] b")
+
+
+def make_text(text: str = "", **options: Any) -> Any:
+    """Return a piece of HTML."""
+    styles = {"color": INK, "font-family": "Helvetica, Arial, sans-serif", "font-size": "13px"}
+    return Div(text=text, styles={**styles, **options.pop("styles", {})}, **options)
+
+
+def make_legend(plot: Any, **options: Any) -> None:
+    """Put the legend of a figure beside it, without a ground of its own."""
+    for legend in plot.legend:
+        legend.background_fill_color = None
+        legend.border_line_color = None
+        legend.label_text_color = INK
+        legend.label_text_font_size = "11px"
+        legend.spacing = 0
+        legend.update(**options)
+
+
+def follow_theme(doc: Any, plots: Sequence[Any], texts: Sequence[Any]) -> None:
+    """Have a document take the colours of its surroundings once it is shown."""
+    script = CustomJS(args={"plots": list(plots), "texts": list(texts)}, code=_CHOOSE)
+    doc.js_on_event("document_ready", script)
