@@ -104,7 +104,8 @@ class ObservedWorkers:
         shown = rows
         if len(rows) > most:
             shown = sorted(rows, key=lambda row: -(row["process"] / (row["limit"] or 1e18)))[:most]
-            shown.sort(key=lambda row: str(row["name"]))
+        # Names are numbers, mostly: 2 comes before 10.
+        shown.sort(key=lambda row: (len(row["name"]), row["name"]))
         quota = any(row["quota"] is not None for row in rows)
         for row in shown:
             recent = self._recent.get(row["worker"], ())

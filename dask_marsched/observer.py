@@ -98,7 +98,8 @@ class Observer(Following):
         dict
             ``graph``, ``operands``, ``units``; ``ready``, False while a large graph is being laid
             out (ask again, or await `drawn`), and ``share`` of that work done. Then ``columns``
-            and ``rows``, the size of the picture; ``depth``, how many depths the columns stand for; ``aggregated``, whether cells stand for several
+            and ``rows``, the size of the picture; ``depth``, how many depths the columns stand
+            for; ``aggregated``, whether cells stand for several
             operands; ``workers``, addresses; and ``cells``, a dict of lists of equal length:
             ``column`` (depth, from 0), ``row`` (place of the unit, from 0 at the top),
             ``operands``, ``worker`` (index of the one that most operands of the cell were sent

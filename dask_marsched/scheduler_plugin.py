@@ -318,6 +318,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self._recoveries is not None:
             self._recoveries.settled(key)
 
+    def _dashboard_report(self) -> dict[str, Any]:
+        if self._dashboard is not None:
+            return self._dashboard.report()
+        off = "observer.enabled" if not self.settings.observer_enabled else "dashboard.pages"
+        return {"pages": [], "reason": self._reason or f"switched off by marsched.{off}"}
+
     def _why_not_active(self) -> str | None:
         if self._reason is None and self._adapter is not None and not self._adapter.installed:
             return (self._engine and self._engine.failure) or "removed from the scheduler"
@@ -372,7 +378,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
             "recoveries": self._recoveries.report() if self._recoveries is not None else {},
             "api": self._api.report() if self._api is not None else {},
-            "dashboard": self._dashboard.report() if self._dashboard is not None else {},
+            "dashboard": self._dashboard_report(),
             "worker_parts": self._worker_parts() if self._workers is not None else [],
             "exceptions": dict(counters.exceptions),
             "last_exception": counters.last_exception,

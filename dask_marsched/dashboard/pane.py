@@ -66,7 +66,8 @@ class Pane:
 
     def update(self) -> None:
         """Show how things stand. An exception is shown, and counted as one of our hooks'."""
-        without_property_validation(self._update)()
+        unchecked: Callable[[], None] = without_property_validation(self._update)  # type: ignore[no-untyped-call]
+        unchecked()
 
     def _update(self) -> None:
         observer = self.observer

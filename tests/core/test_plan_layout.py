@@ -22,7 +22,7 @@ def layout(inputs, units, most=2000, step=10_000):
 def test_an_operand_stands_right_of_what_it_reads():
     found = layout([[], [], [0, 1], [], [2, 3]], [[0, 1], [3]])
     assert found.column.tolist() == [0, 0, 1, 0, 2]
-    assert (found.columns, found.rows) == (3, 3)
+    assert (found.columns, found.rows, found.depth) == (3, 3, 3)
 
 
 def test_units_stand_below_each_other_in_their_order():
@@ -47,9 +47,9 @@ def test_a_large_graph_shares_cells():
     inputs = [[] for _ in range(n)] + [[i] for i in range(n)]
     found = layout(inputs, [[i] for i in range(n)], most=100)
     assert found.columns == 2
-    assert found.rows == 50
-    assert len(found.column) == 100
-    assert np.bincount(found.cell_of).tolist() == [20] * 100
+    assert found.rows == 40
+    assert len(found.column) == 80
+    assert np.bincount(found.cell_of).tolist() == [25] * 80
 
 
 def test_what_is_read_may_lie_in_a_slice_before():
