@@ -9,12 +9,13 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test fuzz check format bench clean
 
 help:
 	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--years 1": its options)'
 	@echo 'make test    install into $(VENV) and run all tests      (TEST="tests/test_cli.py -x")'
 	@echo '             those in a browser where there is a Chromium (Debian: apt install chromium)'
+	@echo 'make fuzz    fuzz the JSON API                           (FUZZ=500: cases for each operation)'
 	@echo 'make check   ruff, mypy and the order of the house'
 	@echo 'make format  let ruff format the code'
 	@echo 'make bench   run the benchmark                           (BENCH="--repeat 1 --select ...")'
@@ -38,6 +39,12 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(TEST)
+
+FUZZ ?= 100
+
+fuzz: $(INSTALLED)
+	MARSCHED_FUZZ_CASES=$(FUZZ) MARSCHED_FUZZ_PHASES=examples,coverage,fuzzing,stateful \
+		$(BIN)/python -m pytest tests/api/test_fuzz.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

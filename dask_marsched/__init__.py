@@ -20,6 +20,7 @@ from dask_marsched.scheduler_plugin import MarsSchedulerPlugin  # noqa: E402  # 
 from dask_marsched.status import status  # noqa: E402  # needs the defaults
 
 if _typing.TYPE_CHECKING:
+    from dask_marsched.progressing import progress
     from dask_marsched.recording import Recording, record
     from dask_marsched.report.context import performance_report
     from dask_marsched.simulation.explain import explain
@@ -40,6 +41,7 @@ __all__ = [
     "load_graph",
     "operands",
     "performance_report",
+    "progress",
     "record",
     "register_policy",
     "save_graph",
@@ -52,6 +54,7 @@ _LAZY = {
     "Recording": "dask_marsched.recording",
     "performance_report": "dask_marsched.report.context",
     "record": "dask_marsched.recording",
+    "progress": "dask_marsched.progressing",
     "explain": "dask_marsched.simulation.explain",
     "load_graph": "dask_marsched.simulation",
     "save_graph": "dask_marsched.simulation",

@@ -54,6 +54,19 @@ class Source:
         found: Executions = self.plugin.executions
         return found
 
+    @property
+    def observer(self) -> Any:
+        """What is told of plans and workers.
+
+        Raises
+        ------
+        RefusedError
+            It is switched off.
+        """
+        if self.plugin.observer is None:
+            raise RefusedError(404, "marsched.observer.enabled is off, so that this is not known")
+        return self.plugin.observer
+
     def graph(self, number: int) -> Graph:
         """Return a graph.
 
@@ -84,18 +97,26 @@ def status(source: Source) -> dict[str, Any]:
 def graphs(source: Source, *, limit: int, offset: int) -> dict[str, Any]:
     """Return the last graphs, the newest first."""
     known = list(source.executions.graphs)[::-1]
-    items = [_graph(source, graph) for graph in known[offset : offset + limit]]
+    plans = _plans(source)
+    items = [_graph(graph, plans) for graph in known[offset : offset + limit]]
     end = offset + limit
     return {"items": items, "total": len(known), "next": end if end < len(known) else None}
 
 
 def graph(source: Source, *, graph: int) -> dict[str, Any]:
     """Return one graph."""
-    return _graph(source, source.graph(graph))
+    return _graph(source.graph(graph), _plans(source))
 
 
-def _graph(source: Source, graph: Graph) -> dict[str, Any]:
+def _plans(source: Source) -> dict[int, dict[str, Any]]:
+    observer = source.plugin.observer
+    return {} if observer is None else {told["number"]: told for told in observer.graphs()}
+
+
+def _graph(graph: Graph, plans: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    told = plans.get(graph.number)
     return {
+        "plan": None if told is None else {k: v for k, v in told.items() if k != "number"},
         "number": graph.number,
         "client": graph.client,
         "arrived": graph.arrived,
@@ -146,6 +167,72 @@ def _operand(source: Source, ts: Any, own: State) -> dict[str, Any]:
     told["key"] = str(told["key"])
     told["cause"] = None if told["cause"] is None else str(told["cause"])
     return told
+
+
+def _of_planned(tell: Callable[..., Any], graph: int | None, **given: Any) -> Any:
+    try:
+        return tell(graph=graph, **given)
+    except KeyError:
+        what = "graph" if graph is None else f"graph {graph}"
+        message = f"there is no planned {what}, or not any more"
+        raise RefusedError(404, message, "graph") from None
+
+
+def plan(source: Source, *, graph: int, most: int) -> Any:
+    """Return the picture of a graph's plan."""
+    return _of_planned(source.observer.plan, graph, most=most)
+
+
+def counts(source: Source, *, graph: int | None) -> Any:
+    """Return the numbers of operands by state over time."""
+    return _of_planned(source.observer.operand_counts, graph)
+
+
+def quota(source: Source, *, limit: int) -> dict[str, Any]:
+    """Return the quotas of the workers."""
+    told = source.observer.memory(limit)
+    names = ("limit", "quota", "used", "promised", "queued", "deferrals", "forced", "evictions")
+    return {
+        "on": told["quota_on"],
+        "thresholds": told["thresholds"],
+        **_by_worker(told, names, ("limit", "quota", "used", "promised", "queued", "process")),
+    }
+
+
+def store(source: Source, *, limit: int) -> dict[str, Any]:
+    """Return where the workers' results are."""
+    names = ("limit", "process", "private", "shared", "mapped", "other", "disk")
+    return _by_worker(
+        source.observer.memory(limit), names, ("process", "private", "shared", "disk")
+    )
+
+
+def _by_worker(
+    told: dict[str, Any], names: tuple[str, ...], summed: tuple[str, ...]
+) -> dict[str, Any]:
+    always = ("worker", "name", "host", "status", "last_seen")
+    return {
+        "workers": [{name: ws[name] for name in (*always, *names)} for ws in told["workers"]],
+        "more_workers": told["more_workers"],
+        "total": {name: told["total"][name] for name in ("time", *summed)},
+    }
+
+
+def transfers(source: Source, *, graph: int | None, most: int) -> Any:
+    """Return the bytes moved between workers."""
+    if graph is not None:
+        source.graph(graph)
+    return source.observer.transfers(most, graph)
+
+
+def kernels(source: Source, *, limit: int) -> Any:
+    """Return what fused kernels do."""
+    return source.observer.kernels(limit)
+
+
+def faults(source: Source) -> Any:
+    """Return what died or failed, and what became of it."""
+    return source.observer.faults()
 
 
 def cancel(source: Source, *, graph: int, force: bool) -> dict[str, Any]:

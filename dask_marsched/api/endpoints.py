@@ -11,11 +11,16 @@ from dask_marsched.api.parameters import Choice, Parameter, Switch, Text, Whole
 from dask_marsched.api.table import ROOT, Endpoint
 from dask_marsched.core.operand import State
 
-GRAPH = Parameter("graph", Whole(0, 10**15), "Number of a graph.")
+GRAPH = Parameter("graph", Whole(0, 10**15), "Number of a graph.", example=0)
 LIMIT = Parameter("limit", Whole(1, 1000), "Items of a page.", 100)
 OFFSET = Parameter("offset", Whole(0, 10**15), "Where to go on: `next` of the page before.", 0)
 STATE = Parameter("state", Choice(tuple(one.value for one in State)), "Those in this state only.")
 KEY = Parameter("key", Text(2000), "The one whose key is this text, with its history.")
+CELLS = Parameter("most", Whole(1, 10_000), "Cells at most.", 2000)
+ROWS = Parameter("most", Whole(2, 128), "Rows and columns of the matrix at most.", 32)
+WORKERS = Parameter("limit", Whole(1, 1000), "Workers at most, the fullest.", 200)
+EXPRESSIONS = Parameter("limit", Whole(1, 1000), "Expressions at most.", 50)
+OF_GRAPH = Parameter("graph", Whole(0, 10**15), "Of this graph only.", example=0)
 FORCE = Parameter("force", Switch(), "Also what other clients want.", False)
 
 
@@ -71,6 +76,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         path_parameters=(GRAPH,),
     ),
     Endpoint(
+        "GET",
+        "/graphs/{graph}/plan",
+        "The picture of a graph's plan: cells of operands that are near together, with who runs "
+        "them and their states. While `ready` is false it is being laid out: ask again.",
+        answers.plan,
+        s.PLAN,
+        path_parameters=(GRAPH,),
+        query=(CELLS,),
+    ),
+    Endpoint(
         "POST",
         "/graphs/{graph}/cancel",
         "Cancel what is wanted of a graph.",
@@ -87,5 +102,53 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answers.operands,
         s.page(s.OPERAND, history=s.listing(s.STEP)),
         query=(GRAPH, STATE, KEY, LIMIT, OFFSET),
+    ),
+    Endpoint(
+        "GET",
+        "/counts",
+        "How many operands were in which state, now and over time, and why some failed.",
+        answers.counts,
+        s.OPERAND_COUNTS,
+        query=(OF_GRAPH,),
+    ),
+    Endpoint(
+        "GET",
+        "/quota",
+        "Memory of the workers and what their quotas have promised.",
+        answers.quota,
+        s.QUOTA,
+        query=(WORKERS,),
+    ),
+    Endpoint(
+        "GET",
+        "/store",
+        "Where the results of the workers are: private, shared, mapped, on disk.",
+        answers.store,
+        s.STORE,
+        query=(WORKERS,),
+    ),
+    Endpoint(
+        "GET",
+        "/transfers",
+        "Bytes moved between workers, and an estimate of what stock Dask would have moved of "
+        "`graph` (the last one unless told).",
+        answers.transfers,
+        s.TRANSFERS,
+        query=(OF_GRAPH, ROWS),
+    ),
+    Endpoint(
+        "GET",
+        "/kernels",
+        "What fused kernels do on the workers.",
+        answers.kernels,
+        s.KERNELS,
+        query=(EXPRESSIONS,),
+    ),
+    Endpoint(
+        "GET",
+        "/faults",
+        "What died or failed, and what became of it.",
+        answers.faults,
+        s.FAULTS,
     ),
 )

@@ -129,6 +129,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
             "required": place == "path",
             "description": parameter.about,
             "schema": parameter.schema(),
+            **({} if parameter.example is None else {"example": parameter.example}),
         }
         for place, parameter in placed
     ]

@@ -152,12 +152,15 @@ class Parameter:
         What it means, for people.
     default
         What it is where it is left out; None for nothing.
+    example
+        For the description; None for none.
     """
 
     name: str
     kind: Kind
     about: str
     default: Any = None
+    example: Any = None
 
     def read(self, text: str) -> Any:
         """Return the value of a text of a request.

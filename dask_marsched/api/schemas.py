@@ -11,7 +11,8 @@ Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": "number"}
-SECONDS: Schema = {"type": "number", "minimum": 0}
+#: Seconds, bytes and the like that may have a fraction.
+POSITIVE: Schema = {"type": "number", "minimum": 0}
 TRUTH: Schema = {"type": "boolean"}
 STATE: Schema = {"type": "string", "enum": [state.value for state in State]}
 
@@ -59,10 +60,10 @@ ERROR = record(error=record(status=COUNT, message=TEXT, parameter=maybe(TEXT)))
 EXECUTION = record(
     worker=TEXT,
     sent=NUMBER,
-    waiting=SECONDS,
-    loading=SECONDS,
+    waiting=POSITIVE,
+    loading=POSITIVE,
     calculating=NUMBER,
-    storing=SECONDS,
+    storing=POSITIVE,
 )
 
 OPERAND = record(
@@ -97,10 +98,176 @@ STATUS = {
     "required": ["active", "reason", "policies", "exceptions", "versions", "scheduler", "workers"],
 }
 
+COUNTS = record(**{state.value: COUNT for state in State})
+
+PLANNED = record(
+    planned=NUMBER,
+    finished=maybe(NUMBER),
+    done=TRUTH,
+    operands=COUNT,
+    units=COUNT,
+    initial=COUNT,
+    replanned=COUNT,
+    policies=mapping(TEXT),
+    counts=COUNTS,
+    moved=POSITIVE,
+)
+
 GRAPH = record(
     number=COUNT,
     client=TEXT,
     arrived=NUMBER,
     operands=COUNT,
     wanted=COUNT,
+    plan={"anyOf": [PLANNED, {"type": "null"}]},
+)
+
+#: States that are followed over time.
+_FOLLOWED = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
+
+PLAN = record(
+    graph=COUNT,
+    operands=COUNT,
+    units=COUNT,
+    ready=TRUTH,
+    share={"type": "number", "minimum": 0, "maximum": 1},
+    columns=COUNT,
+    rows=COUNT,
+    aggregated=TRUTH,
+    depth=COUNT,
+    workers=listing(TEXT),
+    cells={
+        "type": "object",
+        "properties": {
+            "column": listing(COUNT),
+            "row": listing(COUNT),
+            "operands": listing(COUNT),
+            "worker": listing({"type": "integer", "minimum": -1}),
+            "worker_share": listing({"type": "number", "minimum": 0, "maximum": 1}),
+            **{name: listing(COUNT) for name in _FOLLOWED},
+        },
+        "additionalProperties": False,
+    },
+)
+
+
+def series(*names: str) -> Schema:
+    """Return the schema of values over time: lists of one length."""
+    return record(time=listing(NUMBER), **{name: listing(NUMBER) for name in names})
+
+
+OPERAND_COUNTS = record(
+    counts=COUNTS,
+    series=series(*_FOLLOWED),
+    causes=listing(record(state=TEXT, operand=TEXT, cause=TEXT, count=COUNT)),
+)
+
+_WORKER = {
+    "worker": TEXT,
+    "name": TEXT,
+    "host": TEXT,
+    "status": TEXT,
+    "last_seen": NUMBER,
+    "limit": maybe(COUNT),
+}
+
+QUOTA = record(
+    on=TRUTH,
+    thresholds=mapping(maybe(NUMBER)),
+    workers=listing(
+        record(
+            **_WORKER,
+            **dict.fromkeys(
+                ("quota", "used", "promised", "queued", "deferrals", "forced", "evictions"),
+                maybe(COUNT),
+            ),
+        )
+    ),
+    more_workers=COUNT,
+    total=series("limit", "quota", "used", "promised", "queued", "process"),
+)
+
+STORE = record(
+    workers=listing(
+        record(
+            **_WORKER,
+            **dict.fromkeys(("process", "private", "shared", "mapped", "other", "disk"), COUNT),
+        )
+    ),
+    more_workers=COUNT,
+    total=series("process", "private", "shared", "disk"),
+)
+
+_ESTIMATE = record(
+    graph={"type": "integer"},
+    stock=POSITIVE,
+    plan=POSITIVE,
+    moved=POSITIVE,
+    operands=COUNT,
+    of=COUNT,
+    known_sizes={"type": "number", "minimum": 0, "maximum": 1},
+)
+
+TRANSFERS = record(
+    moved=POSITIVE,
+    unsure=POSITIVE,
+    by_handle=maybe(COUNT),
+    by_comm=maybe(COUNT),
+    matrix=record(
+        between={"type": "string", "enum": ["workers", "hosts"]},
+        names=listing(TEXT),
+        bytes=listing(listing(POSITIVE)),
+    ),
+    series=series("moved"),
+    estimate={"anyOf": [_ESTIMATE, {"type": "null"}]},
+    reason=maybe(TEXT),
+)
+
+KERNELS = record(
+    workers_on=COUNT,
+    workers=COUNT,
+    saved=NUMBER,
+    runs=COUNT,
+    fused=COUNT,
+    compiled=POSITIVE,
+    expressions=listing(
+        record(
+            text=TEXT,
+            dtypes=TEXT,
+            backend=TEXT,
+            runs=COUNT,
+            saved=NUMBER,
+            compiled=POSITIVE,
+            given_up=COUNT,
+            workers=COUNT,
+        )
+    ),
+    more_expressions=COUNT,
+)
+
+_LOSS = {
+    "type": "object",
+    "properties": {"worker": TEXT, "time": NUMBER, "seconds": maybe(NUMBER)},
+    "required": ["worker", "time", "seconds"],
+}
+
+FAULTS = record(
+    **dict.fromkeys(
+        (
+            "losses",
+            "recovered",
+            "results_lost",
+            "results_adopted",
+            "computed_again",
+            "excess",
+            "retried",
+            "fatal",
+            "cancelled",
+            "interrupted",
+        ),
+        COUNT,
+    ),
+    last=listing(_LOSS),
+    exceptions=mapping(COUNT),
+    failure=maybe(TEXT),
 )

@@ -124,6 +124,8 @@ class GraphRecord:
         self.replanned = 0
         self.running = 0
         self.operands = len(graph)
+        self._units: int | None = None
+        self._initial = 0
         self.starts: Ints = np.array(graph.inputs.starts, dtype=np.int32)
         self.flat: Ints = np.array(graph.inputs.flat, dtype=np.int32)
         self.nbytes = np.array(graph.nbytes, dtype=np.float32)
@@ -140,7 +142,8 @@ class GraphRecord:
     @property
     def initial(self) -> int:
         """Return how many operands belong to units."""
-        return int(np.count_nonzero(self.unit_of != NO_UNIT))
+        self.unit_count()
+        return self._initial
 
     def plan_again(self, units: Iterable[Unit]) -> None:
         """Take note of other units for some of the operands."""
@@ -149,12 +152,16 @@ class GraphRecord:
         self.picture = None
 
     def _place(self, units: Iterable[Unit]) -> None:
+        self._units = None
         for unit in units:
             self.unit_of[list(unit.operands)] = unit.operands[0]
 
     def unit_count(self) -> int:
-        """Return the number of units."""
-        return len(np.unique(self.unit_of[self.unit_of != NO_UNIT]))
+        """Return the number of units; counted once for each plan."""
+        if self._units is None:
+            placed = self.unit_of[self.unit_of != NO_UNIT]
+            self._initial, self._units = len(placed), len(np.unique(placed))
+        return self._units
 
     def moved_to(self, i: int, code: int) -> None:
         """Take note of the new state of an operand."""

@@ -104,6 +104,56 @@ async def test_failures_name_their_cause(c, s, a):
     assert (row["state"], row["cause"]) == ("fatal", "('broken', 0)")
 
 
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_plans_and_workers(c, s, *workers):
+    """All that is described, before there is anything and afterwards."""
+    for path in ("/counts", "/quota", "/store", "/transfers", "/kernels", "/faults", "/graphs"):
+        await get(s, path)
+    x = da.random.random((80, 80), chunks=10)
+    assert await c.compute((x + x.T).sum()) > 0
+    with pytest.raises(ZeroDivisionError):
+        await c.submit(fail, 1)
+    (single, told) = (await get(s, "/graphs"))["items"]
+    assert single["plan"] is None
+    assert told["plan"]["done"]
+    assert sum(told["plan"]["counts"].values()) == told["plan"]["operands"] == told["operands"]
+    plan = await get(s, "/graphs/0/plan?most=20")
+    assert plan["aggregated"]
+    assert 0 < len(plan["cells"]["row"]) <= 20
+    assert sum(plan["cells"]["operands"]) == told["operands"]
+    assert (await refused(s, "/graphs/1/plan"))[0] == 404
+    assert (await refused(s, "/graphs/0/plan?most=0"))[0] == 400
+    counts = await get(s, "/counts")
+    assert counts["counts"]["fatal"] == 1
+    assert (await get(s, "/counts?graph=0"))["counts"]["fatal"] == 0
+    assert (await refused(s, "/counts?graph=1"))[0] == 404
+    assert (await refused(s, "/transfers?graph=9"))[0] == 404
+    for path in ("/quota", "/store"):
+        rows = (await get(s, path))["workers"]
+        assert {row["worker"] for row in rows} == set(s.workers)
+        few = await get(s, f"{path}?limit=1")
+        assert (len(few["workers"]), few["more_workers"]) == (1, 1)
+    moved = await get(s, "/transfers")
+    assert moved["moved"] == sum(map(sum, moved["matrix"]["bytes"])) > 0
+    assert (await get(s, "/faults"))["fatal"] == 1
+
+
+def unobserved():
+    return MarsSchedulerPlugin(settings=Settings(observer_enabled=False))
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=unobserved)
+async def test_without_the_observer(c, s, a):
+    future = c.compute(da.ones(40, chunks=10).sum())
+    assert await future == 40
+    (told,) = (await get(s, "/graphs"))["items"]
+    assert told["plan"] is None
+    assert (await get(s, "/operands?graph=0"))["items"]
+    for path in ("/counts", "/quota", "/store", "/transfers", "/kernels", "/faults"):
+        status, message = await refused(s, path)
+        assert (status, "marsched.observer.enabled" in message) == (404, True)
+
+
 @planned_cluster([("127.0.0.1", 1)])
 async def test_what_is_refused(c, s, a):
     assert await refused(s, "/nowhere") == (404, "there is no such path; see openapi.json")
