@@ -143,7 +143,7 @@ class Following:
         self._moved = MovedBytes()
         self._moved_over_time = Series(("moved",))
         self._unsure = 0.0
-        self._estimates: dict[int, StockEstimate | None] = {}
+        self._estimates: dict[int, StockEstimate | str] = {}
 
     # -- hooks -----------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from distributed.utils import offload
+
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.graph_record import (
     CANCELLED,
@@ -136,6 +138,10 @@ class Observer(Following):
         if layout.done:
             found["cells"] = self._cells(record, picture)
         return found
+
+    def draw(self, graph: int | None, most: int) -> Picture:
+        """Return the picture of a graph, laid out or not; `plan` shows it."""
+        return self._record(graph).draw(most)
 
     async def drawn(self, graph: int | None = None, most: int = 2000) -> dict[str, Any]:
         """Return what `plan` does, once it is ready."""
@@ -321,8 +327,8 @@ class Observer(Following):
                 return None, "there are no workers to estimate for"
             self._start_estimate(slot, record, threads)
         found = self._estimates[slot]
-        if found is None:
-            return None, "being estimated"
+        if isinstance(found, str):
+            return None, found
         scale = record.operands / max(1, found.operands)
         return {
             "graph": record.number,
@@ -341,20 +347,24 @@ class Observer(Following):
         some = threads[: max(8, len(threads) * count // max(1, record.operands))]
         work = (_head(record, count), _units(record, count), some)
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             self._estimates[slot] = stock_estimate.estimate(*work)
             return
-        self._estimates[slot] = None
+        self._estimates[slot] = "being estimated"
 
         def done(future: asyncio.Future[StockEstimate]) -> None:
-            if slot in self._records and not future.cancelled():
-                if future.exception() is None:
-                    self._estimates[slot] = future.result()
-                else:
-                    self.counters.caught("estimate", Exception(repr(future.exception())))
+            if slot not in self._records or future.cancelled():
+                return
+            error = future.exception()
+            if error is None:
+                self._estimates[slot] = future.result()
+            else:
+                self._estimates[slot] = f"the estimate failed: {error!r}"
+                self.counters.caught("estimate", Exception(repr(error)))
 
-        loop.run_in_executor(None, stock_estimate.estimate, *work).add_done_callback(done)
+        self._estimating = asyncio.ensure_future(offload(stock_estimate.estimate, *work))
+        self._estimating.add_done_callback(done)
 
     def kernels(self, most: int = 50) -> dict[str, Any]:
         """Return what fused kernels do on the workers, as their last heartbeats tell.

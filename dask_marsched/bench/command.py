@@ -27,7 +27,6 @@ from . import (
     workloads,
 )
 from . import kernels as kernel_benchmark
-from . import planning as planning_benchmark
 from .cluster import DEFAULT, Setting, policy_plugin
 from .metrics import FRISKY, STOCK, Measurement, aggregate
 from .workloads import Kind, Parameters, Workload
@@ -120,6 +119,18 @@ def _progress(measurement: Measurement) -> None:
     "many tasks; may be given several times.",
 )
 @click.option(
+    "--pages",
+    type=click.IntRange(min=100),
+    metavar="TASKS",
+    help="Instead of workloads, time the dashboard's pages on a graph of that many tasks.",
+)
+@click.option(
+    "--observer",
+    type=click.IntRange(min=100),
+    metavar="TASKS",
+    help="Instead of workloads, compare a scheduler with and without the observer.",
+)
+@click.option(
     "--memory-tight",
     is_flag=True,
     help="Run the workloads whose live data is several times the cluster's memory, on two workers "
@@ -197,8 +208,12 @@ def bench(list_them: bool, **options: Any) -> None:
         one_table.transfer(chosen, _command())
     elif chosen.simulated:
         _simulate(chosen)
+    elif chosen.pages:
+        one_table.pages(chosen, _command())
+    elif chosen.observer:
+        one_table.observer(chosen, _command())
     elif chosen.planning:
-        _plan(chosen)
+        one_table.plan(chosen, _columns(chosen.policies), _command())
     else:
         _run(chosen)
 
@@ -225,6 +240,8 @@ class Options:
     workers_per_host: int
     cores: float | None
     planning: tuple[int, ...]
+    pages: int | None
+    observer: int | None
     memory_tight: bool
     memory_limit: str
     transfer: bool
@@ -305,30 +322,6 @@ def _simulate(options: Options) -> None:
     if options.markdown_path:
         shown = [report.made_by(_command()), *map(report.markdown_table, tables)]
         options.markdown_path.write_text("\n\n".join(shown) + "\n")
-
-
-def _plan(options: Options) -> None:
-    """Run the planning benchmark; ends with 1 if a measurement failed."""
-
-    def show(p: planning_benchmark.Planning) -> None:
-        outcome = f"FAILED: {p.error}" if p.error else f"{p.seconds:.2f} s for {p.tasks} tasks"
-        click.echo(f"  {p.repetition + 1}  {p.policy:<12}{outcome}", err=True)
-
-    measured = planning_benchmark.run(
-        _columns(options.policies), options.planning, options.repeat, show
-    )
-    table = planning_benchmark.cells(measured)
-    click.echo(report.text_table(table))
-    if options.json_path:
-        found = {"command": _command(), "versions": report.versions()}
-        found.update(planning_benchmark.to_json(measured))
-        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
-    if options.markdown_path:
-        options.markdown_path.write_text(
-            f"{report.made_by(_command())}\n\n{report.markdown_table(table)}\n"
-        )
-    if any(p.error for p in measured):
-        raise SystemExit(1)
 
 
 def _run_memory_tight(options: Options) -> None:

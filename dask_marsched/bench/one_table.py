@@ -1,4 +1,4 @@
-"""The benchmarks whose outcome is one table: ``--failover``, ``--cancel``, ``--transfer``."""
+"""The benchmarks whose outcome is one table: ``--failover``, ``--planning``, ``--pages``, ..."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from dask.utils import parse_bytes
 
 from . import cancelling, failover, report
+from . import planning as planning_benchmark
 from . import transfer as transfer_benchmark
 from .workloads import Parameters
 
@@ -50,6 +51,40 @@ def transfer(options: Any, command: str) -> None:
     _publish(options, command, transfer_benchmark.cells(measured), fetches)
     if any(m.mapped < m.fetches for m in measured):
         raise SystemExit(1)
+
+
+def plan(options: Any, columns: tuple[str, ...], command: str) -> None:
+    """Run the planning benchmark; ends with 1 if a measurement failed."""
+
+    def show(p: planning_benchmark.Planning) -> None:
+        outcome = f"FAILED: {p.error}" if p.error else f"{p.seconds:.2f} s for {p.tasks} tasks"
+        click.echo(f"  {p.repetition + 1}  {p.policy:<12}{outcome}", err=True)
+
+    measured = planning_benchmark.run(columns, options.planning, options.repeat, show)
+    found = planning_benchmark.to_json(measured)
+    _publish(options, command, planning_benchmark.cells(measured), found)
+    if any(p.error for p in measured):
+        raise SystemExit(1)
+
+
+def pages(options: Any, command: str) -> None:
+    """Measure what the dashboard's pages cost, and what they are told from."""
+    from . import pages as page_benchmark  # needs bokeh
+
+    tasks, costs, slices = page_benchmark.page_costs(options.pages)
+    click.echo(f"{tasks} operands on {page_benchmark.WORKERS} workers")
+    found = {"tasks": tasks, "pages": list(map(asdict, costs)), "slices": slices}
+    _publish(options, command, page_benchmark.cost_cells(costs, slices), found)
+
+
+def observer(options: Any, command: str) -> None:
+    """Measure what the observer costs the scheduler, with all pages closed."""
+    from . import pages as page_benchmark  # needs bokeh
+
+    pairs = page_benchmark.throughput(
+        options.observer, options.repeat, lambda text: click.echo(f"  {text}", err=True)
+    )
+    _publish(options, command, page_benchmark.throughput_cells(pairs), {"pairs": pairs})
 
 
 def _publish(options: Any, command: str, table: list[list[str]], found: dict[str, Any]) -> None:

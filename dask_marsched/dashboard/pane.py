@@ -88,6 +88,10 @@ class Pane:
         """Bring the models up to date; return why there is nothing to show, or None."""
         raise NotImplementedError
 
+    def end(self) -> None:
+        """Say that this is not brought up to date any more."""
+        self.say("The plugin was removed from this scheduler, or registered anew. Reload the page.")
+
     def say(self, reason: str | None) -> None:
         """Show why there is nothing to show, or, for None, the body."""
         hidden = reason is not None

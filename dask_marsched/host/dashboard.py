@@ -127,7 +127,19 @@ class DashboardPages:
         self._unlist()
         for path in self._pages:
             for session in application.get_sessions(path):
-                # What an open page asks for again and again would keep all of this alive.
-                for callback in list(session.document.session_callbacks):
-                    session.document.remove_periodic_callback(callback)
+                _end(session.document)
         application.stop(wait=False)
+
+
+def _end(document: Any) -> None:
+    """Have an open page say that it is not brought up to date any more, and ask for nothing."""
+
+    def last() -> None:
+        for pane in getattr(document, "components", ()):
+            pane.end()
+        for callback in list(document.session_callbacks):
+            if hasattr(callback, "period"):
+                document.remove_periodic_callback(callback)
+
+    # With the document's lock, which is not ours here.
+    document.add_next_tick_callback(last)

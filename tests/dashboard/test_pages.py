@@ -1,13 +1,16 @@
 """The pages on real schedulers: served, listed, removed, and absent where they cannot be."""
 
+import asyncio
 import json
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import dask.array as da
 import pytest
-from distributed.utils_test import gen_cluster
+from bokeh.client import pull_session
+from distributed.utils_test import async_poll_for, gen_cluster
 from tornado.httpclient import AsyncHTTPClient
 
 import dask_marsched
@@ -95,6 +98,29 @@ async def test_without_a_dashboard_the_reason_is_told(c, s):
     status = await dask_marsched.status(c)
     assert status.details["dashboard"]["reason"] == "the scheduler has no dashboard"
     assert plugin_of(s).report()["exceptions"] == {}
+
+
+# Bokeh's client leaves a thread behind.
+@gen_cluster(
+    client=True,
+    nthreads=[],
+    scheduler_kwargs=WITH_DASHBOARD,
+    clean_kwargs={"threads": False},
+)
+async def test_an_open_page_says_that_it_ends_and_asks_for_nothing_more(c, s):
+    await c.register_plugin(MarsSchedulerPlugin())
+    url = f"http://127.0.0.1:{s.http_server.port}/mars-plan"
+    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1)
+    session = await loop.run_in_executor(pool, pull_session, None, url)
+    application = s.http_application.applications[0]
+    (served,) = application.get_sessions("/mars-plan")
+    (pane,) = served.document.components
+    assert served.document.session_callbacks
+    await c.unregister_scheduler_plugin("marsched")
+    await async_poll_for(lambda: "Reload the page" in pane.note.text, 5)
+    assert not served.document.session_callbacks
+    await loop.run_in_executor(pool, session.close)
+    pool.shutdown()
 
 
 @gen_cluster(client=True, nthreads=[], scheduler_kwargs=WITH_DASHBOARD)

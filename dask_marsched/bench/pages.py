@@ -1,0 +1,255 @@
+"""What the dashboard's pages cost the scheduler's event loop, and what the observer costs.
+
+The scheduler is the real one, driven by the digital twin: a graph of as many operands as asked for
+on as many workers, stopped again and again in the middle of its run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bokeh.document import Document
+from bokeh.protocol import Protocol
+
+from dask_marsched.config import Settings
+from dask_marsched.dashboard.pages import PANES, add_panes
+from dask_marsched.dashboard.pane import Pane
+from dask_marsched.observer import Observer
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.simulation import simulate
+from dask_marsched.worker_figures import METRIC
+
+from .planning_processes import program, steps_for
+
+WORKERS = 100
+BAR_MILLISECONDS = 50.0
+BAR_THROUGHPUT = 0.98
+#: Looks at all pages in one run.
+_LOOKS = 20
+#: Operands laid out in one go, as the observer does.
+_SLICE = 10_000
+_MIB = 2**20
+
+#: What each simulated worker tells: all parts are on.
+_FIGURES = {
+    "quota": {
+        "limit": 12 * 2**30, "used": 5 * 2**30, "promised": 2**30, "queued": 2**28,
+        "deferrals": 12, "forced": 1, "evictions": 40,
+    },
+    "store": {"memory": 2**30, "spilled": 2**28, "disk": 2**28},
+    "shared": {
+        "published": 2**29, "mapped": 2**28, "by_handle": 400, "bytes_by_handle": 400 * _MIB,
+        "by_comm": 100, "bytes_by_comm": 100 * _MIB, "adopted": 3,
+    },
+    "interrupts": {"interrupted": 2},
+    "kernels": {
+        "saved": 12.5, "runs": 900, "fused": 800, "compiled": 1.5,
+        "expressions": [
+            [f"sum((a + {i}.0) * b, axis=(0,))", "float64, float64", "llvm", 200, 3.0, 0.4, 0]
+            for i in range(4)
+        ],
+    },
+}  # fmt: skip
+
+
+@dataclass
+class PageCost:
+    """Milliseconds of the event loop for one update of a page.
+
+    Attributes
+    ----------
+    updates, sent
+        To bring its models up to date; to write what changed as a message to a browser.
+    kilobytes
+        Size of that message.
+    """
+
+    page: str
+    updates: list[float] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
+    kilobytes: list[float] = field(default_factory=list)
+
+    def totals(self) -> list[float]:
+        """Return the sums of both for each update."""
+        return [a + b for a, b in zip(self.updates, self.sent, strict=True)]
+
+
+class _OpenPage:
+    """A pane in a document, with what a browser would be sent."""
+
+    def __init__(self, kind: type[Pane], scheduler: Any) -> None:
+        self.pane = kind(scheduler)
+        self.cost = PageCost(self.pane.name)
+        self.events: list[Any] = []
+        self.document = Document()
+        self.document.add_root(self.pane.root)
+        add_panes(self.document, [self.pane])
+        self.document.on_change(self.events.append)
+
+    def look(self) -> None:
+        self.events.clear()
+        start = time.perf_counter()
+        self.pane.update()
+        updated = time.perf_counter()
+        size = 0
+        if self.events:
+            message = Protocol().create("PATCH-DOC", self.events)
+            size = len(message.content_json) + sum(len(b.data) for b in message.buffers)
+        self.cost.updates.append(1e3 * (updated - start))
+        self.cost.sent.append(1e3 * (time.perf_counter() - updated))
+        self.cost.kilobytes.append(size / 1e3)
+        if "This pane failed" in self.pane.note.text:
+            raise RuntimeError(self.pane.note.text)
+
+
+class _Looking(MarsSchedulerPlugin):
+    """Looks at all pages again and again while a graph runs."""
+
+    def __init__(self, operands: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.pages: list[_OpenPage] = []
+        self.slices: list[float] = []
+        self._every = max(1, operands // (_LOOKS + 1))
+        self._finished = 0
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Take note of a result; look at the pages after each so many of them."""
+        super().transition(key, start, finish, *args, **kwargs)
+        if start == "processing" and finish == "memory":
+            self._finished += 1
+            if self._finished % self._every == 0 and self.observer is not None:
+                self._look(self.observer)
+
+    def _look(self, observer: Observer) -> None:
+        for ws in observer.scheduler.workers.values():
+            ws.metrics[METRIC] = _FIGURES
+        if not self.pages:
+            self._draw(observer)
+            self.pages = [_OpenPage(kind, observer.scheduler) for kind in PANES]
+        for page in self.pages:
+            page.look()
+
+    def _draw(self, observer: Observer) -> None:
+        """Have the picture laid out, each step a turn of the event loop of its own."""
+        picture = observer.draw(None, 2000)
+        done = False
+        while not done:
+            start = time.perf_counter()
+            done = picture.advance(_SLICE)
+            self.slices.append(1e3 * (time.perf_counter() - start))
+
+
+def page_costs(operands: int) -> tuple[int, list[PageCost], list[float]]:
+    """Return how many operands there were, what each page cost, and each step of the drawing.
+
+    Parameters
+    ----------
+    operands
+        Of the graph, about.
+    """
+    plugin = _Looking(operands)
+    run = simulate(
+        list(program(steps_for(operands))), workers=WORKERS, threads=1, policy=plugin,
+        isolated=False,
+    )  # fmt: skip
+    return run.tasks, [page.cost for page in plugin.pages], plugin.slices
+
+
+class _Timed(MarsSchedulerPlugin):
+    """Counts the processor time that its scheduler takes for graphs and messages."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.seconds = 0.0
+
+    async def start(self, scheduler: Any) -> None:
+        """Wrap what a simulated scheduler is asked to do."""
+        await super().start(scheduler)
+        for name in ("submit", "receive", "heartbeat_worker"):
+            setattr(scheduler, name, self._counted(getattr(scheduler, name)))
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            start = time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds += time.thread_time() - start
+
+        return counted
+
+
+def throughput(
+    operands: int, repeat: int, progress: Callable[[str], None] = lambda _: None
+) -> list[tuple[float, float]]:
+    """Return the scheduler's processor time without and with the observer, pair by pair.
+
+    Parameters
+    ----------
+    operands
+        Of the graph, about.
+    repeat
+        How many pairs, each in the other order than the one before.
+    progress
+        Told of each pair.
+    """
+    graph = list(program(steps_for(operands)))
+    pairs = []
+    for repetition in range(repeat):
+        taken = {}
+        for on in (False, True) if repetition % 2 else (True, False):
+            plugin = _Timed(settings=Settings(observer_enabled=on))
+            simulate(graph, workers=WORKERS, threads=1, policy=plugin, isolated=False)
+            taken[on] = plugin.seconds
+        pairs.append((taken[False], taken[True]))
+        progress(f"{taken[False]:.2f} s without, {taken[True]:.2f} s with the observer")
+    return pairs
+
+
+def cost_cells(costs: list[PageCost], slices: list[float]) -> list[list[str]]:
+    """Return the table of the pages, its head first."""
+    head = ["page", "update ms", "message ms", "both, most ms", "message kB", "verdict"]
+    table = [head]
+    for cost in costs:
+        most = max(cost.totals())
+        table.append(
+            [
+                cost.page,
+                f"{_median(cost.updates):.1f}",
+                f"{_median(cost.sent):.1f}",
+                f"{most:.1f}",
+                f"{_median(cost.kilobytes):.0f}",
+                "met" if most <= BAR_MILLISECONDS else "not met",
+            ]
+        )
+    most = max(slices)
+    verdict = "met" if most <= BAR_MILLISECONDS else "not met"
+    table.append(["drawing, a step", f"{_median(slices):.1f}", "-", f"{most:.1f}", "-", verdict])
+    return table
+
+
+def throughput_cells(pairs: list[tuple[float, float]]) -> list[list[str]]:
+    """Return the table of the observer's cost, its head first."""
+    ratios = [without / with_it for without, with_it in pairs]
+    verdict = "met" if _median(ratios) >= BAR_THROUGHPUT else "not met"
+    return [
+        ["pairs", "without, CPU s", "with, CPU s", "throughput", "least", "most", "verdict"],
+        [
+            str(len(pairs)),
+            f"{_median([a for a, _ in pairs]):.2f}",
+            f"{_median([b for _, b in pairs]):.2f}",
+            f"{_median(ratios):.3f}",
+            f"{min(ratios):.3f}",
+            f"{max(ratios):.3f}",
+            verdict,
+        ],
+    ]
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
