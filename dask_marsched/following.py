@@ -46,6 +46,7 @@ LOOKS = 30.0
 _FRESH = 0.2
 #: Where the number of an operand in its graph ends, and that of the record begins.
 SHIFT = 32
+_MASK = (1 << SHIFT) - 1
 #: Characters of a cause.
 _CHARACTERS = 120
 
@@ -57,6 +58,7 @@ _CODE_OF: Mapping[str, int] = {
     "memory": FINISHED,
     "erred": FATAL,
 }
+_ENDS = ("released", "forgotten")
 #: What a stimulus of Dask's that gives operands up is for people.
 _WHY = {
     "cancel-key": "cancelled by a client",
@@ -68,6 +70,14 @@ _WHY = {
 def _code(ts: Any) -> int:
     code = _CODE_OF.get(ts.state)
     return code if code is not None else (FREED if ts.nbytes >= 0 else WAITING)
+
+
+def _code_after(finish: str, ts: Any) -> int:
+    """Return the code of a task after a transition."""
+    code = _CODE_OF.get(finish)
+    if code is not None:
+        return code
+    return FREED if ts.nbytes >= 0 else CANCELLED if finish == "forgotten" else WAITING
 
 
 def _cause(code: int, ts: Any, stimulus_id: str) -> tuple[str, str, str]:
@@ -123,7 +133,8 @@ class Following:
         self._reset()
 
     def _reset(self) -> None:
-        self._due = float("-inf")
+        #: From when on it is time for another sample.
+        self.due = float("-inf")
         self._workers = ObservedWorkers(self.scheduler)
         self._records: dict[int, GraphRecord] = {}
         self._slots = 0
@@ -161,17 +172,14 @@ class Following:
         first = slot << SHIFT
         at, also = self._at, self._also
         keys = [ts.key for ts in tasks]
-        for key in keys:
-            if key in at:  # of a graph before, that still goes on
-                also.setdefault(key, []).append(at[key])
-            elif self._loose:
-                code = self._loose.pop(key, None)
-                if code is not None:
-                    self._others[code] -= 1
+        for key in at.keys() & keys if at else ():  # of a graph before, that still goes on
+            also.setdefault(key, []).append(at[key])
+        for key in self._loose.keys() & keys if self._loose else ():
+            self._others[self._loose.pop(key)] -= 1
         at.update(zip(keys, range(first, first + len(keys)), strict=True))
-        for i, ts in enumerate(tasks):
-            if codes[i] == SENT and ts.processing_on is not None:
-                record.sent_to(i, self._worker_number(ts.processing_on.address))
+        for i, code in enumerate(codes):
+            if code == SENT:
+                record.sent_to(i, self._worker_number(tasks[i].processing_on.address))
         self._drop_old()
 
     @guarded(lambda: None, fatal=True)
@@ -192,53 +200,72 @@ class Following:
                 code = loose[ts.key] = _code(ts)
                 counts[code] += 1
 
-    @guarded(lambda: None, fatal=True)
-    def moved(self, key: Key, finish: str, ts: Any, stimulus_id: str) -> None:
-        """Take note of a transition of a task."""
+    def moved(self, key: Key, finish: str, tasks: Mapping[Key, Any], stimulus_id: str) -> None:
+        """Take note of a transition of one of a scheduler's tasks.
+
+        This is what the observer costs while nobody looks, hence in one piece, and on its own
+        guard.
+        """
         if self.failure is not None:
             return
-        code = _CODE_OF.get(finish)
-        ended = code is None  # released or forgotten
-        if code is None:
-            code = FREED if ts.nbytes >= 0 else CANCELLED if finish == "forgotten" else WAITING
-        at = self._at.get(key)
-        if at is None:
-            self._moved_loose(key, code, finish, ts, stimulus_id)
-        else:
-            self._moved_in(at, code, ended, ts, stimulus_id)
+        try:
+            at = self._at.get(key)
+            if at is None:
+                self._moved_loose(key, finish, tasks[key], stimulus_id)
+                return
+            record = self._records.get(at >> SHIFT)
+            code = _CODE_OF.get(finish)
+            if record is not None:
+                before = record.codes[at & _MASK]
+                if code is None and before in (FINISHED, FREED):
+                    code = FREED
+                if code is None or code == FATAL or before >= FATAL:
+                    self._ended_in(record, at & _MASK, finish, tasks[key], stimulus_id)
+                elif code != before:
+                    if code == SENT:
+                        number = self._worker_number(tasks[key].processing_on.address)
+                        record.worker_of[at & _MASK] = number
+                    record.moved_to(at & _MASK, code)
+                    if not record.left and record.finished is None:
+                        self._done(record)
             if self._also and key in self._also:
                 for other in self._also[key]:
-                    self._moved_in(other, code, ended, ts, stimulus_id)
+                    found = self._records.get(other >> SHIFT)
+                    if found is not None:
+                        self._ended_in(found, other & _MASK, finish, tasks[key], stimulus_id)
             if finish == "forgotten":
                 del self._at[key]
                 self._also.pop(key, None)
+        except Exception as error:
+            self.counters.caught("moved", error)
+            self.failure = f"moved failed: {type(error).__name__}: {error}"
 
-    def _moved_in(self, at: int, code: int, ended: bool, ts: Any, stimulus_id: str) -> None:
-        record = self._records.get(at >> SHIFT)
-        if record is None:
-            return
-        i = at & ((1 << SHIFT) - 1)
+    def _ended_in(
+        self, record: GraphRecord, i: int, finish: str, ts: Any, stimulus_id: str
+    ) -> None:
+        """Take note of a transition that is not one of the frequent ones."""
+        code = _code_after(finish, ts)
         before = record.codes[i]
-        if code == before or (before == FATAL and ended):
+        if code == before or (before == FATAL and finish in _ENDS):
             return  # what has failed stays so for those who look, until it is tried again
         if code == SENT:
-            if ts.processing_on is not None:
-                record.sent_to(i, self._worker_number(ts.processing_on.address))
+            record.worker_of[i] = self._worker_number(ts.processing_on.address)
         elif code >= FATAL:
             record.causes.add(*_cause(code, ts, stimulus_id))
         record.moved_to(i, code)
-        if code >= FINISHED:
-            if record.finished is None and record.is_done():
-                record.finished = self._clock()
-                record.series.add(record.finished, split(record.counts, 0))
-        else:
-            record.finished = None
+        if not record.left and record.finished is None:
+            self._done(record)
 
-    def _moved_loose(self, key: Key, code: int, finish: str, ts: Any, stimulus_id: str) -> None:
+    def _done(self, record: GraphRecord) -> None:
+        record.finished = self._clock()
+        record.series.add(record.finished, split(record.counts, 0))
+
+    def _moved_loose(self, key: Key, finish: str, ts: Any, stimulus_id: str) -> None:
+        code = _code_after(finish, ts)
         before = self._loose.get(key)
         if before is not None:
             self._others[before] -= 1
-            if before == FATAL and finish in ("released", "forgotten"):
+            if before == FATAL and finish in _ENDS:
                 code = FATAL
         if code >= FATAL and code != before:
             self._causes.add(*_cause(code, ts, stimulus_id))
@@ -285,8 +312,8 @@ class Following:
     @guarded(lambda: None, fatal=True)
     def sample(self, now: float) -> None:
         """Take note of how things stand, if it is time; called when operands move."""
-        if now >= self._due and self.failure is None:
-            self._due = now + _EVERY
+        if now >= self.due and self.failure is None:
+            self.due = now + _EVERY
             self._look_up_running(now)
             self._look(now)
 

@@ -263,7 +263,7 @@ class Observer(Following):
         """
         now = self._clock()
         if now - self._looked_closely > LOOKS:
-            self._due = now  # whoever begins to look sees something at once
+            self.due = now  # whoever begins to look sees something at once
         self._looked_closely = now
         self._asked()
         return self._workers.memory(most)

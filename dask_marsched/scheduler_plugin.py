@@ -276,13 +276,13 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self._engine is None:
             return
         if self.observer is not None:
-            self.observer.moved(key, finish, self._engine.scheduler.tasks[key], stimulus_id)
+            self.observer.moved(key, finish, self._engine.scheduler.tasks, stimulus_id)
         if finish == "memory":
             if start == "processing":
                 self._engine.finished(self._engine.scheduler.tasks[key])
                 now = time()
                 self.executions.finished(key, kwargs["worker"], now, kwargs["startstops"])
-                if self.observer is not None:
+                if self.observer is not None and now >= self.observer.due:
                     self.observer.sample(now)
             self._settled(key)
         elif finish == "processing":

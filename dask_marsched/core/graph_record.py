@@ -7,6 +7,7 @@ has changed since it was last looked at, and only while it is looked at.
 from __future__ import annotations
 
 import array
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -103,6 +104,8 @@ class GraphRecord:
     ----------
     counts : list of int
         Operands by code.
+    left : int
+        How many of them are still to be done.
     finished : float or None
         When nothing of it was left to be done, seconds; None before.
     moved : float
@@ -135,6 +138,7 @@ class GraphRecord:
         self.codes = bytearray(codes)
         self.worker_of = array.array("H", [NO_WORKER]) * self.operands
         self.counts = np.bincount(self._code_array(), minlength=CODES).tolist()
+        self.left: int = sum(self.counts[:FINISHED])
         self.causes = Causes()
         self.series = Series(NAMES)
         self.picture: Picture | None = None
@@ -153,8 +157,10 @@ class GraphRecord:
 
     def _place(self, units: Iterable[Unit]) -> None:
         self._units = None
-        for unit in units:
-            self.unit_of[list(unit.operands)] = unit.operands[0]
+        members = [unit.operands for unit in units]
+        firsts = np.array([own[0] for own in members], dtype=np.int32)
+        operands = np.fromiter(itertools.chain.from_iterable(members), dtype=np.int64)
+        self.unit_of[operands] = np.repeat(firsts, [len(own) for own in members])
 
     def unit_count(self) -> int:
         """Return the number of units; counted once for each plan."""
@@ -172,6 +178,11 @@ class GraphRecord:
         counts = self.counts
         counts[before] -= 1
         counts[code] += 1
+        if before < FINISHED <= code:
+            self.left -= 1
+        elif code < FINISHED <= before:
+            self.left += 1
+            self.finished = None
         if self.picture is not None:
             self.picture.changed(i)
 
@@ -181,8 +192,7 @@ class GraphRecord:
 
     def is_done(self) -> bool:
         """Whether nothing of it is left to be done."""
-        counts = self.counts
-        return not (counts[WAITING] or counts[READY] or counts[SENT])
+        return not self.left
 
     def draw(self, most: int) -> Picture:
         """Return the picture with at most so many cells; `Picture.advance` it until it is done."""
