@@ -57,8 +57,8 @@ def left_text(told: Mapping[str, Any]) -> str:
         return f"time left unknown: {told['reason']}"
     text = duration(told["seconds"])
     if told["at_least"]:
-        # Less than a second at least says nothing.
-        return f"more than {text} left" if told["seconds"] >= 1 else "time left unknown"
+        # Less than a second or more says nothing.
+        return f"about {text} or more left" if told["seconds"] >= 1 else "time left unknown"
     return f"{'' if text.startswith('less') else 'about '}{text} left"
 
 

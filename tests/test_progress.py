@@ -3,8 +3,11 @@
 import asyncio
 import io
 import signal
+import sys
 import threading
 import time
+import types
+from unittest import mock
 
 import dask.array as da
 import pytest
@@ -12,7 +15,7 @@ from distributed import Client, Event, wait
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
-from dask_marsched.progressing import Listener
+from dask_marsched.progressing import Listener, ProgressView
 from dask_marsched.watching import Watch
 from tests.compat.harness import check, planned_cluster
 
@@ -250,3 +253,52 @@ def test_where_the_scheduler_lacks_the_package(bare_scheduler):
         future = client.submit(inc, 1)
         with pytest.raises(RuntimeError, match=r"must be installed there: run `pip install"):
             dask_marsched.progress(future)
+
+
+# --- in a notebook ------------------------------------------------------------------------
+
+
+class Display:
+    """Stands in for IPython: what was displayed, and what replaced it."""
+
+    def __init__(self, widgets):
+        self.shown = []
+        modules = {"IPython": types.ModuleType("IPython")}
+        modules["IPython.display"] = types.SimpleNamespace(HTML=str, display=self._display)
+        modules["ipywidgets"] = types.SimpleNamespace(HTML=self._widget) if widgets else None
+        self.modules = modules
+
+    def _display(self, text, display_id=False):
+        if isinstance(text, str):
+            self.shown.append(text)
+        return types.SimpleNamespace(update=self.shown.append)
+
+    def _widget(self, text):
+        shown = self.shown
+        shown.append(text)
+
+        class Widget:
+            value = property(fset=lambda self, new: shown.append(new))
+
+        return Widget()
+
+
+@pytest.mark.parametrize("widgets", [False, True], ids=["html", "ipywidgets"])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_a_notebook_goes_on_meanwhile(c, s, a, widgets):
+    display = Display(widgets)
+    future = c.submit(held, 1, "go", key="<script>-1")
+    with mock.patch.dict(sys.modules, display.modules):
+        view = dask_marsched.progress(future, notebook=True, interval="10ms")
+        assert isinstance(view, ProgressView)
+        view._ipython_display_()
+    await async_poll_for(lambda: "running 1" in view.html, 5)
+    await Event("go").set()
+    await async_poll_for(lambda: "finished: 1 of 1" in view.html, 5)
+    assert display.shown[-1] == view.html == view._repr_html_()
+    assert len(display.shown) > 2
+    assert not any("<script>" in text for text in display.shown)
+    with mock.patch.dict(sys.modules, display.modules):
+        nothing = dask_marsched.progress(da.ones(3), notebook=True)
+        nothing._ipython_display_()
+    assert "nothing is being computed" in display.shown[-1]

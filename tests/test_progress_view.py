@@ -42,7 +42,7 @@ def test_line():
     text = view.line(told(phases={"finished": 1, "failed": 1}))
     assert "failed 1" in text
     assert "time left unknown: no operand of these kinds has run yet" in text
-    assert view.left_text(told(seconds=90.0, at_least=True)) == "more than 1 min 30 s left"
+    assert view.left_text(told(seconds=90.0, at_least=True)) == "about 1 min 30 s or more left"
     assert view.left_text(told(seconds=0.5, at_least=True)) == "time left unknown"
     assert view.left_text(told(seconds=0.5)) == "less than 1 s left"
     assert view.left_text(told("expected")) == "on the way to the scheduler"
