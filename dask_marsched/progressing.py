@@ -235,7 +235,8 @@ class ProgressView:
     def __init__(self, listener: Listener, multi: bool = True) -> None:
         self._listener = listener
         self._multi = multi
-        self.html = progress_view.to_html({**_NOTHING, "status": "nothing"})
+        status = "nothing" if listener.client is None else "expected"
+        self.html = progress_view.to_html({**_NOTHING, "status": status})
         self._show: Callable[[str], None] | None = None
 
     def _repr_html_(self) -> str:
