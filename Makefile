@@ -40,7 +40,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(TEST)
 
-FUZZ ?= 100
+FUZZ ?= 50
 
 fuzz: $(INSTALLED)
 	MARSCHED_FUZZ_CASES=$(FUZZ) MARSCHED_FUZZ_PHASES=examples,coverage,fuzzing,stateful \

@@ -88,6 +88,7 @@ def test_fuzz(start, start_scheduler, tmp_path, writable):
         assert cancelled or computing.first.result() == 7200
     assert run.returncode == 0, run.stdout + run.stderr
     cases = int(re.search(r"(\d+) generated", run.stdout)[1])
+    print(f"{cases} cases")  # shown with -s
     assert cases > 10 * int(CASES)
     assert computing.finished > 0
     assert cancelled == writable
