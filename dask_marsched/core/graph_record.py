@@ -29,8 +29,9 @@ NAMES = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cance
 NO_WORKER = 0xFFFF
 #: Workers, or else hosts, that the cells of a picture tell apart; the rest counts as one.
 MOST_WORKERS = 128
-#: Changes that are remembered for a picture, before all operands are gone through again.
-_MOST_CHANGES = 50_000
+#: Changes that are remembered for a picture before all operands are gone through again: a share
+#: of these, and so many at least. To go through all at once is that much faster for each.
+_CHANGES, _LEAST_CHANGES = 1 / 20, 1000
 #: Kinds of failures that are told apart.
 _MOST_CAUSES = 20
 
@@ -215,6 +216,7 @@ class Picture:
         self.goes_on = False
         self._record = record
         self._changes: list[int] = []
+        self._most_changes = max(_LEAST_CHANGES, int(_CHANGES * record.operands))
         self._all = True
         self._shown: Any = None
         self._by_code: Any = None
@@ -226,7 +228,7 @@ class Picture:
         if self._all:
             return
         self._changes.append(i)
-        if len(self._changes) > _MOST_CHANGES:
+        if len(self._changes) > self._most_changes:
             self._all = True
             self._changes.clear()
 

@@ -53,8 +53,14 @@ class PlanLayout:
         self.units = len(units)
         # Operands without inputs and without a unit stand where they are in the order.
         place = np.searchsorted(units, np.arange(self.operands), side="right") - 1.0
-        known = unit_of != NO_UNIT
-        place[known] = np.searchsorted(units, unit_of[known])
+        # Those of a unit share its place, one below the other.
+        known = np.flatnonzero(unit_of != NO_UNIT)
+        known = known[np.argsort(unit_of[known], kind="stable")]
+        number = np.searchsorted(units, unit_of[known])
+        size = np.bincount(number, minlength=self.units)
+        rank = np.arange(len(known)) - (np.cumsum(size) - size)[number]
+        place[known] = number + (rank + 0.5) / size[number]
+        self._initial = len(known)
         self._place = np.maximum(place, 0.0)
         self._depth = np.zeros(self.operands, dtype=np.int32)
         self._next = 0
@@ -119,7 +125,7 @@ class PlanLayout:
         # No more columns than a square has, and no more rows than there is to tell apart.
         side = max(1, math.isqrt(self._most))
         self.columns = min(deepest, side)
-        self.rows = max(1, min(self._most // self.columns, 4 * side, max(1, self.units)))
+        self.rows = max(1, min(self._most // self.columns, 4 * side, max(1, self._initial)))
         column = self._depth.astype(np.int64) * self.columns // deepest
         scale = self.rows / max(1, self.units)
         row = np.minimum((self._place * scale).astype(np.int64), self.rows - 1)

@@ -29,6 +29,8 @@ PANES: tuple[type[Pane], ...] = (
 #: The page with four of them.
 OVERVIEW = "mars"
 _TEMPLATE = "simple.html"
+#: Of each pane of it, pixels: a smaller window scrolls.
+_LEAST_HEIGHT = 520
 
 
 def add_panes(doc: Any, panes: list[Pane]) -> None:
@@ -71,6 +73,9 @@ def overview(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     """Make the page with plan, operands, memory and transfers."""
     plan, operands, memory, transfers = (kind(scheduler) for kind in PANES[:4])
     add_panes(doc, [plan, operands, memory, transfers])
+    for pane in (plan, operands, memory, transfers):
+        pane.root.min_height = _LEAST_HEIGHT
+        pane.root.min_width = 480
     doc.add_root(
         column(
             row(plan.root, operands.root, sizing_mode="stretch_both"),

@@ -30,16 +30,18 @@ document.documentElement.style.background = ground;
 document.body.style.background = ground;
 document.body.style.color = ink;
 document.body.dataset.marsTheme = dark ? "dark" : "light";
-for (const text of texts) { text.styles = {...text.styles, color: ink}; }
+// What is set here is nobody else's business: the server need not hear of it.
+const own = {sync: false};
+for (const text of texts) { text.setv({styles: {...text.styles, color: ink}}, own); }
 const inked = ["major_label_text_color", "axis_label_text_color", "axis_line_color",
                "major_tick_line_color", "label_text_color"];
 for (const plot of plots) {
-  plot.title.text_color = ink;
+  plot.title.setv({text_color: ink}, own);
   for (const part of [...plot.left, ...plot.below, ...plot.right, ...plot.above, ...plot.center]) {
     for (const name of inked) {
-      if (part[name] !== undefined) { part[name] = ink; }
+      if (part[name] !== undefined) { part.setv({[name]: ink}, own); }
     }
-    if (part.grid_line_color) { part.grid_line_color = soft; }
+    if (part.grid_line_color) { part.setv({grid_line_color: soft}, own); }
   }
 }
 """
@@ -79,7 +81,9 @@ def make_figure(title: str, across: str, down: str, **options: Any) -> Any:
 
 def count_bytes(axis: Any) -> None:
     """Have an axis, or a scale of colours, count bytes in powers of 1024."""
-    axis.ticker = BasicTicker(base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
+    axis.ticker = BasicTicker(
+        base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], desired_num_ticks=5
+    )
     axis.formatter = NumeralTickFormatter(format="0.[0] b")
 
 

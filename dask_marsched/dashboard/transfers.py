@@ -111,7 +111,7 @@ class TransfersPane(Pane):
                     "text": [(i, format_bytes(int(v))) for i, v in enumerate(values)],
                 }
             )
-            self.bars.title.text = f"Graph {estimate['graph']} (forecasts are estimates)"
+            self.bars.title.text = f"Graph {estimate['graph']}: moved, and estimates"
         self._show_matrix(matrix)
         time = np.asarray(found["series"]["time"], dtype=float)
         self.line.data = {
