@@ -117,6 +117,15 @@ def _cache(value: Any) -> str | None:
     return value
 
 
+def _compression(value: Any) -> str | None:
+    if value in (None, False):
+        return None
+    # which ones there are is known where it is used: on the worker
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    return value
+
+
 def _policy(kind: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in registry.names(kind):
@@ -148,6 +157,7 @@ AMOUNT = (_bytes, _text('an amount of 0 or more, such as "1MiB", or a number of 
 
 
 KERNEL_BACKENDS = (_backends, _text(f"a list of names out of {', '.join(BACKENDS)}"))
+COMPRESSION = (_compression, _text('"auto", the name of one of Dask\'s compressions, or null'))
 CACHE = (_cache, _text('"auto", "off" or the path of a directory'))
 
 

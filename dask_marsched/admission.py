@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,12 +19,10 @@ from dask_marsched.evictor import Evictor
 from dask_marsched.guard import guarded
 from dask_marsched.host.foresight import known_nbytes
 from dask_marsched.host.peak import PeakMeter
-from dask_marsched.host.store import Store
+from dask_marsched.host.store import Store, Unsuited
 from dask_marsched.host.worker import LEAVE_TO_DASK, WorkerAdapter
 from dask_marsched.policies.needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Quota, Request
-
-logger = logging.getLogger("dask_marsched")
 
 #: Seconds for which what the process takes is not read again: where there is room for as much
 #: again as is used, and elsewhere. Reading it costs as much as all else here.
@@ -80,8 +77,10 @@ class Admission:
 
     Raises
     ------
+    Unsuited
+        By `install`: the worker has no memory limit.
     RuntimeError
-        By `install`: the worker has no memory limit, or is not as expected.
+        By `install`: it is not as expected.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Admission:
     def install(self) -> None:
         """Put the quota in force."""
         if not self.host.memory_limit:
-            raise RuntimeError("the worker has no memory limit")
+            raise Unsuited("the worker has no memory limit")
         self.host.install()
         self.host.raise_spill_net(self.settings.quota_fraction)
         self.host.bound_shuffles(int(self.quota.limit * _SHUFFLES))
@@ -194,13 +193,11 @@ class Admission:
         limit = self.host.memory_limit
         if nbytes > limit and ts.prefix not in self._warned:
             self._warned.add(ts.prefix)
-            logger.warning(
-                "%r needs about %s, more than the memory limit of this worker, %s. It is started "
-                "all the same; should the worker be killed, use smaller chunks, fewer threads per "
-                "worker with more memory each, or raise the memory limit.",
-                ts.key,
-                format_bytes(nbytes),
-                format_bytes(limit),
+            self.host.warn(
+                f"{ts.key!r} needs about {format_bytes(nbytes)}, more than the memory limit of "
+                f"this worker, {format_bytes(limit)}. It is started all the same; should the "
+                "worker be killed, use smaller chunks, fewer threads per worker with more memory "
+                "each, or raise the memory limit."
             )
 
     @guarded(lambda: float("inf"))

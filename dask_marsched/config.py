@@ -81,6 +81,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("quota.patience", "quota_patience", *accepted.DURATION),
     Option("store.enabled", "store_enabled", *accepted.SWITCH),
     Option("store.shared", "store_shared", *accepted.SWITCH),
+    Option("store.compression", "store_compression", *accepted.COMPRESSION),
     Option("fusion.kernels", "kernels_enabled", *accepted.SWITCH),
     Option("fusion.backends", "kernels_backends", *accepted.KERNEL_BACKENDS),
     Option("fusion.exact", "kernels_exact", *accepted.SWITCH),
@@ -236,6 +237,8 @@ class Settings:
         sharing is on, too.
     store_shared : bool
         Whether the workers of a host map each other's results.
+    store_compression : str or None
+        What results are compressed by as they are spilled; None to write them as they are.
     kernels_enabled : bool
         Whether workers evaluate chains of operations on arrays by fused kernels.
     kernels_backends : tuple of str
@@ -286,6 +289,7 @@ class Settings:
     quota_patience: float = _default("quota_patience")
     store_enabled: bool = _default("store_enabled")
     store_shared: bool = _default("store_shared")
+    store_compression: str | None = _default("store_compression")
     kernels_enabled: bool = _default("kernels_enabled")
     kernels_backends: tuple[str, ...] = _default("kernels_backends")
     kernels_exact: bool = _default("kernels_exact")

@@ -26,6 +26,7 @@ from dask_marsched.planner import Planner, Policies
 from dask_marsched.policies.host_shares import Share
 from dask_marsched.policies.placement import Candidate
 from dask_marsched.policies.retries import RetryRule
+from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import Offer
 from dask_marsched.replicas import Replicas
@@ -89,10 +90,24 @@ class PlacementEngine:
 
     @guarded(dict)
     def foresee(self, ts: TaskState) -> dict[str, Any]:
-        """Return what a worker's quota is told of a task's future."""
-        if not self.settings.quota_enabled:
-            return {}
-        return foresight.told(self.planner.known_nbytes(ts))
+        """Return what a worker is told of a task's future."""
+        nbytes = self.planner.known_nbytes(ts) if self.settings.quota_enabled else None
+        shared = (
+            self.settings.store_shared
+            and self._expected_nbytes(ts) >= LEAST_SHARED
+            and snapshot.read_elsewhere(ts, self._expected_nbytes, self.policies.withholding.owner)
+        )
+        return foresight.told(nbytes, shared)
+
+    def _expected_nbytes(self, ts: TaskState) -> float:
+        """Return the size of a result, known or expected, bytes; 0 where nothing is."""
+        if ts.nbytes >= 0:
+            return float(ts.nbytes)
+        nbytes = self.planner.known_nbytes(ts)
+        if nbytes is None:
+            mean = snapshot.mean_nbytes(ts)
+            return mean if math.isfinite(mean) else 0.0
+        return float(nbytes)
 
     @guarded(lambda: None)
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:

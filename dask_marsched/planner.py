@@ -120,7 +120,7 @@ class Planner:
         return len(ts.dependencies) == 1 and not self._cut_up.isdisjoint(ts.dependencies)
 
     def known_nbytes(self, ts: TaskState) -> int | None:
-        """Return the size of a result as its graph tells it, bytes; kept for quotas only."""
+        """Return the size of a result as its graph tells it, bytes; kept for workers only."""
         return self._known.get(ts)
 
     def graph_arrives(self, sizes: Any) -> None:
@@ -162,7 +162,7 @@ class Planner:
         self.counters.operands_planned += len(tasks)
         if sizes is not None:
             self.counters.exact_sizes += sum(ts.key in sizes.exact for ts in tasks)
-            if self.settings.quota_enabled:
+            if self.settings.quota_enabled or self.settings.store_shared:
                 exact = sizes.exact
                 self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
         # A plan made while there is no worker is made again when one joins.

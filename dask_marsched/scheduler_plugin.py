@@ -20,11 +20,10 @@ from dask_marsched.counters import Counters
 from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.engine import PlacementEngine
 from dask_marsched.executions import Executions
-from dask_marsched.host.adoption import Adoption
+from dask_marsched.host.adoption import KEPT, Adoption
 from dask_marsched.host.cancelling import Cancelling
 from dask_marsched.host.compression import GraphCompression
 from dask_marsched.host.scheduler import SchedulerAdapter
-from dask_marsched.host.transfer import KEPT
 from dask_marsched.observer import Observer
 from dask_marsched.planner import Policies
 from dask_marsched.policies import registry

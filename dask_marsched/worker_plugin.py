@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from distributed import Worker
@@ -15,6 +16,7 @@ from dask_marsched.host import store
 from dask_marsched.host.interrupts import Interrupts
 from dask_marsched.host.transfer import HandleTransfer
 from dask_marsched.kernel_part import KernelPart
+from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker_figures import Telling
 
 logger = logging.getLogger("dask_marsched")
@@ -23,8 +25,6 @@ NAME = "marsched"
 
 #: Share of the memory limit up to which a worker's results are in shared memory.
 _SHARED = 0.5
-#: Bytes from which on results are mapped instead of sent: the least that has been timed.
-_LEAST = 1 << 20
 #: Attribute of `Settings` and option that switch each part on.
 _SWITCHES = {
     "store": ("store_enabled", "marsched.store.enabled"),
@@ -104,8 +104,12 @@ class MarsWorkerPlugin(WorkerPlugin):
         # Sharing and the quota rest on the store: distributed's own mapping loses results where
         # threads evict them.
         self._reasons.pop("store", None)
+        if sys.platform != "linux":
+            only = "what they rest on is there on Linux only"
+            self._leave(on | {"store"}, store.Unsuited(f"not on {sys.platform}: {only}"))
+            return
         try:
-            self._store = store.install(worker)
+            self._store = store.install(worker, compression=self.settings.store_compression)
         except (RuntimeError, OSError) as misfit:
             self._leave(on | {"store"}, misfit)
             return
@@ -130,7 +134,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             worker,
             data,
             cap=int(_SHARED * (worker.memory_manager.memory_limit or 0)),
-            least=_LEAST,
+            least=LEAST_SHARED,
             caught=self._transfer_failures.caught,
             keep=self.settings.adopt,
         )
@@ -178,7 +182,9 @@ class MarsWorkerPlugin(WorkerPlugin):
 
     def _leave(self, parts: set[str], misfit: Exception) -> None:
         self._reasons.update(dict.fromkeys(parts, str(misfit)))
-        logger.warning("%s", misfit)
+        # How a user sets up a worker is no reason to warn that user.
+        level = logging.INFO if isinstance(misfit, store.Unsuited) else logging.WARNING
+        logger.log(level, "%s", misfit)
 
     def report(self) -> dict[str, Any]:
         """Return the state of each part, as plain values for JSON.

@@ -55,6 +55,8 @@ ACCEPTED = [
     ("quota.patience", "1m", 60.0),
     ("store.enabled", True, True),
     ("store.shared", True, True),
+    ("store.compression", "auto", "auto"),
+    ("store.compression", None, None),
     ("observer.enabled", False, False),
     ("dashboard.pages", False, False),
     ("fusion.kernels", True, True),
@@ -87,6 +89,8 @@ REFUSED = [
     ("quota.enabled", "yes", "true or false"),
     ("store.enabled", 1, "true or false"),
     ("store.shared", None, "true or false"),
+    ("store.compression", 3, "auto"),
+    ("store.compression", "", "auto"),
     ("observer.enabled", "on", "true or false"),
     ("dashboard.pages", 1, "true or false"),
     ("quota.fraction", 1.1, "not above 1"),
@@ -164,7 +168,7 @@ def test_defaults():
     assert settings.steal_protection
     assert settings.enabled
     assert settings.fusion == "off"
-    assert not any((settings.quota_enabled, settings.store_enabled, settings.store_shared))
+    assert all((settings.quota_enabled, settings.store_enabled, settings.store_shared))
 
 
 def test_yaml_schema_documentation_and_program_agree():

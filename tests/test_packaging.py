@@ -1,6 +1,8 @@
 """What an installation says about itself."""
 
 import importlib.metadata
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -25,3 +27,13 @@ def test_extra_all_has_every_extra():
     extras = PROJECT["optional-dependencies"]
     others = [name for name in extras if name != "all"]
     assert extras["all"] == [f"dask-marsched[{','.join(others)}]"]
+
+
+def test_a_scheduler_needs_nothing_of_the_store():
+    # What the workers' parts rest on is there on Linux only.
+    code = "import sys, dask_marsched.scheduler_plugin; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "dask_marsched.engine" in loaded
+    assert not [name for name in loaded if name.startswith("dask_marsched.store")]

@@ -2,7 +2,9 @@
 
 import operator
 import sys
+from types import SimpleNamespace
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -24,8 +26,16 @@ ONE = [("127.0.0.1", 1)]
 TWO_THREADS = [("127.0.0.1", 2)]
 
 
+OFF = {"quota_enabled": False, "store_enabled": False, "store_shared": False}
+
+
+def with_parts(**settings):
+    """Return a plugin with these parts on the workers and no others."""
+    return MarsSchedulerPlugin(settings=Settings(**{**OFF, **settings}))
+
+
 def with_quota(**settings):
-    return MarsSchedulerPlugin(settings=Settings(quota_enabled=True, **settings))
+    return with_parts(quota_enabled=True, **settings)
 
 
 def array(n, nbytes=10 * MB):
@@ -79,7 +89,18 @@ async def test_it_is_on_workers_there_and_on_those_to_come(c, s, a):
 
 
 @planned_cluster(ONE)
-async def test_by_default_nothing_is_on_workers(c, s, a):
+async def test_by_default_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
+    assert report_of(s)["worker_parts"] == ["quota", "store", "shared"]
+    report = a.plugins["marsched"].report()
+    assert type(a.data) is Store
+    assert report["quota"]["limit"] > 0
+    await async_poll_for(
+        lambda: "no nanny" in a.plugins["marsched"].report()["reasons"]["shared"], 5
+    )
+
+
+@planned_cluster(ONE, plugin=with_parts)
+async def test_switched_off_nothing_is_on_workers(c, s, a):
     assert report_of(s)["worker_parts"] == []
     assert "marsched" not in s.worker_plugins
     assert "marsched" not in a.plugins
@@ -145,7 +166,7 @@ async def test_a_second_registration_replaces_the_first(c, s, a):
         await c.register_plugin(with_quota(quota_fraction=0.5))
     assert counts_of(a)["limit"] == int(0.5 * a.memory_manager.memory_limit)
     with pytest.warns(UserWarning, match="already contains a plugin"):
-        await c.register_plugin(MarsSchedulerPlugin())
+        await c.register_plugin(with_parts())
     assert "marsched" not in a.plugins
     assert type(a.state) is WorkerState
     check(s)
@@ -177,6 +198,20 @@ async def test_a_worker_without_a_limit_has_no_quota(c, s, tmp_path):
         assert report["store"] is not None
         assert type(a.state) is WorkerState
         assert await c.submit(inc, 1) == 2
+
+
+@planned_cluster(ONE, plugin=with_parts)
+async def test_elsewhere_than_on_linux_workers_stay_as_they_are(c, s, a, monkeypatch, caplog):
+    monkeypatch.setattr("dask_marsched.worker_plugin.sys", SimpleNamespace(platform="darwin"))
+    with pytest.warns(UserWarning, match="already contains a plugin"):
+        await c.register_plugin(MarsSchedulerPlugin())
+    report = a.plugins["marsched"].report()
+    for part in ("quota", "store", "shared"):
+        assert report[part] is None
+        assert "not on darwin" in report["reasons"][part]
+    assert (type(a.state), type(a.data)) == (WorkerState, SpillBuffer)
+    assert await c.submit(inc, 1) == 2
+    assert "dask_marsched" not in {record.name for record in caplog.records}
 
 
 @gen_cluster(client=True, nthreads=ONE)
@@ -251,11 +286,41 @@ async def test_an_operand_larger_than_everything_runs_alone(c, s, a, caplog):
     admission_of(a).quota.limit = admission_of(a).quota.used // 2
     a.memory_manager.memory_pause_fraction = a.memory_manager.memory_spill_fraction = False
     a.memory_manager.memory_limit = 20 * MB
-    assert (await c.submit(array, 7, 30 * MB))[0] == 7
+    told = "'array-.* more than the memory limit of this worker, 19.07 MiB.* use smaller chunks"
+    with pytest.warns(UserWarning, match=told):
+        assert (await c.submit(array, 7, 30 * MB))[0] == 7
     assert await c.submit(np.sum, x) == 10 * MB / 8
     assert counts_of(a)["evictions"] >= 1
     assert counts_of(a)["forced"] >= 1
     assert "more than the memory limit of this worker, 19.07 MiB" in caplog.text
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_a_memory_error_is_the_users(c, s, a):
+    def too_much():
+        return np.ones(1 << 50)
+
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        await c.submit(too_much)
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_on_a_full_disk_everything_stays_in_memory_and_runs(c, s, a, monkeypatch):
+    await c.register_plugin(with_quota())
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    await known(c, array, 1)
+    x = c.submit(array, 1, key="array-1")
+    await wait(x)
+    leave_free(a, -5 * MB)
+    with monkeypatch.context() as patched:
+        patched.setattr("dask_marsched.store.spill_file.os.pwrite", full)
+        assert (await c.submit(array, 2, key="array-2"))[0] == 2
+        await async_poll_for(lambda: counts_of(a)["failed_evictions"] >= 1, 5)
+        assert x.key in a.data.fast
+        assert await c.submit(np.sum, x) == 10 * MB / 8
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
@@ -304,7 +369,7 @@ async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a):
     await wait([blocked, opening])
 
 
-@planned_cluster(ONE, plugin=MarsSchedulerPlugin)
+@planned_cluster(ONE, plugin=with_parts)
 async def test_without_a_quota_nothing_is_told(c, s, a):
     x = c.persist(da.ones((1000,), chunks=500))
     await wait(x)
@@ -469,7 +534,7 @@ async def test_a_worker_that_closes_keeps_its_store(c, s, a):
     assert "marsched" not in a.plugins
 
 
-@planned_cluster(ONE, plugin=lambda: MarsSchedulerPlugin(settings=Settings(store_enabled=True)))
+@planned_cluster(ONE, plugin=lambda: with_parts(store_enabled=True))
 async def test_the_store_alone(c, s, a):
     x = await c.scatter(array(1), hash=False)
     assert a.data.evict_key(x.key) > 0
@@ -560,6 +625,16 @@ async def test_results_are_shared_under_the_quota(c, s):
         assert learned[here] < 40 * MB
         text = str(await status(c))
         assert "received by handle 95.37 MiB, by TCP 0 B" in text
+        assert reports[there]["shared"]["ahead"] == 0
+        # What the plan has read by a neighbour is there before anybody asks.
+        y = c.submit(array, 1, 40 * MB, workers=[here], pure=False)
+        await wait(y)
+        with dask.annotate(workers=[there]):
+            x = dask.delayed(array)(3, 20 * MB)
+        assert await c.compute(dask.delayed(sums)(x, y)) == (3 * 20 + 40) * MB / 8
+        reports = await c.run(report_there)
+        assert reports[there]["shared"]["ahead"] == 1
+        assert reports[here]["shared"]["by_handle"] == 6
         await c.unregister_scheduler_plugin("marsched")
         assert await c.submit(sums, *xs, workers=[here], key="again") == 10 * 20 * MB / 8
 

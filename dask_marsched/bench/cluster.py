@@ -219,6 +219,7 @@ class BenchCluster:
         gc.collect()
         client.run(trim_memory)
         client.run(probes.reset_traffic)
+        mapped = sum(client.run(probes.read_mapped).values())
         client.run_on_scheduler(probes.reset_probe)
         with probes.PssSampler(self.pids.values() if self.measures_pss else ()) as pss:
             used = probes.cpu_seconds(self.pids.values())
@@ -235,13 +236,15 @@ class BenchCluster:
         if not self.healthy():
             raise RunFailed("a worker died")
         managed, sent = client.run_on_scheduler(probes.read_probe)
+        mapped = sum(client.run(probes.read_mapped).values()) - mapped
         return Measurement(
             workload=workload.name,
             policy=self.policy,
             repetition=repetition,
             seconds=seconds,
             cpu=cpu,
-            moved=probes.bytes_between_workers(client.run(probes.read_traffic)),
+            moved=probes.bytes_between_workers(client.run(probes.read_traffic)) + mapped,
+            mapped=mapped,
             managed=managed,
             pss=pss.peak,
             sent=sent,

@@ -18,7 +18,6 @@ from . import (
     against_frisky,
     against_twin,
     cold_kernels,
-    memory_tight,
     one_table,
     report,
     runner,
@@ -81,7 +80,7 @@ def _progress(measurement: Measurement) -> None:
     multiple=True,
     help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
     "join tasks; may be given several times. [default: stock and default; with --memory-tight "
-    "stock, tuned and default, of these and shared]",
+    "stock, tuned and default, of these and unshared]",
 )
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1))
 @click.option("--workers", default=4, show_default=True, type=click.IntRange(min=1))
@@ -143,6 +142,12 @@ def _progress(measurement: Measurement) -> None:
     help="Of each worker of --memory-tight.",
 )
 @click.option(
+    "--least-memory",
+    is_flag=True,
+    help="Find the least memory limit with which workloads of --memory-tight come through without "
+    "an error and without a worker that had to be replaced.",
+)
+@click.option(
     "--transfer",
     is_flag=True,
     help="Instead of workloads, time how chunks get from one worker to another of the same host.",
@@ -188,7 +193,10 @@ def bench(list_them: bool, **options: Any) -> None:
         return
     chosen = Options(**options)
     if chosen.memory_tight:
-        _run_memory_tight(chosen)
+        one_table.tight(chosen, _names(chosen.select), _command())
+        return
+    if chosen.least_memory:
+        one_table.find_least_memory(chosen, _names(chosen.select), _command())
         return
     chosen.policies = chosen.policies or (STOCK, DEFAULT)
     for policy in chosen.policies:
@@ -244,6 +252,7 @@ class Options:
     observer: int | None
     memory_tight: bool
     memory_limit: str
+    least_memory: bool
     transfer: bool
     kernels: bool
     kills: bool
@@ -322,43 +331,6 @@ def _simulate(options: Options) -> None:
     if options.markdown_path:
         shown = [report.made_by(_command()), *map(report.markdown_table, tables)]
         options.markdown_path.write_text("\n\n".join(shown) + "\n")
-
-
-def _run_memory_tight(options: Options) -> None:
-    """Run the memory-tight set; ends with 1 if a run with the plugin failed."""
-
-    def show(run: memory_tight.TightRun) -> None:
-        outcome = f"FAILED: {run.error}" if run.error else f"{run.seconds:.1f} s"
-        click.echo(
-            f"  {run.repetition + 1}  {run.workload:<14}{run.contestant:<9}{outcome}, restarts "
-            f"{run.restarts}, peak {run.peak:.0%}, spilled {(run.spilled or 0) / 1e6:.0f} MB",
-            err=True,
-        )
-
-    try:
-        runs = memory_tight.measure_all(
-            _names(options.select),
-            options.repeat,
-            options.size,
-            options.timeout,
-            show,
-            options.policies or memory_tight.COMPARED,
-            parse_bytes(options.memory_limit),
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    table = memory_tight.cells(runs)
-    click.echo(report.text_table(table))
-    if options.json_path:
-        found = {"command": _command(), "versions": report.versions()}
-        found.update(memory_tight.to_json(runs))
-        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
-    if options.markdown_path:
-        options.markdown_path.write_text(
-            f"{report.made_by(_command())}\n\n{report.markdown_table(table)}\n"
-        )
-    if any(run.error for run in runs if run.contestant == "default"):
-        raise SystemExit(1)
 
 
 def _kernels(options: Options) -> None:

@@ -28,15 +28,15 @@ MEMORY_LIMIT = 500_000_000  # bytes for each worker
 SIDE = 2_000  # a chunk is a square of float64 with this side: 32 MB
 LONG_PAUSE = 1.0  # seconds
 
-#: Thresholds of distributed, by contestant; and the options of our plugin, none without it.
-CONTESTANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "stock": ({}, {}),
+#: Thresholds of distributed, by contestant; and the options of our plugin, None without it.
+CONTESTANTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "stock": ({}, None),
     "tuned": (
         {"distributed.worker.memory.target": 0.455, "distributed.worker.memory.spill": 0.55},
-        {},
+        None,
     ),
-    "default": ({}, {"quota.enabled": True}),
-    "shared": ({}, {"quota.enabled": True, "store.shared": True}),
+    "default": ({}, {"quota.enabled": True, "store.enabled": True, "store.shared": True}),
+    "unshared": ({}, {"quota.enabled": True, "store.enabled": True, "store.shared": False}),
 }
 #: Those that run where nothing else is asked for.
 COMPARED = ("stock", "tuned", "default")
@@ -210,7 +210,7 @@ def _cluster(contestant: str, memory_limit: int) -> Iterator[tuple[LocalCluster,
         ) as cluster,
         Client(cluster) as client,
     ):
-        if options:
+        if options is not None:
             from dask_marsched import MarsSchedulerPlugin
             from dask_marsched.config import Settings
 
@@ -261,6 +261,17 @@ def measure(
     return run
 
 
+def check_names(names: Sequence[str], contestants: Sequence[str]) -> None:
+    """Raise ValueError where the name of a workload or contestant is unknown."""
+    for what, given, known in (
+        ("workload", names, WORKLOADS),
+        ("policy", contestants, CONTESTANTS),
+    ):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(f"no {what} {unknown[0]!r}; there are {', '.join(known)}")
+
+
 def measure_all(
     names: Sequence[str],
     repeat: int,
@@ -292,13 +303,7 @@ def measure_all(
     ValueError
         A name is unknown; the message lists those there are.
     """
-    for what, given, known in (
-        ("workload", names, WORKLOADS),
-        ("policy", contestants, CONTESTANTS),
-    ):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise ValueError(f"no {what} {unknown[0]!r}; there are {', '.join(known)}")
+    check_names(names, contestants)
     runs = []
     for repetition in range(repeat):
         for workload in names or WORKLOADS:

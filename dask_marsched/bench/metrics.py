@@ -45,6 +45,8 @@ class Measurement:
         CPU seconds of the whole cluster, with client and scheduler.
     error : str or None
         Why the run failed; the others are None then.
+    mapped : int or None
+        Of the bytes moved, those of results that one worker mapped out of another's shared memory.
     """
 
     workload: str
@@ -58,6 +60,7 @@ class Measurement:
     digest: str | None = None
     cpu: float | None = None
     error: str | None = None
+    mapped: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""

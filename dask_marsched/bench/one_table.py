@@ -10,7 +10,7 @@ from typing import Any
 import click
 from dask.utils import parse_bytes
 
-from . import cancelling, failover, report
+from . import cancelling, failover, least_memory, memory_tight, report
 from . import planning as planning_benchmark
 from . import transfer as transfer_benchmark
 from .workloads import Parameters
@@ -85,6 +85,56 @@ def observer(options: Any, command: str) -> None:
         options.observer, options.repeat, lambda text: click.echo(f"  {text}", err=True)
     )
     _publish(options, command, page_benchmark.throughput_cells(pairs), {"pairs": pairs})
+
+
+def tight(options: Any, chosen: tuple[str, ...], command: str) -> None:
+    """Run the memory-tight set; ends with 1 if a run with the plugin failed."""
+
+    def show(run: memory_tight.TightRun) -> None:
+        outcome = f"FAILED: {run.error}" if run.error else f"{run.seconds:.1f} s"
+        click.echo(
+            f"  {run.repetition + 1}  {run.workload:<14}{run.contestant:<9}{outcome}, restarts "
+            f"{run.restarts}, peak {run.peak:.0%}, spilled {(run.spilled or 0) / 1e6:.0f} MB",
+            err=True,
+        )
+
+    try:
+        runs = memory_tight.measure_all(
+            chosen,
+            options.repeat,
+            options.size,
+            options.timeout,
+            show,
+            options.policies or memory_tight.COMPARED,
+            parse_bytes(options.memory_limit),
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _publish(options, command, memory_tight.cells(runs), memory_tight.to_json(runs))
+    if any(run.error for run in runs if run.contestant == "default"):
+        raise SystemExit(1)
+
+
+def find_least_memory(options: Any, chosen: tuple[str, ...], command: str) -> None:
+    """Search for the least memory that suffices."""
+
+    def show(limit: int, run: memory_tight.TightRun) -> None:
+        outcome = f"FAILED: {run.error}" if run.error else f"{run.seconds:.1f} s"
+        shown = f"{run.workload:<14}{run.contestant:<9}{limit / 1e6:.0f} MB"
+        click.echo(f"  {shown}: {outcome}, restarts {run.restarts}", err=True)
+
+    try:
+        found = least_memory.find_all(
+            chosen,
+            options.policies or ("stock", "default"),
+            options.repeat,
+            options.size,
+            options.timeout,
+            show,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _publish(options, command, least_memory.cells(found), {"found": list(map(asdict, found))})
 
 
 def _publish(options: Any, command: str, table: list[list[str]], found: dict[str, Any]) -> None:

@@ -88,6 +88,13 @@ def bytes_between_workers(written: Mapping[str, Mapping[Connection, int]]) -> in
     return total
 
 
+def read_mapped(dask_worker: Worker) -> int:
+    """Return the bytes of results that a worker has mapped instead of fetched. To be run there."""
+    plugin: Any = dask_worker.plugins.get("marsched")
+    shared = plugin.report().get("shared") if hasattr(plugin, "report") else None
+    return int(shared["bytes_by_handle"]) if shared else 0
+
+
 class SchedulerProbe(SchedulerPlugin):
     """Follows the managed memory of all workers together, and counts the tasks sent.
 

@@ -129,7 +129,8 @@ def all_summaries(rows: Sequence[Row], base: str = STOCK) -> list[Summary]:
 NOTE = (
     "x: ratio to stock in the same repetition, median over the repetitions. Geometric means are "
     "over the workloads that move more than 5 MiB under stock; a ratio below 0.01 counts as 0.01. "
-    "moved: bytes written on connections between workers, everything on the wire. managed: peak "
+    "moved: bytes written on connections between workers, everything on the wire, and those of "
+    "results that one worker mapped out of another's shared memory. managed: peak "
     "of the managed bytes of all workers together. PSS: peak of the proportional set size of the "
     "worker processes together, sampled at 20 Hz. CPU s: of workers, scheduler, nannies and client "
     "together, without what the sampling takes."

@@ -18,6 +18,9 @@ from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
+#: Topic of the events that tell the scheduler where results are.
+KEPT = "marsched-kept"
+
 #: Most seconds that a removal waits for the others. Mapping takes milliseconds.
 _PATIENCE = 5.0
 _UNREGISTER = "unregister"

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import weakref
 
 
 class PeakMeter:
     """Reads and resets the high-water mark of this process' resident memory.
 
     The kernel keeps it exactly, so that nothing has to be sampled. Only Linux has it, and only
-    where ``/proc/self/clear_refs`` may be written.
+    where ``/proc/self/clear_refs`` may be written. There is one mark for a process: workers that
+    live in the same one (``processes=False``) cannot tell whose peak it was, and measure nothing.
 
     Attributes
     ----------
     available : bool
-        Whether it works here.
+        Whether it works here, for this worker alone.
     """
 
+    _of_this_process: weakref.WeakSet[PeakMeter] = weakref.WeakSet()
+
     def __init__(self) -> None:
+        self._of_this_process.add(self)
         self._files: tuple[int, int] | None = None
         try:
             status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
@@ -36,8 +41,8 @@ class PeakMeter:
 
     @property
     def available(self) -> bool:
-        """Whether it works here."""
-        return self._files is not None
+        """Whether it works here, for this worker alone."""
+        return self._files is not None and len(self._of_this_process) == 1
 
     def lap(self) -> int:
         """Return the peak since the last call, bytes, and begin anew."""
@@ -51,7 +56,8 @@ class PeakMeter:
         return peak
 
     def close(self) -> None:
-        """Give back the files."""
+        """Give back the files, and leave the mark to others."""
+        self._of_this_process.discard(self)
         for number in self._files or ():
             os.close(number)
         self._files = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -175,6 +175,42 @@ def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerSta
                 if ws in there:
                     there[ws] += other.get_nbytes()
     return there
+
+
+def read_elsewhere(
+    ts: TaskState, size: Callable[[TaskState], float], planned: Callable[[TaskState], Any]
+) -> bool:
+    """Return whether another worker of the host will read the result of a task that runs.
+
+    A task is taken to run where most of its input bytes are or are going to be; where as many
+    are elsewhere it may as well be read here.
+
+    Parameters
+    ----------
+    ts
+        The task.
+    size
+        Of a result, bytes, also where it is not there yet.
+    planned
+        The address of the worker that will run a task that has not been sent; None if not known.
+    """
+    own = ts.processing_on
+    if own is None or len(ts.dependents) > _MOST_MET:
+        return False
+    for dependent in ts.dependents:
+        inputs = dependent.dependencies
+        if not 1 < len(inputs) <= _MOST_MET:
+            continue
+        there: dict[str, float] = {}
+        for dts in inputs:
+            workers = dts.who_has or ((dts.processing_on,) if dts.processing_on else ())
+            addresses = [ws.address for ws in workers if ws.host == own.host] or [planned(dts)]
+            for address in addresses:
+                if address is not None:
+                    there[address] = there.get(address, 0) + size(dts)
+        if max(there.values()) > there[own.address]:
+            return True
+    return False
 
 
 def input_bytes_by_host(ts: TaskState) -> dict[str, int]:

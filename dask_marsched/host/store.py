@@ -45,6 +45,10 @@ def misfits(worker: Any) -> list[str]:
     return found
 
 
+class Unsuited(RuntimeError):
+    """A worker was set up in such a way that a part has nothing to do there. No defect."""
+
+
 class Store(SpillBuffer, SpillingBuffer):
     """The data of a worker.
 
@@ -215,16 +219,21 @@ def install(worker: Worker, *, compression: str | None = None) -> Store:
 
     Raises
     ------
-    RuntimeError
+    Unsuited
         If the worker's data are not in a `SpillBuffer`: it has no memory limit, or its user gave
         it another mapping. Nothing has been changed.
+    RuntimeError
+        If distributed is not as expected. Nothing has been changed.
     OSError
         If no file can be made in the worker's directory.
     """
     found = misfits(worker)
     stock: Any = worker.data
     if not found and type(stock) is not SpillBuffer:
-        found = [f"the worker keeps its data in a {type(stock).__name__}, not in a SpillBuffer"]
+        why = "" if worker.memory_manager.memory_limit else ", as it has no memory limit"
+        raise Unsuited(
+            f"the worker keeps its data in a {type(stock).__name__}, not in a SpillBuffer{why}"
+        )
     if found:
         raise RuntimeError(
             f"distributed {distributed.__version__} is not as the store expects it "

@@ -26,6 +26,7 @@ from distributed.worker_state_machine import (
 )
 
 from dask_marsched.host import nanny
+from dask_marsched.host.adoption import KEPT
 from dask_marsched.host.publishing import Published, Publisher
 from dask_marsched.host.store import Store
 from dask_marsched.store.arena import Arena, segment_size
@@ -39,8 +40,6 @@ from dask_marsched.store.segment import Charge, write_charge
 
 OPERATION = "marsched_handles"
 ADOPTION = "marsched_adopt"
-#: Topic of the events that tell the scheduler where results are.
-KEPT = "marsched-kept"
 
 # For so long a claim that was seen is believed, seconds: a worker takes longer to restart.
 _CLAIM_LASTS = 1.0

@@ -8,6 +8,7 @@ the brain does not decide or fails.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -23,6 +24,8 @@ from distributed.worker_state_machine import TaskState, UnpauseEvent
 from dask_marsched.host import worker_contract
 from dask_marsched.host.store import Store
 from dask_marsched.policies.eviction import Resident
+
+logger = logging.getLogger("dask_marsched")
 
 #: What a decision can be beside a task and None (nothing starts now).
 LEAVE_TO_DASK = "leave to dask"
@@ -204,6 +207,11 @@ class WorkerAdapter:
         """
         readers = (d.priority for d in ts.dependents if d.state in _TO_RUN and d.priority)
         return min(readers, default=None)
+
+    def warn(self, text: str) -> None:
+        """Warn on the worker, and in the sessions of the clients: this worker may die of it."""
+        logger.warning("%s", text)
+        self.worker.log_event("warn", text)
 
     def poke_soon(self) -> None:
         """Have the state machine look again, after whatever it is doing now."""

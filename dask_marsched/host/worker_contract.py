@@ -38,6 +38,7 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "worker.execute": ("key", "stimulus_id"),
     "worker.get_data": ("comm", "keys", "who", "serializers"),
     "worker.handle_stimulus": ("stims",),
+    "worker.log_event": ("topic", "msg"),
     "worker.monitor.get_process_memory": (),
     "worker.state.handle_stimulus": ("stims",),
     "worker.state._next_ready_task": (),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+#: Bytes from which on results are mapped instead of sent: the least that has been timed.
+LEAST_SHARED = 1 << 20
 #: Results of a kind that neighbours must have asked for before any is shared unasked.
 _LEAST_ASKED = 2
 #: Share of a kind's results that must have been asked for. To publish one in vain costs a copy;

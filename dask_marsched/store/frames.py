@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 from distributed.protocol import deserialize, serialize
+from numpy.typing import NDArray
 
 Buffer = bytes | bytearray | memoryview
 
@@ -29,7 +31,7 @@ def from_frames(header: bytes, frames: Sequence[Buffer]) -> object:
     return deserialize(pickle.loads(header), list(frames))
 
 
-def is_plain_array(value: object) -> bool:
+def is_plain_array(value: object) -> TypeGuard[NDArray[Any]]:
     """Tell whether an object is an array and nothing else: its bytes, its dtype and its shape.
 
     Such a one may be replaced by another over the same bytes.

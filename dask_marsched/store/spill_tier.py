@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from dask.typing import Key
@@ -15,12 +15,16 @@ from distributed.metrics import context_meter
 from distributed.protocol.compression import decompress, maybe_compress
 from distributed.sizeof import safe_sizeof
 from distributed.spill import MaxSpillExceeded, PickleError, SpilledSize
+from numpy.typing import NDArray
 
 from dask_marsched.store.extents import whole_pages
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import Mapping
 from dask_marsched.store.spill_file import SpilledFrames, SpillFile
+
+#: Bytes from which on it is noted where in memory the contents of an entry are.
+_LEAST_NOTED = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +55,15 @@ class _Origin:
     layout: tuple[object, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """Bytes in memory that are in an entry too, as long as the array over them exists."""
+
+    array: weakref.ref[NDArray[Any]]
+    entry: Entry
+    layout: tuple[object, ...]
+
+
 @dataclass
 class SpillCounters:
     """Counts since the tier was made.
@@ -60,8 +73,8 @@ class SpillCounters:
     written, written_bytes
         Chunks, and bytes of them, written to disk.
     unchanged, unchanged_bytes
-        Chunks that were on disk before, were read, and left memory again without being written:
-        nothing in them had changed.
+        Chunks that left memory without being written: what is in them is on disk already, since
+        they were read from there and nothing has changed, or are views of others.
     read, read_bytes
         Chunks, and bytes of them, read or mapped back.
     """
@@ -105,6 +118,8 @@ class SpillTier(MutableMapping[Key, object]):
         self._file = SpillFile(directory)
         self._entries: dict[Key, Entry] = {}
         self._origins: IdentityMap[_Origin] = IdentityMap()
+        # By address and length. Changed in single steps only, since finalizers do.
+        self._places: dict[tuple[int, int], _Written] = {}
         self._lock = threading.RLock()
 
     def __setitem__(self, key: Key, value: object) -> None:
@@ -171,6 +186,7 @@ class SpillTier(MutableMapping[Key, object]):
                 value = from_frames(entry.header, frames)
                 if mapping is not None and is_plain_array(value):
                     self._origins.set(value, _Origin(entry, mapping, _layout(value)))
+                    self._note(value, entry)
         _remember(entry, value)
         return value
 
@@ -186,7 +202,13 @@ class SpillTier(MutableMapping[Key, object]):
         OSError
             If the disk is full or fails.
         """
-        entry = self._unchanged(value) or self._write(key, value)
+        entry = self._unchanged(value) or self._on_disk(value)
+        if entry is None:
+            entry = self._write(key, value)
+            self._note(value, entry)
+        else:
+            self.counters.unchanged += 1
+            self.counters.unchanged_bytes += entry.weight.disk
         _remember(entry, value)
         return entry
 
@@ -194,9 +216,41 @@ class SpillTier(MutableMapping[Key, object]):
         origin = self._origins.get(value)
         if origin is None or origin.layout != _layout(value) or origin.mapping.modified():
             return None
-        self.counters.unchanged += 1
-        self.counters.unchanged_bytes += origin.entry.weight.disk
         return origin.entry
+
+    def _on_disk(self, value: object) -> Entry | None:
+        """Return an entry with the bytes of an array that is another array's memory.
+
+        A slice that is a whole chunk is one: `map_overlap` makes many. That the bytes are those
+        on disk is not taken for granted: somebody may have written to either of them.
+        """
+        if not self._is_noted(value):
+            return None
+        written = self._places.get(_place(value))
+        if (
+            written is None
+            or written.array() is None
+            or written.layout != _layout(value)
+            or not written.entry.frames.holds(to_frames(value)[1])
+        ):
+            return None
+        return written.entry
+
+    def _note(self, value: object, entry: Entry) -> None:
+        """Keep in mind where in memory the bytes of an entry are."""
+        if not self._is_noted(value):
+            return
+        place, places = _place(value), self._places
+
+        def forget(ended: weakref.ref[NDArray[Any]]) -> None:
+            written = places.get(place)
+            if written is not None and written.array is ended:
+                places.pop(place, None)
+
+        places[place] = _Written(weakref.ref(value, forget), entry, _layout(value))
+
+    def _is_noted(self, value: object) -> TypeGuard[NDArray[Any]]:
+        return self.compression is None and is_plain_array(value) and value.nbytes >= _LEAST_NOTED
 
     def _write(self, key: Key, value: object) -> Entry:
         try:
@@ -223,6 +277,10 @@ class SpillTier(MutableMapping[Key, object]):
         self.counters.written_bytes += nbytes
         weight = SpilledSize(safe_sizeof(value), nbytes)
         return Entry(header, tuple(codecs), spilled, weight, [])
+
+
+def _place(array: NDArray[Any]) -> tuple[int, int]:
+    return array.__array_interface__["data"][0], array.nbytes
 
 
 def _layout(array: object) -> tuple[object, ...]:

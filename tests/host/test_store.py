@@ -197,6 +197,64 @@ def test_what_did_not_change_is_not_written_again(store):
     assert (counters.written, counters.unchanged, counters.read) == (1, 2, 3)
 
 
+def test_a_view_of_what_is_on_disk_is_not_written(store):
+    store["a"] = whole = array(1)
+    store["b"] = whole[:]
+    del whole
+    for key in ("a", "b"):
+        store.evict_key(key)
+    counters = store.spill_tier.counters
+    assert (counters.written, counters.unchanged) == (1, 1)
+    assert store.spill_tier._file.live >= N
+    gc.collect()
+    first = store["a"]
+    assert store["b"] is first  # they share memory again
+    assert (first == 1).all()
+    del store["a"], first
+    gc.collect()
+    assert (store["b"] == 1).all()
+    del store["b"]
+    gc.collect()
+    assert store.spill_tier._file.live == 0
+    assert not store.spill_tier._places
+
+
+def test_a_view_of_what_was_read_is_not_written(store):
+    store["a"] = array(1)
+    store.evict()
+    gc.collect()
+    store["b"] = store["a"][:]
+    store.evict_key("b")
+    assert store.spill_tier.counters.written == 1
+
+
+def test_what_is_in_use_and_comes_back_is_not_written_again(store):
+    kept = store["a"] = array(1)
+    store.evict()
+    assert store["a"] is kept
+    store.evict()
+    assert store.spill_tier.counters.written == 1
+
+
+@pytest.mark.parametrize("change", ["content", "shape", "half"])
+def test_another_view_is_written(store, change):
+    store["a"] = whole = array(1)
+    store.evict()
+    if change == "content":
+        whole[-1] = 7
+        view = whole[:]
+    else:
+        view = whole.reshape(-1, 5) if change == "shape" else whole[: N // 16]
+    expected = view.copy()
+    store["b"] = view
+    store.evict_key("b")
+    assert store.spill_tier.counters.written == 2
+    del whole, view
+    gc.collect()
+    assert same(store["b"], expected)
+    assert (store["a"] == 1).all()
+
+
 @pytest.mark.parametrize("change", ["content", "shape", "flag", "another"])
 def test_what_did_change_is_written_again(store, change):
     store["a"] = array(1)

@@ -1,0 +1,67 @@
+"""Whether the plan has the reader of a result on another worker of the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dask_marsched.host.snapshot import read_elsewhere
+
+
+@dataclass(frozen=True)
+class Place:
+    address: str
+    host: str = "here"
+
+
+A, B, FAR = Place("a"), Place("b"), Place("c", "elsewhere")
+
+
+@dataclass
+class Result:
+    size: float
+    processing_on: Place | None = None
+    who_has: tuple[Place, ...] = ()
+    planned: str | None = None
+    dependents: list[Result] = field(default_factory=list, repr=False)
+    dependencies: list[Result] = field(default_factory=list, repr=False)
+
+
+def read_together(own, *others):
+    """Return whether one that reads all of them is on another worker than the first."""
+    reader = Result(0, dependencies=[own, *others])
+    own.dependents.append(reader)
+    return read_elsewhere(own, lambda ts: ts.size, lambda ts: ts.planned)
+
+
+def test_where_most_bytes_are():
+    assert read_together(Result(1, A), Result(2, who_has=(B,)))
+    assert not read_together(Result(2, A), Result(1, who_has=(B,)))
+    assert not read_together(Result(1, A), Result(1, who_has=(B,)))
+
+
+def test_where_most_bytes_are_going_to_be():
+    assert read_together(Result(1, A), Result(2, B))
+    assert read_together(Result(1, A), Result(2, planned="b"))
+    assert read_together(Result(1, A), Result(1, B), Result(1, planned="b"))
+    assert not read_together(Result(1, A), Result(2, planned="a"))
+
+
+def test_a_copy_counts_where_it_is():
+    assert not read_together(Result(1, A), Result(2, who_has=(A, B)))
+
+
+def test_nothing_is_known():
+    assert not read_together(Result(1, A), Result(2))
+    assert not read_together(Result(1, A))
+    assert not read_together(Result(1), Result(2, B))
+    assert not read_elsewhere(Result(1, A), lambda ts: ts.size, lambda ts: None)
+
+
+def test_workers_of_other_hosts_map_nothing():
+    assert not read_together(Result(1, A), Result(2, who_has=(FAR,)))
+
+
+def test_of_very_many_readers_none_is_looked_at():
+    own = Result(1, A)
+    own.dependents += [Result(0, dependencies=[own, Result(2, B)]) for _ in range(100)]
+    assert not read_elsewhere(own, lambda ts: ts.size, lambda ts: None)
