@@ -131,6 +131,9 @@ class Status:
                 f"{losses['computed_again']} operands computed again, "
                 f"{losses['results_adopted']} results adopted"
             )
+        api = self.details.get("api") or {}
+        if api.get("path") or api.get("reason"):
+            lines.append(f"  JSON API          {api['path'] or 'none: ' + api['reason']}")
         if self.last_exception:
             lines.append(f"  last exception    {self.last_exception}")
         return lines

@@ -9,6 +9,7 @@ import pytest
 from distributed import Client, Event, Scheduler, wait
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
+import dask_marsched
 from dask_marsched.api.endpoints import ENDPOINTS
 from dask_marsched.config import Settings
 from dask_marsched.host.http import HttpRoutes, serves
@@ -270,6 +271,8 @@ async def test_it_comes_and_goes_with_the_plugin(c, s):
     rules = list(s.http_application.default_router.rules)
     for _ in range(2):
         await c.register_plugin(MarsSchedulerPlugin())
+        text = str(await dask_marsched.status(c))
+        assert "JSON API          /marsched/api/v1/" in text
         assert (await get(s, "/status"))["api"] == {"path": "/marsched/api/v1/", "reason": None}
         assert len(s.http_application.default_router.rules) == len(rules) + 1
         with pytest.warns(UserWarning, match="already contains"):
