@@ -164,7 +164,10 @@ class Following:
         if self.failure is not None:
             return
         codes = list(map(_code, tasks))
-        record = GraphRecord(self.arriving, self._clock(), graph, units, codes)
+        now = self._clock()
+        self.sample(now)  # what was before, where nothing has moved for long
+        record = GraphRecord(self.arriving, now, graph, units, codes)
+        record.series.add(now, split(record.counts, 0))
         slot = self._slots
         self._slots += 1
         self._records[slot] = record
