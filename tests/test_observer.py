@@ -242,7 +242,7 @@ async def test_memory_of_a_worker_with_a_quota(c, s, a):
 async def test_a_hook_that_fails_ends_the_observer_and_nothing_else(c, s, a, b):
     await c.register_plugin(MarsSchedulerPlugin())
     observer = observer_of(s)
-    observer._records = None
+    observer._at = None
     assert await c.compute(da.ones(10, chunks=1).sum()) == 10
     assert observer.failure.startswith("planned failed")
     assert plugin_of(s).report()["active"]
