@@ -176,7 +176,9 @@ def _heading(found: dict[str, Any]) -> str:
             f"{number_of(total['forced'])} forced, {number_of(total['evictions'])} evictions"
         )
     else:
-        facts.append("; quota is off: marsched.quota.enabled")
+        facts.append(
+            "; no worker has a quota (marsched.quota.enabled; without a memory limit there is none)"
+        )
     return element("div", element("b", "Memory:"), *facts)
 
 

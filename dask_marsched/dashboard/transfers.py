@@ -156,7 +156,7 @@ def _short(name: str) -> str:
 def _heading(found: dict[str, Any]) -> str:
     facts = [f" {format_bytes(int(found['moved']))} between workers"]
     if found["by_handle"] is None:
-        facts.append(", all by connection: sharing is off (marsched.store.shared)")
+        facts.append(", all by connection: no worker shares memory (marsched.store.shared)")
     else:
         handle, comm = (format_bytes(found[name]) for name in ("by_handle", "by_comm"))
         facts.append(f": {handle} by handle (mapped on the same host), {comm} by connection")
