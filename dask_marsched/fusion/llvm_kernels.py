@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.expression import TypedExpression
 from dask_marsched.fusion.llvm_code import Code, supported
 from dask_marsched.fusion.llvm_folds import Reduction
+from dask_marsched.fusion.llvm_functions import is_own, own
 from dask_marsched.fusion.llvm_operations import compile_operation, is_doubtful
 from dask_marsched.fusion.llvm_stages import stages
 from dask_marsched.fusion.setting import Layout
@@ -82,6 +84,7 @@ class _Writer:
     def __init__(self, expression: TypedExpression, layout: Layout, exact: bool) -> None:
         self.nodes, self.outputs = expression.nodes, expression.outputs
         self.layout = layout
+        self.exact = exact
         self.plan = stages(expression, exact)
         self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
         self.externals: list[External] = []
@@ -328,8 +331,26 @@ class _Writer:
             number = STATUS + 2 * self.externals.index(external)
             function, data = self._function(number), self._function(number + 1)
             places = [self._aligned(p) for p in (*node.args, position)]
-            self.code.call_loop(function, data, self.m, places)
+            if is_own(node, dtypes[:-1], self.exact):
+                with self.code.when(self._own(position)):
+                    self._status(0)
+                    self.code.call_loop(function, data, self.m, places)
+            else:
+                self.code.call_loop(function, data, self.m, places)
             self._note_flags()
+
+    def _own(self, position: int) -> Any:
+        """Evaluate an operation by a function of our own; return whether NumPy has to do it."""
+        code, node = self.code, self.nodes[position]
+        sources = [self._source(arg) for arg in node.args]
+        target = code.pointer(self.buffers[position], node.dtype)
+        size = ir.IntType(8 * node.dtype.itemsize)
+        doubtful = code.variable(size, ir.Constant(size, 0))
+        with code.loop(self.m) as i:
+            value, unfit = own(code, node, [source(i) for source in sources])
+            code.store(target, i, value)
+            code.set(doubtful, code.at.or_(code.get(doubtful), code.at.zext(unfit, size)))
+        return code.at.icmp_unsigned("!=", code.get(doubtful), ir.Constant(size, 0))
 
     def _place(self, position: int) -> tuple[Any, Any]:
         """Return address and stride of a node's elements in this block."""

@@ -1,7 +1,6 @@
 """Which operations are compiled, and how; the others are NumPy's own loops.
 
-Ordered comparisons of floats are not compiled: they would raise a flag at every NaN. What casts
-of floats to integers make of values out of range is undefined in C, and NumPy's own affair: the
+What casts of floats to integers make of values out of range is undefined in C, and NumPy's own affair: the
 processor raises a flag, and the kernel's results are thrown away (`is_doubtful`).
 """
 
@@ -14,6 +13,7 @@ from llvmlite import ir
 
 from dask_marsched.fusion.expression import MOST_MULTIPLIED, TypedNode
 from dask_marsched.fusion.llvm_code import Code, supported, value_type
+from dask_marsched.fusion.llvm_floats import COMPARED, compare, is_finite, is_infinite, sign
 
 _FLOATS = {"add": "fadd", "subtract": "fsub", "multiply": "fmul", "divide": "fdiv"}
 _INTEGERS = {
@@ -24,9 +24,16 @@ _COMPARED = {
     "equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">",
     "greater_equal": ">=",
 }  # fmt: skip
+_ROUNDED = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "rint": "llvm.rint"}
+#: Angles in other units: multiplied by a quotient that NumPy takes in the precision of the angle.
+_TURNED = {
+    "deg2rad": (np.pi, 180.0), "radians": (np.pi, 180.0),
+    "rad2deg": (180.0, np.pi), "degrees": (180.0, np.pi),
+}  # fmt: skip
+_TESTS = {"isfinite": is_finite, "isinf": is_infinite}
 _OF_FLOATS = frozenset(
     {"negative", "positive", "absolute", "fabs", "square", "sqrt", "reciprocal", "isnan",
-     "equal", "not_equal", "conjugate", *_FLOATS}
+     "equal", "not_equal", "conjugate", "sign", *_FLOATS, *_ROUNDED, *_TURNED, *_TESTS, *COMPARED}
 )  # fmt: skip
 _OF_BOOLS = {
     "bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor", "logical_and": "and_",
@@ -35,8 +42,9 @@ _OF_BOOLS = {
 _OF_INTEGERS = frozenset({"square", "negative", "positive", "invert", *_INTEGERS, *_COMPARED})
 #: Operations of floats that raise no flag.
 SILENT = frozenset(
-    {"input", "negative", "positive", "absolute", "fabs", "isnan", "equal", "not_equal"}
-)
+    {"input", "negative", "positive", "absolute", "fabs", "isnan", "equal", "not_equal", "sign",
+     *_ROUNDED, *_TESTS, *COMPARED}
+)  # fmt: skip
 
 
 def is_compiled(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
@@ -126,8 +134,17 @@ def _of_floats(code: Code, node: TypedNode, a: list[Any]) -> Any:
         return x
     if op == "negative":
         return at.fneg(x)
-    if op in ("absolute", "fabs", "sqrt"):
-        name = "llvm.sqrt" if op == "sqrt" else "llvm.fabs"
+    if op in COMPARED:
+        return compare(code, op, *a)
+    if op in _TESTS:
+        return _TESTS[op](code, x)
+    if op == "sign":
+        return sign(code, x)
+    if op in _TURNED:
+        above, below = np.array(_TURNED[op], node.dtype)
+        return at.fmul(x, ir.Constant(x.type, float(above / below)))
+    if op in ("absolute", "fabs", "sqrt") or op in _ROUNDED:
+        name = _ROUNDED.get(op, "llvm.sqrt" if op == "sqrt" else "llvm.fabs")
         return at.call(code.module.declare_intrinsic(name, [x.type]), [x])
     if op == "square":
         return at.fmul(x, x)

@@ -70,9 +70,19 @@ def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
     """Whether a node's operands are to be kept before it is computed.
 
     The compiler may move what only one branch of a condition needs below the condition, and the
-    flags that it raises were lost; NumPy computes both.
+    flags that it raises were lost; NumPy computes both. What the condition itself is computed from
+    cannot be moved.
     """
-    return node.op == "where" and any(_raises(nodes[arg]) for arg in node.args[1:])
+    if node.op != "where" or not any(_raises(nodes[arg]) for arg in node.args[1:]):
+        return False
+    before: set[int] = set()
+    found = [node.args[0]]
+    while found:
+        position = found.pop()
+        if position not in before:
+            before.add(position)
+            found.extend(nodes[position].args)
+    return any(_raises(nodes[arg]) and arg not in before for arg in node.args[1:])
 
 
 def _raises(node: TypedNode) -> bool:
