@@ -13,6 +13,9 @@ from dask_marsched.fusion.kernels import Kernels
 from dask_marsched.host.kernel_tasks import KernelRunner
 from dask_marsched.host.kernels import KernelExecution
 
+#: Seconds that NumPy spends on an expression before it is compiled, which takes about 0.1 s.
+PATIENCE = 0.03
+
 
 class KernelPart:
     """The part of `MarsWorkerPlugin` that evaluates chains of operations.
@@ -58,6 +61,7 @@ class KernelPart:
             exact=settings.kernels_exact,
             directory=directory,
             identity=backends.identity(),
+            patience=PATIENCE,
         )
 
     async def stop(self) -> None:

@@ -37,9 +37,11 @@ def _names(value: str) -> tuple[str, ...]:
 
 def _listing() -> str:
     lines = []
-    for name in (*workloads.names(), *workloads.names(held_out=True)):
+    for name in workloads.names(held_out=None):
         workload = workloads.get(name)
         mark = " [held out]" if workload.held_out else ""
+        if workload.kind is Kind.ELEMENTWISE:
+            mark = " [by name]"
         lines.append(f"{name:<22}{workload.summary}{mark}")
     return "\n".join(lines)
 
@@ -79,8 +81,9 @@ def _progress(measurement: Measurement) -> None:
     "policies",
     multiple=True,
     help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
-    "join tasks; may be given several times. [default: stock and default; with --memory-tight "
-    "stock, tuned and default, of these and unshared]",
+    "join tasks, and +kernels to evaluate them by fused kernels; may be given several times. "
+    "[default: stock and default; with --memory-tight stock, tuned and default, of these and "
+    "unshared]",
 )
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1))
 @click.option("--workers", default=4, show_default=True, type=click.IntRange(min=1))

@@ -100,12 +100,12 @@ def chunk(name: str, form: str, dtype: str, mib: int) -> Chunk:
     return Chunk(expression if form == "elementwise" else expression.mean())
 
 
-def make_runner(directory: Path | None) -> KernelRunner:
+def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
     """Return what a worker runs its tasks by."""
     found, missing = backends.make(Settings().kernels_backends, directory)
     if "llvm" in missing:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")
-    kernels = Kernels(found, directory=directory, identity=backends.identity())
+    kernels = Kernels(found, directory=directory, identity=backends.identity(), patience=patience)
     return KernelRunner(kernels, kernels.failures.caught)
 
 

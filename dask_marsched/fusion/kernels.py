@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +33,9 @@ LEAST = 8192
 #: Expressions that `Kernels.report` names.
 _SHOWN = 20
 
+#: Of the thread that compiles.
+_NICE = 10
+
 _Run = Callable[[Sequence[Any]], Results]
 
 
@@ -37,6 +43,13 @@ _Run = Callable[[Sequence[Any]], Results]
 def _elementwise(expression: Expression) -> Expression:
     """Return an expression without its reductions."""
     return Expression(expression.nodes, tuple(Output(o.node) for o in expression.outputs))
+
+
+def _give_way() -> None:
+    """Let this thread, which compiles, run when no other one wants to."""
+    if sys.platform == "linux":  # elsewhere it were the whole process
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class _Case:
@@ -50,6 +63,9 @@ class _Case:
         #: Backends that have been prepared.
         self.ready: list[str] = []
         self.pending = True
+        #: Whether the backends have been asked to prepare, and seconds that NumPy took before.
+        self.asked = False
+        self.spent = 0.0
         self.kept = False
         #: The backend that has been chosen, once enough is known of all of them.
         self.fixed: str | None = None
@@ -88,6 +104,8 @@ class Kernels:
         What measurements depend on: the machine, the versions of libraries.
     clock
         Seconds of processor time of this thread.
+    patience
+        Seconds that NumPy spends on an expression before it is compiled, unless it was before.
     """
 
     def __init__(
@@ -98,6 +116,7 @@ class Kernels:
         directory: Path | None = None,
         identity: str = "",
         clock: Callable[[], float] = time.thread_time,
+        patience: float = 0.0,
     ) -> None:
         self.backends = {backend.name: backend for backend in backends}
         self.exact = exact
@@ -105,20 +124,14 @@ class Kernels:
         self._directory = directory
         self._identity = identity
         self._clock = clock
+        self._patience = patience
         self._lock = threading.Lock()
         self._cases: dict[Any, _Case] = {}
         self._uses: dict[tuple[Expression, tuple[Signature, ...]], _Use | None] = {}
-        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="marsched-kernels")
+        self._compiler = ThreadPoolExecutor(
+            1, thread_name_prefix="marsched-kernels", initializer=_give_way
+        )
         self._closed = False
-        self._thread = threading.local()
-
-    def watch(self) -> None:
-        """Begin to watch whether this thread's expressions are anything but NumPy's for good."""
-        self._thread.useful = False
-
-    def useful(self) -> bool:
-        """Return whether they have been since `watch`."""
-        return bool(getattr(self._thread, "useful", True))
 
     def close(self) -> None:
         """Compile nothing any more. What is evaluated from now on is left to NumPy."""
@@ -142,8 +155,7 @@ class Kernels:
         values
             Its inputs.
         """
-        own = ACCUMULATING | SELECTING if self.exact else {"prod"}
-        if any(output.reduction in own for output in expression.outputs):
+        if expression.reduced and self._own_reduction(expression):
             # These are NumPy's own, of what is evaluated before: products of floats, taken in
             # another order, may overflow or vanish; the least of -0.0 and 0.0 is either.
             evaluated = self.evaluate(_elementwise(expression), values)
@@ -158,8 +170,6 @@ class Kernels:
         with case.lock:
             case.runs += 1
             name = case.fixed or case.trial.choose(case.ready)
-            if case.fixed != REFERENCE:
-                self._thread.useful = True
         if name != REFERENCE:
             results = self._run(use, name, values)
             if results is not None:
@@ -170,6 +180,11 @@ class Kernels:
         found = numpy_backend.evaluate(expression, values)
         self._took(use, REFERENCE, self._clock() - started, repeated=False)
         return found
+
+    def _own_reduction(self, expression: Expression) -> bool:
+        """Whether a reduction is left to NumPy."""
+        own = ACCUMULATING | SELECTING if self.exact else {"prod"}
+        return any(output.reduction in own for output in expression.outputs)
 
     def _run(self, use: _Use, name: str, values: Sequence[Any]) -> list[Any] | None:
         """Evaluate by a backend; None if NumPy has to do it."""
@@ -185,8 +200,10 @@ class Kernels:
         except Exception as error:
             self._give_up(case, name, error)
             return None
-        wanted: Mapping[str, str] = dict(np.geterr())  # type: ignore[arg-type]  # a TypedDict
-        repeat = found.doubtful or any(wanted[flag] != "ignore" for flag in found.raised)
+        repeat = found.doubtful
+        if found.raised:
+            wanted: Mapping[str, str] = dict(np.geterr())  # type: ignore[arg-type]  # a TypedDict
+            repeat = repeat or any(wanted[flag] != "ignore" for flag in found.raised)
         if started is None:
             self._ran(use, name, repeated=repeat)
         else:
@@ -219,12 +236,20 @@ class Kernels:
             if case is None:
                 digest = hashlib.sha256(f"{self._identity} {key!r}".encode()).hexdigest()
                 case = self._cases[key] = _Case(made, digest[:40])
-                self._compiler.submit(self._prepare, case, made)
+                self._compiler.submit(self._begin, case, made)
         return _Use(made, case)
+
+    def _begin(self, case: _Case, first: Setting) -> None:
+        """Prepare what is known to be worth it, in the background."""
+        self._recall(case)
+        with case.lock:
+            case.asked = case.asked or case.kept or not self._patience
+            asked = case.asked
+        if asked:
+            self._prepare(case, first)
 
     def _prepare(self, case: _Case, first: Setting) -> None:
         """Prepare the backends for a case, in the background."""
-        self._recall(case)
         for name, backend in self.backends.items():
             if self._closed:
                 return
@@ -271,6 +296,11 @@ class Kernels:
             keep = settled and not case.kept
             case.kept = case.kept or keep
             case.fixed = case.chosen if settled else None
+            case.spent += seconds
+            ask = not case.asked and case.spent >= self._patience and not self._closed
+            case.asked = case.asked or ask
+        if ask:
+            self._compiler.submit(self._prepare, case, use.setting)
         if keep and self._directory is not None:
             content = json.dumps(case.trial.to_json()).encode()
             files.write(self._directory / f"{case.name}.json", content)

@@ -19,11 +19,40 @@ import numpy as np
 from dask_marsched.fusion import files, float_status, ufunc_loops
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.operations import UFUNCS
-from dask_marsched.fusion.setting import Setting
+from dask_marsched.fusion.setting import Setting, as_array
 
 _ALIGNMENT = 64
 _LONG = ctypes.c_int64
 _FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
+
+
+class _Scalars:
+    """Scalars in memory: those of an expression are nearly always the same.
+
+    Parameters
+    ----------
+    dtypes
+        In which they are read, by place.
+    """
+
+    def __init__(self, dtypes: Sequence[np.dtype[Any]]) -> None:
+        self._dtypes = dtypes
+        #: By place: the value, its type, its address, and the array at that address. Never changed,
+        #: but replaced: other threads may read it.
+        self._known: list[tuple[Any, Any, int, Any] | None] = [None] * len(dtypes)
+
+    def __call__(self, place: int, value: Any) -> Any:
+        """Return the address of a scalar, or an array that holds it."""
+        known = self._known[place]
+        if known is None:
+            array = as_array(value, self._dtypes[place])
+            address = array.__array_interface__["data"][0]
+            self._known[place] = (value, type(value), address, array)
+            return array
+        # -0.0 is equal to 0.0, and NaN to nothing
+        if known[0] == value and type(value) is known[1] and value:
+            return known[2]
+        return as_array(value, self._dtypes[place])
 
 
 class LLVMBackend:
@@ -101,17 +130,25 @@ class LLVMBackend:
         nest, status, memory = setting.nest, self._status, self._memory
         shape, strides = np.array(nest.shape, np.int64), np.array(nest.strides, np.int64)
         held = (shape.ctypes.data, strides.ctypes.data, functions.ctypes.data)
-        dimensions, inputs = len(nest.shape), len(setting.inputs)
-        outputs, scratch = len(setting.typed.outputs), made.scratch
-        _Pointers = _LONG * (inputs + outputs)
+        dimensions, kept, scratch = len(nest.shape), nest.kept, made.scratch
+        places = [number for number, _ in setting.inputs]
+        scalars = _Scalars([dtype for _, dtype in setting.inputs])
+        pointers = _LONG * (len(places) + len(setting.typed.outputs))
 
         def run(values: Sequence[Any], _held: Any = (shape, strides, functions)) -> Results:
-            operands, results = setting.operands(values), setting.allocate()
-            addresses = _Pointers(
-                *(a.__array_interface__["data"][0] for a in (*operands, *results))
+            results = setting.allocate()
+            # what a scalar has become stays where it is until the kernel has run
+            operands = [
+                values[number] if type(values[number]) is np.ndarray
+                else scalars(place, values[number])
+                for place, number in enumerate(places)
+            ]  # fmt: skip
+            addresses = pointers(
+                *(a if type(a) is int else a.__array_interface__["data"][0] for a in operands),
+                *(a.__array_interface__["data"][0] for a in results),
             )
             raised = function(
-                ctypes.addressof(addresses), held[0], dimensions, nest.kept, held[1],
+                ctypes.addressof(addresses), held[0], dimensions, kept, held[1],
                 memory(scratch), held[2],
             )  # fmt: skip
             if not raised:
@@ -124,11 +161,13 @@ class LLVMBackend:
 
     def _memory(self, nbytes: int) -> int:
         """Return the address of so many bytes that belong to this thread."""
-        held = getattr(self._scratch, "array", None)
-        if held is None or held.nbytes < nbytes + _ALIGNMENT:
-            held = self._scratch.array = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        address: int = held.__array_interface__["data"][0]
-        return address + -address % _ALIGNMENT
+        scratch = self._scratch
+        if getattr(scratch, "nbytes", 0) < nbytes:
+            scratch.array = np.empty(nbytes + _ALIGNMENT, np.uint8)
+            address: int = scratch.array.__array_interface__["data"][0]
+            scratch.address, scratch.nbytes = address + -address % _ALIGNMENT, nbytes
+        found: int = scratch.address
+        return found
 
     # -- machine code ----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Which operations are compiled, and how; the others are NumPy's own loops.
 
-What casts of floats to integers make of values out of range is undefined in C, and NumPy's own affair: the
-processor raises a flag, and the kernel's results are thrown away (`is_doubtful`).
+What casts of floats to integers make of values out of range is undefined in C, and NumPy's own
+affair: the processor raises a flag, and the kernel's results are thrown away (`is_doubtful`).
 """
 
 from __future__ import annotations

@@ -173,14 +173,22 @@ class Setting:
         OverflowError, FloatingPointError
             If a Python scalar has no such value in its dtype.
         """
-        found = []
-        for number, dtype in self.inputs:
-            value = values[number]
-            if type(value) is not np.ndarray:
-                with np.errstate(all="raise"):
-                    value = np.asarray(value, dtype)
-            found.append(value)
-        return found
+        return [
+            value if type(value) is np.ndarray else as_array(value, dtype)
+            for value, dtype in ((values[number], dtype) for number, dtype in self.inputs)
+        ]
+
+
+def as_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return a scalar as an array.
+
+    Raises
+    ------
+    OverflowError, FloatingPointError
+        If it has no such value in its dtype.
+    """
+    with np.errstate(all="raise"):
+        return np.asarray(value, dtype)
 
 
 def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Setting:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_marsched.fusion.expression import Node, NotUnderstoodError
-from dask_marsched.host.kernel_structure import Step
+from dask_marsched.host.kernel_structure import Step, references
 from dask_marsched.host.kernel_units import FORMS, Elementwise, Evaluate, Unit
 
 _PLAIN = (bool, int, float, complex)
@@ -52,6 +52,8 @@ class Program:
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.steps = steps
+        self._inputs = [n for n, step in enumerate(steps) if step.kind == "input"]
+        self._literals = [n for n, step in enumerate(steps) if step.kind == "literal"]
         groups = _groups(steps)
         members: dict[int, list[int]] = {}
         for number, group in enumerate(groups):
@@ -93,7 +95,12 @@ class Program:
             return _Part(root, members, tuple(inputs), referred, None, ())
         return _Part(root, members, tuple(inputs), referred, unit, ())
 
-    def run(self, params: Sequence[Any], values: Mapping[Any, Any], evaluate: Evaluate) -> Any:
+    def run(
+        self,
+        params: Sequence[Any],
+        values: Mapping[Any, Any],
+        evaluate: Evaluate,
+    ) -> Any:
         """Return the result of a task.
 
         Parameters
@@ -105,12 +112,9 @@ class Program:
         evaluate
             Evaluates expressions.
         """
-        found: dict[int, Any] = {}
-        for number, step in enumerate(self.steps):
-            if step.kind == "input":
-                found[number] = values[params[number]]
-            elif step.kind == "literal":
-                found[number] = params[number]
+        found: dict[int, Any] = {number: values[params[number]] for number in self._inputs}
+        for number in self._literals:
+            found[number] = params[number]
         for part in self.parts:
             found[part.result] = self._run(part, params, found, evaluate)
             for number in part.done:
@@ -118,7 +122,11 @@ class Program:
         return found[len(self.steps) - 1]
 
     def _run(
-        self, part: _Part, params: Sequence[Any], found: dict[int, Any], evaluate: Evaluate
+        self,
+        part: _Part,
+        params: Sequence[Any],
+        found: dict[int, Any],
+        evaluate: Evaluate,
     ) -> Any:
         if part.unit is not None and part.unit.worthwhile:
             operands = [found[number] for number in part.inputs]
@@ -132,6 +140,8 @@ class Program:
             node, names = params[number]
             if node is not None:
                 uses = self.steps[number].uses
+                if names is None:
+                    names = references(node)
                 local[number] = node(
                     {name: local[use] for name, use in zip(names, uses, strict=True)}
                 )

@@ -58,11 +58,11 @@ class Origin(NamedTuple):
     node
         The task; None if it is told by the next step.
     names
-        Of the results that it refers to.
+        Of the results that it refers to; None if the task has to be asked (`references`).
     """
 
     node: Any
-    names: tuple[Any, ...]
+    names: tuple[Any, ...] | None
 
 
 class Structure(NamedTuple):
@@ -78,6 +78,10 @@ class Structure(NamedTuple):
 
     steps: tuple[Step, ...]
     params: tuple[Any, ...]
+
+
+#: Where a literal is: a task, and which of its arguments; a node of its own, and None.
+Place = tuple[Any, int | None]
 
 
 class _Scope:
@@ -105,6 +109,7 @@ class _Reader:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.params: list[Any] = []
+        self.places: dict[int, Place] = {}
 
     def add(self, step: Step, param: Any = None) -> int:
         if len(self.steps) >= _MOST_STEPS:
@@ -144,7 +149,9 @@ class _Reader:
         if isinstance(node, Alias):
             return self.name(node.target, scope)
         if isinstance(node, DataNode):
-            return self.literal(node.value)
+            found = self.literal(node.value)
+            self.places[found] = (node, None)
+            return found
         if type(node) is not Task:
             return self.opaque(node, scope)
         if node.func is _execute_subgraph and not node.kwargs:
@@ -172,6 +179,9 @@ class _Reader:
 
     def operation(self, found: Any, node: Task, scope: _Scope) -> int:
         args = tuple(self.argument(arg, scope) for arg in node.args)
+        for index, arg in enumerate(node.args):
+            if not isinstance(arg, GraphNode | TaskRef):
+                self.places[args[index]] = (node, index)
         uses, origin = self._origin_of_operation(node, args, scope)
         if found[0].op == "clip":
             found, args = self._clip(found, args)
@@ -224,10 +234,15 @@ class _Reader:
         return tuple(names.values()), Origin(node, tuple(names))
 
     def _origin(self, node: Any, scope: _Scope) -> tuple[tuple[int, ...], Origin]:
-        names = tuple(dict.fromkeys(_references(node)))
+        names = references(node)
         if len(names) != len(node.dependencies):
             raise TooDeepError  # a kind of node that is not known
         return tuple(self.name(name, scope) for name in names), Origin(node, names)
+
+
+def references(node: Any) -> tuple[Any, ...]:
+    """Return the names that a node refers to, each once, in the order of its arguments."""
+    return tuple(dict.fromkeys(_references(node)))
 
 
 def _references(node: Any) -> Iterator[Any]:
@@ -241,8 +256,15 @@ def _references(node: Any) -> Iterator[Any]:
             yield from _references(arg)
 
 
-def read(task: Any) -> Structure:
+def read(task: Any, places: dict[int, Place] | None = None) -> Structure:
     """Return what a task computes.
+
+    Parameters
+    ----------
+    task
+        A task of Dask's.
+    places
+        Is told, by step, where literals come from.
 
     Raises
     ------
@@ -253,4 +275,6 @@ def read(task: Any) -> Structure:
     result = reader.node(task, _Scope({}, {}, None))
     if result != len(reader.steps) - 1:
         raise TooDeepError  # nothing but another name
+    if places is not None:
+        places.update(reader.places)
     return Structure(tuple(reader.steps), tuple(reader.params))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from dask._task_spec import Task, _execute_subgraph
@@ -12,10 +12,18 @@ from dask._task_spec import Task, _execute_subgraph
 from dask_marsched.fusion.kernels import LEAST, Kernels
 from dask_marsched.host.kernel_programs import Program
 from dask_marsched.host.kernel_rules import reduction, unwrapped
-from dask_marsched.host.kernel_structure import Step, TooDeepError, read
+from dask_marsched.host.kernel_structure import Place, Step, TooDeepError, read
+from dask_marsched.host.kernel_templates import Template, outline
 
 #: Structures that are remembered; there are a few in each graph.
 _MOST_PROGRAMS = 2048
+
+
+class _Found(NamedTuple):
+    """How to run a task: its program, and the parameters of its structure."""
+
+    program: Program
+    params: Sequence[Any]
 
 
 class KernelRunner:
@@ -33,10 +41,11 @@ class KernelRunner:
         self.kernels = kernels
         self._caught = caught
         self._lock = threading.Lock()
-        self._programs: dict[tuple[Step, ...], Program | None] = {}
-        #: Layers whose tasks NumPy is the fastest for: they are not even read. Should a name stand
+        self._programs: dict[tuple[Step, ...], Program] = {}
+        self._templates: dict[tuple[Any, ...], tuple[Program, Template]] = {}
+        #: Layers whose tasks have nothing to gain: they are not read again. Should a name stand
         #: for something else one day, that would run as Dask runs it.
-        self._left: set[Any] = set()
+        self._left: dict[Any, None] = {}
 
     def wrap(self, task: Any) -> Any:
         """Return what runs a task by kernels; the task itself where there is nothing to gain."""
@@ -45,42 +54,58 @@ class KernelRunner:
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
         layer = task.key[0] if type(task.key) is tuple else task.key
-        if layer in self._left:
+        if layer in self._left or _is_small(values):
             return task(values)
         try:
-            found = None if _is_small(values) else self._program(task)
+            found = self._known(task) or self._program(task)
         except TooDeepError:
             found = None
         except Exception as error:
             self._caught("kernel.read", error)
-            found = None
-        if found is None:
             return task(values)
-        program, params = found
-        self.kernels.watch()
-        result = program.run(params, values, self.kernels.evaluate)
-        if not self.kernels.useful():
-            self._leave(layer)
-        return result
+        if found is None:
+            self._remember(self._left, layer, None)
+            return task(values)
+        return found.program.run(found.params, values, self.kernels.evaluate)
 
-    def _leave(self, layer: Any) -> None:
-        with self._lock:
-            if len(self._left) >= _MOST_PROGRAMS:
-                self._left.clear()
-            self._left.add(layer)
-
-    def _program(self, task: Any) -> tuple[Program, tuple[Any, ...]] | None:
-        steps, params = read(task)
+    def _known(self, task: Any) -> _Found | None:
+        """Return how to run a task, if one of its outline has been read before."""
+        drawn = outline(task)
+        if drawn is None:
+            return None
         try:
-            program = self._programs[steps]
-        except KeyError:
-            made = Program(steps)
-            program = made if made.worthwhile else None
-            with self._lock:
-                if len(self._programs) >= _MOST_PROGRAMS:
-                    self._programs.clear()
-                self._programs[steps] = program
-        return None if program is None else (program, params)
+            known = self._templates.get(drawn.text)
+        except TypeError:  # an argument that cannot be compared
+            return None
+        if known is None:
+            places: dict[int, Place] = {}
+            steps, params = read(task, places)
+            program = self._programs.get(steps) or self._made(steps)
+            if not program.worthwhile:
+                return None
+            try:
+                known = program, Template(task, params, places, drawn)
+            except KeyError:
+                return _Found(program, params)
+            self._remember(self._templates, drawn.text, known)
+        program, template = known
+        return _Found(program, template.params(task, drawn.nodes))
+
+    def _program(self, task: Any) -> _Found | None:
+        steps, params = read(task)
+        program = self._programs.get(steps) or self._made(steps)
+        return _Found(program, params) if program.worthwhile else None
+
+    def _made(self, steps: tuple[Step, ...]) -> Program:
+        program = Program(steps)
+        self._remember(self._programs, steps, program)
+        return program
+
+    def _remember(self, where: dict[Any, Any], what: Any, value: Any) -> None:
+        with self._lock:
+            if len(where) >= _MOST_PROGRAMS:
+                where.clear()
+            where[what] = value
 
 
 class _KernelTask:

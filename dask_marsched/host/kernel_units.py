@@ -15,7 +15,7 @@ from dask_marsched.fusion.expression import (
     Output,
     typed,
 )
-from dask_marsched.fusion.setting import signature
+from dask_marsched.fusion.setting import Signature, signature
 from dask_marsched.host.kernel_rules import Reduction, unwrapped
 
 #: Evaluates an expression: `dask_marsched.fusion.kernels.Kernels.evaluate`.
@@ -24,6 +24,10 @@ Evaluate = Callable[[Expression, Sequence[Any]], list[Any]]
 _NEUTRAL = {"sum": 0, "prod": 1}
 #: Operations that are worth a kernel even if they are alone.
 _SLOW_IN_NUMPY = frozenset({"where", "clip", "pow", "power"})
+
+
+#: Forms of arrays that a unit remembers.
+_MOST_FORMS = 64
 
 
 class Unit(Protocol):
@@ -76,6 +80,7 @@ class _Reduced:
     def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
         self.nodes, self.value, self.found = tuple(nodes), value, found
         self.elementwise = Expression(self.nodes, (Output(value),))
+        self._stand_ins: dict[tuple[Signature, ...], np.ndarray[Any, Any]] = {}
 
     def expression(
         self, nodes: Sequence[Node], outputs: Sequence[Output], axes: tuple[int, ...] | None
@@ -85,6 +90,14 @@ class _Reduced:
     def stand_in(self, values: list[Any]) -> np.ndarray[Any, Any]:
         """Return an array of the form of the one that is reduced, without its elements."""
         found = signature(values)
+        known = self._stand_ins.get(found)
+        if known is None:
+            if len(self._stand_ins) >= _MOST_FORMS:
+                self._stand_ins.clear()
+            known = self._stand_ins[found] = self._stand_in(found)
+        return known
+
+    def _stand_in(self, found: tuple[Signature, ...]) -> np.ndarray[Any, Any]:
         shape = np.broadcast_shapes(*(() if isinstance(s, type) else s[1] for s in found))
         types = tuple(s if isinstance(s, type) else s[0] for s in found)
         dtype = typed(self.elementwise, types).outputs[0][2]
@@ -118,6 +131,7 @@ class _Sums(_Reduced):
         super().__init__(nodes, value, found)
         more, summed, self.literals = _without_nan(nodes, value, found)
         outputs = [Output(summed, "sum", found.dtype)]
+        self._counts: dict[tuple[int, ...], Any] = {}
         if found.counts:
             first = len(more)
             more = [*more, Node("isnan", (value,)), Node("invert", (first,))]
@@ -133,9 +147,20 @@ class _Sums(_Reduced):
         total, *counted = evaluate(self.sums, [*values, *self.literals])
         if counted:
             return x, total, counted[0]
-        named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
-        count = numel(x, axis=self.found.axes, keepdims=self.found.keepdims, **named)
-        return x, total, count
+        return x, total, self.count(x)
+
+    def count(self, x: np.ndarray[Any, Any]) -> Any:
+        """Return how many elements are added up for each sum."""
+        count = self._counts.get(x.shape)
+        if count is None:
+            if len(self._counts) >= _MOST_FORMS:
+                self._counts.clear()
+            named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
+            count = numel(x, axis=self.found.axes, keepdims=self.found.keepdims, **named)
+            self._counts[x.shape] = count
+        # Who gets one that can be written to may do so.
+        shared = not isinstance(count, np.ndarray) or not count.flags.writeable
+        return count if shared else count.copy()
 
 
 class Mean(_Sums):

@@ -4,7 +4,7 @@ This package imports nothing but dask, and only relatively from itself. So it ca
 the path by itself, in an environment which has neither distributed nor the rest of the package.
 """
 
-from . import arrays, held_out, patterns
+from . import arrays, elementwise, held_out, patterns
 from .registry import Kind, Parameters, Workload, get, names, register, select
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Parameters",
     "Workload",
     "arrays",
+    "elementwise",
     "get",
     "held_out",
     "names",

@@ -23,10 +23,13 @@ class Kind(Enum):
         Chunks of real size: bytes moved, memory and time all matter.
     OVERHEAD
         Thousands of tasks that do next to nothing: only the time a task costs matters.
+    ELEMENTWISE
+        Arithmetic over arrays in memory: only time matters. Run where they are named.
     """
 
     DATA = "data"
     OVERHEAD = "overhead"
+    ELEMENTWISE = "elementwise"
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,13 @@ def names(held_out: bool | None = False) -> tuple[str, ...]:
     Parameters
     ----------
     held_out : bool or None
-        False for those in general use, True for the held-out ones, None for both.
+        False for those in general use, True for the held-out ones, None for all there are.
     """
-    return tuple(w.name for w in _registry.values() if held_out is None or w.held_out is held_out)
+    return tuple(
+        w.name
+        for w in _registry.values()
+        if held_out is None or (w.held_out is held_out and w.kind is not Kind.ELEMENTWISE)
+    )
 
 
 def get(name: str) -> Workload:
