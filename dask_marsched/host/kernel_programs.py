@@ -64,6 +64,12 @@ class Program:
         #: Whether kernels can gain anything.
         self.worthwhile = any(part.unit is not None and part.unit.worthwhile for part in parts)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The expressions that are fused, as people write them."""
+        units = (part.unit for part in self.parts if part.unit is not None)
+        return tuple(unit.expression.text() for unit in units if unit.worthwhile)
+
     def _part(self, root: int, members: tuple[int, ...]) -> _Part:
         steps = self.steps
         if steps[root].kind == "opaque":

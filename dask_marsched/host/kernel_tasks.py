@@ -49,7 +49,7 @@ class KernelRunner:
 
     def wrap(self, task: Any) -> Any:
         """Return what runs a task by kernels; the task itself where there is nothing to gain."""
-        return _KernelTask(task, self) if _promising(task) else task
+        return _KernelTask(task, self) if is_promising(task) else task
 
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
@@ -128,7 +128,7 @@ class _KernelTask:
         return getattr(self._task, name)
 
 
-def _promising(task: Any) -> bool:
+def is_promising(task: Any) -> bool:
     """Whether a task may be more than one operation of NumPy, as far as one look tells."""
     if type(task) is not Task:
         return False

@@ -37,9 +37,12 @@ class Unit(Protocol):
     ----------
     worthwhile
         Whether a kernel can gain anything.
+    expression
+        What is evaluated first.
     """
 
     worthwhile: bool
+    expression: Expression
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """Return the result.
@@ -82,7 +85,7 @@ class _Reduced:
         self.elementwise = Expression(self.nodes, (Output(value),))
         self._stand_ins: dict[tuple[Signature, ...], np.ndarray[Any, Any]] = {}
 
-    def expression(
+    def reducing(
         self, nodes: Sequence[Node], outputs: Sequence[Output], axes: tuple[int, ...] | None
     ) -> Expression:
         return Expression(tuple(nodes), tuple(outputs), axes, self.found.keepdims)
@@ -113,7 +116,7 @@ class Plain(_Reduced):
         super().__init__(nodes, value, found)
         more, value, self.literals = _without_nan(nodes, value, found)
         output = Output(value, found.kind, found.dtype)
-        self.reduced = self.expression(more, [output], found.axes)
+        self.expression = self.reduced = self.reducing(more, [output], found.axes)
         self.worthwhile = self.reduced.operations > 1
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
@@ -136,7 +139,7 @@ class _Sums(_Reduced):
             first = len(more)
             more = [*more, Node("isnan", (value,)), Node("invert", (first,))]
             outputs.append(Output(first + 1, "sum", self.count_dtype))
-        self.sums = self.expression(more, outputs, found.axes)
+        self.expression = self.sums = self.reducing(more, outputs, found.axes)
 
     #: In which elements are counted; None for NumPy's choice.
     count_dtype: str | None = None
@@ -192,7 +195,7 @@ class Moment(_Sums):
         ]
         del mean
         more, squares, self.more_literals = _without_nan(more, len(more) - 1, found)
-        self.squares = self.expression(more, [Output(squares, "sum", found.dtype)], found.axes)
+        self.squares = self.reducing(more, [Output(squares, "sum", found.dtype)], found.axes)
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `Unit.run`."""
@@ -216,8 +219,8 @@ class Arg(_Reduced):
     def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
         super().__init__(nodes, value, found)
         outputs = (Output(value, found.kind), Output(value, f"arg{found.kind}"))
-        self.everywhere = self.expression(nodes, outputs, None)
-        self.along = self.expression(nodes, outputs, (found.axes or (0,))[:1])
+        self.expression = self.everywhere = self.reducing(nodes, outputs, None)
+        self.along = self.reducing(nodes, outputs, (found.axes or (0,))[:1])
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `Unit.run`."""

@@ -15,6 +15,7 @@ from dask_marsched.simulation.advice import Findings, advise
 from dask_marsched.simulation.cluster_size import ClusterSize, cluster_size
 from dask_marsched.simulation.costs import Costs
 from dask_marsched.simulation.explanation import Explanation, MemoryGroup
+from dask_marsched.simulation.fused import fused, known_on
 from dask_marsched.simulation.graph_facts import GraphFacts
 from dask_marsched.simulation.inquiry import Inquiry
 from dask_marsched.simulation.kept import kept
@@ -94,6 +95,7 @@ def explain(
         _title(items), [*kept(items)] if persist else items, size, bandwidth, Costs.of(costs),
         policy, _most(max_workers, size), Wish.of(budget, deadline),
         seconds_of("time_limit", time_limit, zero=True), parallel=isolated is not False,
+        known=known_on(client),
     )  # fmt: skip
     return isolation.call(job.run, isolated)
 
@@ -127,6 +129,7 @@ class _Job:
     wish: Wish
     seconds: float
     parallel: bool
+    known: dict[str, tuple[tuple[str, ...], float]]
 
     def run(self) -> Explanation:
         began = time.monotonic()
@@ -159,6 +162,7 @@ class _Job:
             not_simulated=list(report.not_simulated),
             notes=size.notes,
             skipped=runner.skipped,
+            fused=fused(facts.tasks.values(), self.known),
         )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from dask_marsched.simulation.advice import Advice
+from dask_marsched.simulation.fused import FusedExpression
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +162,8 @@ class Explanation:
         What else a reader must know.
     skipped : list of str
         Simulations left out for lack of time.
+    fused : list of FusedExpression
+        What workers evaluate in one pass where ``marsched.fusion.kernels`` is on.
     """
 
     title: str
@@ -176,6 +179,7 @@ class Explanation:
     not_simulated: list[str]
     notes: list[str]
     skipped: list[str]
+    fused: list[FusedExpression] = dataclasses.field(default_factory=list)
 
     @property
     def share_guessed(self) -> float:

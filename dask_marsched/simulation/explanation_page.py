@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from dask.utils import format_bytes, format_time
 
 from dask_marsched.simulation.explanation import Explanation, Forecast, MemoryGroup
+from dask_marsched.simulation.fused import FusedExpression
 
 _WIDTH = 96
 #: Share of guessed sizes from which on numbers are marked as guesses, and verdicts left out.
 _DOUBT = 0.5
+#: Fused expressions that are shown.
+_EXPRESSIONS = 8
 
 Row = tuple[str, ...]
 
@@ -101,11 +104,32 @@ def _sections(found: Explanation) -> Iterator[Section]:
         )
         or ("None of the rules found anything.",),
     )
+    if found.fused:
+        yield _fused(found.fused)
     notes = [f"Not simulated: {what}" for what in found.not_simulated] + found.notes
     if found.skipped:
         notes.append(f"Skipped for lack of time: {', '.join(found.skipped)}.")
     if notes:
         yield Section("Notes", paragraphs=tuple(notes))
+
+
+def _fused(found: Sequence[FusedExpression]) -> Section:
+    rows = tuple(
+        (
+            one.text,
+            str(one.tasks),
+            ", ".join(one.backends) or "-",
+            format_time(one.saved).strip() if one.backends else "-",
+        )
+        for one in found[:_EXPRESSIONS]
+    )
+    left = len(found) - len(rows)
+    return Section(
+        "Evaluated in one pass, with marsched.fusion.kernels",
+        ("expression", "tasks", "chosen so far", "saved so far"),
+        rows,
+        paragraphs=(f"and {left} more",) if left else (),
+    )
 
 
 def _sizes(found: Explanation) -> str:

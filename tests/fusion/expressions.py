@@ -82,10 +82,12 @@ AWKWARD = [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, np.nan, np.inf, -np.inf, 1e-300, 1e30
 
 _UNARY = ["negative", "absolute", "square", "sqrt", "exp", "log", "sin", "cos", "tanh", "isnan",
           "isfinite", "sign", "floor", "rint", "reciprocal", "log1p", "arctan", "invert",
-          "logical_not", "positive", "ceil", "signbit"]  # fmt: skip
+          "logical_not", "positive", "ceil", "signbit", "trunc", "deg2rad", "rad2deg", "isinf",
+          "fabs"]  # fmt: skip
 _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "less", "greater_equal",
            "equal", "not_equal", "floor_divide", "remainder", "hypot", "arctan2", "power",
-           "bitwise_and", "bitwise_xor", "logical_or", "fmax", "copysign"]  # fmt: skip
+           "bitwise_and", "bitwise_xor", "logical_or", "fmax", "copysign", "fmod", "less_equal",
+          "greater"]  # fmt: skip
 
 
 @st.composite

@@ -153,6 +153,50 @@ def test_powers_that_are_multiplied(case):
 
 
 @some
+@given(cases((None,), FLOATS))
+def test_functions_of_our_own(case):
+    """Sines, cosines and hypotenuses are one unit off at most, remainders are exact."""
+    _, values = case
+    for op, ulps in (("sin", 1), ("cos", 1), ("hypot", 1), ("remainder", 0), ("fmod", 0)):
+        operands = values[-1:] if op in ("sin", "cos") else [values[-1], values[0]]
+        chain, inputs = expression_of(lambda x, *y, o=op: x.call(o, *y), *operands)
+        check(LLVM, (chain, inputs), exact=False, ulps=ulps)
+
+
+ANGLES = [0.0, -0.0, np.pi / 2, np.pi, 3e5, -4194304.0, 4194305.0, 5e-324, 1e300, np.inf, np.nan]
+DIVISORS = [1.0, -1.0, 0.0, -0.0, 5e-324, 360.0, 1e300, np.inf, -np.inf, np.nan, 2.0**60]
+
+
+@pytest.mark.parametrize("op", ["sin", "cos", "hypot", "remainder", "floor_divide", "fmod"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("awkward", [True, False])
+def test_functions_of_our_own_at_their_bounds(op, dtype, awkward):
+    """Where one awkward element sends a block to NumPy, and where each block has none."""
+    some_, others = ([*ANGLES, -7.0, 0.1], DIVISORS) if awkward else ([0.0, -0.0, -7.5, 3], [2, -3])
+    pairs = np.array([(a, b) for a in some_ for b in others]).T
+    with np.errstate(over="ignore"):
+        pairs = np.repeat(pairs, 40, axis=1).astype(dtype)
+    operands = list(pairs if op not in ("sin", "cos") else pairs[:1])
+    chain, values = expression_of(lambda x, *y: x.call(op, *y), *operands)
+    run = LLVM.prepare(setting(chain, signature(values)), False)
+    compare(run, chain, values, 1 if op in ("sin", "cos", "hypot") else 0, True)
+    with np.errstate(all="ignore"):
+        got, wanted = run(values).values[0], numpy_backend.evaluate(chain, values)[0]
+    number = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(wanted)[number])
+
+
+def test_nan_costs_nothing_of_its_own():
+    """No flag is raised by comparisons with NaN, or by functions of it."""
+    hole = np.where(np.arange(4096) % 3 == 0, np.nan, 1.5)
+    for op in ("less", "greater_equal", "sin", "cos", "sign", "floor"):
+        operands = [hole] if op in ("sin", "cos", "sign", "floor") else [hole, hole[::-1].copy()]
+        chain, values = expression_of(lambda x, *y, o=op: x.call(o, *y), *operands)
+        found = LLVM.prepare(setting(chain, signature(values)), False)(values)
+        assert (op, found.raised, found.doubtful) == (op, set(), False)
+
+
+@some
 @given(cases(("min", "max", "any", "all", "argmin", "argmax"), FLOATS))
 def test_compiled_selections_of_floats(case):
     # which of -0.0 and 0.0 is the least depends on the order, in NumPy too

@@ -82,6 +82,18 @@ def test_a_faster_backend_takes_over_and_time_saved_is_told():
     assert report["fused"] == fake.runs
 
 
+def test_what_hardly_takes_time_is_not_compiled():
+    clock = Clock()  # half a second for each chunk
+    fake = Fake(clock=clock)
+    kernels = Kernels([fake], clock=clock, patience=1.2)
+    runs = []
+    for _ in range(5):
+        kernels.evaluate(CHAIN, CHUNK)
+        compiled(kernels)
+        runs.append(fake.runs)
+    assert runs[:4] == [0, 0, 0, 1]
+
+
 def test_while_it_compiles_numpy_runs():
     gate, clock = threading.Event(), Clock()
     fake = Fake(clock=clock, gate=gate)
