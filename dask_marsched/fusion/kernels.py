@@ -34,7 +34,7 @@ LEAST = 8192
 _SHOWN = 20
 
 #: Of the thread that compiles.
-_NICE = 10
+_NICE = 5
 
 _Run = Callable[[Sequence[Any]], Results]
 
