@@ -21,8 +21,9 @@ def at_once(monkeypatch):
 
 
 def with_kernels(**settings):
+    alone = {"quota_enabled": False, "store_enabled": False, "store_shared": False}
     return MarsSchedulerPlugin(
-        settings=Settings(kernels_enabled=True, kernels_cache=None, **settings)
+        settings=Settings(kernels_enabled=True, kernels_cache=None, **{**alone, **settings})
     )
 
 
