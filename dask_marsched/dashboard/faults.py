@@ -9,7 +9,7 @@ from typing import Any
 from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
-from dask_marsched.dashboard.pane import Pane, number_of, set_text
+from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
 from dask_marsched.markup import Markup, element, joined, table
 
@@ -67,12 +67,13 @@ class FaultsPane(Pane):
         labels = [f"{i + 1}. {_clock(event['time'])}" for i, event in enumerate(last)]
         if list(self.plot.y_range.factors) != labels:
             self.plot.y_range.factors = labels
-        self.source.data = {
+        data = {
             "label": labels,
             "worker": [event["worker"] for event in last],
             "seconds": [_seconds(event) for event in last],
             **{key: [event.get(key, 0) for event in last] for key, _, _ in _KINDS},
         }
+        set_data(self.source, data)
         set_text(self.table, _table(labels, last))
         return None
 

@@ -7,7 +7,7 @@ from typing import Any
 from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
-from dask_marsched.dashboard.pane import Pane, number_of, set_text
+from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
 from dask_marsched.markup import element, table
 
@@ -56,7 +56,7 @@ class KernelsPane(Pane):
         if list(self.plot.y_range.factors) != labels[::-1]:
             self.plot.y_range.factors = labels[::-1]
         names = ("saved", "compiled", "backend", "runs")
-        self.source.data = {"label": labels, **{n: [one[n] for one in shown] for n in names}}
+        set_data(self.source, {"label": labels, **{n: [one[n] for one in shown] for n in names}})
         facts = (
             f" {found['saved']:.3g} s of processor time saved on {number_of(found['fused'])} of "
             f"{number_of(found['runs'])} chunks, {found['compiled']:.3g} s spent on compiling, on "

@@ -10,7 +10,7 @@ from bokeh.models import ColumnDataSource, FixedTicker, HoverTool
 from dask.utils import format_bytes
 
 from dask_marsched.dashboard.palette import INK, MEMORY
-from dask_marsched.dashboard.pane import Pane, number_of, set_text
+from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure, make_legend, make_text
 from dask_marsched.markup import element, table
 
@@ -104,7 +104,7 @@ class MemoryPane(Pane):
         if not rows:
             return "There is no worker yet. Each that joins the scheduler gets a bar here."
         names = [row["name"] for row in rows]
-        self.source.data = _bars_of(rows, found["thresholds"]["pause"])
+        set_data(self.source, _bars_of(rows, found["thresholds"]["pause"]))
         self._name_bars(names if len(names) <= _NAMED else [])
         total = found["total"]
         time = np.asarray(total["time"], dtype=float)
@@ -112,7 +112,7 @@ class MemoryPane(Pane):
         for name in ("limit", "quota", "process", "used", "disk"):
             values = np.asarray(total[name], dtype=float)
             shown[name] = values if name in ("process", "disk") else _unless_zero(values)
-        self.totals.data = shown
+        set_data(self.totals, shown)
         set_text(self.heading, _heading(found))
         set_text(self.table, _table(found))
         return None

@@ -10,7 +10,7 @@ from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.core.graph_record import NAMES
 from dask_marsched.dashboard.palette import STATES
-from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_text
+from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
 from dask_marsched.markup import element, joined, table
 
@@ -65,7 +65,7 @@ class OperandsPane(Pane):
             return "This graph is not remembered any more: choose another."
         if not sum(found["counts"].values()):
             return "No operand has come yet. " + NO_GRAPH
-        self.source.data = _areas(found["series"])
+        set_data(self.source, _areas(found["series"]))
         counts = [
             f"{number_of(count)} {state}" for state, count in found["counts"].items() if count
         ]

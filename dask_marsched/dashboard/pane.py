@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from bokeh.core.properties import without_property_validation
 from bokeh.layouts import column
 from bokeh.models.widgets import Select
@@ -147,6 +148,20 @@ def set_text(div: Any, text: str) -> None:
     """Set a text if it is another one: what is set is sent to the browser."""
     if div.text != text:
         div.text = text
+
+
+def set_data(source: Any, data: dict[str, Any]) -> None:
+    """Set the columns of a source if they are other ones: what is set is sent to the browser."""
+    before = source.data
+    if before.keys() != data.keys() or not all(_same(before[k], v) for k, v in data.items()):
+        source.data = data
+
+
+def _same(before: Any, now: Any) -> bool:
+    if isinstance(now, np.ndarray):
+        floats = now.dtype.kind == "f"
+        return isinstance(before, np.ndarray) and np.array_equal(before, now, equal_nan=floats)
+    return isinstance(before, list) and before == now
 
 
 def number_of(count: float, what: str = "") -> str:

@@ -9,7 +9,7 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.dashboard.palette import NOBODY, STATES, colours
-from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_text
+from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_text
 from dask_marsched.markup import Markup, element, joined
 
@@ -90,7 +90,7 @@ class PlanPane(Pane):
         palette = colours(len(plan["workers"]))
         cells = plan["cells"]
         set_text(self.legend, _legend(cells, plan["workers"], palette))
-        self.source.data = _quads(plan, palette)
+        set_data(self.source, _quads(plan, palette))
         return None
 
 

@@ -17,7 +17,7 @@ from bokeh.palettes import Cividis256
 from dask.utils import format_bytes
 
 from dask_marsched.dashboard.palette import INK
-from dask_marsched.dashboard.pane import GraphChoice, Pane, number_of, set_text
+from dask_marsched.dashboard.pane import GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure
 from dask_marsched.markup import element
 
@@ -114,10 +114,11 @@ class TransfersPane(Pane):
             self.bars.title.text = f"Graph {estimate['graph']}: moved, and estimates"
         self._show_matrix(matrix)
         time = np.asarray(found["series"]["time"], dtype=float)
-        self.line.data = {
+        data = {
             "time": time - time[0],
             "moved": np.asarray(found["series"]["moved"], dtype=float),
         }
+        set_data(self.line, data)
         if not matrix["names"] and estimate is None:
             return (
                 "No result has been moved between workers yet. Bytes appear here when a worker "
@@ -135,7 +136,7 @@ class TransfersPane(Pane):
         values = np.asarray(matrix["bytes"], dtype=float).ravel()
         moved = np.flatnonzero(values)
         n = max(1, len(names))
-        self.source.data = {
+        data = {
             "x": moved % n,
             "y": moved // n,
             "sender": [names[i // n] for i in moved.tolist()],
@@ -143,6 +144,7 @@ class TransfersPane(Pane):
             "bytes": values[moved],
             "level": values[moved],
         }
+        set_data(self.source, data)
         high = float(values.max()) if len(values) else 0.0
         if self.mapper.high != (high or 1.0):
             self.mapper.high = high or 1.0

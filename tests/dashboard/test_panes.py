@@ -71,6 +71,20 @@ def observer_of(s):
 
 
 @planned_cluster()
+async def test_what_has_not_changed_is_not_sent_again(c, s, *workers):
+    x = c.persist(da.ones((40, 40), chunks=10).map_blocks(inc, dtype=float))
+    await wait(x)
+    pane = updated(PlanPane(s))
+    sent = []
+    pane.source.on_change("data", lambda attr, old, new: sent.append(new))
+    updated(pane)
+    assert sent == []
+    await c.compute((x + 1).sum())
+    updated(pane)
+    assert len(sent) == 1
+
+
+@planned_cluster()
 async def test_the_plan_of_a_chosen_graph(c, s, *workers):
     await c.compute(da.ones(4, chunks=1).sum())
     await c.compute(da.ones(8, chunks=1).sum())
