@@ -75,9 +75,9 @@ def policy_plugin(policy: str) -> Any:
 
     assignment = None if name == DEFAULT else name
     options = {"marsched.fusion.kernels": True} if KERNELS in more else {}
-    fusion = next((word for word in more if word != KERNELS), None)
+    fusion = "+".join(word for word in more if word != KERNELS)  # two at once are none
     with dask.config.set(options):
-        return MarsSchedulerPlugin(assignment=assignment, fusion=fusion)
+        return MarsSchedulerPlugin(assignment=assignment, fusion=fusion or None)
 
 
 def trim_memory() -> None:

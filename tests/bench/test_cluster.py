@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from distributed import wait
 
 from dask_marsched.bench import planning, probes, workloads
-from dask_marsched.bench.cluster import BenchCluster, Setting
+from dask_marsched.bench.cluster import BenchCluster, Setting, policy_plugin
 from dask_marsched.bench.command import bench
 from dask_marsched.bench.workloads import Parameters, Workload
 
@@ -200,3 +200,19 @@ def test_list_names_every_workload_and_marks_the_held_out():
     for name in workloads.names(held_out=None):
         (line,) = [line for line in done.output.splitlines() if line.split()[0] == name]
         assert ("[held out]" in line) is workloads.get(name).held_out
+
+
+@pytest.mark.parametrize(
+    ("policy", "fusion", "kernels"),
+    [("default", "off", False), ("dfs+subgraphs+kernels#2", "subgraphs", True),
+     ("default+kernels", "off", True), ("default+chains", "chains", False)],
+)  # fmt: skip
+def test_what_stands_behind_the_name_of_a_policy(policy, fusion, kernels):
+    settings = policy_plugin(policy).settings
+    assert (settings.fusion, settings.kernels_enabled) == (fusion, kernels)
+
+
+@pytest.mark.parametrize("policy", ["default+nonsense", "default+chains+subgraphs", "nonsense"])
+def test_what_is_no_policy_is_an_error(policy):
+    with pytest.raises(ValueError, match=r"nonsense|chains\+subgraphs"):
+        policy_plugin(policy)
