@@ -189,6 +189,10 @@ class TwinScheduler(Scheduler):
         # Nothing was added to it yet; the class has the same layout.
         self.workers[address].__class__ = self._worker_state
 
+    def hold(self, who_has: dict[Any, list[str]], nbytes: dict[Any, int]) -> None:
+        """Learn of results that are on workers, and that the client keeps."""
+        self.update_data(who_has=who_has, nbytes=nbytes, client=_CLIENT)
+
     def submit(self, graph: TwinGraph) -> None:
         """Do to a graph what ``Scheduler.update_graph`` does."""
         now = distributed.scheduler.time()

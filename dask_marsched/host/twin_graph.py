@@ -32,6 +32,8 @@ class TwinGraph:
         By kind and key, as the expression carries them.
     order : dict
         The tasks' places in Dask's order.
+    held : dict
+        For the results that are on the cluster already the numbers of the workers that have them.
     shuffles : ShuffleTasks
         The tasks that are part of peer-to-peer shuffles.
     not_simulated : tuple of str
@@ -42,6 +44,7 @@ class TwinGraph:
     keys: set[Key]
     annotations: Annotations
     order: dict[Key, int]
+    held: Mapping[Key, tuple[int, ...]]
     shuffles: ShuffleTasks
     not_simulated: tuple[str, ...]
 
@@ -54,6 +57,7 @@ def read_graph(
     general: Mapping[str, Any],
     places: Collection[Any],
     resources: Mapping[str, float],
+    held: Mapping[Key, tuple[int, ...]],
 ) -> TwinGraph:
     """Check a graph, and look for what in it is not simulated.
 
@@ -71,13 +75,14 @@ def read_graph(
         Names, addresses and hosts of the workers, to which tasks may be restricted.
     resources
         Resources of each worker.
+    held
+        For the results that are on the cluster already the numbers of the workers that have them.
 
     Raises
     ------
     ValueError
-        If the graph has a cycle, or lacks keys that it refers to.
+        If the graph has a cycle.
     """
-    _check_keys(dsk, keys)
     try:
         order = dask.order.order(dsk=dict(dsk)) if dsk else {}
     except RuntimeError as error:
@@ -94,20 +99,35 @@ def read_graph(
         *_reaching_out(dsk),
         *without_impossible(own, places, resources),
     ]
-    return TwinGraph(dsk, keys, own, order, shuffles, tuple(dict.fromkeys(not_simulated)))
+    found = tuple(dict.fromkeys(not_simulated))
+    return TwinGraph(dsk, keys, own, order, held, shuffles, found)
 
 
-def _check_keys(dsk: Mapping[Key, GraphNode], keys: set[Any]) -> None:
+def check_keys(dsk: Mapping[Key, GraphNode], keys: set[Any], held: Collection[Key] = ()) -> None:
+    """Check that a graph is whole.
+
+    Parameters
+    ----------
+    dsk
+        The tasks.
+    keys
+        The keys that the client wants.
+    held
+        Those of results that are on the cluster already.
+
+    Raises
+    ------
+    ValueError
+        If the graph lacks keys that it refers to.
+    """
+    there = dsk.keys() | set(held) if held else dsk.keys()
     for key in keys:
-        if key not in dsk:
+        if key not in there:
             raise ValueError(f"the graph does not contain {key!r}, which is to be computed")
     for key, node in dsk.items():
-        if not node.dependencies <= dsk.keys():
-            missing = next(other for other in node.dependencies if other not in dsk)
-            raise ValueError(
-                f"the graph does not contain {missing!r}, which {key!r} needs; results that are "
-                "persisted on a cluster cannot be simulated: build the collection from its sources"
-            )
+        if not node.dependencies <= there:
+            missing = next(other for other in node.dependencies if other not in there)
+            raise ValueError(f"the graph does not contain {missing!r}, which {key!r} needs")
 
 
 def _uneven(shuffles: ShuffleTasks) -> Iterator[str]:

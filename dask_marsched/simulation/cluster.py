@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import dask
 from distributed.scheduler import heartbeat_interval
+from distributed.worker_state_machine import UpdateDataEvent
 
 from dask_marsched.host.simulation import TwinScheduler, parse_bandwidth_default, worker_metrics
 from dask_marsched.host.twin_graph import TwinGraph
@@ -18,6 +19,7 @@ from dask_marsched.simulation.clock import EPOCH, EventQueue
 from dask_marsched.simulation.comms import BatchedStream
 from dask_marsched.simulation.faults import NAMES, Fault, Join, Kill, Pause, SlowLink, SlowWorker
 from dask_marsched.simulation.machine import Cores, EventLoop, Host, Link, transfer
+from dask_marsched.simulation.memory import Result
 from dask_marsched.simulation.recorder import Recorder
 from dask_marsched.simulation.report import SimulationReport
 from dask_marsched.simulation.shuffle import Shuffles
@@ -308,6 +310,7 @@ class Cluster:
         self._costs = costs
         self._wanted = set(graph.keys)
         self.shuffles = Shuffles(self, graph.shuffles)
+        self._hold(graph.held)
         self.scheduler.submit(graph)
         queue, seen = self.queue, loop.calls
         while self._wanted:
@@ -320,6 +323,20 @@ class Cluster:
                 await result
             if loop.calls != seen:
                 seen = await settle(loop, seen)
+
+    def _hold(self, held: Mapping[Any, Collection[int]]) -> None:
+        """Put results on workers that are there before anything runs; the client keeps them."""
+        if not held:
+            return
+        who_has = {key: [self.workers[i].address for i in places] for key, places in held.items()}
+        nbytes = {key: self._costs(key)[1] for key in held}
+        for worker in self.workers:
+            own: dict[Any, object] = {
+                key: Result(nbytes[key]) for key in held if worker.index in held[key]
+            }
+            if own:
+                worker.stimulate(UpdateDataEvent(data=own, stimulus_id="held-before"))
+        self.scheduler.hold(who_has, nbytes)
 
     def _where(self) -> str:
         states: dict[str, int] = {}

@@ -34,7 +34,8 @@ class CostModel:
     Attributes
     ----------
     sizes : Counter of str
-        How many sizes are ``recorded``, ``known``, ``learnt`` and ``guessed``.
+        How many sizes are ``recorded``, ``known``, ``learnt`` and ``guessed``, and ``held``: told by
+        the scheduler that has the result already.
     durations : Counter of str
         How many durations are ``recorded``, ``learnt`` and ``derived``.
     """
@@ -49,6 +50,9 @@ class CostModel:
         derived = DerivedSeconds(expr, dsk, nbytes)
         self._costs: dict[Any, tuple[float, int]] = {}
         for key, task in dsk.items():
+            if key in costs.held:
+                self._costs[key] = (0.0, nbytes[key])
+                continue
             seconds = costs.seconds.get(key)
             source = "recorded"
             if seconds is None:
@@ -71,7 +75,7 @@ class CostModel:
         for key in dsk:
             if key in costs.nbytes:
                 nbytes[key] = int(costs.nbytes[key])
-                self.sizes["recorded"] += 1
+                self.sizes["held" if key in costs.held else "recorded"] += 1
             elif key in exact:
                 nbytes[key] = exact[key]
                 self.sizes["known"] += 1

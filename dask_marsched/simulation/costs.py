@@ -15,6 +15,7 @@ from dask.sizeof import sizeof
 
 from dask_marsched.host.simulation import expression, materialize
 from dask_marsched.simulation import costs_file
+from dask_marsched.simulation.held import Places, held_by_clusters
 
 _TOKEN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 
@@ -32,15 +33,27 @@ class Costs:
     input_nbytes : mapping
         Bytes of all inputs of each task; what is not here does not serve to learn how sizes and
         durations follow from the inputs' sizes.
+    held : mapping
+        For each result that is on the cluster before anything runs the numbers of the workers
+        that hold it; empty where that is not known. It costs nothing but its bytes.
     """
 
     nbytes: Mapping[Any, int]
     seconds: Mapping[Any, float] = dataclasses.field(default_factory=dict)
     input_nbytes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+    held: Mapping[Any, Places] = dataclasses.field(default_factory=dict)
 
     def without_durations(self) -> Costs:
         """Return the same sizes with durations derived from them: the same on every machine."""
-        return Costs(self.nbytes, {}, self.input_nbytes)
+        return dataclasses.replace(self, seconds={})
+
+    def holding(self, collections: Iterable[Any]) -> Costs:
+        """Return these costs, and what clusters tell of the futures in collections."""
+        found = held_by_clusters(collections)
+        if not found.places:
+            return self
+        nbytes = {**self.nbytes, **found.nbytes}
+        return dataclasses.replace(self, nbytes=nbytes, held={**found.places, **self.held})
 
     def save(self, path: str | Path) -> None:
         """Write to a Parquet file.
@@ -136,7 +149,7 @@ class Costs:
             for mapping in (seconds, input_nbytes):
                 if twin in mapping:
                     mapping[key] = mapping[twin]
-        return Costs(nbytes, seconds, input_nbytes)
+        return Costs(nbytes, seconds, input_nbytes, self.held)
 
     def covers(self, dsk: Mapping[Any, Any]) -> bool:
         """Return True if these are the costs of a graph, tokens aside."""

@@ -92,7 +92,7 @@ def explain(
     items = _items(collection)
     size = cluster_size(client, workers, threads, memory_limit, details)
     job = _Job(
-        _title(items), [*kept(items)] if persist else items, size, bandwidth, Costs.of(costs),
+        _title(items), [*kept(items)] if persist else items, size, bandwidth, Costs.of(costs).holding(items),
         policy, _most(max_workers, size), Wish.of(budget, deadline),
         seconds_of("time_limit", time_limit, zero=True), parallel=isolated is not False,
         known=known_on(client),
@@ -150,7 +150,7 @@ class _Job:
         findings = Findings(items, facts, report, need, size.memory_limit, runner)
         return Explanation(
             title=self.title,
-            tasks=len(facts.tasks),
+            tasks=len(facts.tasks) - len(facts.held),
             cluster=cluster | {"source": size.source},
             stock=inquiry.forecasts["stock"],
             marsched=inquiry.forecasts[self.policy],

@@ -133,7 +133,7 @@ def _fused(found: Sequence[FusedExpression]) -> Section:
 
 
 def _sizes(found: Explanation) -> str:
-    total = max(1, found.tasks)
+    total = max(1, sum(found.sizes.values()))
     shares = [f"{count / total:.0%} {kind}" for kind, count in sorted(found.sizes.items()) if count]
     line = f"Sizes of results: {', '.join(shares)}."
     if found.sizes.get("guessed"):

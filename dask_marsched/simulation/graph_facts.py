@@ -14,9 +14,11 @@ from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.layers import ArrayLayers, read_layers
 from dask_marsched.host.literals import data_nbytes
 from dask_marsched.host.simulation import expression, materialize
+from dask_marsched.host.twin_graph import check_keys
 from dask_marsched.host.working_space import temporaries
 from dask_marsched.simulation.cost_model import CostModel
 from dask_marsched.simulation.costs import Costs
+from dask_marsched.simulation.held import stand_ins
 
 
 class GraphFacts:
@@ -32,7 +34,9 @@ class GraphFacts:
     Attributes
     ----------
     tasks : mapping of key to task
-        The tasks, as the scheduler gets them.
+        The tasks, as the scheduler gets them, and those of ``held``.
+    held : mapping of key to task
+        What stands for results that are on the cluster already.
     keys : set
         The keys of the results that go to the client.
     sizes : dict of str to int
@@ -43,7 +47,10 @@ class GraphFacts:
 
     def __init__(self, collections: list[Any], costs: Costs) -> None:
         expr, self.keys = expression(collections)
-        self.tasks: Mapping[Any, Any] = materialize(expr, self.keys)[0]
+        tasks = materialize(expr, self.keys)[0]
+        self.held = stand_ins(tasks, self.keys, costs.held)
+        check_keys(tasks, self.keys, self.held)
+        self.tasks: Mapping[Any, Any] = {**self.held, **tasks} if self.held else tasks
         self._layers: ArrayLayers = read_layers(expr)
         self.temporaries = temporaries(self.tasks, self._layers)
         model = CostModel(expr, self.tasks, costs)

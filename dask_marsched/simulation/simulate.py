@@ -21,7 +21,7 @@ from dask_marsched.host.simulation import (
     expression,
     materialize,
 )
-from dask_marsched.host.twin_graph import TwinGraph, read_graph
+from dask_marsched.host.twin_graph import TwinGraph, check_keys, read_graph
 from dask_marsched.host.virtual_time import TwinLoop, use_virtual_clock, virtual_time
 from dask_marsched.policies import registry
 from dask_marsched.recording import Recording
@@ -30,7 +30,8 @@ from dask_marsched.simulation.clock import EventQueue
 from dask_marsched.simulation.cluster import Cluster
 from dask_marsched.simulation.cost_model import CostModel
 from dask_marsched.simulation.costs import Costs
-from dask_marsched.simulation.faults import Fault, read_faults
+from dask_marsched.simulation.faults import Fault, Kill, read_faults
+from dask_marsched.simulation.held import left_out_of_held, spread, stand_ins
 from dask_marsched.simulation.report import SimulationReport
 from dask_marsched.simulation.spec import ClusterSpec, cluster_spec
 
@@ -112,7 +113,14 @@ def simulate(
     )  # fmt: skip
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     annotations = dask.get_annotations()
-    chosen = (policy, Costs.of(costs), read_faults(faults), annotations, timeline, validate)
+    chosen = (
+        policy,
+        Costs.of(costs).holding(items),
+        read_faults(faults),
+        annotations,
+        timeline,
+        validate,
+    )
     job = _Job(items, spec, *chosen)
     return isolation.call(job.run, isolated)
 
@@ -195,14 +203,19 @@ class _Job:
         """Turn the collections into tasks, once, as the scheduler with its plugins does."""
         expr, keys = expression(self.collections)
         dsk, annotations = materialize(expr, keys)
-        costs = CostModel(expr, dsk, self.costs)
+        there = stand_ins(dsk, keys, self.costs.held)
+        check_keys(dsk, keys, there)
+        costs = CostModel(expr, {**there, **dsk} if there else dsk, self.costs)
         left, groups = compress_for(scheduler, dsk, keys, annotations, self.annotations)
         costs.join(groups)
         graph = read_graph(
-            expr, left, keys, annotations, self.annotations, scheduler.places(), self.spec.resources
-        )
+            expr, left, keys, annotations, self.annotations, scheduler.places(), self.spec.resources,
+            spread(there, self.costs.held, self.spec.workers),
+        )  # fmt: skip
         check_memory(graph, costs, self.spec.memory_limit)
-        return graph, costs
+        lost = [f for f in self.faults if isinstance(f, Kill)] if there else []
+        left_out = left_out_of_held(there, self.costs.held, bool(lost))
+        return dataclasses.replace(graph, not_simulated=(*graph.not_simulated, *left_out)), costs
 
 
 def check_memory(graph: TwinGraph, costs: CostModel, memory_limit: int) -> None:
