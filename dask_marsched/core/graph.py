@@ -110,6 +110,8 @@ class OperandGraph:
         in memory already, or `NO_HOME`; by default that for all.
     home_bytes
         Bytes of those inputs on the home worker.
+    kept
+        Operands that others read too, which are not in the graph: their results stay.
 
     Raises
     ------
@@ -124,6 +126,7 @@ class OperandGraph:
     known: bytes
     home: Sequence[int] = ()
     home_bytes: Sequence[float] = ()
+    kept: frozenset[int] = frozenset()
     dependents: Edges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,9 +147,11 @@ class OperandGraph:
         return iter(range(len(self.keys)))
 
     def head(self, count: int) -> OperandGraph:
-        """Return the first operands as a graph of their own: nothing after them is read by any."""
+        """Return the first operands as a graph of their own; what others read of them is `kept`."""
         if count >= len(self):
             return self
+        readers = self.dependents
+        kept = (i for i in range(count) if readers[i] and readers[i][-1] >= count)
         inputs = Edges(
             self.inputs.starts[: count + 1], self.inputs.flat[: self.inputs.starts[count]]
         )
@@ -157,6 +162,7 @@ class OperandGraph:
             self.known[:count],
             self.home[:count],
             self.home_bytes[:count],
+            frozenset(kept),
         )
 
     def with_nbytes(self, nbytes: Sequence[float], known: bytes) -> OperandGraph:

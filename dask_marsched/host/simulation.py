@@ -17,8 +17,10 @@ from typing import Any
 import dask
 import dask._expr
 import distributed.scheduler
+from dask._task_spec import GraphNode
 from dask.base import collections_to_expr
 from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed.core import Status
 from distributed.scheduler import ClientState, Scheduler
 
@@ -294,9 +296,34 @@ def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
     for item in collections:
         if not dask.is_dask_collection(item):
             raise TypeError(f"not a Dask collection: {type(item).__name__}")
+        _fill_sets_anew(item)
     with _repeatable_tokens(collections):
         expr = dask._expr.FinalizeCompute(collections_to_expr(collections)).optimize()
         return expr, set(flatten(expr.__dask_keys__()))
+
+
+def _fill_sets_anew(collection: Any) -> None:
+    """Let the sets in a collection's graph be iterated in the same order always.
+
+    Where hashes collide a set remembers in which order it was filled: if it was pickled, in one
+    that follows from the hash seed of the process where it was made; so does the order of the
+    layers, which Dask finds by way of sets. What is in them stays.
+    """
+    graph = getattr(collection, "dask", None)
+    if isinstance(graph, HighLevelGraph):
+        for layers in (graph.layers, graph.dependencies):
+            if isinstance(layers, dict):
+                items = sorted(layers.items(), key=lambda item: str(item[0]))
+                layers.clear()
+                layers.update(items)
+        for name, others in graph.dependencies.items():
+            if len(others) > 1:
+                graph.dependencies[name] = {*sorted(others)}
+        for layer in graph.layers.values():
+            if isinstance(layer, MaterializedLayer):
+                for node in layer.mapping.values():
+                    if isinstance(node, GraphNode) and len(node.dependencies) > 1:
+                        node._dependencies = frozenset(sorted(node.dependencies, key=repr))
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ class _Run:
         self.now = self.moved = self.live = self.peak = 0.0
         self.inputs = [graph.inputs[i] for i in graph]
         self.missing = [len(inputs) for inputs in self.inputs]
-        self.unread = [len(graph.dependents[i]) for i in graph]
+        self.unread = [len(graph.dependents[i]) + (i in graph.kept) for i in graph]
         self.seconds = [self._duration(i) for i in graph]
         self.holders: list[list[int]] = [[] for _ in graph]
         self.runnable: list[list[int]] = [[] for _ in threads]

@@ -53,7 +53,8 @@ def sample(
     """Return the part of a graph that is forecast, and on which workers.
 
     It is the whole graph unless that is large: to plan it nine times would take longer than Dask
-    takes to read it. What the part leaves out counts as read by nobody.
+    takes to read it. What the rest reads of the part stays in memory: of deviations from a mean the
+    first part is nothing but the source and its sums.
     """
     count = min(len(graph), max(_FEW, len(graph) // _ONE_IN))
     part = math.ceil(len(workers) * count / max(1, len(graph)))

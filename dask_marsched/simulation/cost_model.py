@@ -34,8 +34,8 @@ class CostModel:
     Attributes
     ----------
     sizes : Counter of str
-        How many sizes are ``recorded``, ``known``, ``learnt`` and ``guessed``, and ``held``: told by
-        the scheduler that has the result already.
+        How many sizes are ``recorded``, ``known``, ``learnt`` and ``guessed``, and ``held``: told
+        by the scheduler that has the result already.
     durations : Counter of str
         How many durations are ``recorded``, ``learnt`` and ``derived``.
     """

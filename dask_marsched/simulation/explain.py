@@ -92,8 +92,8 @@ def explain(
     items = _items(collection)
     size = cluster_size(client, workers, threads, memory_limit, details)
     job = _Job(
-        _title(items), [*kept(items)] if persist else items, size, bandwidth, Costs.of(costs).holding(items),
-        policy, _most(max_workers, size), Wish.of(budget, deadline),
+        _title(items), [*kept(items)] if persist else items, size, bandwidth,
+        Costs.of(costs).holding(items), policy, _most(max_workers, size), Wish.of(budget, deadline),
         seconds_of("time_limit", time_limit, zero=True), parallel=isolated is not False,
         known=known_on(client),
     )  # fmt: skip

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
+import uuid
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +18,14 @@ import cloudpickle
 import dask
 
 T = TypeVar("T")
+
+#: The word before it.
+_WORD = re.compile(rb"[A-Za-z_-]*\Z")
+
+#: What Dask puts into a name: a hash of contents, or a random number.
+_TOKEN = re.compile(
+    rb"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})(?![0-9a-f])"
+)
 
 
 def call(function: Callable[[], T], isolated: bool | None) -> T:
@@ -68,20 +80,57 @@ def _in_thread(function: Callable[[], T]) -> T:
 def _in_process(function: Callable[[], T]) -> T:
     code = "from dask_marsched.simulation.isolation import child; child()"
     paths = [path for path in sys.path if path]
+    question, given = with_repeatable_tokens(cloudpickle.dumps((dask.config.config, function)))
     done = subprocess.run(
         [sys.executable, "-c", code],
-        input=cloudpickle.dumps((dask.config.config, function)),
+        input=question,
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(paths)},
         check=False,
     )
     if done.returncode:
         raise RuntimeError(f"the simulating process ended with code {done.returncode}")
-    error, result = cloudpickle.loads(done.stdout)
+    error, result = cloudpickle.loads(with_tokens(done.stdout, given))
     if error is not None:
         raise error
     answer: T = result
     return answer
+
+
+def with_repeatable_tokens(pickled: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """Replace Dask's tokens in pickled collections by others that do not change from run to run.
+
+    Dask names what it cannot hash by random numbers: unseeded random arrays, impure delayed
+    functions, some indices. Names decide ties, in ``dask.order`` as in every set of keys. So each
+    token becomes one that tells only how many others came before it behind the same word. It is as
+    long as the token was: the pickle stays one.
+
+    Returns
+    -------
+    bytes, dict
+        The pickle, and the tokens that were replaced, by those that replace them.
+    """
+    new: dict[bytes, bytes] = {}
+    count: Counter[bytes] = Counter()
+
+    def replace(found: re.Match[bytes]) -> bytes:
+        token = found[0]
+        if token not in new:
+            word = _WORD.search(pickled[max(0, found.start() - 80) : found.start()])
+            what = word[0] if word else b""
+            count[what] += 1
+            name = what + b"%d" % count[what]
+            digits = hashlib.md5(name, usedforsecurity=False).hexdigest()
+            shape = str(uuid.UUID(digits)) if b"-" in token else digits
+            new[token] = shape.encode()
+        return new[token]
+
+    return _TOKEN.sub(replace, pickled), {replacing: token for token, replacing in new.items()}
+
+
+def with_tokens(pickled: bytes, tokens: dict[bytes, bytes]) -> bytes:
+    """Put the tokens back that `with_repeatable_tokens` replaced."""
+    return _TOKEN.sub(lambda found: tokens.get(found[0], found[0]), pickled)
 
 
 def child() -> None:

@@ -113,15 +113,9 @@ def simulate(
     )  # fmt: skip
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     annotations = dask.get_annotations()
-    chosen = (
-        policy,
-        Costs.of(costs).holding(items),
-        read_faults(faults),
-        annotations,
-        timeline,
-        validate,
-    )
-    job = _Job(items, spec, *chosen)
+    known = Costs.of(costs).holding(items)
+    faults = read_faults(faults)
+    job = _Job(items, spec, policy, known, faults, annotations, timeline, validate)
     return isolation.call(job.run, isolated)
 
 
@@ -209,8 +203,8 @@ class _Job:
         left, groups = compress_for(scheduler, dsk, keys, annotations, self.annotations)
         costs.join(groups)
         graph = read_graph(
-            expr, left, keys, annotations, self.annotations, scheduler.places(), self.spec.resources,
-            spread(there, self.costs.held, self.spec.workers),
+            expr, left, keys, annotations, self.annotations, scheduler.places(),
+            self.spec.resources, spread(there, self.costs.held, self.spec.workers),
         )  # fmt: skip
         check_memory(graph, costs, self.spec.memory_limit)
         lost = [f for f in self.faults if isinstance(f, Kill)] if there else []

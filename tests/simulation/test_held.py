@@ -77,6 +77,7 @@ def test_without_a_client_sizes_are_those_of_the_graph():
 
 def test_a_key_that_is_no_future_is_still_missing():
     from dask._task_spec import Task, TaskRef
+
     from dask_marsched.simulation.kept import Kept
 
     graph = Kept({"a": Task("a", abs, TaskRef("b"))}, ["a"], None)

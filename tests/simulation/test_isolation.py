@@ -1,0 +1,58 @@
+"""Simulations in a process of their own do not depend on the one that asks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+
+import cloudpickle
+
+from dask_marsched.simulation.isolation import with_repeatable_tokens, with_tokens
+
+#: Names by chance, and names by the contents of sets, whose order the hash seed decides.
+_PROGRAM = """
+import dask
+import dask.array as da
+from dask_marsched import simulate
+
+step = dask.delayed(lambda *given: 0)
+chain = [step(number) for number in range(30)]
+unseeded = da.random.random((300, 300), chunks=50)
+collections = [(unseeded + unseeded.T).sum(), *map(step, chain, chain[1:])]
+for policy in ("stock", "default"):
+    report = simulate(collections, workers=3, policy=policy, isolated=True)
+    print(report.makespan, report.bytes_moved, report.peak_memory, report.transfers)
+    print(any(str(collections[-1].key) == key for key in report.timeline.keys))
+"""
+
+
+def test_reports_are_the_same_whatever_the_names_and_the_hash_seed():
+    seeds = [
+        subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert seeds[0] == seeds[1]
+    assert seeds[0].split().count("True") == 2
+
+
+def test_tokens_are_numbered_behind_the_same_word_and_come_back():
+    def names():
+        return ["a-" + uuid.uuid4().hex, "b-" + uuid.uuid4().hex, f"a-{uuid.uuid4()}", "no-token"]
+
+    one, other = names(), names()
+    first, given = with_repeatable_tokens(cloudpickle.dumps([*one, one[0]]))
+    second, _ = with_repeatable_tokens(cloudpickle.dumps([*other, other[0]]))
+    assert first == second
+    renamed = cloudpickle.loads(first)
+    assert len(set(renamed)) == 4
+    assert renamed[3] == "no-token"
+    assert renamed[0] == renamed[4]
+    assert cloudpickle.loads(with_tokens(first, given)) == [*one, one[0]]
