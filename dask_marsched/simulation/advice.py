@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from dask.utils import format_bytes, format_time, key_split
 
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation.costs import Costs
 from dask_marsched.simulation.graph_facts import GraphFacts
 from dask_marsched.simulation.kept import kept
@@ -89,7 +90,7 @@ def advise(findings: Findings) -> list[Advice]:
     """Return what to change, what matters most first."""
     rules = (
         gathered_result, held_for_reduction, too_large_chunks, fewer_threads, all_to_all,
-        tiny_chunks, one_long_task, literals_in_graph, guessed_sizes,
+        other_order, tiny_chunks, one_long_task, literals_in_graph, guessed_sizes,
     )  # fmt: skip
     return [advice for rule in rules for advice in rule(findings)]
 
@@ -282,6 +283,22 @@ def _sources(facts: GraphFacts, key: Any) -> set[Any]:
             else:
                 found.add(dependency)
     return found
+
+
+def other_order(findings: Findings) -> Iterator[Advice]:
+    """Look for an order of execution that does with less memory, where memory is short."""
+    if findings.need.limit <= findings.memory_limit or not findings.runner.has_default_policy:
+        return
+    found = findings.what_if("deepest first", policy=MarsSchedulerPlugin(ordering="mars"))
+    if found is None or found[1].total > _WORTH * findings.need.total:
+        return
+    yield Advice(
+        "other-order",
+        "The order in which Dask would compute makes chunks wait for each other.",
+        'Set marsched.ordering.policy: "mars", which runs the deepest tasks first.',
+        f"simulated: {_peaks(findings.need, found[1])}, "
+        f"{_makespans(findings.report.makespan, found[0].makespan)}",
+    )
 
 
 def tiny_chunks(findings: Findings) -> Iterator[Advice]:

@@ -38,11 +38,14 @@ class CostModel:
         by the scheduler that has the result already.
     durations : Counter of str
         How many durations are ``recorded``, ``learnt`` and ``derived``.
+    joined : Counter of str
+        What tasks that became part of one do, and how many such tasks there are.
     """
 
     def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:
         self.sizes: Counter[str] = Counter()
         self.durations: Counter[str] = Counter()
+        self.joined: Counter[str] = Counter()
         known = chunk_nbytes(expr, dsk)
         groups = _Groups(costs)
         costs = costs.renamed(dsk, known.exact)
@@ -96,6 +99,8 @@ class CostModel:
     def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:
         """Let tasks take as long as all that became part of them, by the key of each."""
         for key, members in groups.items():
+            members = list(members)
+            self.joined[" + ".join(dict.fromkeys(map(key_split, members)))] += 1
             seconds = sum(self._costs[member][0] for member in members)
             self._costs[key] = (seconds, self._costs[key][1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,17 @@ class _Job:
             choices=inquiry.sizes,
             best=self.wish.choose(inquiry.sizes),
             groups=[_memory_group(facts, group) for group in report.peak_groups(3)],
+            joined=_most_first(report.plugin.get("fusion", {}).get("expressions", {})),
             advice=advise(findings),
             not_simulated=list(report.not_simulated),
             notes=size.notes,
             skipped=runner.skipped,
             fused=fused(facts.tasks.values(), self.known),
         )
+
+
+def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _memory_group(facts: GraphFacts, group: PeakGroup) -> MemoryGroup:

@@ -154,6 +154,8 @@ class Explanation:
         The number of workers that is worth its price.
     groups : list of MemoryGroup
         What dominates the plugin's peak, largest first.
+    joined : dict of str to int
+        What tasks that the policy joins do, and how many such tasks there are, most first.
     advice : list of Advice
         What to change.
     not_simulated : list of str
@@ -175,6 +177,7 @@ class Explanation:
     choices: list[Size]
     best: Choice
     groups: list[MemoryGroup]
+    joined: dict[str, int]
     advice: list[Advice]
     not_simulated: list[str]
     notes: list[str]

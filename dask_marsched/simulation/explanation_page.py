@@ -13,6 +13,8 @@ from dask_marsched.simulation.explanation import Explanation, Forecast, MemoryGr
 from dask_marsched.simulation.fused import FusedExpression
 
 _WIDTH = 96
+#: Expressions that are listed.
+_MOST_JOINED = 8
 #: Share of guessed sizes from which on numbers are marked as guesses, and verdicts left out.
 _DOUBT = 0.5
 #: Fused expressions that are shown.
@@ -96,6 +98,14 @@ def _sections(found: Explanation) -> Iterator[Section]:
         ("group", "bytes", "share", "chunks alive", "of", "largest chunk"),
         tuple(_group(group) for group in found.groups),
     )
+    if found.joined:
+        yield Section(
+            "What becomes one task",
+            ("tasks joined", "how often"),
+            tuple(
+                (what, f"{count:,}") for what, count in list(found.joined.items())[:_MOST_JOINED]
+            ),
+        )
     yield Section(
         "What to change",
         paragraphs=tuple(

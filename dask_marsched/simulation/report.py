@@ -59,7 +59,8 @@ class SimulationReport:
     not_simulated : tuple of str
         What the graph contains and the simulation leaves out.
     plugin : dict
-        What the plugin itself reports; empty for stock.
+        What the plugin itself reports; empty for stock. If tasks were joined (`marsched.fusion`),
+        ``fusion`` has ``expressions``: what the tasks in one do, and how many such there are.
     timeline : Timeline
         What happened when; empty if it was not asked for (but for the faults).
     """

@@ -76,6 +76,11 @@ class Runner:
         self._processes = min(2, cores) if parallel and tasks > _LARGE else 1
         self._longest = 0.0
 
+    @property
+    def has_default_policy(self) -> bool:
+        """Whether what is simulated is the plugin as it comes."""
+        return self._arguments.get("policy", "default") == "default"
+
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False
     ) -> dict[str, Outcome]:

@@ -189,6 +189,8 @@ class _Job:
             graph, costs = self._graph(cluster.scheduler)
             await cluster.run(loop, graph, costs)
             reports = [plugin.report() for plugin in plugins if hasattr(plugin, "report")]
+            if reports and costs.joined:
+                reports[0].setdefault("fusion", {})["expressions"] = costs.joined
             return cluster.report(name, graph, reports[0] if reports else {}, costs.sources)
         finally:
             await cluster.scheduler.finish()

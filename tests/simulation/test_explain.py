@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +11,10 @@ import pytest
 
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
+from dask_marsched.simulation.advice import Findings, other_order
 from dask_marsched.simulation.explain import explain
+from dask_marsched.simulation.memory_need import Need
+from dask_marsched.simulation.runs import Runner
 from tests.processes import local_cluster
 
 GiB = 2**30
@@ -305,3 +309,31 @@ def test_what_workers_have_chosen_is_told():
         found = explain((x * 2 + 1) / x, client=client, isolated=False, max_workers=1)
     (one,) = found.fused
     assert one.backends == ("numpy",)  # nothing is compiled before NumPy has taken its time
+
+
+def test_what_is_joined_is_named():
+    collection = (source() + 1).mean()
+    found = explain(collection, policy="default+subgraphs", time_limit=0, **QUICK)
+    assert found.joined
+    assert any("mean_chunk" in what for what in found.joined)
+    assert all(what in str(found) for what in found.joined)
+    assert not explain(collection, time_limit=0, **QUICK).joined
+    assert "What becomes one task" not in str(explain(collection, time_limit=0, **QUICK))
+
+
+@pytest.mark.parametrize(("part", "advised"), [(0.5, True), (0.9, False)])
+def test_another_order_is_advised_only_if_it_was_simulated_to_need_less(part, advised):
+    report = simulate(source().sum(), workers=2, isolated=False)
+
+    class Simulated(Findings):
+        def what_if(self, name, **changes):
+            assert changes["policy"].policies.ordering.name == "mars"
+            return report, Need(GiB, int(part * 4 * GiB))
+
+    runner = Runner([], 0, {"policy": "default"}, 100.0, False)
+    findings = Simulated([], None, report, Need(GiB, 4 * GiB), GiB, runner)
+    assert bool(list(other_order(findings))) is advised
+    roomy = dataclasses.replace(findings, memory_limit=64 * GiB)
+    assert not list(other_order(roomy))
+    stock = Runner([], 0, {"policy": "dfs"}, 100.0, False)
+    assert not list(other_order(dataclasses.replace(findings, runner=stock)))
