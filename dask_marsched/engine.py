@@ -331,6 +331,8 @@ class PlacementEngine:
             return None
         duration = snapshot.duration(offer.operand)
         if not self.slots.has_free_thread(ws.nthreads, in_progress):
+            if not more and not self.slots.keeps_up(self.scheduler.total_nthreads, duration):
+                return None
             admitted = self.slots.admits(
                 ws.nthreads,
                 in_progress,

@@ -5,6 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+#: Seconds that a scheduler spends on an operand: its messages to a worker and back, its transitions.
+#: Measured: 0.7 ms for a trivial one.
+_HANDLING = 0.0007
+#: Seconds from the end of an operand to the start of the next one on the same thread, where neither
+#: scheduler nor network are held up: messages leave in batches every 2 and 5 ms.
+_ROUND_TRIP = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class SlotRule:
@@ -44,6 +51,24 @@ class SlotRule:
         would be the worker's next in any case.
         """
         return in_progress < math.ceil(self.saturation * nthreads)
+
+    @staticmethod
+    def keeps_up(threads: int, duration: float | None) -> bool:
+        """Return whether a scheduler can keep all threads of a cluster busy.
+
+        It cannot where operands are short and threads are many. Then they wait for the scheduler
+        most of the time, their results lie in memory meanwhile, and what more is sent ahead only
+        waits longer: operands in wait are sent to workers with a free thread, along with the one
+        for that, and to no others. It is also the fewer messages.
+
+        Parameters
+        ----------
+        threads
+            All threads of the cluster.
+        duration
+            Expected duration of operands in seconds, None if unknown: then they count as long.
+        """
+        return duration is None or threads * _HANDLING <= _ROUND_TRIP + duration
 
     def is_full(self, nthreads: int, in_progress: int, backlog: float) -> bool:
         """Return whether no operand is admitted, nor may wait, whatever it is."""
