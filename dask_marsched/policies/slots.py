@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-#: Seconds that a scheduler spends on an operand: its messages to a worker and back, its transitions.
+#: Seconds that a scheduler spends on an operand: its messages to a worker and back, what it notes.
 #: Measured: 0.7 ms for a trivial one.
 _HANDLING = 0.0007
 #: Seconds from the end of an operand to the start of the next one on the same thread, where neither
