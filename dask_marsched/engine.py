@@ -339,6 +339,7 @@ class PlacementEngine:
                 duration,
                 backlog,
                 snapshot.mean_nbytes(offer.operand),
+                read=bool(offer.operand.dependents),
             )
             if not admitted and not self._may_wait(ws, in_progress, more, offer.operand):
                 return None

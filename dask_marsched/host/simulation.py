@@ -316,9 +316,10 @@ def _fill_sets_anew(collection: Any) -> None:
                 items = sorted(layers.items(), key=lambda item: str(item[0]))
                 layers.clear()
                 layers.update(items)
-        for name, others in graph.dependencies.items():
+        dependencies: Any = graph.dependencies
+        for name, others in dependencies.items():
             if len(others) > 1:
-                graph.dependencies[name] = {*sorted(others)}
+                dependencies[name] = {*sorted(others)}
         for layer in graph.layers.values():
             if isinstance(layer, MaterializedLayer):
                 for node in layer.mapping.values():

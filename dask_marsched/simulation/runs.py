@@ -79,7 +79,7 @@ class Runner:
     @property
     def has_default_policy(self) -> bool:
         """Whether what is simulated is the plugin as it comes."""
-        return self._arguments.get("policy", "default") == "default"
+        return bool(self._arguments.get("policy", "default") == "default")
 
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False

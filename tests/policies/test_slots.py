@@ -28,9 +28,17 @@ def test_short_operands_have_one_in_ten_in_wait() -> None:
 
 def test_very_short_operands_fill_the_horizon() -> None:
     rule = SlotRule()
-    assert rule.admits(1, 8, 0.001, 0.008, 100)
-    assert not rule.admits(1, 9, 0.001, 0.0095, 100)
-    assert rule.admits(4, 30, 0.001, 0.03, 100)
+    assert rule.admits(1, 4, 0.001, 0.004, 100)
+    assert not rule.admits(1, 5, 0.001, 0.005, 100)
+    assert rule.admits(4, 21, 0.001, 0.021, 100)
+    assert not rule.admits(4, 23, 0.001, 0.023, 100)
+
+
+def test_what_takes_no_time_takes_some_of_the_worker() -> None:
+    rule = SlotRule()
+    assert rule.admits(1, 12, 0.0, 0.0, 100)
+    assert not rule.admits(1, 14, 0.0, 0.0, 100)
+    assert rule.admits(1, 14, 0.0, 0.0, 100, read=False)
 
 
 def test_the_horizon_is_bounded_in_bytes() -> None:
