@@ -62,6 +62,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("withholding.policy", "withholding", *accepted.named("withholding")),
     Option("withholding.horizon", "horizon", *accepted.DURATION),
     Option("withholding.horizon-bytes", "horizon_bytes", *accepted.AMOUNT),
+    Option("withholding.scheduler-time", "scheduler_time", *accepted.DURATION),
     Option("withholding.short-task", "short_task", *accepted.DURATION),
     Option("sizes.known", "known_sizes", *accepted.SWITCH),
     Option("sizes.learn", "learn_sizes", *accepted.SWITCH),
@@ -199,6 +200,8 @@ class Settings:
         Queued work per thread below which more is sent ahead, seconds.
     horizon_bytes : int
         Most bytes of additional results per thread for that.
+    scheduler_time : float
+        Seconds that the scheduler needs for an operand; 0: it is taken to keep up.
     short_task : float
         Mean duration below which a worker gets more slots than threads, seconds.
     known_sizes, learn_sizes : bool
@@ -270,6 +273,7 @@ class Settings:
     withholding: str = _default("withholding")
     horizon: float = _default("horizon")
     horizon_bytes: int = _default("horizon_bytes")
+    scheduler_time: float = _default("scheduler_time")
     short_task: float = _default("short_task")
     known_sizes: bool = _default("known_sizes")
     learn_sizes: bool = _default("learn_sizes")

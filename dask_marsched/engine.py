@@ -66,6 +66,7 @@ class PlacementEngine:
             settings.horizon,
             settings.horizon_bytes,
             1.1 if math.isinf(saturation) else saturation,
+            settings.scheduler_time,
         )
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
         self.replicas = Replicas(settings.drop_replicas and not settings.adopt)
