@@ -31,6 +31,9 @@ def jupyterlab(directory: Path) -> Iterator[str]:
     # Neither news nor updates are asked for over the network.
     disabled = {"@jupyterlab/apputils-extension:announcements": True}
     (settings / "page_config.json").write_text(json.dumps({"disabledExtensions": disabled}))
+    # The theme is the system's, as the browser tells it.
+    themes = {"@jupyterlab/apputils-extension:themes": {"adaptive-theme": True}}
+    (settings / "default_setting_overrides.json").write_text(json.dumps(themes))
     work = directory / "work"
     work.mkdir()
     environment = {

@@ -1,6 +1,6 @@
 """The Dask side panel of JupyterLab: our panes are listed there, and open while work goes on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.browser import jupyterlab
 from tests.browser.chromium import Watched, demand
+from tests.browser.pages import PAGES
 
 
 @pytest.fixture(scope="module")
@@ -18,25 +19,42 @@ def server(browser, tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def lab(browser, server, working) -> Iterator[Watched]:
-    """JupyterLab with its Dask panel connected to the dashboard, through its proxy."""
-    context = browser.new_context(viewport={"width": 1500, "height": 850})
-    watched = Watched(context)
-    page = watched.page
-    page.goto(server)
-    page.get_by_role("tab", name="Dask").click()
-    field = page.locator(".dask-URLInput input")
-    field.fill(f"proxy/{urlsplit(working.dashboard).port}")
-    field.press("Enter")
-    page.locator(".dask-DashboardListing-item button:enabled").first.wait_for()
-    yield watched
-    context.close()
+def open_lab(browser, server, working) -> Iterator[Callable[[bool], Watched]]:
+    """``open_lab(dark)`` opens JupyterLab, its Dask panel connected through the server's proxy."""
+    contexts = []
+
+    def open_it(dark: bool) -> Watched:
+        context = browser.new_context(
+            viewport={"width": 1500, "height": 850},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+        )
+        contexts.append(context)
+        watched = Watched(context)
+        page = watched.page
+        # A workspace of its own, else the panes of another one would be opened again.
+        page.goto(server.replace("/lab?", f"/lab/workspaces/tests-{len(contexts)}?"))
+        page.get_by_role("tab", name="Dask").click()
+        field = page.locator(".dask-URLInput input")
+        field.fill(f"proxy/{urlsplit(working.dashboard).port}")
+        field.press("Enter")
+        page.locator(".dask-DashboardListing-item button:enabled").first.wait_for()
+        return watched
+
+    yield open_it
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def lab(open_lab) -> Watched:
+    return open_lab(False)
 
 
 def open_pane(lab: Watched, name: str) -> Any:
     """Click on a pane's button; return the frame that it opens, once something is drawn there."""
-    lab.page.locator(f'.dask-DashboardListing-item button[value="{name}"]').click()
-    route = "individual-" + name.lower().replace(" ", "-")
+    lab.page.locator(f'.dask-DashboardListing-item button[value="Mars {name.title()}"]').click()
+    route = f"individual-mars-{name}"
     pane = lab.page.locator(f'iframe[src*="{route}"]')
     pane.wait_for()
     frame = pane.element_handle().content_frame()
@@ -45,6 +63,46 @@ def open_pane(lab: Watched, name: str) -> Any:
     return frame
 
 
-def test_a_stock_pane_opens_by_a_click(lab):
-    open_pane(lab, "Task Stream")
+def drag_tab(lab: Watched, name: str, across: float, down: float) -> None:
+    """Drag the tab of a pane to another place of the main area, given as shares of it."""
+    tab = lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=f"Mars {name.title()}")
+    area = lab.page.locator("#jp-main-dock-panel").bounding_box()
+    mouse = lab.page.mouse
+    tab.hover()
+    mouse.down()
+    x, y = area["x"] + across * area["width"], area["y"] + down * area["height"]
+    mouse.move(x - 20, y - 20, steps=4)
+    mouse.move(x, y, steps=4)
+    mouse.up()
+
+
+def test_the_panel_lists_the_panes(lab):
+    buttons = lab.page.locator(".dask-DashboardListing-item button")
+    names = [one.get_attribute("value") for one in buttons.all()]
+    found = {name for name in names if name.startswith("Mars ")}
+    assert found == {f"Mars {name.title()}" for name in PAGES}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_pane_opens_by_a_click(lab, name):
+    frame = open_pane(lab, name)
+    assert frame.evaluate("document.body.dataset.marsTheme") == "light"
+    assert lab.faults == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_panes_are_dragged_beside_each_other(open_lab, camera, dark):
+    lab = open_lab(dark)
+    # Each opens in front of the others, and is dragged to where there is none.
+    frames = [open_pane(lab, "plan"), open_pane(lab, "memory")]
+    drag_tab(lab, "memory", 0.97, 0.5)
+    frames.append(open_pane(lab, "operands"))
+    drag_tab(lab, "operands", 0.25, 0.95)
+    for name in ("plan", "memory", "operands"):
+        assert lab.page.locator(f'iframe[src*="mars-{name}"]').is_visible()
+    for frame in frames:
+        lab.drawn(frame=frame)
+        theme = frame.evaluate("document.body.dataset.marsTheme")
+        assert theme == ("dark" if dark else "light")
+    camera.take(lab.page, f"jupyterlab-{'dark' if dark else 'light'}")
     assert lab.faults == []
