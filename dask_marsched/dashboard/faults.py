@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool
+from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
-from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
+from dask_marsched.dashboard.theme import fit_bars, make_bars, make_legend, make_text
 from dask_marsched.markup import Markup, element, joined, table
 
 #: What became of the results of a lost worker, and of what it ran: key, text, colour.
@@ -21,6 +21,8 @@ _KINDS = (
     ("interrupted", "sent again", "#56B4E9"),
 )
 _GROUPS = 3
+#: Height of the bars of a loss.
+_PIXELS = 60
 
 
 class FaultsPane(Pane):
@@ -33,10 +35,9 @@ class FaultsPane(Pane):
         super().__init__(scheduler)
         names = ["label", "worker", "seconds", *(key for key, _, _ in _KINDS)]
         self.source = ColumnDataSource({name: [] for name in names})
-        self.plot = make_figure(
-            "Operands and results, by lost worker", "number", "time of the loss",
-            y_range=FactorRange(), min_height=220,
-        )  # fmt: skip
+        self.plot = make_bars(
+            "Operands and results, by lost worker", "operands or results", "time of the loss"
+        )
         self.plot.ygrid.visible = False
         height = 0.8 / len(_KINDS)
         for i, (key, text, colour) in enumerate(_KINDS):
@@ -65,8 +66,7 @@ class FaultsPane(Pane):
                 "lost, what others adopt of their results and what is computed again appear here."
             )
         labels = [f"{i + 1}. {_clock(event['time'])}" for i, event in enumerate(last)]
-        if list(self.plot.y_range.factors) != labels:
-            self.plot.y_range.factors = labels
+        fit_bars(self.plot, labels[::-1], _PIXELS)
         data = {
             "label": labels,
             "worker": [event["worker"] for event in last],

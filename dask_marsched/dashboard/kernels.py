@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool
+from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
-from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
+from dask_marsched.dashboard.theme import fit_bars, make_bars, make_legend, make_text
 from dask_marsched.markup import element, table
 
 _ROWS, _BARS, _CHARACTERS = 50, 15, 40
+#: Height of a bar.
+_PIXELS = 34
 
 
 class KernelsPane(Pane):
@@ -24,10 +26,7 @@ class KernelsPane(Pane):
         super().__init__(scheduler)
         names = ("label", "saved", "compiled", "backend", "runs")
         self.source = ColumnDataSource({name: [] for name in names})
-        self.plot = make_figure(
-            "Processor time by expression, all workers together", "seconds", "",
-            y_range=FactorRange(),
-        )  # fmt: skip
+        self.plot = make_bars("Processor time by expression, all workers together", "seconds", "")
         self.plot.ygrid.visible = False
         for name, colour, text, height in (
             ("saved", "#0072B2", "saved against NumPy", 0.7),
@@ -53,8 +52,7 @@ class KernelsPane(Pane):
             return _why_none(found)
         shown = expressions[:_BARS]
         labels = [f"{i + 1}. {_shortened(one['text'])}" for i, one in enumerate(shown)]
-        if list(self.plot.y_range.factors) != labels[::-1]:
-            self.plot.y_range.factors = labels[::-1]
+        fit_bars(self.plot, labels, _PIXELS)
         names = ("saved", "compiled", "backend", "runs")
         set_data(self.source, {"label": labels, **{n: [one[n] for one in shown] for n in names}})
         facts = (

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import BasicTicker, CustomJS, NumeralTickFormatter
+from bokeh.models import BasicTicker, CustomJS, FactorRange, NumeralTickFormatter
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
 
 from dask_marsched.dashboard.palette import INK
+
+#: Pixels of a figure of bars for title, axis and legend.
+_HEAD = 140
 
 _CHOOSE = """
 const asked = new URLSearchParams(window.location.search).get("theme");
@@ -100,8 +103,25 @@ def make_legend(plot: Any, **options: Any) -> None:
         legend.border_line_color = None
         legend.label_text_color = INK
         legend.label_text_font_size = "11px"
-        legend.spacing = 0
+        # Under each other lines are apart already; beside each other names would touch.
+        legend.spacing = 14 if options.get("orientation") == "horizontal" else 0
         legend.update(**options)
+
+
+def make_bars(title: str, across: str, down: str, **options: Any) -> Any:
+    """Return a figure of horizontal bars, one below the other, as high as `fit_bars` makes it."""
+    return make_figure(
+        title, across, down, y_range=FactorRange(), sizing_mode="stretch_width", height=_HEAD,
+        **options,
+    )  # fmt: skip
+
+
+def fit_bars(plot: Any, names: Sequence[str], each: int) -> None:
+    """Name the bars, from the top down, and give each so many pixels."""
+    factors = list(names)[::-1]
+    if list(plot.y_range.factors) != factors:
+        plot.y_range.factors = factors
+        plot.height = _HEAD + each * len(factors)
 
 
 def follow_theme(doc: Any, plots: Sequence[Any], texts: Sequence[Any]) -> None:

@@ -154,4 +154,16 @@ class Camera:
         """Take a picture of a page or an element of it."""
         path = self.directory / f"{name}.png"
         what.screenshot(path=path, animations="disabled", **options)
+        _make_small(path)
         return path
+
+
+def _make_small(path: Path) -> None:
+    """Write a picture anew with a palette, as it comes with the documentation."""
+    try:
+        from PIL import Image
+    except ImportError:  # it comes with matplotlib
+        return
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
