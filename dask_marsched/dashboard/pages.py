@@ -29,8 +29,8 @@ PANES: tuple[type[Pane], ...] = (
 #: The page with four of them.
 OVERVIEW = "mars"
 _TEMPLATE = "simple.html"
-#: Of each pane of it, pixels: a smaller window scrolls.
-_LEAST_HEIGHT = 520
+#: Pixels of a row of the page with four of them.
+_HEIGHT = 560
 
 
 def add_panes(doc: Any, panes: list[Pane]) -> None:
@@ -74,15 +74,14 @@ def overview(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     plan, operands, memory, transfers = (kind(scheduler) for kind in PANES[:4])
     add_panes(doc, [plan, operands, memory, transfers])
     for pane in (plan, operands, memory, transfers):
-        pane.root.min_height = _LEAST_HEIGHT
+        # What a pane has no room for is scrolled to, and does not lie over the one below.
+        pane.root.styles = {"overflow": "auto"}
         pane.root.min_width = 480
-    doc.add_root(
-        column(
-            row(plan.root, operands.root, sizing_mode="stretch_both"),
-            row(memory.root, transfers.root, sizing_mode="stretch_both"),
-            sizing_mode="stretch_both",
-        )
+    upper, lower = (
+        row(*(pane.root for pane in pair), sizing_mode="stretch_width", height=_HEIGHT)
+        for pair in ((plan, operands), (memory, transfers))
     )
+    doc.add_root(column(upper, lower, sizing_mode="stretch_width"))
     doc.title = "Mars"
     doc.template = env.get_template(_TEMPLATE)
     doc.template_variables.update(extra)

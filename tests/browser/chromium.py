@@ -165,5 +165,5 @@ def _make_small(path: Path) -> None:
     except ImportError:  # it comes with matplotlib
         return
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
