@@ -294,17 +294,21 @@ class Following:
             if not holders:
                 continue  # adopted from a worker that died: nothing was moved
             nbytes = ts.get_nbytes()
-            if len(holders) > 1:
-                # A worker fetches from its own host where it can; beyond that nobody tells.
-                near = [one for one in holders if one.host == ws.host]
-                holders = near or holders
-                if len(holders) > 1:
-                    self._unsure += nbytes
-            for one in holders:
-                self._moved.add(one.address, worker, nbytes / len(holders))
+            if len(holders) == 1:
+                self._moved.add(holders[0].address, worker, nbytes)
+            else:
+                self._moved_from_several(holders, ws, nbytes)
             record = self._records.get(self._at.get(key, -1) >> SHIFT)
             if record is not None:
                 record.moved += nbytes
+
+    def _moved_from_several(self, holders: list[Any], ws: Any, nbytes: int) -> None:
+        # A worker fetches from its own host where it can; beyond that nobody tells.
+        holders = [one for one in holders if one.host == ws.host] or holders
+        if len(holders) > 1:
+            self._unsure += nbytes
+        for one in holders:
+            self._moved.add(one.address, ws.address, nbytes / len(holders))
 
     @guarded(lambda: None, fatal=True)
     def worker_left(self, worker: str) -> None:

@@ -81,10 +81,14 @@ def observer(options: Any, command: str) -> None:
     """Measure what the observer costs the scheduler, with all pages closed."""
     from . import pages as page_benchmark  # needs bokeh
 
+    part = page_benchmark.share(options.observer)
+    click.echo(f"The observer takes {part:.2%} of the scheduler's processor time.")
     pairs = page_benchmark.throughput(
         options.observer, options.repeat, lambda text: click.echo(f"  {text}", err=True)
     )
-    _publish(options, command, page_benchmark.throughput_cells(pairs), {"pairs": pairs})
+    _publish(
+        options, command, page_benchmark.throughput_cells(pairs), {"share": part, "pairs": pairs}
+    )
 
 
 def tight(options: Any, chosen: tuple[str, ...], command: str) -> None:

@@ -195,6 +195,62 @@ class _Timed(MarsSchedulerPlugin):
         return counted
 
 
+#: Hooks of the observer.
+_HOOKS = ("planned", "planned_again", "arrived", "moved", "fetched", "worker_left", "sample")
+
+
+class _Shared(_Timed):
+    """Counts, too, what of this its observer takes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.observing = 0.0
+        self.calls = 0
+
+    async def start(self, scheduler: Any) -> None:
+        """Wrap the observer's hooks, too."""
+        await super().start(scheduler)
+        for name in _HOOKS:
+            setattr(self.observer, name, self.watched(getattr(self.observer, name)))
+
+    def watched(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook that counts its time."""
+
+        def watched(*args: Any) -> Any:
+            start = time.thread_time()
+            try:
+                return hook(*args)
+            finally:
+                self.observing += time.thread_time() - start
+                self.calls += 1
+
+        return watched
+
+
+def share(operands: int) -> float:
+    """Return the observer's share of the scheduler's processor time, from 0 to 1.
+
+    Both are taken in the same run, so that other work on the machine slows down both alike. What
+    it takes to take the time is taken off; it is measured beside.
+
+    Parameters
+    ----------
+    operands
+        Of the graph, about.
+    """
+    graph = list(program(steps_for(operands)))
+    plugin = _Shared(settings=Settings(observer_enabled=True))
+    simulate(graph, workers=WORKERS, threads=1, policy=plugin, isolated=False)
+    idle = _Shared()
+    nothing = idle.watched(lambda *args: None)
+    start = time.thread_time()
+    for _ in range(plugin.calls):
+        nothing(1, 2, 3, 4)
+    around = time.thread_time() - start
+    observing = plugin.observing - idle.observing
+    return observing / (plugin.seconds - around)
+
+
 def throughput(
     operands: int, repeat: int, progress: Callable[[str], None] = lambda _: None
 ) -> list[tuple[float, float]]:
@@ -210,6 +266,7 @@ def throughput(
         Told of each pair.
     """
     graph = list(program(steps_for(operands)))
+    simulate(graph, workers=WORKERS, threads=1, policy=_Timed(), isolated=False)  # to warm up
     pairs = []
     for repetition in range(repeat):
         taken = {}

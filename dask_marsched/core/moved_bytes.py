@@ -9,6 +9,8 @@ import numpy as np
 
 #: Row and column of all that are not shown on their own.
 OTHERS = "others"
+#: Pairs of workers that are kept aside.
+_MOST_SINCE = 2000
 
 
 class MovedBytes:
@@ -21,14 +23,27 @@ class MovedBytes:
         self._number: dict[str, int] = {OTHERS: 0}
         self._free: list[int] = []
         self._bytes = np.zeros((8, 8))
+        #: What came since, by both numbers: a dict is faster than a cell of an array.
+        self._since: dict[tuple[int, int], float] = {}
         self.total = 0.0
 
     def add(self, sender: str | None, receiver: str, nbytes: float) -> None:
         """Count bytes; the sender None where it is not known."""
-        i = 0 if sender is None else self._number_of(sender)
-        j = self._number_of(receiver)
-        self._bytes[i, j] += nbytes
+        number, since = self._number, self._since
+        i = 0 if sender is None else number.get(sender, -1)
+        j = number.get(receiver, -1)
+        if i < 0 or j < 0:
+            i = 0 if sender is None else self._number_of(sender)
+            j = self._number_of(receiver)
+        since[i, j] = since.get((i, j), 0.0) + nbytes
         self.total += nbytes
+        if len(since) > _MOST_SINCE:
+            self._settle()
+
+    def _settle(self) -> None:
+        for (i, j), nbytes in self._since.items():
+            self._bytes[i, j] += nbytes
+        self._since.clear()
 
     def _number_of(self, worker: str) -> int:
         number = self._number.get(worker)
@@ -43,6 +58,7 @@ class MovedBytes:
 
     def left(self, worker: str) -> None:
         """Take note that a worker is gone."""
+        self._settle()
         number = self._number.pop(worker, None)
         if number is not None:
             self._bytes[0] += self._bytes[number]
@@ -68,6 +84,7 @@ class MovedBytes:
             (receivers); ``bytes``, a list for each sender. Where hosts are too many, too, those
             that moved least count to `OTHERS`.
         """
+        self._settle()
         workers = [name for name in self._number if name != OTHERS]
         between = "workers" if len(workers) < most else "hosts"
         name_of = {w: w if between == "workers" else host_of.get(w, OTHERS) for w in workers}

@@ -82,10 +82,10 @@ def make_figure(title: str, across: str, down: str, **options: Any) -> Any:
     return made
 
 
-def count_bytes(axis: Any) -> None:
-    """Have an axis, or a scale of colours, count bytes in powers of 1024."""
+def count_bytes(axis: Any, ticks: int = 5) -> None:
+    """Have an axis, or a scale of colours, count bytes by 1024, with about so many ticks."""
     axis.ticker = BasicTicker(
-        base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], desired_num_ticks=5
+        base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], desired_num_ticks=ticks
     )
     axis.formatter = NumeralTickFormatter(format="0.[0] b")
 

@@ -88,7 +88,7 @@ class TransfersPane(Pane):
         )  # fmt: skip
         self.bars.x_range.start = 0
         self.bars.ygrid.visible = False
-        count_bytes(self.bars.xaxis[0])
+        count_bytes(self.bars.xaxis[0], ticks=3)
         self.bars.hbar(
             y="name", right="bytes", height=0.7, fill_color="color", line_color=None,
             source=self.compared,

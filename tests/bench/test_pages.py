@@ -14,6 +14,10 @@ def test_each_page_is_looked_at_in_the_middle_of_a_run():
     assert max(costs[0].kilobytes) > 1
 
 
+def test_the_share_of_the_observer():
+    assert 0 < pages.share(200) < 0.5
+
+
 def test_the_observer_is_compared_in_pairs():
     pairs = pages.throughput(100, 2)
     assert len(pairs) == 2
