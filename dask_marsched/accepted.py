@@ -100,6 +100,18 @@ def _fusion(value: Any) -> str:
     return str(name)
 
 
+#: What `marsched.failover.adopt` accepts.
+ADOPTED = ("off", "published", "all")
+
+
+def _adoption(value: Any) -> str:
+    # YAML reads a bare `off` as false.
+    name = "off" if value is False else value
+    if name not in ADOPTED:
+        raise ValueError
+    return str(name)
+
+
 def _backends(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         raise TypeError
@@ -150,6 +162,7 @@ BOUND = (_bound, _text('"auto" or a number above 0'))
 SHARE = (_share, _text("a number above 0 and not above 1"))
 WHOLE = (_whole, _text("a whole number of 1 or more"))
 GRAPH_FUSION = (_fusion, _text("one of " + ", ".join(FUSION)))
+ADOPTION = (_adoption, _text("one of " + ", ".join(ADOPTED)))
 COUNT = (_count, _text("a whole number of 0 or more"))
 DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
 NAMES = (_names, _text('a list of names of exceptions, such as ["OSError"]'))

@@ -71,7 +71,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("retries.infrastructure", "retries", *accepted.COUNT),
     Option("retries.delay", "retry_delay", *accepted.DURATION),
     Option("retries.errors", "retry_errors", *accepted.NAMES),
-    Option("failover.adopt", "adopt", *accepted.SWITCH),
+    Option("failover.adopt", "adopt", *accepted.ADOPTION),
+    Option("protection.enabled", "protects", *accepted.SWITCH),
+    Option("protection.dear", "dear", *accepted.DURATION),
+    Option("protection.share", "protection_share", *accepted.SHARE),
+    Option("stragglers.second-run", "second_runs", *accepted.SWITCH),
+    Option("stragglers.factor", "straggler_factor", *accepted.ABOVE_ZERO),
+    Option("stragglers.least", "straggler_least", *accepted.DURATION),
     Option("cancelling.interrupt", "interrupt", *accepted.SWITCH),
     Option("fusion.graph", "fusion", *accepted.GRAPH_FUSION),
     Option("fusion.kappa", "fusion_kappa", *accepted.ABOVE_ZERO),
@@ -216,8 +222,21 @@ class Settings:
         How long before the first of these, seconds; each further one takes twice as long.
     retry_errors : tuple of str
         Names of the exceptions that are such errors.
-    adopt : bool
-        Whether results are kept where they outlive their worker, and taken over when it dies.
+    adopt : str
+        Which results are taken over when their worker's process dies: ``"off"``, ``"published"``
+        for those that are in shared memory anyway, ``"all"``.
+    protects : bool
+        Whether results that would take long to have again are copied.
+    dear : float
+        How long that is, seconds.
+    protection_share : float
+        Share of the memory of all workers that copies may take.
+    second_runs : bool
+        Whether stragglers are run a second time.
+    straggler_factor : float
+        How many times the usual duration they have run.
+    straggler_least : float
+        How long at least, seconds.
     interrupt : bool
         Whether workers interrupt what they run and nobody wants any more.
     fusion : str
@@ -282,7 +301,13 @@ class Settings:
     retries: int = _default("retries")
     retry_delay: float = _default("retry_delay")
     retry_errors: tuple[str, ...] = _default("retry_errors")
-    adopt: bool = _default("adopt")
+    adopt: str = _default("adopt")
+    protects: bool = _default("protects")
+    dear: float = _default("dear")
+    protection_share: float = _default("protection_share")
+    second_runs: bool = _default("second_runs")
+    straggler_factor: float = _default("straggler_factor")
+    straggler_least: float = _default("straggler_least")
     interrupt: bool = _default("interrupt")
     fusion: str = _default("fusion")
     fusion_kappa: float = _default("fusion_kappa")
@@ -301,6 +326,11 @@ class Settings:
     api_enabled: bool = _default("api_enabled")
     observer_enabled: bool = _default("observer_enabled")
     dashboard_pages: bool = _default("dashboard_pages")
+
+    @property
+    def adopts(self) -> bool:
+        """Whether results of workers that died are taken over, as far as they are shared."""
+        return self.adopt == "all" or (self.adopt == "published" and self.store_shared)
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

@@ -69,7 +69,7 @@ class PlacementEngine:
             settings.scheduler_time,
         )
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
-        self.replicas = Replicas(settings.drop_replicas and not settings.adopt)
+        self.replicas = Replicas(settings.drop_replicas)
         self.retries = Retries(
             scheduler, RetryRule(settings.retries, settings.retry_delay, settings.retry_errors)
         )

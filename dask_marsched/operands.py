@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dask
@@ -15,6 +15,7 @@ from dask.typing import Key
 from dask_marsched.core.operand import State, Step
 from dask_marsched.executions import Executions
 from dask_marsched.host import operands as host
+from dask_marsched.host.known import Known, ask_workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,14 +163,35 @@ async def _answer(
         tasks = await host.operands_of(dask_scheduler, wanted)
     else:
         tasks = list(dask_scheduler.tasks.values())
-    counts, rows = await host.count_operands(tasks, state, most)
+    known = await ask_workers(dask_scheduler, getattr(plugin, "kept", set)())
+    counts, rows = await host.count_operands(tasks, state, most, known)
+    ending = _cancelling(known, dask_scheduler.tasks, key, wanted)
+    counts[State.CANCELLING] = len(ending)
+    shown = [] if state not in (None, State.CANCELLING) else ending[: most - len(rows)]
     steps = [] if key is None else host.operand_history(dask_scheduler, key)
     return {
         "counts": {one.value: counts[one] for one in State},
-        "rows": [row(ts, own, executions) for ts, own in rows],
+        "rows": [row(ts, own, executions) for ts, own in rows] + shown,
         "history": history(steps),
         "graphs": [_graph(graph, dask_scheduler.tasks) for graph in executions.graphs],
     }
+
+
+def _cancelling(
+    known: Known, tasks: Mapping[Key, Any], key: Key | None, wanted: Iterable[Any] | None
+) -> list[dict[str, Any]]:
+    """Return a row for each operand that is being interrupted: the scheduler has forgotten it."""
+    asked = None if key is None and wanted is None else {key, *(wanted or ())}
+    rows: list[dict[str, Any]] = []
+    for worker, keys in sorted(known.interrupted.items()):
+        for own in keys:
+            ts = tasks.get(own)
+            runs_again = ts is not None and ts.processing_on is not None
+            if not runs_again and (asked is None or own in asked):
+                fields = dict.fromkeys(("nbytes", "retries", "cause", "execution"))
+                found = {"key": own, "state": State.CANCELLING.value, "worker": worker}
+                rows.append({**found, "priority": [], **fields})
+    return rows
 
 
 def history(steps: Iterable[Step]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from dask.utils import key_split
 
 from dask_marsched.counters import Counters
 from dask_marsched.guard import guarded
-from dask_marsched.host.losses import Loss, read_loss
+from dask_marsched.host.losses import LastMoves, Loss, read_loss
 
 #: Topic of the events, for ``client.get_events`` and ``client.subscribe_topic``.
 TOPIC = "marsched-failover"
@@ -40,6 +40,9 @@ class Recoveries:
         self._last: deque[dict[str, Any]] = deque(maxlen=_MOST)
         self._missing: dict[Key, list[_Open]] = {}
         self._totals: Counter[str] = Counter()
+        self._moves = LastMoves()
+        #: called with each transition: key, state before, state after, stimulus
+        self.moved = self._moves.note
 
     @guarded(lambda: None)
     def worker_lost(self, worker: str, stimulus_id: str, *, adopted: int = 0) -> None:
@@ -54,7 +57,7 @@ class Recoveries:
         adopted
             Results of it that other workers have taken over.
         """
-        loss = read_loss(self.scheduler, stimulus_id)
+        loss = read_loss(self.scheduler, self._moves.of(stimulus_id))
         if not (loss.lost or loss.interrupted or adopted):
             return  # it had nothing to do
         event = _event(worker, loss, adopted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from distributed.core import Status
 from distributed.scheduler import TaskState, WorkerState
@@ -27,10 +27,19 @@ class Replicas:
     ----------
     active
         Whether anything is to be dropped at all.
+
+    Attributes
+    ----------
+    keeper
+        Returns who holds a result so that it outlives that worker's process, or None.
+    protected
+        Whether all copies of a result are to stay.
     """
 
     def __init__(self, active: bool = True) -> None:
         self._active = active
+        self.protected: Callable[[TaskState], bool] = lambda ts: False
+        self.keeper: Callable[[TaskState], WorkerState | None] = lambda ts: None
         self._suspects: dict[TaskState, None] = {}
 
     def copied(self, tasks: Iterable[TaskState | None]) -> None:
@@ -56,8 +65,13 @@ class Replicas:
         for ts in self._suspects:
             needed = {waiter.processing_on for waiter in ts.waiters or ()}
             there = _holders(ts)
-            if not needed or not _may_drop(ts) or not needed <= there:
+            if not needed or not _may_drop(ts) or not needed <= there or self.protected(ts):
                 continue  # None in `needed` is a dependent that waits
+            keeper = self.keeper(ts)
+            if keeper is not None and any(ws.host == keeper.host for ws in needed if ws):
+                # Theirs are views of the same memory, which is lost with them: nothing is saved
+                # where the keeper's goes, and it would have to be computed again.
+                needed.add(keeper)
             for ws in sorted(there - needed, key=lambda ws: ws.address):
                 drop.setdefault(ws, []).append(ts)
         self._suspects.clear()

@@ -20,7 +20,7 @@ from dask_marsched.counters import Counters
 from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.engine import PlacementEngine
 from dask_marsched.executions import Executions
-from dask_marsched.host.adoption import KEPT, Adoption
+from dask_marsched.failover import Failover
 from dask_marsched.host.cancelling import Cancelling
 from dask_marsched.host.compression import GraphCompression
 from dask_marsched.host.scheduler import SchedulerAdapter
@@ -31,7 +31,6 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
-from dask_marsched.recoveries import Recoveries
 from dask_marsched.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
@@ -105,9 +104,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
-        self._recoveries: Recoveries | None = None
+        self._failover: Failover | None = None
         self.cancelling: Cancelling | None = None
-        self._adoption: Adoption | None = None
         self._api: ApiService | None = None
         self._dashboard: DashboardService | None = None
         self._reason: str | None = "not started on a scheduler"
@@ -122,9 +120,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.settings = state["settings"]
         self.policies = state["policies"]
         self.executions = Executions()
-        self._engine = self._adapter = self._workers = self._recoveries = None
+        self._engine = self._adapter = self._workers = self._failover = None
         self.cancelling = self.observer = None
-        self._adoption = None
         self._api = self._dashboard = None
         self._reason = "not started on a scheduler"
 
@@ -154,15 +151,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             logger.warning("%s", misfit)
             return
         self._reason = None
-        self._recoveries = Recoveries(scheduler, self._engine.counters, time)
-        self._observe(scheduler, self._engine, self._recoveries)
-        if self.settings.adopt:
-            self._adoption = Adoption(scheduler, self._engine.counters.caught)
-            try:
-                self._adoption.install()
-            except RuntimeError as misfit:
-                self._adoption = None
-                logger.warning("%s", misfit)
+        self._failover = Failover(scheduler, self.settings, self._engine, time)
+        self._observe(scheduler, self._engine, self._failover)
         if self.settings.interrupt:
             self.cancelling = Cancelling(scheduler)
             self.cancelling.install()
@@ -182,12 +172,14 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._workers = WorkerRegistration(scheduler, self.settings)
             await self._workers.add()
 
-    def _observe(
-        self, scheduler: Scheduler, engine: PlacementEngine, recoveries: Recoveries
-    ) -> None:
+    def _observe(self, scheduler: Scheduler, engine: PlacementEngine, failover: Failover) -> None:
         if self.settings.observer_enabled:
             self.observer = Observer(
-                scheduler, engine.counters, time, self.policies.names(), recoveries.report
+                scheduler,
+                engine.counters,
+                time,
+                self.policies.names(),
+                failover.recoveries.report,
             )
             engine.observe(self.observer)
 
@@ -209,8 +201,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._reason = "removed from the scheduler"
         if self.cancelling is not None:
             self.cancelling.uninstall()
-        if self._adoption is not None:
-            self._adoption.uninstall()
+        if self._failover is not None:
+            self._failover.uninstall()
         if self._api is not None:
             self._api.uninstall()
         if self._dashboard is not None:
@@ -223,7 +215,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "quota": self.settings.quota_enabled,
             "store": self.settings.store_enabled,
             "shared": self.settings.store_shared,
-            "adoption": self.settings.adopt,
+            "adoption": self.settings.adopts,
             "interrupts": self.settings.interrupt,
             "kernels": self.settings.kernels_enabled,
         }
@@ -243,8 +235,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def restart(self, scheduler: Scheduler) -> None:
         """Drop all plans: the cluster restarts."""
         self.executions.clear()
-        if self._recoveries is not None:
-            self._recoveries.clear()
+        if self._failover is not None:
+            self._failover.clear()
         if self._engine is not None:
             self._engine.clear()
         if self.observer is not None:
@@ -276,9 +268,16 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return
         if self.observer is not None:
             self.observer.moved(key, finish, self._engine.scheduler.tasks, stimulus_id)
+        failover = self._failover
+        if failover is not None:
+            failover.recoveries.moved(key, start, finish, stimulus_id)
+            if start == "processing":
+                failover.left(self._engine.scheduler.tasks[key])
         if finish == "memory":
             if start == "processing":
                 self._engine.finished(self._engine.scheduler.tasks[key])
+                if failover is not None:
+                    failover.ran(self._engine.scheduler.tasks[key], kwargs["startstops"])
                 now = time()
                 self.executions.finished(key, kwargs["worker"], now, kwargs["startstops"])
                 if self.observer is not None and now >= self.observer.due:
@@ -287,6 +286,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         elif finish == "processing":
             self._engine.sent(self._engine.scheduler.tasks[key])
             self.executions.sent(key, time())
+            if failover is not None:
+                failover.sent()
         elif start == "processing":
             self.executions.left(key)
         if finish == "forgotten":
@@ -295,27 +296,30 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             ts = self._engine.scheduler.tasks[key]
             if not (finish == "released" and (ts.waiters or ts.who_wants)):
                 self._settled(key)
-            if self._adoption is not None:
-                self._adoption.forget(key)
+            if self._failover is not None:
+                self._failover.released(ts)
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """Tell what the loss of a worker makes necessary."""
-        if self._recoveries is not None:
-            adopted = self._adoption.adopted(worker) if self._adoption is not None else 0
-            self._recoveries.worker_lost(worker, stimulus_id, adopted=adopted)
+        if self._failover is not None:
+            self._failover.worker_lost(worker, stimulus_id)
         if self.observer is not None:
             self.observer.worker_left(worker)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take note of where workers keep their results."""
-        if topic == KEPT and self._adoption is not None:
-            self._adoption.announced(*msg)
+        if self._failover is not None:
+            self._failover.log_event(topic, msg)
+
+    def kept(self) -> set[Key]:
+        """Return the keys of the results that outlive their worker's process."""
+        return self._failover.kept() if self._failover is not None else set()
 
     def _settled(self, key: Key) -> None:
-        if self._recoveries is not None:
-            self._recoveries.settled(key)
+        if self._failover is not None:
+            self._failover.settled(key)
 
     def _dashboard_report(self) -> dict[str, Any]:
         if self._dashboard is not None:
@@ -343,7 +347,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         dict
             ``active`` and, if it is not, the ``reason``; ``policies`` by kind; counts:
             ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
-            ``copies_dropped``, ``retried``,
+            ``copies_dropped``, ``retried``, ``second_runs`` of stragglers and those won,
+            results ``protected`` by a second copy and their bytes,
             ``fusion`` (its ``mode``, and how many ``operands`` it has joined ``into`` how many),
             ``withheld`` (how withheld operands came to their worker), ``left_to_dask`` by
             reason; ``exact_sizes``, the share of the planned operands whose size was known
@@ -357,6 +362,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         counters = self._engine.counters if self._engine is not None else Counters()
         planned = counters.operands_planned
         reason = self._why_not_active()
+        recoveries = self._failover.recoveries if self._failover is not None else None
         return {
             "active": reason is None,
             "reason": reason,
@@ -367,6 +373,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "replanned": counters.replanned,
             "copies_dropped": counters.copies_dropped,
             "retried": counters.retried,
+            **(self._failover.report() if self._failover is not None else {}),
             "withheld": dict(counters.withheld),
             "fusion": {
                 "mode": self.settings.fusion,
@@ -375,7 +382,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             },
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
-            "recoveries": self._recoveries.report() if self._recoveries is not None else {},
+            "recoveries": recoveries.report() if recoveries is not None else {},
             "api": self._api.report() if self._api is not None else {},
             "dashboard": self._dashboard_report(),
             "worker_parts": self._worker_parts() if self._workers is not None else [],

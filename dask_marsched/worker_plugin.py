@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import Any
 
+from dask.typing import Key
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
@@ -30,7 +31,7 @@ _SWITCHES = {
     "store": ("store_enabled", "marsched.store.enabled"),
     "shared": ("store_shared", "marsched.store.shared"),
     "quota": ("quota_enabled", "marsched.quota.enabled"),
-    "adoption": ("adopt", "marsched.failover.adopt"),
+    "adoption": ("adopts", "marsched.failover.adopt"),
     "interrupts": ("interrupt", "marsched.cancelling.interrupt"),
     "kernels": ("kernels_enabled", "marsched.fusion.kernels"),
 }
@@ -136,7 +137,8 @@ class MarsWorkerPlugin(WorkerPlugin):
             cap=int(_SHARED * (worker.memory_manager.memory_limit or 0)),
             least=LEAST_SHARED,
             caught=self._transfer_failures.caught,
-            keep=self.settings.adopt,
+            announces=self.settings.adopts,
+            keep=self.settings.adopt == "all",
         )
         # Not to be awaited here: the nanny answers only when its worker has started.
         self._transfer.start()
@@ -185,6 +187,10 @@ class MarsWorkerPlugin(WorkerPlugin):
         # How a user sets up a worker is no reason to warn that user.
         level = logging.INFO if isinstance(misfit, store.Unsuited) else logging.WARNING
         logger.log(level, "%s", misfit)
+
+    def interrupted(self) -> list[Key]:
+        """Return the keys of what was told to end and still runs."""
+        return self._interrupts.under_way() if self._interrupts is not None else []
 
     def report(self) -> dict[str, Any]:
         """Return the state of each part, as plain values for JSON.

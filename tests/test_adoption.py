@@ -8,7 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
+from distributed import Client, KilledWorker, LocalCluster, wait
 
 import dask_marsched
 from dask_marsched.config import Settings
@@ -19,7 +19,10 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def client():
-    config = {"distributed.worker.profile.enabled": False}
+    config = {
+        "distributed.worker.profile.enabled": False,
+        "distributed.scheduler.allowed-failures": 1,
+    }
     with (
         dask.config.set(config),
         LocalCluster(
@@ -27,7 +30,7 @@ def client():
         ) as cluster,
         Client(cluster) as made,
     ):
-        made.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt=True)))
+        made.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt="all")))
         yield made
 
 
@@ -78,8 +81,20 @@ def test_nothing_is_computed_again(client):
     np.testing.assert_array_equal(before[1], after[1])
     for old, new in zip(before[0], after[0], strict=True):
         np.testing.assert_equal(new, old)
+    # Who has taken over dies as well, long after: the memory is another process' by then.
+    client.wait_for_workers(3, timeout=30)
+    sharing(client)
+    held = client.has_what()
+    heir = max(held, key=lambda worker: len(held[worker]))
+    kill(client, heir)
+    while losses(client)["losses"] < 2:
+        assert time.monotonic() < deadline + 30
+        time.sleep(0.02)
+    np.testing.assert_array_equal(before[1], x.compute())
+    for old, new in zip(before[0], client.gather(objects), strict=True):
+        np.testing.assert_equal(new, old)
     found = losses(client)
-    assert found["results_adopted"] > 5
+    assert found["results_adopted"] > 10
     assert (found["computed_again"], found["results_lost"]) == (0, 0)
     # What was taken over may be written to, as any result in Dask.
     assert float(x.map_blocks(lambda b: b.__imul__(0), dtype=float).sum().compute()) == 0.0
@@ -103,4 +118,27 @@ def test_in_the_middle_of_a_run(client):
         victim = next(iter(busy), None)
     kill(client, victim)
     np.testing.assert_array_equal(future.result(timeout=60), expected)
+    assert dask_marsched.status(client).exceptions == {}
+
+
+def kill_own():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_kills_its_workers_is_given_up_and_nothing_else(client):
+    client.wait_for_workers(3, timeout=30)
+    sharing(client)
+    before = losses(client)
+    kept = client.map(np.full, [(256, 256)] * 6, range(6), pure=False)
+    wait(kept)
+    killer = client.submit(kill_own, key="killer")
+    reader = client.submit(len, [killer], key="reader")
+    with pytest.raises(KilledWorker, match=r"run task 'killer' on 2 different workers"):
+        reader.result(timeout=60)
+    (row,) = dask_marsched.operands(client, key="reader").rows
+    assert (row["state"], row["cause"]) == ("fatal", "killer")
+    assert [int(x[0, 0]) for x in client.gather(kept)] == list(range(6))
+    after = losses(client)
+    assert after["losses"] >= before["losses"] + 2
+    assert after["computed_again"] == before["computed_again"]
     assert dask_marsched.status(client).exceptions == {}

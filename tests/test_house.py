@@ -31,6 +31,7 @@ FLOORS = (
     ("dask_marsched.replicas", 4),
     ("dask_marsched.recoveries", 4),
     ("dask_marsched.retries", 4),
+    ("dask_marsched.failover", 4),
     ("dask_marsched.worker_figures", 4),
     ("dask_marsched.observed_workers", 4),
     ("dask_marsched.following", 4),

@@ -10,6 +10,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
 from dask_marsched.core.operand import State, state_of
+from dask_marsched.host.interrupts import ExecutionInterrupted
 from dask_marsched.host.operands import operand_history
 from tests.compat.harness import planned_cluster
 
@@ -93,6 +94,44 @@ async def test_counts_rows_and_graphs(c, s, *workers):
     assert min(done[p] for p in ("waiting", "loading", "calculating", "storing")) >= 0
     assert json.loads(found.to_json())["counts"]["freed"] == 1
     assert str(found).startswith("finished 1")
+
+
+def deaf(started, go):
+    """Does not end when it is told to, for a while."""
+    while True:
+        try:
+            Event(started).set()
+            Event(go).wait()
+        except ExecutionInterrupted:
+            continue
+        return 1
+
+
+@planned_cluster([("127.0.0.1", 1)])
+async def test_what_is_being_interrupted(c, s, a):
+    future = c.submit(deaf, "started", "go", key="deaf")
+    await Event("started").wait()
+    await c.cancel(future)
+    await async_poll_for(lambda: a.plugins["marsched"].interrupted() == ["deaf"], 10)
+    assert (await dask_marsched.operands(c)).counts["cancelling"] == 1
+    (row,) = (await dask_marsched.operands(c, state="cancelling")).rows
+    assert (row["key"], row["worker"]) == ("deaf", a.address)
+    assert (await dask_marsched.operands(c, key="deaf")).rows == [row]
+    assert (await dask_marsched.operands(c, key="other")).rows == []
+    await Event("go").set()
+    await async_poll_for(lambda: not a.plugins["marsched"].interrupted(), 10)
+    assert (await dask_marsched.operands(c)).counts["cancelling"] == 0
+
+
+@planned_cluster([("127.0.0.1", 1)], worker_kwargs={"memory_limit": "1GiB"})
+async def test_what_is_on_disk(c, s, a):
+    x = c.submit(bytes, 1000, key="x")
+    await wait(x)
+    assert (await dask_marsched.operands(c, key="x")).rows[0]["state"] == "finished"
+    a.data.evict()
+    found = await dask_marsched.operands(c, key="x")
+    assert found.rows[0]["state"] == "cached"
+    assert found.counts["cached"] == 1
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])

@@ -25,10 +25,22 @@ async def test_a_loss_is_told(c, s, *workers):
     assert (lost["excess"], lost["interrupted"], lost["groups"]) == (0, 0, {"x": held})
     assert set(lost["why"].values()) == {"a client wants it"}
     assert recovered["seconds"] >= 0
-    assert not plugin_of(s)._recoveries._missing
+    assert not plugin_of(s)._failover.recoveries._missing
     status = await dask_marsched.status(c)
     assert status.details["recoveries"]["computed_again"] == held
     assert f"workers lost      1, with {held} results" in str(status)
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2, config={"distributed.admin.low-level-log-length": 50})
+async def test_a_loss_of_more_than_the_log_holds(c, s, a, b):
+    futures = c.map(inc, range(200), workers=[a.address], allow_other_workers=True)
+    await wait(futures)
+    held = len(s.workers[a.address].has_what)
+    assert held > 60
+    await a.close(executor_wait=False)
+    await wait(futures)
+    found = plugin_of(s).report()["recoveries"]
+    assert (found["results_lost"], found["computed_again"], found["excess"]) == (held, held, 0)
 
 
 @planned_cluster()
@@ -44,7 +56,7 @@ async def test_without_shared_memory_it_is_as_in_stock_dask(c, s, a, b):
     """These workers have no nanny."""
     stock = s.handlers["unregister"]
     assert adoption.misfits(s) == []
-    await c.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt=True)))
+    await c.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt="all")))
     assert s.handlers["unregister"] != stock
     futures = c.map(inc, range(20))
     await wait(futures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 from typing import Any
 
 import dask
@@ -179,6 +180,23 @@ async def test_what_both_workers_read_stays_on_both(c, s, a, b):
     future = await copied_to_both(c, s, a, b, joined("here", value_at(a, "x", 1), gate="go", at=a))
     await runs(a, "here")
     await nothing_went(s, future, "x", a, b)
+
+
+@planned_cluster(TWO_WORKERS, config=CONFIG)
+async def test_what_outlives_its_worker_stays_there(c, s, a, b):
+    plugin_of(s)._engine.replicas.keeper = lambda ts: s.workers[a.address]
+    future = await copied_to_both(c, s, a, b)
+    await nothing_went(s, future, "x", a, b)
+
+
+@planned_cluster(TWO_WORKERS, config=CONFIG)
+async def test_it_goes_if_its_readers_are_on_another_host(c, s, a, b):
+    there = types.SimpleNamespace(host="there", address=a.address)
+    plugin_of(s)._engine.replicas.keeper = lambda ts: there
+    future = await copied_to_both(c, s, a, b)
+    await dropped(s, a, "x")
+    await Event("go").set()
+    assert await future == 7 * LARGE
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)

@@ -26,7 +26,13 @@ ONE = [("127.0.0.1", 1)]
 TWO_THREADS = [("127.0.0.1", 2)]
 
 
-OFF = {"quota_enabled": False, "store_enabled": False, "store_shared": False}
+OFF = {
+    "quota_enabled": False,
+    "store_enabled": False,
+    "store_shared": False,
+    "interrupt": False,
+    "adopt": "off",
+}
 
 
 def with_parts(**settings):
@@ -90,7 +96,8 @@ async def test_it_is_on_workers_there_and_on_those_to_come(c, s, a):
 
 @planned_cluster(ONE)
 async def test_by_default_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
-    assert report_of(s)["worker_parts"] == ["quota", "store", "shared"]
+    parts = ["quota", "store", "shared", "adoption", "interrupts"]
+    assert report_of(s)["worker_parts"] == parts
     report = a.plugins["marsched"].report()
     assert type(a.data) is Store
     assert report["quota"]["limit"] > 0

@@ -17,6 +17,7 @@ from dask.utils import parse_bytes
 from . import (
     against_frisky,
     against_twin,
+    chaos,
     cold_kernels,
     one_table,
     report,
@@ -182,11 +183,18 @@ def _progress(measurement: Measurement) -> None:
     "random; then look for what was left behind.",
 )
 @click.option(
+    "--chaos",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Run mixed work for so long on two hosts of two workers each, while worker processes are "
+    "killed and stopped and the wire between the hosts is cut; where there can be no hosts of "
+    "one's own (it takes Linux, iproute2 and unshare), on one and without cuts.",
+)
+@click.option(
     "--kill-every",
-    default=soak.KILL_EVERY,
-    show_default=True,
     type=click.FloatRange(min=0.1),
-    help="Mean time between two kills of --soak, seconds.",
+    help="Mean time between two kills of --soak and --chaos, seconds. [default: "
+    f"{soak.KILL_EVERY:g} and {chaos.KILL_EVERY:g}]",
 )
 @click.option("--list", "list_them", is_flag=True, help="List the workloads and end.")
 def bench(list_them: bool, **options: Any) -> None:
@@ -210,7 +218,9 @@ def bench(list_them: bool, **options: Any) -> None:
     if chosen.kernels:
         _kernels(chosen)
     elif chosen.soak is not None:
-        _soak(chosen, chosen.soak)
+        one_table.soak_it(chosen, chosen.soak, _command())
+    elif chosen.chaos is not None:
+        one_table.chaos_it(chosen, chosen.chaos, _command())
     elif chosen.kills:
         one_table.kill(chosen, _names(chosen.select), _command())
     elif chosen.cancel:
@@ -261,7 +271,8 @@ class Options:
     kills: bool
     cancel: bool
     soak: float | None
-    kill_every: float
+    chaos: float | None
+    kill_every: float | None
 
 
 def _run(options: Options) -> None:
@@ -359,25 +370,6 @@ def _kernels(options: Options) -> None:
     if options.markdown_path:
         shown = [report.made_by(_command()), *map(report.markdown_table, tables)]
         options.markdown_path.write_text("\n\n".join(shown) + "\n")
-
-
-def _soak(options: Options, seconds: float) -> None:
-    """Run the soak; ends with 1 if a result was wrong or missing, or something was left."""
-    outcome = soak.run(
-        seconds,
-        workers=options.workers,
-        threads=options.threads,
-        every=options.kill_every,
-        sizes=[options.size * size for size in soak.SIZES],
-        progress=lambda text: click.echo(f"  {text}", err=True),
-    )
-    lines = [*outcome.wrong, *outcome.failed, *outcome.left]
-    click.echo("\n".join([report.text_table(soak.cells(outcome)), *lines]))
-    if options.json_path:
-        found = {"command": _command(), "versions": report.versions(), **asdict(outcome)}
-        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
-    if not outcome.passed:
-        raise SystemExit(1)
 
 
 def _command() -> str:

@@ -113,7 +113,7 @@ def _plugin(contestant: str) -> Any:
     from dask_marsched.config import Settings
     from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
-    return MarsSchedulerPlugin(settings=Settings.from_config().replace(adopt=True))
+    return MarsSchedulerPlugin(settings=Settings.from_config().replace(adopt="all"))
 
 
 def _keeps(dask_worker: Any) -> bool:

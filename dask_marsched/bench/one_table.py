@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import asdict
 from typing import Any
 
 import click
 from dask.utils import parse_bytes
 
-from . import cancelling, failover, least_memory, memory_tight, report
+from . import cancelling, chaos, failover, least_memory, memory_tight, report, soak, two_hosts
 from . import planning as planning_benchmark
 from . import transfer as transfer_benchmark
 from .workloads import Parameters
@@ -89,6 +90,42 @@ def observer(options: Any, command: str) -> None:
     _publish(
         options, command, page_benchmark.throughput_cells(pairs), {"share": part, "pairs": pairs}
     )
+
+
+def soak_it(options: Any, seconds: float, command: str) -> None:
+    """Run the soak; ends with 1 if a result was wrong or missing, or something was left."""
+    outcome = soak.run(
+        seconds,
+        workers=options.workers,
+        threads=options.threads,
+        every=options.kill_every or soak.KILL_EVERY,
+        sizes=[options.size * size for size in soak.SIZES],
+        progress=lambda text: click.echo(f"  {text}", err=True),
+    )
+    _publish(options, command, soak.cells(outcome), asdict(outcome))
+    _end(outcome, [*outcome.wrong, *outcome.failed, *outcome.left])
+
+
+def chaos_it(options: Any, seconds: float, command: str) -> None:
+    """Run the chaos; ends with 1 if anything went wrong, hung or was left."""
+    if not two_hosts.is_inside() and two_hosts.is_possible():
+        two_hosts.enter(
+            [sys.executable, "-m", "dask", "marsched", *sys.argv[sys.argv.index("bench") :]]
+        )
+    outcome = chaos.run(
+        seconds,
+        every=options.kill_every or chaos.KILL_EVERY,
+        progress=lambda text: click.echo(f"  {text}", err=True),
+    )
+    _publish(options, command, chaos.cells(outcome), asdict(outcome))
+    own = [f"{count} exceptions in {hook}" for hook, count in outcome.exceptions.items()]
+    _end(outcome, [*outcome.wrong, *outcome.failed, *outcome.hung, *outcome.left, *own])
+
+
+def _end(outcome: soak.Soak, lines: list[str]) -> None:
+    click.echo("\n".join(lines))
+    if not outcome.passed:
+        raise SystemExit(1)
 
 
 def tight(options: Any, chosen: tuple[str, ...], command: str) -> None:

@@ -16,7 +16,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,11 +76,18 @@ class Soak:
 
 
 class Traces:
-    """What processes of this user could leave behind on this machine, at one moment."""
+    """What processes of this user could leave behind on this machine, at one moment.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    networks
+        Look for shared memory only in the processes of these namespaces of networks; by default in
+        all that there are.
+    """
+
+    def __init__(self, networks: Collection[str] = ()) -> None:
         gc.collect()
-        self.segments = _segments()
+        self.segments = _segments(networks)
         # Semaphores of whatever process have a name there for a moment.
         self.shared = {n for n in os.listdir("/dev/shm") if not n.startswith("sem.")}
         self.descriptors = len(os.listdir("/proc/self/fd"))
@@ -97,10 +104,12 @@ class Traces:
         return found + [str(path) for path in sorted(there) if not path.name.endswith(_LOCKS)]
 
 
-def _segments() -> set[str]:
+def _segments(networks: Collection[str]) -> set[str]:
     """Return the segments of shared memory that any process has open or mapped, by inode."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
+        if networks and _network(process) not in networks:
+            continue
         with contextlib.suppress(OSError):
             for link in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):
@@ -111,6 +120,13 @@ def _segments() -> set[str]:
                 if "memfd:dask-marsched" in line:
                     found.add(line.split()[4])
     return found
+
+
+def _network(process: Path) -> str:
+    try:
+        return os.readlink(process / "ns" / "net")
+    except OSError:
+        return ""
 
 
 class _Killer:
@@ -239,7 +255,7 @@ def run(
                     _compute(soak, client, goes_on, choices, random.Random(seed), progress)
                 soak.kills = killer.kills
             soak.seconds = time.monotonic() - start
-        soak.left = _left(before, Path(scratch))
+        soak.left = left(before, Path(scratch))
     return soak
 
 
@@ -273,12 +289,12 @@ def _compute(
         progress(f"{what}: {seconds:.1f} s")
 
 
-def _left(before: Traces, files: Path) -> list[str]:
+def left(before: Traces, files: Path, networks: Collection[str] = ()) -> list[str]:
     """Return what is left when processes have had time to end."""
     end = time.monotonic() + _ENDING
-    while (left := Traces().since(before, files)) and time.monotonic() < end:
+    while (found := Traces(networks).since(before, files)) and time.monotonic() < end:
         time.sleep(0.2)
-    return left
+    return found
 
 
 def cells(soak: Soak) -> list[list[str]]:

@@ -147,7 +147,9 @@ _SIMPLE: Mapping[str, State] = MappingProxyType(
 )
 
 
-def state_of(dask_state: str, *, computed: bool, running: bool = False) -> State:
+def state_of(
+    dask_state: str, *, computed: bool, running: bool = False, kept: bool = False
+) -> State:
     """Return the state of an operand whose task is in a state of Dask's.
 
     Parameters
@@ -158,6 +160,9 @@ def state_of(dask_state: str, *, computed: bool, running: bool = False) -> State
         Whether it has had a result.
     running
         Whether its worker is known to run it; matters for ``"processing"`` only.
+    kept
+        Whether its result is on disk, or where it outlives its worker's process; matters for
+        ``"memory"`` only.
 
     Raises
     ------
@@ -165,6 +170,8 @@ def state_of(dask_state: str, *, computed: bool, running: bool = False) -> State
         Dask has no such state.
     """
     state = _SIMPLE.get(dask_state)
+    if kept and state is State.FINISHED:
+        return State.CACHED
     if state is not None:
         return state
     if dask_state == "processing":

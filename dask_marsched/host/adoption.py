@@ -32,11 +32,6 @@ def misfits(scheduler: Any) -> list[str]:
     found = []
     if getattr(handler, "__name__", None) != "remove_worker":
         found.append(f"the handler {_UNREGISTER!r} is not Scheduler.remove_worker")
-    dropper = getattr(getattr(scheduler, "extensions", {}).get("amm"), "_find_dropper", None)
-    if dropper is not None:
-        there = list(inspect.signature(dropper).parameters)
-        if there != ["ts", "candidates", "pending_drop"]:
-            found.append(f"the memory manager's _find_dropper takes {there}")
     parameters = inspect.signature(type(scheduler).remove_worker).parameters
     found += [
         f"Scheduler.remove_worker takes no {name!r}"
@@ -61,7 +56,6 @@ class Adoption:
         self.scheduler: Any = scheduler
         self._caught = caught
         self._kept: dict[Key, tuple[str, Any, int]] = {}
-        self._memory_manager: Any = None
         self._under_way: dict[str, asyncio.Future[None]] = {}
         self._adopted: dict[str, int] = {}
         self._handler: Any = None
@@ -84,9 +78,6 @@ class Adoption:
         self._handler = s.handlers[_UNREGISTER]
         s.remove_worker = self._remove_worker
         s.handlers[_UNREGISTER] = self._remove_worker
-        self._memory_manager = s.extensions.get("amm")
-        if self._memory_manager is not None:
-            self._memory_manager._find_dropper = self._find_dropper
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
@@ -95,8 +86,6 @@ class Adoption:
             vars(s).pop("remove_worker", None)
             s.handlers[_UNREGISTER] = self._handler
             self._handler = None
-            if self._memory_manager is not None:
-                vars(self._memory_manager).pop("_find_dropper", None)
         self._kept.clear()
 
     def announced(self, worker: str, key: Key, handle: Any, stamp: int) -> None:
@@ -107,20 +96,20 @@ class Adoption:
         """Take note that a result is released."""
         self._kept.pop(key, None)
 
+    def kept(self) -> set[Key]:
+        """Return the keys of the results that outlive their worker's process."""
+        tasks = self.scheduler.tasks
+        return {key for key in self._kept if key in tasks and self.keeper(tasks[key]) is not None}
+
+    def keeper(self, ts: TaskState) -> WorkerState | None:
+        """Return the worker that holds a result so that it outlives its process, if one does."""
+        kept = self._kept.get(ts.key)
+        ws: WorkerState | None = self.scheduler.workers.get(kept[0]) if kept is not None else None
+        return ws if ws is not None and ws in (ts.who_has or ()) else None
+
     def adopted(self, worker: str) -> int:
         """Return how many results of a worker that was removed were taken over; asked once."""
         return self._adopted.pop(worker, 0)
-
-    def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
-        """Let Dask drop other copies of a result than the one that outlives its worker."""
-        manager = self._memory_manager
-        kept = self._kept.get(ts.key)
-        if kept is not None:
-            there = (ts.who_has or set()) if candidates is None else candidates
-            candidates = {ws for ws in there if ws.address != kept[0]}
-            if not candidates:
-                return None
-        return type(manager)._find_dropper(manager, ts, candidates, pending_drop)
 
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
         s = self.scheduler

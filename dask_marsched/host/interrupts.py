@@ -12,6 +12,7 @@ ended, and what was sent and has not arrived by then is taken back.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
@@ -113,6 +114,19 @@ class Guard:
         return repr(self.compute)  # what distributed logs of a task that fails
 
 
+def _leave_out_of_tracebacks(function: Any) -> None:
+    """Have the traceback of a task that fails begin with the task, as in stock Dask.
+
+    distributed leaves out the frames before it by the names of their files.
+    """
+    function.__code__ = function.__code__.replace(
+        co_filename=os.path.join("distributed", "worker", "dask_marsched")
+    )
+
+
+_leave_out_of_tracebacks(Guard.__call__)
+
+
 def misfits(worker: Any) -> list[str]:
     """Return what in a worker is not as interrupting expects it; empty if all is well."""
     names = ("state", "stream_handlers", "execute", "executors")
@@ -180,8 +194,11 @@ class Interrupts:
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
-        waiting = sum(guard.sent for guard in self._running.values())
-        return {"interrupted": self.interrupted, "still_running": waiting}
+        return {"interrupted": self.interrupted, "still_running": len(self.under_way())}
+
+    def under_way(self) -> list[Key]:
+        """Return the keys of what was told to end and still runs."""
+        return [key for key, guard in self._running.items() if guard.sent]
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.worker.state.tasks[key]

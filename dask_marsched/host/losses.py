@@ -1,7 +1,8 @@
-"""What a scheduler did when it lost a worker, read from its log of transitions."""
+"""What a scheduler did when it lost a worker, by the transitions that came with it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from dask_marsched.host.snapshot import topological
 from dask_marsched.policies.failover import Lineage, Recovery, scan
 
 _PENDING = frozenset({"waiting", "no-worker", "queued", "processing"})
+#: States from which a transition tells something of a loss.
+_TOLD = frozenset({"memory", "processing", "released"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +45,49 @@ class Loss:
     because: dict[Key, Key | None]
 
 
-def read_loss(scheduler: Any, stimulus_id: str) -> Loss:
-    """Return what the removal of a worker did to the tasks.
+class LastMoves:
+    """The transitions of the last stimulus, all of them: Dask's log is of bounded length."""
 
-    To be called in `SchedulerPlugin.remove_worker`: the transitions are the last in the log
-    then. All of it is public; nothing is changed.
+    def __init__(self) -> None:
+        self._stimulus = ""
+        self._moves: list[tuple[Key, str, str]] = []
+
+    def note(self, key: Key, start: str, finish: str, stimulus_id: str) -> None:
+        """Take note of a transition."""
+        if stimulus_id != self._stimulus:
+            self._stimulus = stimulus_id
+            self._moves = []
+        if start in _TOLD and not stimulus_id.startswith("update-graph"):
+            self._moves.append((key, start, finish))
+
+    def of(self, stimulus_id: str) -> list[tuple[Key, str, str]]:
+        """Return key, state before and state after of those of a stimulus, if it was the last."""
+        return self._moves if stimulus_id == self._stimulus else []
+
+
+def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
+    """Return what the removal of a worker did to the tasks.
 
     Parameters
     ----------
     scheduler
-        A `distributed.Scheduler`.
-    stimulus_id
-        Of the removal.
+        A `distributed.Scheduler`, read only.
+    moves
+        The transitions that came with it: key, state before and state after.
     """
-    entries = []
-    for entry in reversed(scheduler.transition_log):
-        if entry.stimulus_id == stimulus_id:
-            entries.append(entry)
-        elif entries:
-            break  # other plugins may have caused transitions since
     lost: dict[Key, None] = {}
     interrupted: dict[Key, None] = {}
     again: dict[Key, None] = {}
     tasks = scheduler.tasks
-    for entry in reversed(entries):
-        if entry.start == "memory":
-            lost[entry.key] = None
-        elif entry.start == "processing":
-            interrupted[entry.key] = None
-        elif entry.start == "released" and entry.finish == "waiting":
-            ts = tasks.get(entry.key)
+    for key, start, finish in moves:
+        if start == "memory":
+            lost[key] = None
+        elif start == "processing":
+            interrupted[key] = None
+        elif start == "released" and finish == "waiting":
+            ts = tasks.get(key)
             if ts is not None and ts.nbytes >= 0 and ts.state in _PENDING:
-                again[entry.key] = None
+                again[key] = None
     own = [tasks[key] for key in {**lost, **again} if key in tasks]
     because = {key: _reader(tasks[key]) for key in again}
     return Loss(list(lost), list(interrupted), list(again), _least(own, lost), because)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from distributed import Nanny, Worker
 from distributed.diagnostics.plugin import NannyPlugin
 from distributed.protocol.pickle import dumps
+from tornado.ioloop import PeriodicCallback
 
+from dask_marsched.store import locks
 from dask_marsched.store.residence import charged_memory
 from dask_marsched.store.segment import SegmentAddress, create_segment, read_charge
 
@@ -23,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 NAME = "marsched-segment"
 _TIMEOUT = 60.0  # seconds
+#: Seconds between two looks at who reads in the segments of processes that are gone. A removal
+#: of a worker, in which others take over, takes less.
+_SWEEP = 5.0
 
 
 class SegmentOwner(NannyPlugin):
@@ -32,13 +37,19 @@ class SegmentOwner(NannyPlugin):
     ----------
     size : int
         Bytes of addresses.
+    retired : sequence of SegmentAddress
+        Segments of the worker's processes before this one. They are kept as long as anybody reads
+        in them, so that what others have taken over outlives these in turn. It takes no memory
+        that the readers do not hold already.
     """
 
     name = NAME
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, retired: Sequence[SegmentAddress] = ()) -> None:
         self.size = size
         self.segment: SegmentAddress | None = None
+        self._retired = dict.fromkeys(retired, True)
+        self._sweeping: PeriodicCallback | None = None
         self._stock_monitor: Callable[[], Any] | None = None
 
     def setup(self, nanny: Nanny) -> None:
@@ -54,15 +65,41 @@ class SegmentOwner(NannyPlugin):
         if monitor is not None:
             self._stock_monitor = monitor.callback
             monitor.callback = lambda: self._monitor(nanny)
+        if self._retired:
+            self._sweeping = PeriodicCallback(self._sweep, _SWEEP * 1000)
+            self._sweeping.start()
+
+    def retire(self) -> list[SegmentAddress]:
+        """Hand over all segments: another one owns them from now on."""
+        segments = [*self._retired, *([self.segment] if self.segment is not None else [])]
+        self._retired, self.segment = {}, None
+        return segments
+
+    def _sweep(self) -> None:
+        """Let go of the retired segments that nobody has read in since the last look.
+
+        Not at once: between the death of a reader and the moment when another one has taken over
+        from it nobody does.
+        """
+        for segment, was_read in list(self._retired.items()):
+            is_read = locks.has_readers(segment.fd)
+            if is_read or was_read:
+                self._retired[segment] = is_read
+            else:
+                del self._retired[segment]
+                os.close(segment.fd)
+        if not self._retired and self._sweeping is not None:
+            self._sweeping.stop()
 
     def teardown(self, nanny: Nanny) -> None:
         """Let go of the segment: it ends with the last process that has it mapped."""
         monitor = nanny.periodic_callbacks.get("memory_monitor")
         if monitor is not None and self._stock_monitor is not None:
             monitor.callback = self._stock_monitor
-        if self.segment is not None:
-            os.close(self.segment.fd)
-            self.segment = None
+        if self._sweeping is not None:
+            self._sweeping.stop()
+        for segment in self.retire():
+            os.close(segment.fd)
 
     def _monitor(self, nanny: Nanny) -> Any:
         if self._is_within_limit(nanny):
@@ -83,11 +120,13 @@ class SegmentOwner(NannyPlugin):
 
 
 async def _own_segment(size: int, dask_worker: Nanny) -> tuple[int, int, bytes]:
-    # Run in the nanny. The segment of the worker's process before this one is given up: what was
-    # in it is lost to the cluster anyway.
-    if NAME in dask_worker.plugins:
+    # Run in the nanny.
+    retired = []
+    before: Any = dask_worker.plugins.get(NAME)
+    if before is not None:
+        retired = before.retire()
         await dask_worker.plugin_remove(NAME)
-    owner = SegmentOwner(size)
+    owner = SegmentOwner(size, retired)
     answer: Any = await dask_worker.plugin_add(plugin=owner, name=NAME)
     if owner.segment is None:
         dask_worker.plugins.pop(NAME, None)

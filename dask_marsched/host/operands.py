@@ -16,6 +16,7 @@ from dask.typing import Key
 from distributed.scheduler import TaskState
 
 from dask_marsched.core.operand import State, Step, history, state_of
+from dask_marsched.host.known import NOTHING, Known
 
 #: Tasks looked at in one go: a few milliseconds, so that the scheduler stays responsive.
 _AT_ONCE = 10_000
@@ -27,7 +28,7 @@ _NAME_AND_NUMBERS = re.compile(
 )
 
 
-def operand_state(ts: TaskState) -> State:
+def operand_state(ts: TaskState, known: Known = NOTHING) -> State:
     """Return the state of a task's operand.
 
     Whether a task that was sent has begun is known from its worker's last heartbeat, at most a
@@ -37,10 +38,13 @@ def operand_state(ts: TaskState) -> State:
     ----------
     ts
         The task.
+    known
+        What its workers know, by `ask_workers`.
     """
     ws = ts.processing_on
     running = ws is not None and (ts in ws.executing or ts in ws.long_running)
-    return state_of(ts.state, computed=ts.nbytes >= 0, running=running)
+    kept = ts.key in known.kept
+    return state_of(ts.state, computed=ts.nbytes >= 0, running=running, kept=kept)
 
 
 def operand_history(scheduler: Any, key: Key) -> list[Step]:
@@ -84,7 +88,7 @@ async def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
 
 
 async def count_operands(
-    tasks: list[TaskState], state: State | None, most: int
+    tasks: list[TaskState], state: State | None, most: int, known: Known = NOTHING
 ) -> tuple[Counter[State], list[tuple[TaskState, State]]]:
     """Count operands by state, and return the first ones in one of them, or in any.
 
@@ -95,7 +99,7 @@ async def count_operands(
     rows: list[tuple[TaskState, State]] = []
     for first in range(0, len(tasks), _AT_ONCE):
         for ts in tasks[first : first + _AT_ONCE]:
-            own = operand_state(ts)
+            own = operand_state(ts, known)
             counts[own] += 1
             if len(rows) < most and state in (None, own):
                 rows.append((ts, own))

@@ -72,6 +72,7 @@ class Publisher:
         self.ahead = 0
         self._arena: Arena | None = None
         self._announce: Callable[[Key, Handle, int], None] | None = None
+        self._keeps = False
         self._kept: dict[Key, Any] = {}
         self._swept = 0
         self._caught = caught
@@ -90,13 +91,20 @@ class Publisher:
         self._stock: Callable[..., Any] = worker.execute
         worker.execute = self._execute
 
-    def keep_all(self, announce: Callable[[Key, Handle, int], None]) -> None:
-        """Publish all results, whatever their kind and size, and tell where each can be had."""
-        self.least = 0
+    def outlive(
+        self, announce: Callable[[Key, Handle, int], None], *, all_of_them: bool = False
+    ) -> None:
+        """Tell where published results can be had; publish all, of whatever kind and size."""
         self._announce = announce
+        if all_of_them:
+            self.least = 0
+            self._keeps = True
+            self.store.fast.gone = self._let_go
 
     def uninstall(self) -> None:
-        """Restore the worker. What is published stays so."""
+        """Restore the worker. What its data are views of stays published."""
+        self.store.fast.gone = None
+        self._kept.clear()
         del self.worker.execute
         if self._execute_there is not None:
             self.worker.execute = self._execute_there
@@ -152,21 +160,20 @@ class Publisher:
         """
         kind, value = self._kind(event.key), event.value
         self.sharing.made(kind)
-        kept = self._announce is not None
+        kept = self._keeps
         if not kept and not (self._will_be_read(event.key, kind) and is_plain_array(value)):
             return event
         if value in self.store.foreign or value in self._published:
-            if not kept:
-                return event  # an input, handed on
             known = self._published.get(value)
+            if not kept and known is None:
+                return event  # an input, handed on
             if known is not None and not known.mapping.modified():
                 self._tell(event.key, known.handle, known.stamp)
                 return event
         chunk, view, mapping = await self._put(event.key, value)
         if chunk is None:
             return event
-        if kept:
-            self._keep(event.key, chunk)
+        self._keep(event.key, chunk)
         self.ahead += 1
         if view is None:
             return event
@@ -175,15 +182,18 @@ class Publisher:
 
     def _keep(self, key: Key, chunk: Any) -> None:
         """Tell where a result is; keep it there as long as the worker has it."""
-        if not chunk.handle.plain:
+        if self._keeps and not chunk.handle.plain:
             # Nothing that the worker stores keeps this one.
             self._kept[key] = chunk
-            if len(self._kept) > 2 * self._swept + 64:
-                held = self.store
-                self._kept = {key: kept for key, kept in self._kept.items() if key in held}
-                self._kept[key] = chunk
+            if len(self._kept) > 2 * self._swept + 64:  # some were cancelled, and never stored
+                held = self.store.fast
+                self._kept = {k: kept for k, kept in self._kept.items() if k in held or k == key}
                 self._swept = len(self._kept)
         self._tell(key, chunk.handle, chunk.stamp)
+
+    def _let_go(self, key: Key) -> None:
+        """Keep a result in shared memory no longer: the worker does not have it in memory."""
+        self._kept.pop(key, None)
 
     def _tell(self, key: Key, handle: Handle, stamp: int) -> None:
         if self._announce is not None and stamp:

@@ -107,8 +107,10 @@ class HandleTransfer:
         Chunks of fewer bytes are fetched as always.
     caught : callable
         Told of exceptions of ours: (where, exception). What failed falls back to stock.
+    announces : bool
+        Whether the scheduler is told of what is published, so that it can outlive the worker.
     keep : bool
-        Whether all results are put where they outlive the worker, and the scheduler is told.
+        Whether all results are published.
 
     Attributes
     ----------
@@ -126,8 +128,10 @@ class HandleTransfer:
         cap: int,
         least: int,
         caught: Callable[[str, Exception], None],
+        announces: bool = False,
         keep: bool = False,
     ) -> None:
+        self._announces = announces
         self._keeps = keep
         self.worker: Any = worker
         self.store = store
@@ -183,8 +187,8 @@ class HandleTransfer:
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
         worker.handlers[ADOPTION] = self._adopt
-        if self._keeps:
-            self.publisher.keep_all(self._announce)
+        if self._announces:
+            self.publisher.outlive(self._announce, all_of_them=self._keeps)
         self.publisher.install(self.arena)
         worker.monitor.get_process_memory = self._process_memory
         self.store.give_back = self.arena.trim

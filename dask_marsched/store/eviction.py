@@ -34,9 +34,12 @@ class NeededLastFirst(zict.LRU[Key, object]):
     ----------
     next_use : callable, optional
         Must not raise; called under the lock, from any thread.
+    gone : callable, optional
+        Told of each key that leaves the memory, for the disk or for good. As `next_use`.
     """
 
     next_use: NextUse | None = None
+    gone: Callable[[Key], object] | None = None
 
     def __init__(
         self,
@@ -103,6 +106,12 @@ class NeededLastFirst(zict.LRU[Key, object]):
                 except Exception:
                     pass
             raise
+
+    @locked
+    def __delitem__(self, key: Key) -> None:
+        super().__delitem__(key)
+        if self.gone is not None:
+            self.gone(key)
 
     @locked
     def _needed_last(self) -> Key:

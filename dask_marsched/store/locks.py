@@ -48,3 +48,16 @@ def is_unread(fd: int, offset: int, length: int) -> bool:
         raise
     unlock(fd, offset, length)
     return True
+
+
+def has_readers(fd: int) -> bool:
+    """Tell whether any other open file description has a lock anywhere; it takes none itself.
+
+    Raises
+    ------
+    OSError
+        If the kernel has no such locks.
+    """
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
+    kind: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+    return kind != fcntl.F_UNLCK

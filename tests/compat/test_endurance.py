@@ -21,7 +21,7 @@ FOUR_WORKERS = [("127.0.0.1", 1)] * 4
 def unreliable(i: int, seed: int) -> int:
     """Fail in one of ten cases, each time anew."""
     if random.random() < 0.1:
-        raise OSError(f"task {i} of {seed}")
+        raise RuntimeError(f"task {i} of {seed}")
     return i
 
 

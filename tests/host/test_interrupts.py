@@ -5,6 +5,7 @@ import itertools
 import random
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -183,6 +184,17 @@ async def test_coroutines_and_what_is_wanted_are_left_alone(c, s, a):
     futures = c.map(inc, range(50))
     assert await c.gather(futures) == list(range(1, 51))
     assert a.plugins["marsched"].report()["interrupts"]["interrupted"] == 0
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_tracebacks_begin_with_the_task(c, s, a):
+    def fails():
+        raise ZeroDivisionError
+
+    future = c.submit(fails)
+    await wait(future)
+    frames = traceback.extract_tb(await future.traceback())
+    assert [frame.name for frame in frames] == ["fails"]
 
 
 @planned_cluster([("127.0.0.1", 2)] * 2, plugin=interrupting)

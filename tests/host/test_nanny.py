@@ -1,13 +1,17 @@
 """Memory that nannies own, and how it is counted. No module of its own may have a cluster here."""
 
 import asyncio
+import os
 
 import pytest
 from distributed import Nanny, wait
 from distributed.utils_test import gen_cluster
 
 from dask_marsched.host import store
+from dask_marsched.host.nanny import SegmentOwner
 from dask_marsched.host.transfer import HandleTransfer, misfits
+from dask_marsched.store import locks
+from dask_marsched.store.segment import create_segment, open_segment
 from tests.host.sharing import MIB, Sharing, numbers, set_up, state, total
 
 
@@ -34,6 +38,31 @@ async def test_another_worker_is_found(s, a):
     found = misfits(Other())
     assert "Worker has no attribute gather_dep" in found
     assert "the worker's monitor has no get_process_memory" in found
+
+
+def test_segments_of_the_past_are_kept_as_long_as_somebody_reads():
+    past = SegmentOwner(MIB)
+    past.segment = create_segment(MIB)
+    owner = SegmentOwner(MIB, past.retire())
+    assert past.segment is None
+    (segment,) = owner.retire()
+    owner = SegmentOwner(MIB, [segment])
+    reader = open_segment(segment)
+    locks.lock_read(reader, 4096, 10)
+    for _ in range(3):
+        owner._sweep()
+    os.close(reader)
+    reader = open_segment(segment)  # somebody else takes over
+    owner._sweep()
+    locks.lock_read(reader, 4096, 10)
+    owner._sweep()
+    os.fstat(segment.fd)
+    os.close(reader)
+    owner._sweep()
+    owner._sweep()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(segment.fd)
+    assert owner.retire() == []
 
 
 @gen_cluster(

@@ -1,0 +1,247 @@
+"""What a cluster in chaos looks like from outside: what grows, what hangs, what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from distributed import Client
+
+#: Seconds between two samples.
+_EVERY = 10.0
+#: A worker that is missing for so long is not going to come back, seconds.
+_MISSING = 120.0
+#: If nothing at all has happened on a scheduler that has tasks for so long, it hangs, seconds.
+_STANDSTILL = 120.0
+#: Seconds that a quiet cluster has to let go of all that nobody wants.
+_QUIET = 30.0
+#: Least number of samples that make a slope.
+_FEW = 12
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sizes at one moment.
+
+    Attributes
+    ----------
+    seconds
+        Since the start.
+    scheduler
+        Resident bytes of the scheduler.
+    scheduler_files, nanny_files
+        Open descriptors of the scheduler, and of the processes with the nannies.
+    nannies
+        Resident bytes of these.
+    workers
+        How many workers the scheduler has.
+    tasks
+        How many tasks.
+    transitions
+        How many transitions of tasks there have been.
+    """
+
+    seconds: float
+    scheduler: int
+    scheduler_files: int
+    nannies: int
+    nanny_files: int
+    workers: int
+    tasks: int
+    transitions: int
+
+
+class Watch:
+    """Takes samples from a thread.
+
+    Attributes
+    ----------
+    samples
+        What it has seen.
+    faults
+        What was not as it has to be, in words.
+    """
+
+    def __init__(self, client: Client, scheduler: int, nannies: Sequence[int], dumps: Path) -> None:
+        self.client = client
+        self._dumps = dumps
+        self.samples: list[Sample] = []
+        self.faults: list[str] = []
+        self._scheduler = psutil.Process(scheduler)
+        self._nannies = [psutil.Process(pid) for pid in nannies]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._complete = self._moved = self._start = time.monotonic()
+        self._transitions = 0
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        most = 0
+        while True:
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):
+                sample = self._sample()
+                self.samples.append(sample)
+                most = max(most, sample.workers)
+                if sample.workers == most:
+                    self._complete = time.monotonic()
+                elif time.monotonic() - self._complete > _MISSING:
+                    self.faults.append(
+                        f"{most - sample.workers} workers missing since {_MISSING:.0f} s"
+                    )
+                    most = sample.workers
+                self._look_for_standstill(sample)
+            if self._stop.wait(_EVERY):
+                return
+
+    def _look_for_standstill(self, sample: Sample) -> None:
+        now = time.monotonic()
+        if sample.transitions != self._transitions or not sample.tasks:
+            self._transitions, self._moved = sample.transitions, now
+        elif now - self._moved > _STANDSTILL:
+            self._moved = now
+            path = self._dumps / f"standstill-{now - self._start:.0f}.txt"
+            path.write_text(state(self.client))
+            self.faults.append(f"standstill of {_STANDSTILL:.0f} s: see {path}")
+
+    def _sample(self) -> Sample:
+        workers, tasks, transitions = self.client.run_on_scheduler(_sizes)
+        return Sample(
+            time.monotonic() - self._start,
+            self._scheduler.memory_info().rss,
+            self._scheduler.num_fds(),
+            sum(p.memory_info().rss for p in self._nannies),
+            sum(p.num_fds() for p in self._nannies),
+            workers,
+            tasks,
+            transitions,
+        )
+
+
+def _sizes(dask_scheduler: Any = None) -> tuple[int, int, int]:
+    s = dask_scheduler
+    return len(s.workers), len(s.tasks), s.transition_counter
+
+
+def slope(samples: Sequence[Sample]) -> float | None:
+    """Return by how many bytes an hour the scheduler grew in the second half; None if unknown.
+
+    In the first half logs of bounded length are filled.
+    """
+    half = samples[len(samples) // 2 :]
+    if len(half) < _FEW:
+        return None
+    found = np.polyfit([s.seconds for s in half], [s.scheduler for s in half], 1)
+    return float(found[0]) * 3600
+
+
+def own_report(client: Client) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return what the plugin says of recoveries, and exceptions of its own by hook."""
+    report, workers = client.run_on_scheduler(_report), client.run(_worker_exceptions)
+    exceptions = Counter(report["exceptions"])
+    for own in workers.values():
+        exceptions.update(own)
+    told = report["last_exception"]
+    totals = {k: v for k, v in report["recoveries"].items() if k != "last"}
+    return {**totals, "retried": report["retried"], "last_exception": told}, dict(exceptions)
+
+
+def _report(dask_scheduler: Any = None) -> dict[str, Any]:
+    found: dict[str, Any] = dask_scheduler.plugins["marsched"].report()
+    return found
+
+
+def _worker_exceptions(dask_worker: Any = None) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for part in dask_worker.plugins["marsched"].report().values():
+        found.update((part or {}).get("exceptions", {}))
+    return dict(found)
+
+
+def quiet(client: Client) -> list[str]:
+    """Wait until nothing is wanted any more, and return what is kept all the same, in words."""
+    end = time.monotonic() + _QUIET
+    while True:
+        tasks = client.run_on_scheduler(_sizes)[1]
+        held = client.run(_held)
+        found = [f"{tasks} tasks on the scheduler"] if tasks else []
+        for address, (keys, published, spilled) in sorted(held.items()):
+            if keys or published or spilled:
+                found.append(
+                    f"{address}: {keys} results, {published} bytes published, {spilled} spilled"
+                )
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.5)
+
+
+def _held(dask_worker: Any = None) -> tuple[int, int, int]:
+    report = dask_worker.plugins["marsched"].report()
+    return (
+        len(dask_worker.data),
+        (report["shared"] or {}).get("published", 0),
+        report["store"]["spilled"] if report["store"] else 0,
+    )
+
+
+def state(client: Client) -> str:
+    """Return the state of a cluster that hangs, as text."""
+    lines = list(client.run_on_scheduler(_scheduler_state))
+    for address, own in client.run(_worker_state, on_error="return").items():
+        lines.append(f"== {address}")
+        lines += [str(own)] if isinstance(own, BaseException) else own
+    return "\n".join(lines)
+
+
+def _scheduler_state(dask_scheduler: Any = None) -> list[str]:
+    s = dask_scheduler
+    now = time.time()
+    lines = [
+        f"{ws.address} {ws.status} processing {len(ws.processing)} has {len(ws.has_what)} "
+        f"seen {now - ws.last_seen:.1f} s ago running {ws in s.running} idle {ws.address in s.idle}"
+        for ws in s.workers.values()
+    ]
+    lines.append(str(Counter(ts.state for ts in s.tasks.values())))
+    for ts in s.tasks.values():
+        if ts.state in ("processing", "no-worker", "queued", "erred") or (
+            ts.state == "waiting" and not ts.waiting_on
+        ):
+            where = ts.processing_on.address if ts.processing_on else ""
+            has = {d.key: [w.address for w in d.who_has or ()] for d in ts.dependencies}
+            lines.append(f"{ts.key} {ts.state} {where} {has}"[:600])
+            lines += [
+                f"    {e.start} -> {e.finish} {e.stimulus_id} {now - e.timestamp:.1f} s ago"
+                for e in s.transition_log
+                if e.key == ts.key
+            ][-8:]
+    return lines
+
+
+def _worker_state(dask_worker: Any = None) -> list[str]:
+    state = dask_worker.state
+    plugin = dask_worker.plugins.get("marsched")
+    lines = [
+        f"{dask_worker.status} running {state.running} executing {state.executing} "
+        f"in flight {state.in_flight_workers} busy {state.busy_workers} "
+        f"ready {list(state.ready)[:5]} missing {state.missing_dep_flight}",
+        str(plugin.report() if plugin is not None else None),
+    ]
+    for ts in state.tasks.values():
+        if ts.state not in ("memory", "released"):
+            lines.append(f"{ts!r} waits for {[d.key for d in ts.waiting_for_data][:8]}")
+            lines += [f"    {event}"[:300] for event in state.story(ts.key)[-8:]]
+    return lines

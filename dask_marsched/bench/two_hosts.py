@@ -1,0 +1,121 @@
+"""Two hosts and the wire between them, on one machine: network namespaces of Linux.
+
+Workers of one host see each other's shared memory, those of the other host have to connect. The
+wire can be cut: packets between the hosts are dropped then, as a switch that fails drops them,
+while both still reach the scheduler. All of it is inside of a namespace of its own, and gone with
+the processes in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+#: Set in the processes that are in such a namespace.
+_INSIDE = "DASK_MARSCHED_TWO_HOSTS"
+_TOOLS = ("unshare", "nsenter", "ip", "bridge")
+#: Where the scheduler and the clients are.
+SCHEDULER_ADDRESS = "10.77.0.1"
+_HOSTS = ("10.77.0.11", "10.77.0.12")
+_BRIDGE = "br-chaos"
+
+
+def is_inside() -> bool:
+    """Whether this process is in a namespace in which there may be two hosts."""
+    return bool(os.environ.get(_INSIDE))
+
+
+def _entry() -> list[str]:
+    # A user that is not root is root in a namespace of users.
+    return ["unshare", "--net", *([] if os.getuid() == 0 else ["--map-root-user"])]
+
+
+def is_possible() -> bool:
+    """Whether this user can have such a namespace on this machine."""
+    if not all(map(shutil.which, _TOOLS)):
+        return False
+    tried = ["sh", "-c", f"ip link add {_BRIDGE} type bridge"]
+    return subprocess.run([*_entry(), *tried], capture_output=True, check=False).returncode == 0
+
+
+def enter(command: Sequence[str]) -> None:
+    """Replace this process by a command in such a namespace."""
+    sys.stdout.flush()
+    os.execvpe("unshare", [*_entry(), *command], {**os.environ, _INSIDE: "1"})
+
+
+class Host:
+    """One of the hosts.
+
+    Attributes
+    ----------
+    address
+        Its address.
+    """
+
+    def __init__(self, address: str, port: str, holder: subprocess.Popen[bytes]) -> None:
+        self.address = address
+        self._port = port
+        self._holder = holder
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Return what runs a command on this host."""
+        return ["nsenter", "-t", str(self._holder.pid), "--net", *command]
+
+    @property
+    def network(self) -> str:
+        """Its namespace, as /proc tells it."""
+        return os.readlink(f"/proc/{self._holder.pid}/ns/net")
+
+    def isolate(self, on: bool) -> None:
+        """Drop what goes to, and comes from, other isolated hosts; or let it through."""
+        _run("bridge", "link", "set", "dev", self._port, "isolated", "on" if on else "off")
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[list[Host]]:
+    """Give the hosts, for processes that are `is_inside`."""
+    _run("ip", "link", "set", "lo", "up")
+    _run("ip", "link", "add", _BRIDGE, "type", "bridge")
+    _run("ip", "addr", "add", f"{SCHEDULER_ADDRESS}/24", "dev", _BRIDGE)
+    _run("ip", "link", "set", _BRIDGE, "up")
+    hosts = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: _run("ip", "link", "del", _BRIDGE))
+        for number, address in enumerate(_HOSTS):
+            hosts.append(stack.enter_context(_host(number, address)))
+        yield hosts
+
+
+@contextlib.contextmanager
+def _host(number: int, address: str) -> Iterator[Host]:
+    port, inner = f"port{number}", f"eth{number}"
+    # It holds the namespace, and says when it is in it.
+    holder = subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", "echo there; exec cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        _run("ip", "link", "add", port, "type", "veth", "peer", "name", inner)
+        _run("ip", "link", "set", inner, "netns", str(holder.pid))
+        _run("ip", "link", "set", port, "master", _BRIDGE)
+        _run("ip", "link", "set", port, "up")
+        host = Host(address, port, holder)
+        _run(*host.command(["ip", "link", "set", "lo", "up"]))
+        _run(*host.command(["ip", "addr", "add", f"{address}/24", "dev", inner]))
+        _run(*host.command(["ip", "link", "set", inner, "up"]))
+        yield host
+    finally:
+        holder.kill()
+        holder.communicate()

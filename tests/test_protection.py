@@ -1,0 +1,101 @@
+"""Results that would take long to have again get a second copy, which stays."""
+
+from typing import Any
+
+from distributed import wait
+from distributed.utils_test import async_poll_for
+
+from dask_marsched.config import Settings
+from dask_marsched.host import dropping, protection
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.simulation import simulate
+from tests.compat.harness import check, planned_cluster
+from tests.simulation.test_invariants import Job
+
+TWO_WORKERS = [("127.0.0.1", 1)] * 2
+#: A line of four tasks of ten seconds, whose end waits for a fifth, of 100 s, to be joined.
+LINE = Job(
+    ((), (0,), (1,), (2,), (), (3, 4)),
+    (10.0, 10.0, 10.0, 10.0, 100.0, 1.0),
+    (1000,) * 6,
+)
+
+
+def protecting(dear: float = 0.0, share: float = 0.5) -> MarsSchedulerPlugin:
+    return MarsSchedulerPlugin(settings=Settings(protects=True, dear=dear, protection_share=share))
+
+
+@planned_cluster(TWO_WORKERS, plugin=protecting)
+async def test_there_are_two_copies_and_they_stay(c, s, a, b):
+    future = c.submit(bytes, 1000, key="x")
+    await wait(future)
+    await async_poll_for(lambda: len(s.tasks["x"].who_has) == 2, 10)
+    s.extensions["amm"].run_once()
+    for worker in (a, b):  # it would have been told to drop it before this
+        await c.submit(abs, -1, workers=[worker.address], pure=False)
+    assert len(s.tasks["x"].who_has) == 2
+    assert (check(s)["protected"], check(s)["protected_bytes"]) == (1, s.tasks["x"].nbytes)
+    del future
+    await async_poll_for(lambda: not s.tasks, 10)
+    assert not s.plugins["marsched"]._failover._protection._kept
+    # Without the plugin Dask drops one of two.
+    future = c.submit(bytes, 1000, key="y")
+    await wait(future)
+    await async_poll_for(lambda: len(s.tasks["y"].who_has) == 2, 10)
+    await c.unregister_scheduler_plugin("marsched")
+    s.extensions["amm"].run_once()
+    await async_poll_for(lambda: len(s.tasks["y"].who_has) == 1, 10)
+    await c.register_plugin(protecting())
+
+
+@planned_cluster(TWO_WORKERS, plugin=lambda: protecting(dear=5.0))
+async def test_what_is_cheap_is_not_copied(c, s, a, b):
+    await wait(c.submit(bytes, 1000, key="x"))
+    s.plugins["marsched"]._failover._protection._look()
+    assert check(s)["protected"] == 0
+
+
+@planned_cluster(TWO_WORKERS, plugin=lambda: protecting(share=1e-12))
+async def test_the_budget_holds(c, s, a, b):
+    future = c.submit(bytes, 1000, key="x")
+    await wait(future)
+    s.plugins["marsched"]._failover._protection._look()
+    assert check(s)["protected"] == 0
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_it_is_off_by_default(c, s, a, b):
+    assert s.plugins["marsched"]._failover._protection is None
+    assert dropping.misfits(s) == protection.misfits(s) == []
+
+
+def run_again(plugin: MarsSchedulerPlugin, **options: Any) -> tuple[float, int]:
+    """Kill the worker that holds the end of the line; return the makespan, and what ran again."""
+    found = []
+    for worker in (0, 1):
+        report = simulate(
+            LINE.collections(),
+            costs=LINE.costs(),
+            policy=plugin,
+            workers=2,
+            threads=1,
+            hosts=2,
+            noise=0.0,
+            timeline=False,
+            isolated=False,
+            validate=True,
+            faults=[(60.0, "kill", worker), (61.0, "join", worker)],
+            **options,
+        )
+        recoveries = report.plugin["recoveries"]
+        found.append((report.makespan, recoveries["computed_again"]))
+        assert report.plugin["exceptions"] == {}
+    return max(found, key=lambda each: each[1])
+
+
+def test_the_twin_computes_less_again():
+    without, again = run_again(MarsSchedulerPlugin())
+    assert again == 4
+    with_it, spared = run_again(protecting(dear=25.0))
+    assert spared == 0
+    assert with_it < without

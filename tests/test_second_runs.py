@@ -1,0 +1,175 @@
+"""Stragglers run a second time, and the first result wins."""
+
+import threading
+from typing import Any
+
+import dask
+import dask.array as da
+import pytest
+from dask.core import flatten
+from distributed.utils_test import async_poll_for
+
+from dask_marsched.config import Settings
+from dask_marsched.host import second_runs
+from dask_marsched.host.second_runs import may_run_twice
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.simulation import simulate
+from dask_marsched.simulation.costs import Costs
+from tests.compat.harness import check, planned_cluster, plugin_of
+
+TWO_WORKERS = [("127.0.0.1", 1)] * 2
+#: Nobody else moves anything.
+CONFIG = {"distributed.scheduler.work-stealing": False}
+#: For each run of the straggler, in their order, what it waits for.
+GATES: list[threading.Event] = []
+STARTED: list[int] = []
+
+
+def impatient() -> MarsSchedulerPlugin:
+    return MarsSchedulerPlugin(
+        settings=Settings(second_runs=True, straggler_factor=2.0, straggler_least=0.1)
+    )
+
+
+@pytest.fixture(autouse=True)
+def gates():
+    GATES[:] = [threading.Event(), threading.Event()]
+    STARTED.clear()
+    yield
+    for gate in GATES:
+        gate.set()
+
+
+def part(i: int) -> int:
+    if i == 5:
+        number = len(STARTED)
+        STARTED.append(number)
+        GATES[number].wait(20)
+    return i
+
+
+def parts(c: Any) -> list[Any]:
+    """Six parts of a collection, one after the other; the last one waits."""
+    return [c.submit(part, i, key=("part-1", i)) for i in range(6)]
+
+
+async def twice(s: Any) -> tuple[Any, Any]:
+    """Wait until the straggler runs on both workers; return the first and the second."""
+    await async_poll_for(lambda: len(STARTED) == 2, 10)
+    first = s.tasks["part-1", 5].processing_on
+    second = next(ws for ws in s.workers.values() if ws is not first)
+    return first, second
+
+
+def by_address(ws: Any, *workers: Any) -> Any:
+    return next(worker for worker in workers if worker.address == ws.address)
+
+
+async def gone(worker: Any) -> None:
+    """Wait until a worker does not know the straggler any more."""
+    await async_poll_for(lambda: ("part-1", 5) not in worker.state.tasks, 10)
+
+
+@planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
+async def test_the_second_run_is_first(c, s, a, b):
+    futures = parts(c)
+    first, second = await twice(s)
+    GATES[1].set()
+    assert await c.gather(futures) == list(range(6))
+    assert s.tasks["part-1", 5].who_has == {second}
+    assert (check(s)["second_runs"], check(s)["second_runs_won"]) == (1, 1)
+    assert not first.processing
+    assert not second.processing
+    GATES[0].set()
+    await gone(by_address(first, a, b))
+    # Both workers go on.
+    assert await c.gather(c.map(abs, [-1, -2, -3])) == [1, 2, 3]
+    (event,) = [e for _, e in s.get_events(second_runs.TOPIC) if e["action"] == "second-run"]
+    assert (event["worker"], event["second"]) == (first.address, second.address)
+
+
+@planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
+async def test_the_first_run_is_first(c, s, a, b):
+    futures = parts(c)
+    first, second = await twice(s)
+    GATES[0].set()
+    assert await c.gather(futures) == list(range(6))
+    assert s.tasks["part-1", 5].who_has == {first}
+    GATES[1].set()
+    await gone(by_address(second, a, b))
+    assert (check(s)["second_runs"], check(s)["second_runs_won"]) == (1, 0)
+    assert await c.gather(c.map(abs, [-1, -2, -3])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+@planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
+async def test_one_of_the_workers_goes(c, s, a, b, which):
+    futures = parts(c)
+    first, second = await twice(s)
+    for gate in GATES:
+        gate.set()
+    await by_address(first if which == "first" else second, a, b).close()
+    GATES.extend([GATES[0]] * 2)  # it may run a third time
+    assert await c.gather(futures) == list(range(6))
+
+
+@planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
+async def test_nobody_wants_it_any_more(c, s, a, b):
+    futures = parts(c)
+    await twice(s)
+    await c.cancel(futures[5])
+    for gate in GATES:
+        gate.set()
+    await gone(a)
+    await gone(b)
+    assert await c.gather(futures[:5]) == list(range(5))
+
+
+@planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
+async def test_what_the_user_does_not_call_pure_runs_once(c, s, a, b):
+    futures = [c.submit(part, i, key=f"part-{i}") for i in range(6)]
+    await async_poll_for(lambda: len(STARTED) == 1, 10)
+    assert not may_run_twice(s.tasks["part-5"])
+    GATES[0].set()
+    assert await c.gather(futures) == list(range(6))
+    with dask.annotate(pure=True):
+        future = c.submit(part, 1, key="part-7")
+    await future
+    assert may_run_twice(s.tasks["part-7"])
+    with dask.annotate(pure=False):
+        other = c.submit(part, 1, key=("part-8", 0))
+    await other
+    assert not may_run_twice(s.tasks["part-8", 0])
+    assert check(s)["second_runs"] == 0
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_it_is_off_by_default(c, s, a, b):
+    assert not hasattr(vars(s), "stimulus_task_finished")
+    assert plugin_of(s)._failover._seconds is None
+    assert second_runs.misfits(s) == []
+
+
+def test_the_twin_waits_less_for_a_slow_worker():
+    """One of four workers gets twenty times slower in the middle of 64 seconds of work."""
+    x = da.ones((64, 64), chunks=8).map_blocks(lambda b: b + 1, dtype=float)
+    keys = list(flatten(x.__dask_keys__()))
+    costs = Costs(dict.fromkeys(keys, 1000), dict.fromkeys(keys, 1.0))
+    seconds = {}
+    for on in (False, True):
+        plugin = MarsSchedulerPlugin(
+            settings=Settings(second_runs=on, straggler_factor=3.0, straggler_least=1.0)
+        )
+        report = simulate(
+            x,
+            workers=4,
+            policy=plugin,
+            faults=[(8.0, "slow", 0, 20.0)],
+            costs=costs,
+            noise=0.0,
+            timeline=False,
+            isolated=False,
+            validate=True,
+        )
+        seconds[on] = report.makespan
+    assert seconds[True] < 0.8 * seconds[False]
