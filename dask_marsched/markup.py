@@ -8,7 +8,7 @@ from html import escape
 #: A line that is seen on light and on dark ground.
 _LINE = "1px solid rgba(128,128,128,.4)"
 _CELL = f"text-align:left;padding:.15em .6em;border-bottom:{_LINE};vertical-align:top"
-_NUMBER = _CELL.replace("text-align:left", "text-align:right")
+_NUMBER = _CELL.replace("text-align:left", "text-align:right;white-space:nowrap")
 
 
 class Markup(str):

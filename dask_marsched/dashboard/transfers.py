@@ -42,9 +42,7 @@ class TransfersPane(Pane):
         self._matrix()
         self._comparison()
         self.line = ColumnDataSource({"time": [], "moved": []})
-        self.over_time = make_figure(
-            "Moved since the plugin came", "seconds", "bytes", min_height=140
-        )
+        self.over_time = make_figure("Over time", "seconds", "bytes", min_height=140)
         count_bytes(self.over_time.yaxis[0])
         self.over_time.y_range.start = 0
         self.over_time.line(
@@ -111,7 +109,7 @@ class TransfersPane(Pane):
                     "text": [(i, format_bytes(int(v))) for i, v in enumerate(values)],
                 }
             )
-            self.bars.title.text = f"Graph {estimate['graph']}: moved, and estimates"
+            self.bars.title.text = f"Of graph {estimate['graph']}"
         self._show_matrix(matrix)
         time = np.asarray(found["series"]["time"], dtype=float)
         data = {
@@ -132,7 +130,7 @@ class TransfersPane(Pane):
         if list(self.matrix.x_range.factors) != names:
             self.matrix.x_range.factors = names
             self.matrix.y_range.factors = names[::-1]
-        self.matrix.title.text = f"Bytes moved between {matrix['between']}"
+        self.matrix.title.text = f"Between {matrix['between']}"
         values = np.asarray(matrix["bytes"], dtype=float).ravel()
         moved = np.flatnonzero(values)
         n = max(1, len(names))

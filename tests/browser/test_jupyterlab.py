@@ -69,6 +69,22 @@ def pane_frame(lab: Watched, name: str) -> Any:
     return frame
 
 
+def drag_tab(lab: Watched, name: str, across: float, down: float) -> None:
+    """Drag the tab of a pane to another place of the main area, given as shares of it."""
+    tab = lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=f"Mars {name.title()}")
+    area = lab.page.locator("#jp-main-dock-panel").bounding_box()
+    mouse = lab.page.mouse
+    tab.hover()
+    held = tab.bounding_box()
+    mouse.down()
+    # Off the bar on its upper side: below it frames would swallow what the mouse does.
+    mouse.move(held["x"] + 60, held["y"] - 40, steps=10)
+    lab.page.locator(".lm-mod-drag-image").wait_for()
+    mouse.move(area["x"] + across * area["width"], area["y"] + down * area["height"], steps=10)
+    mouse.up()
+    lab.page.locator(".lm-mod-drag-image").wait_for(state="detached")
+
+
 def test_the_panel_lists_the_panes(lab):
     buttons = lab.page.locator(".dask-DashboardListing-item button")
     names = [one.get_attribute("value") for one in buttons.all()]
@@ -80,4 +96,22 @@ def test_the_panel_lists_the_panes(lab):
 def test_a_pane_opens_by_a_click(lab, name):
     frame = open_pane(lab, name)
     assert frame.evaluate("document.body.dataset.marsTheme") == "light"
+    assert lab.faults == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_panes_are_dragged_beside_each_other(open_lab, camera, dark):
+    lab = open_lab(dark)
+    # Each opens in front of the others, and is dragged to where there is none.
+    open_pane(lab, "plan")
+    open_pane(lab, "memory")
+    drag_tab(lab, "memory", 0.97, 0.5)
+    open_pane(lab, "operands")
+    drag_tab(lab, "operands", 0.25, 0.95)
+    theme = "dark" if dark else "light"
+    for name in ("plan", "memory", "operands"):
+        frame = pane_frame(lab, name)  # another one: what is moved is loaded anew
+        lab.drawn(frame=frame)
+        assert frame.evaluate("document.body.dataset.marsTheme") == theme
+    camera.take(lab.page, f"jupyterlab-{theme}")
     assert lab.faults == []
