@@ -22,7 +22,7 @@ SETTINGS = {
     "store_shared": True,
     "kernels_enabled": True,
     "interrupt": True,
-    "adopt": True,
+    "adopt": "all",
 }
 
 
