@@ -26,14 +26,14 @@ def text_of(thing) -> str:
 
 def test_a_plugin_tells_what_was_set():
     plugin = MarsSchedulerPlugin(
-        assignment="dfs", settings=Settings(interrupt=True, horizon="30ms")
+        assignment="dfs", settings=Settings(stake=0.125, horizon="30ms")
     )
     text = text_of(plugin)
     assert "not active: not started on a scheduler" in text
     assert "dfs" in text
-    assert "marsched.cancelling.interrupt True  (default False)" in text
+    assert "marsched.assignment.stake 0.125  (default" in text
     assert "marsched.withholding.horizon 0.03  (default" in text
-    assert "marsched.fusion.kernels" not in text  # as it always is
+    assert "marsched.assignment.kappa" not in text  # as it always is
     assert "is a copy" in text
 
 

@@ -23,6 +23,7 @@ SETTINGS = {
     "kernels_enabled": True,
     "interrupt": True,
     "adopt": "all",
+    "horizon": "20ms",
 }
 
 
