@@ -25,9 +25,7 @@ def text_of(thing) -> str:
 
 
 def test_a_plugin_tells_what_was_set():
-    plugin = MarsSchedulerPlugin(
-        assignment="dfs", settings=Settings(stake=0.125, horizon="30ms")
-    )
+    plugin = MarsSchedulerPlugin(assignment="dfs", settings=Settings(stake=0.125, horizon="30ms"))
     text = text_of(plugin)
     assert "not active: not started on a scheduler" in text
     assert "dfs" in text

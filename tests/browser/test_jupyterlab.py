@@ -81,7 +81,8 @@ def drag_tab(lab: Watched, name: str, across: float, down: float) -> None:
     mouse.move(held["x"] + 60, held["y"] - 40, steps=10)
     lab.page.locator(".lm-mod-drag-image").wait_for()
     mouse.move(area["x"] + across * area["width"], area["y"] + down * area["height"], steps=10)
-    mouse.up()
+    with lab.page.expect_event("framenavigated"):  # what is moved is loaded anew
+        mouse.up()
     lab.page.locator(".lm-mod-drag-image").wait_for(state="detached")
 
 
@@ -107,7 +108,7 @@ def test_panes_are_dragged_beside_each_other(open_lab, camera, dark):
     drag_tab(lab, "memory", 0.97, 0.5)
     theme = "dark" if dark else "light"
     for name in ("plan", "memory"):
-        frame = pane_frame(lab, name)  # another one: what is moved is loaded anew
+        frame = pane_frame(lab, name)
         lab.drawn(frame=frame)
         assert frame.evaluate("document.body.dataset.marsTheme") == theme
     camera.take(lab.page, f"jupyterlab-{theme}")
