@@ -69,18 +69,23 @@ class Cancelling:
 
         What a client holds futures of is known here, or on its way.
         """
-        now = time()
-        self._early = {early: at for early, at in self._early.items() if now - at < _EXPECTED}
+        now = self._forget_late_ones()
         self._early.update(((client, key), now) for key in keys if key not in self.scheduler.tasks)
 
     def graph_arrived(self, client: str, keys: Iterable[Key]) -> None:
         """Cancel what has been cancelled before it came; called before any of it has run."""
         if not self._early:  # the frequent case
             return
+        self._forget_late_ones()
         early = [key for key in keys if self._early.pop((client, key), None) is not None]
         if early:
             # Not in the middle of what the scheduler does with the graph.
             asyncio.get_running_loop().call_soon(self._late, early, client)
+
+    def _forget_late_ones(self) -> float:
+        now = time()
+        self._early = {early: at for early, at in self._early.items() if now - at < _EXPECTED}
+        return now
 
     def _late(self, keys: list[Key], client: str) -> None:
         cancel(self.scheduler, keys, client=client, force=False)

@@ -95,6 +95,13 @@ BOUNDED = (
     "_last",
     "_totals",
     "_names",
+    # pictures and series of bounded length; what it holds by operand is asserted below
+    "observer",
+    # the transitions of the last stimulus, and keys cancelled before they came, of the last seconds
+    "_moves",
+    "_early",
+    # of the http server
+    "_routes",
 )
 
 
@@ -110,6 +117,9 @@ def sizes(s: Scheduler) -> dict[str, int]:
 def nothing_remembered(s: Scheduler) -> None:
     left = {path: n for path, n in sizes(s).items() if n}
     assert not left
+    observer = plugin_of(s).observer
+    assert not (observer._at or observer._also or observer._loose)
+    assert len(observer.graphs()) <= 100
 
 
 async def mixed_work(c: Any, i: int) -> None:
