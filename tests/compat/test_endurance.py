@@ -118,7 +118,8 @@ def nothing_remembered(s: Scheduler) -> None:
     left = {path: n for path, n in sizes(s).items() if n}
     assert not left
     observer = plugin_of(s).observer
-    assert not (observer._at or observer._also or observer._loose)
+    by_operand = {**observer._at, **observer._also, **observer._loose}
+    assert not by_operand
     assert len(observer.graphs()) <= 100
 
 
