@@ -142,7 +142,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return
         self._engine = PlacementEngine(scheduler, self.policies, self.settings)
         compression = self._compression(scheduler, self._engine.counters)
-        self._adapter = SchedulerAdapter(scheduler, self._engine, self, self.stop, compression)
+        self._adapter = SchedulerAdapter(
+            scheduler, self._engine, self, self.stop, compression, self._leave_losses
+        )
         try:
             self._adapter.install()
         except RuntimeError as misfit:
@@ -196,19 +198,22 @@ class MarsSchedulerPlugin(SchedulerPlugin):
 
     def stop(self) -> None:
         """Restore the scheduler, and its workers in the background. Idempotent."""
+        self._restore_scheduler()
+        if self._workers is not None:
+            self._workers.remove()
+
+    def _restore_scheduler(self) -> None:
         if self._adapter is not None:
             self._adapter.uninstall()
             self._reason = "removed from the scheduler"
-        if self.cancelling is not None:
-            self.cancelling.uninstall()
+        for part in (self.cancelling, self._failover, self._api, self._dashboard):
+            if part is not None:
+                part.uninstall()
+
+    def _leave_losses(self) -> None:
+        """Placement has failed: what is lost is stock Dask's business, too."""
         if self._failover is not None:
             self._failover.uninstall()
-        if self._api is not None:
-            self._api.uninstall()
-        if self._dashboard is not None:
-            self._dashboard.uninstall()
-        if self._workers is not None:
-            self._workers.remove()
 
     def _worker_parts(self) -> list[str]:
         parts = {
@@ -228,9 +233,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
 
     async def close(self) -> None:
         """Restore the scheduler: it closes."""
-        if self._adapter is not None:
-            self._adapter.uninstall()
-            self._reason = "removed from the scheduler"
+        self._restore_scheduler()
 
     def restart(self, scheduler: Scheduler) -> None:
         """Drop all plans: the cluster restarts."""

@@ -21,7 +21,12 @@ def at_once(monkeypatch):
 
 
 def with_kernels(**settings):
-    alone = {"quota_enabled": False, "store_enabled": False, "store_shared": False}
+    alone = {
+        "quota_enabled": False,
+        "store_enabled": False,
+        "store_shared": False,
+        "interrupt": False,
+    }
     return MarsSchedulerPlugin(
         settings=Settings(kernels_enabled=True, kernels_cache=None, **{**alone, **settings})
     )

@@ -85,6 +85,8 @@ class SchedulerAdapter:
         Called after that.
     compression
         Compresses graphs as they arrive; None where that is off.
+    failed
+        Called after the scheduler was restored because a policy had failed.
     """
 
     def __init__(
@@ -94,11 +96,13 @@ class SchedulerAdapter:
         plugin: SchedulerPlugin,
         removed: Callable[[], None] = lambda: None,
         compression: GraphCompression | None = None,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.scheduler: Any = scheduler
         self.brain = brain
         self.plugin = plugin
         self.removed = removed
+        self.failed = failed
         self.compression = compression
         self.installed = False
         self._assigned: dict[TaskState, WorkerState] = {}
@@ -236,7 +240,9 @@ class SchedulerAdapter:
         s = self.scheduler
         placed = self.brain.dispatch() if s.queued and self.brain.failure is None else None
         if self.brain.failure is not None:
-            self.uninstall()
+            if self.installed:
+                self.uninstall()
+                self.failed()
             return
         if not placed:
             return
