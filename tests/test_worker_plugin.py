@@ -94,8 +94,14 @@ async def test_it_is_on_workers_there_and_on_those_to_come(c, s, a):
     assert report_of(s)["worker_parts"] == ["quota"]
 
 
-@planned_cluster(ONE)
-async def test_by_default_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
+def with_all_parts():
+    return MarsSchedulerPlugin(
+        settings=Settings(quota_enabled=True, store_enabled=True, store_shared=True)
+    )
+
+
+@planned_cluster(ONE, plugin=with_all_parts)
+async def test_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
     parts = ["quota", "store", "shared", "adoption", "interrupts"]
     assert report_of(s)["worker_parts"] == parts
     report = a.plugins["marsched"].report()
@@ -211,7 +217,7 @@ async def test_a_worker_without_a_limit_has_no_quota(c, s, tmp_path):
 async def test_elsewhere_than_on_linux_workers_stay_as_they_are(c, s, a, monkeypatch, caplog):
     monkeypatch.setattr("dask_marsched.worker_plugin.sys", SimpleNamespace(platform="darwin"))
     with pytest.warns(UserWarning, match="already contains a plugin"):
-        await c.register_plugin(MarsSchedulerPlugin())
+        await c.register_plugin(with_all_parts())
     report = a.plugins["marsched"].report()
     for part in ("quota", "store", "shared"):
         assert report[part] is None
