@@ -48,9 +48,13 @@ def part(i: int) -> int:
     return i
 
 
-def parts(c: Any) -> list[Any]:
-    """Six parts of a collection, one after the other; the last one waits."""
-    return [c.submit(part, i, key=("part-1", i)) for i in range(6)]
+async def parts(c: Any) -> list[Any]:
+    """Six parts of a collection. The last one waits, and by then the others have told how long
+    one takes: sent together, another one may come to lie behind it.
+    """
+    futures = [c.submit(part, i, key=("part-1", i)) for i in range(5)]
+    await c.gather(futures)
+    return [*futures, c.submit(part, 5, key=("part-1", 5))]
 
 
 async def twice(s: Any) -> tuple[Any, Any]:
@@ -72,7 +76,7 @@ async def gone(worker: Any) -> None:
 
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
 async def test_the_second_run_is_first(c, s, a, b):
-    futures = parts(c)
+    futures = await parts(c)
     first, second = await twice(s)
     GATES[1].set()
     assert await c.gather(futures) == list(range(6))
@@ -90,7 +94,7 @@ async def test_the_second_run_is_first(c, s, a, b):
 
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
 async def test_the_first_run_is_first(c, s, a, b):
-    futures = parts(c)
+    futures = await parts(c)
     first, second = await twice(s)
     GATES[0].set()
     assert await c.gather(futures) == list(range(6))
@@ -104,7 +108,7 @@ async def test_the_first_run_is_first(c, s, a, b):
 @pytest.mark.parametrize("which", ["first", "second"])
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
 async def test_one_of_the_workers_goes(c, s, a, b, which):
-    futures = parts(c)
+    futures = await parts(c)
     first, second = await twice(s)
     for gate in GATES:
         gate.set()
@@ -115,7 +119,7 @@ async def test_one_of_the_workers_goes(c, s, a, b, which):
 
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
 async def test_nobody_wants_it_any_more(c, s, a, b):
-    futures = parts(c)
+    futures = await parts(c)
     await twice(s)
     await c.cancel(futures[5])
     for gate in GATES:
