@@ -37,8 +37,9 @@ $(INSTALLED): pyproject.toml setup.py
 demo: $(INSTALLED)
 	$(BIN)/dask marsched demo $(DEMO)
 
+# Most of a test with a cluster is waiting: two at a time, those of a file one after the other.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(TEST)
+	$(BIN)/python -m pytest -n auto --maxprocesses 2 --dist loadfile $(TEST)
 
 FUZZ ?= 50
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 from dask.typing import Key
@@ -24,18 +25,21 @@ from dask_marsched.host.worker import LEAVE_TO_DASK, WorkerAdapter
 from dask_marsched.policies.needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Quota, Request
 
-#: Seconds for which what the process takes is not read again: where there is room for as much
-#: again as is used, and elsewhere. Reading it costs as much as all else here.
-_RSS_AGE = (0.05, 0.005)
+#: What the process takes is not read again while it cannot have filled what was free: bytes that
+#: it fills in a second at most, and bounds in seconds. To read it costs as much as all else here.
+_FILLS, _RSS_AGES = 4 << 30, (0.005, 0.25)
 #: Seconds between two looks while something is deferred: memory also comes back unheard of.
 _WATCH = 0.2
-#: Operands below this many bytes are measured a few times, then no more.
-_SMALL, _MEASURED = 1 << 20, 3
+#: Operands below this share of the limit are measured a few times, then no more: hundreds of them
+#: would have to be wrong together, and to measure one takes a fifth of a millisecond.
+_SMALL, _MEASURED = 1 / 64, 3
 #: Share of the limit from which on an operand of a kind never measured runs alone of its kind:
 #: two that take five times what was guessed were the end of a worker.
 _UNTRIED = 1 / 16
 #: Share of the limit for each of the two buffers of distributed's shuffles.
 _SHUFFLES = 0.1
+#: States of a task that may be running.
+_ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
 #: Share of a core below which the process is taken to wait for something.
 _QUIET = 0.05
 
@@ -133,6 +137,19 @@ class Admission:
     def choose(self, queue: Iterable[TaskState]) -> TaskState | str | None:
         """Return the ready task to start, None for none now."""
         self._refresh()
+        queue = iter(queue)
+        first = next(queue, None)
+        if first is None:
+            return None
+        kind = _kind(first)
+        need = self._need(first, kind)
+        if self._has_half_free() and need.total < _UNTRIED * self.quota.limit:
+            self.quota.force(Request(first.key, need))
+            return self._admit(first, kind)
+        return self._choose_among(chain([first], queue))
+
+    def _choose_among(self, queue: Iterable[TaskState]) -> TaskState | None:
+        """Ask the quota for the tasks one by one, and make room if it grants none."""
         asked: dict[Key, tuple[TaskState, Kind, Request]] = {}
 
         def requests() -> Iterable[Request]:
@@ -151,7 +168,11 @@ class Admission:
             granted = self._refuse(ts, request)
         if granted is None:
             return None
-        ts, self._kinds[ts.key], _ = asked[cast(Key, granted.who)]
+        ts, kind, _ = asked[cast(Key, granted.who)]
+        return self._admit(ts, kind)
+
+    def _admit(self, ts: TaskState, kind: Kind) -> TaskState:
+        self._kinds[ts.key] = kind
         self._deferred.pop(ts.key, None)
         self._quiet_since = 0.0
         self.counts.admitted += 1
@@ -250,7 +271,7 @@ class Admission:
             self.quota.change(ts.key, Need(left, need.output, need.working))
         if self._meter.available:
             expected = need.output + need.working
-            if expected >= _SMALL or self.needs.seen(kind) < _MEASURED:
+            if expected >= _SMALL * self.quota.limit or self.needs.seen(kind) < _MEASURED:
                 self._lap()
                 self._measured[ts.key] = _Measured(kind, expected)
 
@@ -269,6 +290,9 @@ class Admission:
     @guarded(lambda: None)
     def stimulated(self) -> None:
         """Evict what is too much, and look again if memory came back."""
+        self._settle_ended()
+        if self._is_at_ease():
+            return
         self._refresh()
         if self.quota.free < 0:
             self.evictor.evict(-self.quota.free, (), None)
@@ -284,20 +308,29 @@ class Admission:
 
     # -- the ledger ------------------------------------------------------------------------
 
+    def _is_at_ease(self) -> bool:
+        """Whether nothing waits for memory, and half of it is free or was so a moment ago."""
+        return (
+            not self._watching
+            and self._has_half_free()
+            and time.monotonic() - self._observed < _RSS_AGES[1]
+        )
+
+    def _has_half_free(self) -> bool:
+        quota = self.quota
+        return 2 * (quota.used - quota.held + self.host.store.held) <= quota.limit
+
     def _refresh(self, exact: bool = False) -> None:
         """Bring the ledger up to what the process holds."""
-        tasks = self.host.state.tasks
-        for key in list(self._ended):
-            ts = tasks.get(key)
-            if ts is None or ts.state not in ("executing", "long-running", "cancelled", "resumed"):
-                self._settle(key, ts)
+        self._settle_ended()
+        quota = self.quota
         for ts in self.host.state.long_running:
             # It may wait for others to run. What it really takes shows in the process.
-            self.quota.release(ts.key)
+            quota.release(ts.key)
         now = time.monotonic()
-        quota = self.quota
         held = self.host.store.held
-        if exact or now - self._observed > _RSS_AGE[2 * quota.used > quota.limit]:
+        age = min(max(quota.free / _FILLS, _RSS_AGES[0]), _RSS_AGES[1])
+        if exact or now - self._observed > age:
             self._observed = now
             resident = self.host.resident_memory()
             quota.observe(resident, held, self.host.transfers())
@@ -305,6 +338,13 @@ class Admission:
             self._floor = min(self._floor, most) if quota.grants or quota.transfers else most
         else:
             quota.held, quota.transfers = held, self.host.transfers()
+
+    def _settle_ended(self) -> None:
+        tasks = self.host.state.tasks
+        for key in list(self._ended):
+            ts = tasks.get(key)
+            if ts is None or ts.state not in _ON_THREADS:
+                self._settle(key, ts)
 
     def _settle(self, key: Key, ts: TaskState | None) -> None:
         """Close the books on an operand that has run."""

@@ -64,6 +64,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("withholding.horizon-bytes", "horizon_bytes", *accepted.AMOUNT),
     Option("withholding.scheduler-time", "scheduler_time", *accepted.DURATION),
     Option("withholding.short-task", "short_task", *accepted.DURATION),
+    Option("messages.gather", "gather_messages", *accepted.SWITCH),
     Option("sizes.known", "known_sizes", *accepted.SWITCH),
     Option("sizes.learn", "learn_sizes", *accepted.SWITCH),
     Option("stealing.protect", "steal_protection", *accepted.SWITCH),
@@ -72,6 +73,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("retries.delay", "retry_delay", *accepted.DURATION),
     Option("retries.errors", "retry_errors", *accepted.NAMES),
     Option("failover.adopt", "adopt", *accepted.ADOPTION),
+    Option("failover.patience", "restart_patience", *accepted.DURATION),
+    Option("failover.standby", "standby", *accepted.SWITCH),
     Option("protection.enabled", "protects", *accepted.SWITCH),
     Option("protection.dear", "dear", *accepted.DURATION),
     Option("protection.share", "protection_share", *accepted.SHARE),
@@ -208,6 +211,8 @@ class Settings:
         Most bytes of additional results per thread for that.
     scheduler_time : float
         Seconds that the scheduler needs for an operand; 0: it is taken to keep up.
+    gather_messages : bool
+        Whether workers send answers that nobody waits for along with their next message.
     short_task : float
         Mean duration below which a worker gets more slots than threads, seconds.
     known_sizes, learn_sizes : bool
@@ -225,6 +230,11 @@ class Settings:
     adopt : str
         Which results are taken over when their worker's process dies: ``"off"``, ``"published"``
         for those that are in shared memory anyway, ``"all"``.
+    restart_patience : float
+        How long these wait for the next process of their worker, where no other is on its host,
+        seconds.
+    standby : bool
+        Whether nannies have the next process of their worker ready.
     protects : bool
         Whether results that would take long to have again are copied.
     dear : float
@@ -294,6 +304,7 @@ class Settings:
     horizon_bytes: int = _default("horizon_bytes")
     scheduler_time: float = _default("scheduler_time")
     short_task: float = _default("short_task")
+    gather_messages: bool = _default("gather_messages")
     known_sizes: bool = _default("known_sizes")
     learn_sizes: bool = _default("learn_sizes")
     steal_protection: bool = _default("steal_protection")
@@ -302,6 +313,8 @@ class Settings:
     retry_delay: float = _default("retry_delay")
     retry_errors: tuple[str, ...] = _default("retry_errors")
     adopt: str = _default("adopt")
+    restart_patience: float = _default("restart_patience")
+    standby: bool = _default("standby")
     protects: bool = _default("protects")
     dear: float = _default("dear")
     protection_share: float = _default("protection_share")

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.config import Settings
@@ -24,6 +25,7 @@ from dask_marsched.host import foresight, snapshot
 from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.planner import Planner, Policies
 from dask_marsched.policies.host_shares import Share
+from dask_marsched.policies.pace import ROUND_TRIP, Pace
 from dask_marsched.policies.placement import Candidate
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
@@ -38,6 +40,8 @@ _MOST_SPARES = 8
 #: Bytes of inputs from which on a withheld operand has a home. Less is fetched in the time of a
 #: message; the array object that all the sources of a Zarr store read is the common case.
 _WORTH_STAYING_FOR = 64 * 2**10
+#: How many times what a worker holds in the mean one holds that is not given more than others.
+_HEAVY = 2.0
 
 
 class PlacementEngine:
@@ -66,8 +70,8 @@ class PlacementEngine:
             settings.horizon,
             settings.horizon_bytes,
             1.1 if math.isinf(saturation) else saturation,
-            settings.scheduler_time,
         )
+        self.pace = Pace(settings.scheduler_time)
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
         self.replicas = Replicas(settings.drop_replicas)
         self.retries = Retries(
@@ -132,6 +136,7 @@ class PlacementEngine:
         """Learn from a result, and remember that its worker has a slot again."""
         for ws in ts.who_has or ():
             self._finished[ws] = None
+        self.pace.back(ts, snapshot.duration(ts))
         self.replicas.progressed(ts)
         self.retries.settled(ts)
         if self.planner.learn(ts):
@@ -143,11 +148,13 @@ class PlacementEngine:
         """Drop a task that Dask has forgotten."""
         self.policies.withholding.forget(ts)
         self.planner.forget(ts)
+        self.pace.forget(ts)
         self.retries.settled(ts)
 
     @guarded(lambda: None)
     def sent(self, ts: TaskState) -> None:
         """Take note of a task that was sent to a worker."""
+        self.pace.sent(ts, time())
         self.replicas.progressed(ts)
 
     @guarded(lambda: None)
@@ -295,7 +302,15 @@ class PlacementEngine:
             return []
         free = set(s.idle_task_count)
         free.update(ws for ws in self._finished if ws in s.running)
+        if self.pace.most(time()) < s.total_nthreads:
+            placed = self._paced(free)
+        else:
+            placed = self._evenly(free)
         self._finished.clear()
+        return placed
+
+    def _evenly(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
+        """Give workers what they have slots for, each one more in turn."""
         placed: list[tuple[TaskState, WorkerState]] = []
         more: dict[WorkerState, dict[TaskState, float]] = {ws: {} for ws in free}
         turn = sorted(free, key=self._seniority)
@@ -304,23 +319,59 @@ class PlacementEngine:
             still_free = []
             for ws in turn:
                 offer = self._next(ws, more[ws])
-                if offer is None:
-                    continue
-                self.policies.withholding.accept(offer, ws.address)
-                self.planner.started(offer.operand)
-                self.counters.withheld[offer.how] += 1
-                self.counters.operands_placed += 1
-                placed.append((offer.operand, ws))
-                still_free.append(ws)
+                if offer is not None:
+                    placed.append((self._accept(offer, ws), ws))
+                    still_free.append(ws)
             turn = still_free
         return placed
+
+    def _paced(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
+        """Give workers with a free thread all that they have slots for, one after the other.
+
+        Those that have just finished something come first: they hold what is to be read together
+        with the next, and get it along with the messages that they are sent anyway. Then those
+        that hold least: what stays in memory is not to stay on a few.
+        """
+        room = self.pace.room(time())
+        placed: list[tuple[TaskState, WorkerState]] = []
+        if room <= 0:
+            return placed
+        held = sum(ws.nbytes for ws in self._running) / len(self._running)
+        first = [ws for ws in self._finished if ws in free and ws.nbytes <= _HEAVY * held]
+        self._fill(first, room, placed)
+        if len(placed) < room:
+            rest = sorted(free.difference(first), key=lambda ws: (ws.nbytes, self._seniority(ws)))
+            self._fill(rest, room, placed)
+        return placed
+
+    def _fill(
+        self, turn: list[WorkerState], room: float, placed: list[tuple[TaskState, WorkerState]]
+    ) -> None:
+        for ws in turn:
+            if not self.slots.has_free_thread(ws.nthreads, _in_progress(ws)):
+                continue
+            more: dict[TaskState, float] = {}
+            while len(placed) < room and (offer := self._next(ws, more)) is not None:
+                placed.append((self._accept(offer, ws), ws))
+
+    def _accept(self, offer: Offer, ws: WorkerState) -> TaskState:
+        ts: TaskState = offer.operand
+        self.policies.withholding.accept(offer, ws.address)
+        self.planner.started(ts)
+        self.counters.withheld[offer.how] += 1
+        self.counters.operands_placed += 1
+        return ts
+
+    def overdue(self) -> float:
+        """Return after how many seconds to look again for what may be sent, infinity for never."""
+        return ROUND_TRIP if self.pace.most(time()) < self.scheduler.total_nthreads else math.inf
 
     def _next(self, ws: WorkerState, more: dict[TaskState, float]) -> Offer | None:
         """Return what a worker runs next, None if it has no slot for it.
 
         `more` holds what it got in this dispatch already, and the expected durations.
         """
-        in_progress = len(ws.processing) - len(ws.long_running) + len(more)
+        in_progress = _in_progress(ws) + len(more)
         backlog = ws.occupancy + sum(more.values())
         if self.slots.is_full(ws.nthreads, in_progress, backlog):
             return None  # the frequent case: to look for an offer takes longer
@@ -332,8 +383,6 @@ class PlacementEngine:
             return None
         duration = snapshot.duration(offer.operand)
         if not self.slots.has_free_thread(ws.nthreads, in_progress):
-            if not more and not self.slots.keeps_up(self.scheduler.total_nthreads, duration):
-                return None
             admitted = self.slots.admits(
                 ws.nthreads,
                 in_progress,
@@ -386,7 +435,12 @@ class PlacementEngine:
         """Drop all plans: the scheduler restarts, or the plugin has been removed."""
         self.planner.clear()
         self._finished.clear()
+        self.pace.clear()
         self.replicas.clear()
         self.retries.clear()
         for ts in list(self.scheduler.tasks.values()):
             self.policies.withholding.forget(ts)
+
+
+def _in_progress(ws: WorkerState) -> int:
+    return len(ws.processing) - len(ws.long_running)

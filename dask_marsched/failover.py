@@ -13,6 +13,7 @@ from dask_marsched.config import Settings
 from dask_marsched.engine import PlacementEngine
 from dask_marsched.host.adoption import KEPT, Adoption
 from dask_marsched.host.dropping import Dropping
+from dask_marsched.host.heirs import READY
 from dask_marsched.host.protection import Protection
 from dask_marsched.host.second_runs import SecondRuns
 from dask_marsched.policies.protection import ProtectionRule
@@ -57,7 +58,7 @@ class Failover:
         self._adoption: Adoption | None = None
         self._seconds: SecondRuns | None = None
         if settings.adopts:
-            self._adoption = Adoption(scheduler, caught)
+            self._adoption = Adoption(scheduler, caught, settings.restart_patience)
             if _installed(self._adoption):
                 engine.replicas.keeper = self._dropping.keeper = self._adoption.keeper
             else:
@@ -67,7 +68,6 @@ class Failover:
             self._seconds = SecondRuns(scheduler, rule, caught)
             if not _installed(self._seconds):
                 self._seconds = None
-
         if settings.protects:
             dear = ProtectionRule(settings.dear)
             share = settings.protection_share
@@ -131,9 +131,13 @@ class Failover:
         self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Take note of where workers keep their results."""
-        if topic == KEPT and self._adoption is not None:
+        """Take note of where workers keep their results, and of who can take them over."""
+        if self._adoption is None:
+            return
+        if topic == KEPT:
             self._adoption.announced(*msg)
+        elif topic == READY:
+            self._adoption.heirs.ready(msg)
 
     # -- what there is ---------------------------------------------------------------------
 

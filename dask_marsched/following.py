@@ -1,16 +1,18 @@
 """Follows what becomes of the operands of a scheduler: the hooks of `dask_marsched.observer`.
 
-Each transition of an operand changes one byte and two counts; all else waits until somebody asks,
-or until it is time for another sample.
+A transition of an operand is only written down. What was written down is gone through when it is
+time for another sample, when there is much of it, and before somebody is told of anything: many at
+once take a third of the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 from dask.typing import Key
-from dask.utils import key_split
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.graph_record import (
@@ -18,12 +20,9 @@ from dask_marsched.core.graph_record import (
     CODES,
     FATAL,
     FINISHED,
-    FREED,
     NAMES,
     NO_WORKER,
-    READY,
     SENT,
-    WAITING,
     Causes,
     GraphRecord,
     split,
@@ -34,6 +33,15 @@ from dask_marsched.core.series import Series
 from dask_marsched.counters import Counters
 from dask_marsched.guard import guarded
 from dask_marsched.observed_workers import ObservedWorkers
+from dask_marsched.operand_codes import (
+    CODE_OF,
+    ENDS,
+    FREQUENT,
+    cause_of_end,
+    cause_of_failure,
+    code_at_end,
+    code_of,
+)
 from dask_marsched.policies.stock_estimate import StockEstimate
 
 #: Graphs that are remembered, and operands of them together: the oldest done are dropped.
@@ -47,48 +55,8 @@ _FRESH = 0.2
 #: Where the number of an operand in its graph ends, and that of the record begins.
 SHIFT = 32
 _MASK = (1 << SHIFT) - 1
-#: Characters of a cause.
-_CHARACTERS = 120
-
-_CODE_OF: Mapping[str, int] = {
-    "waiting": WAITING,
-    "no-worker": READY,
-    "queued": READY,
-    "processing": SENT,
-    "memory": FINISHED,
-    "erred": FATAL,
-}
-_ENDS = ("released", "forgotten")
-#: What a stimulus of Dask's that gives operands up is for people.
-_WHY = {
-    "cancel-key": "cancelled by a client",
-    "client-releases-keys": "its client dropped the future",
-    "remove-client": "its client left",
-}
-
-
-def _code(ts: Any) -> int:
-    code = _CODE_OF.get(ts.state)
-    return code if code is not None else (FREED if ts.nbytes >= 0 else WAITING)
-
-
-def _code_after(finish: str, ts: Any) -> int:
-    """Return the code of a task after a transition."""
-    code = _CODE_OF.get(finish)
-    if code is not None:
-        return code
-    return FREED if ts.nbytes >= 0 else CANCELLED if finish == "forgotten" else WAITING
-
-
-def _cause(code: int, ts: Any, stimulus_id: str) -> tuple[str, str, str]:
-    """Return state, operation and cause of an operand that failed or was given up."""
-    if code == CANCELLED:
-        stimulus = stimulus_id.rsplit("-", 1)[0]
-        return "cancelled", key_split(ts.key), _WHY.get(stimulus, "not wanted any more")
-    first = ts.exception_blame or ts
-    lines = (first.exception_text or "").splitlines()
-    why = lines[0] if lines else "it failed"
-    return "fatal", key_split(first.key), why[:_CHARACTERS]
+#: Entries of the log at most: some ten thousand transitions, a few milliseconds.
+_MOST_LOGGED = 30_000
 
 
 class Following:
@@ -143,6 +111,14 @@ class Following:
         self._at: dict[Key, int] = {}
         #: The same for those of several graphs, in the others.
         self._also: dict[Key, list[int]] = {}
+        #: Transitions that were not gone through, three entries each: see `moved`.
+        self._log: list[Any] = []
+        #: Whether one of them has to be looked at for itself.
+        self._rare = False
+        #: Whether anything has failed ever.
+        self._failed = False
+        #: When an operand was computed, or failed, last.
+        self._computed = float("-inf")
         #: The codes of all other operands.
         self._loose: dict[Key, int] = {}
         self._others = [0] * CODES
@@ -163,7 +139,8 @@ class Following:
         """Follow a graph that was planned; `tasks` are its operands by number."""
         if self.failure is not None:
             return
-        codes = list(map(_code, tasks))
+        self._catch_up()
+        codes = list(map(code_of, tasks))
         now = self._clock()
         self.sample(now)  # what was before, where nothing has moved for long
         record = GraphRecord(self.arriving, now, graph, units, codes)
@@ -197,81 +174,122 @@ class Following:
         """Follow tasks that came with a graph and are in no plan."""
         if self.failure is not None:
             return
+        self._catch_up()
         at, loose, counts = self._at, self._loose, self._others
         for ts in tasks:
             if ts.key not in at and ts.key not in loose:
-                code = loose[ts.key] = _code(ts)
+                code = loose[ts.key] = code_of(ts)
                 counts[code] += 1
 
-    def moved(self, key: Key, finish: str, tasks: Mapping[Key, Any], stimulus_id: str) -> None:
-        """Take note of a transition of one of a scheduler's tasks.
-
-        This is what the observer costs while nobody looks, hence in one piece, and on its own
-        guard.
-        """
+    def moved(self, ts: Any, finish: str, stimulus_id: str) -> None:
+        """Take note of a transition of a task. This and `_catch_up` are what the observer costs."""
         if self.failure is not None:
             return
         try:
-            at = self._at.get(key)
-            if at is None:
-                self._moved_loose(key, finish, tasks[key], stimulus_id)
-                return
-            record = self._records.get(at >> SHIFT)
-            code = _CODE_OF.get(finish)
-            if record is not None:
-                before = record.codes[at & _MASK]
-                if code is None and before in (FINISHED, FREED):
-                    code = FREED
-                if code is None or code == FATAL or before >= FATAL:
-                    self._ended_in(record, at & _MASK, finish, tasks[key], stimulus_id)
-                elif code != before:
-                    if code == SENT:
-                        number = self._worker_number(tasks[key].processing_on.address)
-                        record.worker_of[at & _MASK] = number
-                    record.moved_to(at & _MASK, code)
-                    if not record.left and record.finished is None:
-                        self._done(record)
-            if self._also and key in self._also:
-                for other in self._also[key]:
-                    found = self._records.get(other >> SHIFT)
-                    if found is not None:
-                        self._ended_in(found, other & _MASK, finish, tasks[key], stimulus_id)
-            if finish == "forgotten":
-                del self._at[key]
-                self._also.pop(key, None)
+            more: Any = None
+            if finish == "processing":
+                more = ts.processing_on.address
+            elif finish in ENDS:
+                if ts.nbytes < 0:  # it was never computed
+                    more = stimulus_id
+                    self._rare = True
+            elif finish == "memory":
+                self._computed = self._clock()
+            elif finish == "waiting":
+                if ts.nbytes < 0 and not self._failed:
+                    return  # as it came
+            elif finish == "erred":
+                more = cause_of_failure(ts)
+                self._rare = self._failed = True
+                self._computed = self._clock()
+            log = self._log
+            log += (ts.key, finish, more)
+            if len(log) > _MOST_LOGGED:
+                self._catch_up()
         except Exception as error:
             self.counters.caught("moved", error)
             self.failure = f"moved failed: {type(error).__name__}: {error}"
 
-    def _ended_in(
-        self, record: GraphRecord, i: int, finish: str, ts: Any, stimulus_id: str
-    ) -> None:
-        """Take note of a transition that is not one of the frequent ones."""
-        code = _code_after(finish, ts)
+    @guarded(lambda: None, fatal=True)
+    def _catch_up(self) -> None:
+        """Go through what was written down."""
+        log, self._log = self._log, []
+        if self.failure is not None or not log:
+            return
+        keys, finishes, more = log[::3], log[1::3], log[2::3]
+        # Whatever happens to an operand meanwhile, the last of it counts; unless a cause is to be
+        # kept, what failed comes to its end, or several graphs have it.
+        if self._also or self._rare or self._totals()[FATAL]:
+            self._rare = False
+            for transition in zip(keys, finishes, more, strict=True):
+                self._moved_once(*transition)
+            return
+        places = np.array(list(map(self._at.get, keys, repeat(-1))), dtype=np.int64)
+        codes = np.array(list(map(FREQUENT.__getitem__, finishes)), dtype=np.uint8)
+        slots = places >> SHIFT
+        sent = np.flatnonzero(codes == SENT).tolist()
+        workers = np.full(len(keys), NO_WORKER, dtype=np.uint16)
+        workers[sent] = [self._worker_number(more[k]) for k in sent]
+        for slot in np.unique(slots).tolist():
+            of_slot = slots == slot
+            if slot in self._records:
+                record = self._records[slot]
+                record.moved_together(places[of_slot] & _MASK, codes[of_slot], workers[of_slot])
+                self._look_whether_done(record)
+            elif slot < 0:
+                for k in np.flatnonzero(of_slot).tolist():
+                    self._moved_loose(keys[k], finishes[k], more[k])
+        at_of = self._at
+        for key, finish in zip(keys, finishes, strict=True):
+            if finish == "forgotten":
+                at_of.pop(key, None)
+
+    def _moved_once(self, key: Key, finish: str, more: Any) -> None:
+        at = self._at.get(key)
+        if at is None:
+            self._moved_loose(key, finish, more)
+            return
+        for place in (at, *self._also.get(key, ())):
+            record = self._records.get(place >> SHIFT)
+            if record is not None:
+                self._moved_in(record, place & _MASK, key, finish, more)
+                self._look_whether_done(record)
+        if finish == "forgotten":
+            del self._at[key]
+            self._also.pop(key, None)
+
+    def _moved_in(self, record: GraphRecord, i: int, key: Key, finish: str, more: Any) -> None:
         before = record.codes[i]
-        if code == before or (before == FATAL and finish in _ENDS):
-            return  # what has failed stays so for those who look, until it is tried again
-        if code == SENT:
-            record.worker_of[i] = self._worker_number(ts.processing_on.address)
-        elif code >= FATAL:
-            record.causes.add(*_cause(code, ts, stimulus_id))
-        record.moved_to(i, code)
+        code = CODE_OF.get(finish)
+        if code is None:
+            if before == FATAL:
+                return  # it stays so for those who look, until it is tried again
+            code = code_at_end(before, finish, more)
+            if code == CANCELLED != before:
+                record.causes.add(*cause_of_end(key, more))
+        elif code == SENT:
+            record.sent_to(i, self._worker_number(more))
+        elif code == FATAL != before:
+            record.causes.add(*more)
+        if code != before:
+            record.moved_to(i, code)
+
+    def _look_whether_done(self, record: GraphRecord) -> None:
         if not record.left and record.finished is None:
-            self._done(record)
+            record.finished = max(record.planned, min(self._computed, self._clock()))
+            record.series.add(record.finished, split(record.counts, 0))
 
-    def _done(self, record: GraphRecord) -> None:
-        record.finished = self._clock()
-        record.series.add(record.finished, split(record.counts, 0))
-
-    def _moved_loose(self, key: Key, finish: str, ts: Any, stimulus_id: str) -> None:
-        code = _code_after(finish, ts)
+    def _moved_loose(self, key: Key, finish: str, more: Any) -> None:
         before = self._loose.get(key)
+        code = CODE_OF.get(finish)
         if before is not None:
             self._others[before] -= 1
-            if before == FATAL and finish in _ENDS:
-                code = FATAL
-        if code >= FATAL and code != before:
-            self._causes.add(*_cause(code, ts, stimulus_id))
+        if code is None:
+            code = FATAL if before == FATAL else code_at_end(before, finish, more)
+            if code == CANCELLED != before:
+                self._causes.add(*cause_of_end(key, more))
+        elif code == FATAL != before:
+            self._causes.add(*more)
         self._others[code] += 1
         if finish == "forgotten":
             self._loose.pop(key, None)
@@ -321,6 +339,7 @@ class Following:
         """Take note of how things stand, if it is time; called when operands move."""
         if now >= self.due and self.failure is None:
             self.due = now + _EVERY
+            self._catch_up()
             self._look_up_running(now)
             self._look(now)
 
@@ -383,6 +402,7 @@ class Following:
     def _asked(self) -> float:
         now = self._clock()
         if self.failure is None:
+            self._catch_up()
             if now - self._looked > _FRESH:
                 self._look_up_running(now)
             self.sample(now)

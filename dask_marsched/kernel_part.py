@@ -14,7 +14,7 @@ from dask_marsched.host.kernel_tasks import KernelRunner
 from dask_marsched.host.kernels import KernelExecution
 
 #: Seconds that NumPy spends on an expression before it is compiled, which takes about 0.1 s.
-PATIENCE = 0.03
+PATIENCE = 0.1
 
 
 class KernelPart:

@@ -7,7 +7,6 @@ import uuid
 from array import array
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -17,8 +16,8 @@ from distributed import Scheduler
 from distributed.comm import get_address_host
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_marsched.install import INSTALL
 from dask_marsched.probes import processor_probe
+from dask_marsched.recorded_block import RecordedBlock
 
 if TYPE_CHECKING:
     from dask_marsched.simulation.costs import Costs
@@ -118,7 +117,7 @@ def _take(name: str, dask_scheduler: Scheduler) -> tuple[dict[str, Any], dict[st
     return recorder.executions, cluster | ({"memory_limit": min(limits)} if limits else {})
 
 
-class Recording:
+class Recording(RecordedBlock):
     """Durations and sizes of the tasks that ran on a cluster during a ``with`` block.
 
     Made by `record`. What it offers is there when the block has ended.
@@ -134,6 +133,8 @@ class Recording:
     recorded : str
         When it began, by the clock of this machine, in ISO 8601.
     """
+
+    called = "record(client)"
 
     def __init__(self, client: distributed.Client, path: str | Path | None = None) -> None:
         if not isinstance(client, distributed.Client):
@@ -162,46 +163,15 @@ class Recording:
     def __len__(self) -> int:
         return len(self.executions.get("key", ()))
 
-    def __enter__(self) -> Recording:
-        if self._client.asynchronous:
-            raise TypeError("this client is asynchronous: write `async with record(client)`")
-        self._client.sync(self._begin)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._client.sync(self._end, error)
-
-    async def __aenter__(self) -> Recording:
-        if not self._client.asynchronous:
-            raise TypeError("this client is not asynchronous: write `with record(client)`")
-        await self._begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._end(error)
+    @property
+    def client(self) -> distributed.Client:
+        """The client whose cluster is recorded."""
+        return self._client
 
     async def _begin(self) -> None:
         self.executions, self.cluster = {}, {}
         self.recorded = datetime.now().astimezone().isoformat(timespec="seconds")
-        recorder = TaskRecorder(self._name, self._client.id)
-        try:
-            await self._client.register_plugin(recorder, name=self._name)
-        except ImportError as error:
-            raise RuntimeError(
-                "record needs this version of dask_marsched on the scheduler, which failed to "
-                f"import it ({error}): run `{INSTALL}` in the scheduler's environment and "
-                "restart it"
-            ) from error
+        await self._record_by(TaskRecorder(self._name, self._client.id), self._name)
         self._processor = await self._processor_times()
 
     async def _processor_times(self) -> dict[str, dict[int, tuple[float, float]]]:

@@ -170,7 +170,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._engine.plan(waiting)
         if self.observer is not None:
             self.observer.arrived(scheduler.tasks.values())
-        if self._worker_parts():
+        if self._worker_parts() or self.settings.standby:
             self._workers = WorkerRegistration(scheduler, self.settings)
             await self._workers.add()
 
@@ -223,6 +223,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "adoption": self.settings.adopts,
             "interrupts": self.settings.interrupt,
             "kernels": self.settings.kernels_enabled,
+            "messages": self.settings.gather_messages,
         }
         return [name for name, on in parts.items() if on]
 
@@ -269,38 +270,38 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """Learn from results, and drop what Dask has forgotten."""
         if self._engine is None:
             return
+        ts = self._engine.scheduler.tasks[key]
         if self.observer is not None:
-            self.observer.moved(key, finish, self._engine.scheduler.tasks, stimulus_id)
+            self.observer.moved(ts, finish, stimulus_id)
         failover = self._failover
         if failover is not None:
             failover.recoveries.moved(key, start, finish, stimulus_id)
             if start == "processing":
-                failover.left(self._engine.scheduler.tasks[key])
+                failover.left(ts)
         if finish == "memory":
             if start == "processing":
-                self._engine.finished(self._engine.scheduler.tasks[key])
+                self._engine.finished(ts)
                 if failover is not None:
-                    failover.ran(self._engine.scheduler.tasks[key], kwargs["startstops"])
+                    failover.ran(ts, kwargs["startstops"])
                 now = time()
                 self.executions.finished(key, kwargs["worker"], now, kwargs["startstops"])
                 if self.observer is not None and now >= self.observer.due:
                     self.observer.sample(now)
             self._settled(key)
         elif finish == "processing":
-            self._engine.sent(self._engine.scheduler.tasks[key])
+            self._engine.sent(ts)
             self.executions.sent(key, time())
             if failover is not None:
                 failover.sent()
         elif start == "processing":
             self.executions.left(key)
         if finish == "forgotten":
-            self._engine.forgotten(self._engine.scheduler.tasks[key])
+            self._engine.forgotten(ts)
         if finish in ("forgotten", "erred", "released"):
-            ts = self._engine.scheduler.tasks[key]
             if not (finish == "released" and (ts.waiters or ts.who_wants)):
                 self._settled(key)
-            if self._failover is not None:
-                self._failover.released(ts)
+            if failover is not None:
+                failover.released(ts)
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import sys
 from typing import Any
 
 from dask.typing import Key
 from distributed import Worker
+from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_marsched.admission import Admission
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
-from dask_marsched.host import store
+from dask_marsched.host import standby, store
+from dask_marsched.host.gathering import MessageGathering
 from dask_marsched.host.interrupts import Interrupts
 from dask_marsched.host.transfer import HandleTransfer
 from dask_marsched.kernel_part import KernelPart
@@ -34,6 +38,7 @@ _SWITCHES = {
     "adoption": ("adopts", "marsched.failover.adopt"),
     "interrupts": ("interrupt", "marsched.cancelling.interrupt"),
     "kernels": ("kernels_enabled", "marsched.fusion.kernels"),
+    "messages": ("gather_messages", "marsched.messages.gather"),
 }
 #: Those that rest on the store of ours.
 _ON_STORE = frozenset({"store", "shared", "quota", "adoption"})
@@ -64,8 +69,10 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._transfer: HandleTransfer | None = None
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
+        self._messages: MessageGathering | None = None
         self._kernels: KernelPart | None = None
         self._telling: Telling | None = None
+        self._standing_by: asyncio.Task[None] | None = None
         self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,12 +90,18 @@ class MarsWorkerPlugin(WorkerPlugin):
             for part, (_, option) in _SWITCHES.items()
             if part not in on
         }
+        if "messages" in on:
+            self._gather(worker)
         if on & _ON_STORE:
             self._keep_results(worker, on & _ON_STORE)
         if "interrupts" in on:
             self._interrupt(worker)
         if "kernels" in on:
             await self._start_kernels(worker)
+        if self.settings.standby:
+            standby.seed_anew()
+            # Not to be awaited here: the nanny answers only when its worker has started.
+            self._standing_by = asyncio.create_task(self._stand_by(worker))
         if on:
             self._telling = Telling(worker, self.report, self._transfer_failures.caught)
             self._telling.install()
@@ -100,6 +113,22 @@ class MarsWorkerPlugin(WorkerPlugin):
         except RuntimeError as misfit:
             self._kernels = None
             self._leave({"kernels"}, misfit)
+
+    async def _stand_by(self, worker: Worker) -> None:
+        try:
+            await standby.ask_to_stand_by(worker)
+        except OSError as misfit:
+            self._leave({"standby"}, store.Unsuited(str(misfit)))
+
+    async def _stand_down(self, worker: Worker) -> None:
+        if self._standing_by is None:
+            return
+        self._standing_by.cancel()
+        await asyncio.wait([self._standing_by])
+        self._standing_by = None
+        if worker.status in (Status.running, Status.paused):  # its nanny goes on
+            with contextlib.suppress(OSError):
+                await standby.ask_to_stand_down(worker)
 
     def _keep_results(self, worker: Worker, on: set[str]) -> None:
         # Sharing and the quota rest on the store: distributed's own mapping loses results where
@@ -119,6 +148,16 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._share(worker, self._store)
         if "quota" in on:
             self._set_quota(worker, self._store)
+
+    def _gather(self, worker: Worker) -> None:
+        # First: others wrap the handlers that it puts in.
+        messages = MessageGathering(worker)
+        try:
+            messages.install()
+        except RuntimeError as misfit:
+            self._leave({"messages"}, misfit)
+        else:
+            self._messages = messages
 
     def _interrupt(self, worker: Worker) -> None:
         # Last: it wraps what the quota has put in the place of the worker's functions.
@@ -159,6 +198,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._telling.uninstall()
             self._telling = None
         self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
+        await self._stand_down(worker)
         # What was put in last goes first. The transfer is put in when the nanny answers.
         around = getattr(worker.execute, "__self__", None)
         if self._transfer is not None and around is self._transfer.publisher:
@@ -176,6 +216,9 @@ class MarsWorkerPlugin(WorkerPlugin):
         if self._store is not None:
             store.uninstall(worker, self._store)
             self._store = None
+        if self._messages is not None:
+            self._messages.uninstall()
+            self._messages = None
 
     async def _end_transfer(self) -> None:
         if self._transfer is not None:
@@ -202,7 +245,8 @@ class MarsWorkerPlugin(WorkerPlugin):
             in each tier, and what went from one to the other; ``shared``, what is in shared
             memory, and what came by handle and by connection; ``interrupts``, executions that
             were ``interrupted`` and are ``still_running``; ``kernels``, see
-            `dask_marsched.fusion.kernels.Kernels.report`. All in bytes, seconds and numbers.
+            `dask_marsched.fusion.kernels.Kernels.report`; ``messages``, ``answers`` that were
+            sent along with others. All in bytes, seconds and numbers.
             ``reasons``: why a part is off, by part.
         """
         reasons = dict(self._reasons)
@@ -214,6 +258,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             "shared": self._report_of_shared(),
             "interrupts": self._interrupts.report() if self._interrupts is not None else None,
             "kernels": self._kernels.report() if self._kernels is not None else None,
+            "messages": self._messages.report() if self._messages is not None else None,
             "reasons": reasons,
         }
 

@@ -1,14 +1,16 @@
 """A worker's process dies by SIGKILL: others of its host take over what it had."""
 
+import asyncio
 import os
 import signal
-import time
 
 import dask
 import dask.array as da
 import numpy as np
+import psutil
 import pytest
-from distributed import Client, KilledWorker, LocalCluster, wait
+from distributed import Client, KilledWorker, LocalCluster, futures_of, wait
+from distributed.utils_test import poll_for
 
 import dask_marsched
 from dask_marsched.config import Settings
@@ -36,17 +38,23 @@ def client():
 
 def sharing(client):
     """Wait until all workers keep their results in shared memory."""
-    deadline = time.monotonic() + 20
 
     def kept(dask_worker=None):
         plugin = dask_worker.plugins.get("marsched")
         return plugin is not None and plugin.report()["shared"] is not None
 
-    while not all(client.run(kept, on_error="return").values()):
-        assert time.monotonic() < deadline, client.run(
-            lambda dask_worker: dask_worker.plugins["marsched"].report()
-        )
-        time.sleep(0.05)
+    poll_for(lambda: all(client.run(kept, on_error="return").values()), 20)
+
+
+def kept_keys(dask_scheduler):
+    return dask_scheduler.plugins["marsched"].kept()
+
+
+def outlive(client, futures):
+    """Wait until results are where they outlive their workers."""
+    wait(futures)
+    keys = {future.key for future in futures_of(futures)}
+    poll_for(lambda: keys <= client.run_on_scheduler(kept_keys), 20)
 
 
 def kill(client, worker):
@@ -68,15 +76,12 @@ def test_nothing_is_computed_again(client):
     x = client.persist(rng.random((4096, 1024), chunks=(256, 1024)))
     objects = client.map(lambda i: mixed(np.full((512, 512), i), i), range(16), pure=False)
     objects += client.map(mixed, objects[:1] * 4, range(4), pure=False)  # one is handed on
-    wait([x, *objects])
+    outlive(client, [x, *objects])
     before = client.gather(objects), x.compute()
     held = client.has_what()
     victim = max(held, key=lambda worker: len(held[worker]))
     kill(client, victim)
-    deadline = time.monotonic() + 20
-    while not losses(client)["losses"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    poll_for(lambda: losses(client)["losses"] >= 1, 20)
     after = client.gather(objects), x.compute()
     np.testing.assert_array_equal(before[1], after[1])
     for old, new in zip(before[0], after[0], strict=True):
@@ -87,9 +92,7 @@ def test_nothing_is_computed_again(client):
     held = client.has_what()
     heir = max(held, key=lambda worker: len(held[worker]))
     kill(client, heir)
-    while losses(client)["losses"] < 2:
-        assert time.monotonic() < deadline + 30
-        time.sleep(0.02)
+    poll_for(lambda: losses(client)["losses"] >= 2, 30)
     np.testing.assert_array_equal(before[1], x.compute())
     for old, new in zip(before[0], client.gather(objects), strict=True):
         np.testing.assert_equal(new, old)
@@ -110,13 +113,14 @@ def test_in_the_middle_of_a_run(client):
     with dask.config.set(scheduler="sync"):
         expected = y.compute()
     future = client.compute(y)
-    deadline = time.monotonic() + 20
-    victim = None
-    while victim is None:
-        assert time.monotonic() < deadline
-        busy = {w: keys for w, keys in client.has_what().items() if len(keys) > 3}
-        victim = next(iter(busy), None)
-    kill(client, victim)
+    busy = []
+
+    def found():
+        busy.extend(worker for worker, keys in client.has_what().items() if len(keys) > 3)
+        return bool(busy)
+
+    poll_for(found, 20)
+    kill(client, busy[0])
     np.testing.assert_array_equal(future.result(timeout=60), expected)
     assert dask_marsched.status(client).exceptions == {}
 
@@ -130,7 +134,7 @@ def test_what_kills_its_workers_is_given_up_and_nothing_else(client):
     sharing(client)
     before = losses(client)
     kept = client.map(np.full, [(256, 256)] * 6, range(6), pure=False)
-    wait(kept)
+    outlive(client, kept)
     killer = client.submit(kill_own, key="killer")
     reader = client.submit(len, [killer], key="reader")
     with pytest.raises(KilledWorker, match=r"run task 'killer' on 2 different workers"):
@@ -142,3 +146,141 @@ def test_what_kills_its_workers_is_given_up_and_nothing_else(client):
     assert after["losses"] >= before["losses"] + 2
     assert after["computed_again"] == before["computed_again"]
     assert dask_marsched.status(client).exceptions == {}
+
+
+def stop_looking(dask_worker):
+    dask_worker.periodic_callbacks["find-missing"].stop()
+
+
+def test_who_waits_for_a_result_hears_at_once_where_it_is(client):
+    client.wait_for_workers(3, timeout=30)
+    sharing(client)
+    client.run(stop_looking)  # who is not told waits for ever
+    victim, reader, _ = client.has_what()
+    pid = client.run(os.getpid, workers=[victim])[victim]
+    before = losses(client)
+    x = client.submit(np.full, (512, 512), 3.0, workers=[victim], allow_other_workers=True)
+    outlive(client, [x])
+    os.kill(pid, signal.SIGSTOP)
+    total = client.submit(np.sum, x, workers=[reader])
+    poll_for(lambda: client.run(fetching, workers=[reader])[reader], 20)
+    os.kill(pid, signal.SIGKILL)
+    assert total.result(timeout=20) == 3.0 * 512 * 512
+    after = losses(client)
+    assert after["results_adopted"] > before["results_adopted"]  # results of tests before, too
+    assert after["computed_again"] == before["computed_again"]
+    assert dask_marsched.status(client).exceptions == {}
+
+
+def fetching(dask_worker):
+    return bool(dask_worker.state.in_flight_tasks)
+
+
+def test_the_next_process_of_a_lonely_worker_takes_over():
+    with (
+        dask.config.set({"distributed.worker.profile.enabled": False}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt="all")))
+        sharing(client)
+        (name,) = [w["name"] for w in client.scheduler_info()["workers"].values()]
+        x = client.persist(da.random.default_rng(0).random((2048, 512), chunks=(256, 512)))
+        objects = client.map(lambda i: mixed(np.full((256, 256), i), i), range(8), pure=False)
+        outlive(client, [x, *objects])
+        before = client.gather(objects), x.compute()
+        (victim,) = client.has_what()
+        kill(client, victim)
+        total = client.compute(x.sum())  # it is not known yet that nobody is there
+        np.testing.assert_equal(client.gather(objects), before[0])
+        np.testing.assert_array_equal(x.compute(), before[1])
+        np.testing.assert_allclose(total.result(timeout=60), before[1].sum())
+        (worker,) = client.scheduler_info()["workers"].values()
+        assert worker["name"] == name
+        found = losses(client)
+        assert found["results_adopted"] == 16
+        assert (found["computed_again"], found["results_lost"]) == (0, 0)
+        assert dask_marsched.status(client).exceptions == {}
+
+
+def test_a_process_that_does_not_come_is_waited_for_no_longer_than_set():
+    settings = Settings(adopt="all", restart_patience=0.5)
+    with (
+        dask.config.set({"distributed.worker.profile.enabled": False}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(MarsSchedulerPlugin(settings=settings))
+        sharing(client)
+        futures = client.map(np.full, [(256, 256)] * 4, range(4), pure=False)
+        outlive(client, futures)
+        (victim,) = client.has_what()
+        nanny = cluster.workers[0]
+        nanny.instantiate = never  # as when the machine is too busy to start it
+        kill(client, victim)
+        poll_for(lambda: losses(client)["results_lost"] == 4, 20)
+        assert not cluster.scheduler.workers
+        cluster.sync(type(nanny).instantiate, nanny)
+        assert [int(x[0, 0]) for x in client.gather(futures)] == list(range(4))
+
+
+async def never():
+    await asyncio.Event().wait()
+
+
+def parents(dask_worker):
+    return psutil.Process().parent().cmdline()
+
+
+def drawn(dask_worker):
+    return float(np.random.random())
+
+
+def test_the_next_process_is_forked_from_a_server_and_as_good_as_another():
+    settings = Settings(adopt="off", standby=True)
+    with (
+        dask.config.set({"distributed.worker.profile.enabled": False}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        method = dask.config.get("distributed.worker.multiprocessing-method")
+        client.register_plugin(MarsSchedulerPlugin(settings=settings))
+        nannies = list(cluster.workers.values())
+        poll_for(lambda: all("instantiate" in vars(nanny) for nanny in nannies), 30)
+        before = set(client.run(os.getpid).values())
+        for worker in client.has_what():
+            kill(client, worker)
+        poll_for(lambda: not before & set(pids(client)) and len(pids(client)) == 2, 30)
+        assert all("forkserver" in " ".join(line) for line in client.run(parents).values())
+        first, second = client.run(drawn).values()
+        assert first != second
+        assert client.submit(sum, [1, 2]).result(timeout=20) == 3
+        assert dask.config.get("distributed.worker.multiprocessing-method") == method
+        client.unregister_scheduler_plugin("marsched")
+        poll_for(lambda: not any("instantiate" in vars(nanny) for nanny in nannies), 20)
+
+
+def pids(client):
+    return client.run(os.getpid, on_error="ignore").values()
+
+
+def test_what_kills_a_lonely_worker_is_given_up_and_nothing_is_lost():
+    config = {
+        "distributed.worker.profile.enabled": False,
+        "distributed.scheduler.allowed-failures": 1,
+    }
+    settings = Settings(adopt="all", standby=True, restart_patience=30)
+    with (
+        dask.config.set(config),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(MarsSchedulerPlugin(settings=settings))
+        sharing(client)
+        futures = client.map(np.full, [(256, 256)] * 4, range(4), pure=False)
+        outlive(client, futures)
+        with pytest.raises(KilledWorker, match=r"run task 'killer' on 2 different workers"):
+            client.submit(kill_own, key="killer").result(timeout=60)
+        assert [int(x[0, 0]) for x in client.gather(futures)] == list(range(4))
+        assert losses(client)["computed_again"] == 0
+        assert dask_marsched.status(client).exceptions == {}

@@ -79,7 +79,7 @@ async def test_the_same_keys_at_once(c, s, a):
     for turn in range(60):
         future = c.submit(spin, turn, key="same")
         if turn % 2:
-            await asyncio.sleep(0.001 * (turn % 10))
+            await asyncio.sleep(0.001 * (turn % 10))  # workload: cancelled at any time of its run
         await (c.cancel(future) if turn % 3 else dask_marsched.cancel(c, future))
         del future
         assert await c.submit(inc, turn, key="same") == turn + 1

@@ -26,6 +26,7 @@ def with_kernels(**settings):
         "store_enabled": False,
         "store_shared": False,
         "interrupt": False,
+        "gather_messages": False,
     }
     return MarsSchedulerPlugin(
         settings=Settings(kernels_enabled=True, kernels_cache=None, **{**alone, **settings})

@@ -9,6 +9,7 @@ does. The collector of garbage has its turns, too.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 import urllib.parse
 import urllib.request
@@ -120,7 +121,7 @@ def main(side: int, workers: int, settle: float) -> None:
 
         measure("(nothing)", lambda: None)
         for path, label in _paths(key):
-            measure(label, lambda path=path: _fetch(base + path))  # type: ignore[misc]
+            measure(label, functools.partial(_fetch, base + path))
         listener = Listener([future], True, 0.2)
         measure(
             "progress (begun)", lambda: client.loop.add_callback(listener.listen, lambda told: None)

@@ -26,6 +26,7 @@ from distributed import Client
 from distributed.utils import TimeoutError as DaskTimeoutError
 
 from dask_marsched.bench import chaos_watch, chaos_work, soak, two_hosts
+from dask_marsched.bench.background import Background
 from dask_marsched.bench.chaos_watch import Watch
 
 #: Mean time between two kills, stops of a process, and cuts of the wire, seconds.
@@ -157,16 +158,17 @@ class Cluster:
             try:
                 process.wait(_STARTING)
             except subprocess.TimeoutExpired:
-                killed.append(f"{process.args[2]!s} does not end")  # type: ignore[index]
+                killed.append(f"process {process.pid} does not end")
                 process.kill()
                 process.wait()
         return killed
 
 
-class Tormentor:
+class Tormentor(Background):
     """Kills, stops and cuts, from a thread, at random."""
 
     def __init__(self, client: Client, cluster: Cluster, rng: random.Random, every: float) -> None:
+        super().__init__()
         self.client = client
         self.cluster = cluster
         self.rng = rng
@@ -179,32 +181,26 @@ class Tormentor:
         self._seen: dict[int, float] = {}
         self._ends: list[tuple[float, Callable[[], None]]] = []
         self._until = {"cut": 0.0}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tormentor", daemon=True)
-        self._start = time.monotonic()
-
-    def __enter__(self) -> Tormentor:
-        self._thread.start()
-        return self
+        self._start = now = time.monotonic()
+        self._due = {what: now + self._until_next(what) for what in self._every}
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         for _at, end in self._ends:
             end()
 
-    def _run(self) -> None:
+    def _until_next(self, what: str) -> float:
+        return self.rng.expovariate(1 / self._every[what])
+
+    def _turn(self) -> float:
         now = time.monotonic()
-        draw = self.rng.expovariate
-        due = {what: now + draw(1 / every) for what, every in self._every.items()}
-        while not self._stop.wait(0.1):
-            now = time.monotonic()
-            for over in [each for each in self._ends if each[0] <= now]:
-                self._ends.remove(over)
-                over[1]()
-            for what in [what for what, at in due.items() if at <= now]:
-                due[what] = now + draw(1 / self._every[what])
-                getattr(self, what)(now)
+        for over in [each for each in self._ends if each[0] <= now]:
+            self._ends.remove(over)
+            over[1]()
+        for what in [what for what, at in self._due.items() if at <= now]:
+            self._due[what] = now + self._until_next(what)
+            getattr(self, what)(now)
+        return 0.1
 
     def _worker(self) -> tuple[str, int] | None:
         """Choose one of the workers that have been there for a while."""

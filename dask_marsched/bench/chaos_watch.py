@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import psutil
 from distributed import Client
+
+from dask_marsched.bench.background import Background
 
 #: Seconds between two samples.
 _EVERY = 10.0
@@ -59,7 +61,7 @@ class Sample:
     transitions: int
 
 
-class Watch:
+class Watch(Background):
     """Takes samples from a thread.
 
     Attributes
@@ -71,42 +73,33 @@ class Watch:
     """
 
     def __init__(self, client: Client, scheduler: int, nannies: Sequence[int], dumps: Path) -> None:
+        super().__init__()
         self.client = client
         self._dumps = dumps
         self.samples: list[Sample] = []
         self.faults: list[str] = []
         self._scheduler = psutil.Process(scheduler)
         self._nannies = [psutil.Process(pid) for pid in nannies]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._complete = self._moved = self._start = time.monotonic()
-        self._transitions = 0
+        self._transitions = self._most = 0
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
+    def _turn(self) -> float:
+        with contextlib.suppress(psutil.NoSuchProcess, OSError):
+            sample = self._sample()
+            self.samples.append(sample)
+            self._look_for_missing(sample)
+            self._look_for_standstill(sample)
+        return _EVERY
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        most = 0
-        while True:
-            with contextlib.suppress(psutil.NoSuchProcess, OSError):
-                sample = self._sample()
-                self.samples.append(sample)
-                most = max(most, sample.workers)
-                if sample.workers == most:
-                    self._complete = time.monotonic()
-                elif time.monotonic() - self._complete > _MISSING:
-                    self.faults.append(
-                        f"{most - sample.workers} workers missing since {_MISSING:.0f} s"
-                    )
-                    most = sample.workers
-                self._look_for_standstill(sample)
-            if self._stop.wait(_EVERY):
-                return
+    def _look_for_missing(self, sample: Sample) -> None:
+        self._most = max(self._most, sample.workers)
+        if sample.workers == self._most:
+            self._complete = time.monotonic()
+        elif time.monotonic() - self._complete > _MISSING:
+            self.faults.append(
+                f"{self._most - sample.workers} workers missing since {_MISSING:.0f} s"
+            )
+            self._most = sample.workers
 
     def _look_for_standstill(self, sample: Sample) -> None:
         now = time.monotonic()
@@ -190,6 +183,9 @@ def quiet(client: Client) -> list[str]:
 
 
 def _held(dask_worker: Any = None) -> tuple[int, int, int]:
+    # Connections that broke leave tracebacks, and what these refer to: garbage, in cycles, which a
+    # worker that rests collects late.
+    gc.collect()
     report = dask_worker.plugins["marsched"].report()
     return (
         len(dask_worker.data),

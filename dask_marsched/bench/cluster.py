@@ -26,6 +26,14 @@ from .workloads import Kind, Parameters, Workload
 
 DEFAULT = "default"
 KERNELS = "kernels"  # behind the name of a policy
+#: What else may stand there: options that it sets.
+PARTS: dict[str, dict[str, Any]] = {
+    KERNELS: {"marsched.fusion.kernels": True},
+    "quota": {"marsched.quota.enabled": True},
+    "store": {"marsched.store.enabled": True},
+    "shared": {"marsched.store.shared": True},
+    "uninterrupted": {"marsched.cancelling.interrupt": False},
+}
 CLOSING = 30.0  # seconds that a cluster may take to close before its processes are killed
 
 
@@ -60,8 +68,8 @@ def policy_plugin(policy: str) -> Any:
     ----------
     policy : str
         ``stock``, ``default`` for the plugin as it comes, or the name of an assignment; with
-        ``+chains`` or ``+subgraphs`` behind it tasks are joined too, with ``+kernels`` they are
-        evaluated by fused kernels. What follows a ``#`` only tells columns apart.
+        ``+chains`` or ``+subgraphs`` behind it tasks are joined too, with a name in `PARTS` that
+        part is on. What follows a ``#`` only tells columns apart.
 
     Raises
     ------
@@ -74,8 +82,8 @@ def policy_plugin(policy: str) -> Any:
     from dask_marsched import MarsSchedulerPlugin
 
     assignment = None if name == DEFAULT else name
-    options = {"marsched.fusion.kernels": True} if KERNELS in more else {}
-    fusion = "+".join(word for word in more if word != KERNELS)  # two at once are none
+    options = {k: v for word in more for k, v in PARTS.get(word, {}).items()}
+    fusion = "+".join(word for word in more if word not in PARTS)  # two at once are none
     with dask.config.set(options):
         return MarsSchedulerPlugin(assignment=assignment, fusion=fusion or None)
 

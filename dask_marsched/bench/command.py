@@ -82,7 +82,8 @@ def _progress(measurement: Measurement) -> None:
     "policies",
     multiple=True,
     help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
-    "join tasks, and +kernels to evaluate them by fused kernels; may be given several times. "
+    "join tasks, +kernels to evaluate them by fused kernels, +quota, +store or +shared for these "
+    "parts of the workers; may be given several times. "
     "[default: stock and default; with --memory-tight stock, tuned and default, of these and "
     "unshared]",
 )
@@ -167,7 +168,7 @@ def _progress(measurement: Measurement) -> None:
     "kills",
     is_flag=True,
     help="Kill a worker in the middle of each of five workloads (or of --select), under stock Dask "
-    "and with marsched.failover.adopt.",
+    "and with marsched.failover.adopt: all and marsched.failover.standby.",
 )
 @click.option(
     "--cancel",

@@ -113,7 +113,8 @@ def _plugin(contestant: str) -> Any:
     from dask_marsched.config import Settings
     from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
-    return MarsSchedulerPlugin(settings=Settings.from_config().replace(adopt="all"))
+    settings = Settings.from_config().replace(adopt="all", standby=True)
+    return MarsSchedulerPlugin(settings=settings)
 
 
 def _keeps(dask_worker: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ import psutil
 from distributed import Client, LocalCluster
 from distributed.core import Status
 
+from dask_marsched.bench.background import Background
 from dask_marsched.bench.metrics import geometric_mean, median, ratio
 from dask_marsched.bench.probes import proportional_set_size
 
@@ -135,26 +135,20 @@ class TightRun:
         return sum(pause > LONG_PAUSE for pause in self.pauses)
 
 
-class _Watch:
+class _Watch(Background):
     """Watches the workers of a local cluster from a thread of this process."""
 
     def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__()
         self.cluster = cluster
         self.scheduler: Any = cluster.scheduler
         self.peak = 0
         self.pids: dict[Any, set[int]] = {}
         self.pauses: list[float] = []
         self._paused: dict[str, float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self.pauses += [time.monotonic() - since for since in self._paused.values()]
 
     @property
@@ -162,14 +156,14 @@ class _Watch:
         """Processes beyond the first of each nanny."""
         return sum(len(pids) - 1 for pids in self.pids.values())
 
-    def _run(self) -> None:
-        while not self._stop.wait(0.01):
-            for name, nanny in list(self.cluster.workers.items()):
-                pid = nanny.pid
-                if pid is not None:
-                    self.pids.setdefault(name, set()).add(pid)
-                    self._see(pid)
-            self._see_pauses()
+    def _turn(self) -> float:
+        for name, nanny in list(self.cluster.workers.items()):
+            pid = nanny.pid
+            if pid is not None:
+                self.pids.setdefault(name, set()).add(pid)
+                self._see(pid)
+        self._see_pauses()
+        return 0.01
 
     def _see(self, pid: int) -> None:
         with contextlib.suppress(psutil.Error):

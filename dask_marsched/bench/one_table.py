@@ -11,7 +11,17 @@ from typing import Any
 import click
 from dask.utils import parse_bytes
 
-from . import cancelling, chaos, failover, least_memory, memory_tight, report, soak, two_hosts
+from . import (
+    cancelling,
+    chaos,
+    failover,
+    least_memory,
+    memory_tight,
+    observed,
+    report,
+    soak,
+    two_hosts,
+)
 from . import planning as planning_benchmark
 from . import transfer as transfer_benchmark
 from .workloads import Parameters
@@ -83,13 +93,11 @@ def observer(options: Any, command: str) -> None:
     from . import pages as page_benchmark  # needs bokeh
 
     part = page_benchmark.share(options.observer)
-    click.echo(f"The observer takes {part:.2%} of the scheduler's processor time.")
-    pairs = page_benchmark.throughput(
+    click.echo(f"The observer takes {part:.2%} of a simulated scheduler's processor time.")
+    pairs = observed.throughput(
         options.observer, options.repeat, lambda text: click.echo(f"  {text}", err=True)
     )
-    _publish(
-        options, command, page_benchmark.throughput_cells(pairs), {"share": part, "pairs": pairs}
-    )
+    _publish(options, command, observed.cells(pairs), {"share": part, "pairs": pairs})
 
 
 def soak_it(options: Any, seconds: float, command: str) -> None:

@@ -1,4 +1,4 @@
-"""What the dashboard's pages cost the scheduler's event loop, and what the observer costs.
+"""What the dashboard's pages cost the scheduler's event loop, and the observer's share of it.
 
 The scheduler is the real one, driven by the digital twin: a graph of as many operands as asked for
 on a hundred workers, stopped again and again in the middle of its run. What is told is processor
@@ -29,7 +29,6 @@ from .planning_processes import program, steps_for
 
 WORKERS = 100
 BAR_MILLISECONDS = 50.0
-BAR_THROUGHPUT = 0.98
 #: Looks at all pages in one run: the first after a part of the operands, then every so many.
 _LOOKS, _FIRST, _EVERY = 30, 1 / 20, 1000
 #: Operands laid out in one go, as the observer does.
@@ -251,34 +250,6 @@ def share(operands: int) -> float:
     return observing / (plugin.seconds - around)
 
 
-def throughput(
-    operands: int, repeat: int, progress: Callable[[str], None] = lambda _: None
-) -> list[tuple[float, float]]:
-    """Return the scheduler's processor time without and with the observer, pair by pair.
-
-    Parameters
-    ----------
-    operands
-        Of the graph, about.
-    repeat
-        How many pairs, each in the other order than the one before.
-    progress
-        Told of each pair.
-    """
-    graph = list(program(steps_for(operands)))
-    simulate(graph, workers=WORKERS, threads=1, policy=_Timed(), isolated=False)  # to warm up
-    pairs = []
-    for repetition in range(repeat):
-        taken = {}
-        for on in (False, True) if repetition % 2 else (True, False):
-            plugin = _Timed(settings=Settings(observer_enabled=on))
-            simulate(graph, workers=WORKERS, threads=1, policy=plugin, isolated=False)
-            taken[on] = plugin.seconds
-        pairs.append((taken[False], taken[True]))
-        progress(f"{taken[False]:.2f} s without, {taken[True]:.2f} s with the observer")
-    return pairs
-
-
 def cost_cells(costs: list[PageCost], slices: list[float]) -> list[list[str]]:
     """Return the table of the pages, its head first."""
     head = ["page", "update ms", "message ms", "both, most ms", "message kB", "verdict"]
@@ -299,24 +270,6 @@ def cost_cells(costs: list[PageCost], slices: list[float]) -> list[list[str]]:
     verdict = "met" if most <= BAR_MILLISECONDS else "not met"
     table.append(["drawing, a step", f"{_median(slices):.1f}", "-", f"{most:.1f}", "-", verdict])
     return table
-
-
-def throughput_cells(pairs: list[tuple[float, float]]) -> list[list[str]]:
-    """Return the table of the observer's cost, its head first."""
-    ratios = [without / with_it for without, with_it in pairs]
-    verdict = "met" if _median(ratios) >= BAR_THROUGHPUT else "not met"
-    return [
-        ["pairs", "without, CPU s", "with, CPU s", "throughput", "least", "most", "verdict"],
-        [
-            str(len(pairs)),
-            f"{_median([a for a, _ in pairs]):.2f}",
-            f"{_median([b for _, b in pairs]):.2f}",
-            f"{_median(ratios):.3f}",
-            f"{min(ratios):.3f}",
-            f"{max(ratios):.3f}",
-            verdict,
-        ],
-    ]
 
 
 def _median(values: list[float]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,8 @@ from typing import Any
 import psutil
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.comm.tcp import TCP
+
+from dask_marsched.bench.background import Background
 
 Connection = tuple[str, str]  # this side's address, the peer's address
 
@@ -155,7 +156,7 @@ def proportional_set_size(pid: int) -> int:
     return 0
 
 
-class PssSampler:
+class PssSampler(Background):
     """Samples the PSS of some processes together from a thread, and keeps the largest sum.
 
     Parameters
@@ -167,34 +168,27 @@ class PssSampler:
     """
 
     def __init__(self, pids: Iterable[int], interval: float = 0.05) -> None:
+        super().__init__()
         self.pids = tuple(pids)
         self.interval = interval
         self.peak = 0
         self.samples = 0
         #: CPU seconds that the sampling itself took
         self.spent = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
-
-    def __enter__(self) -> PssSampler:
-        self._sample()
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._sample()
+
+    def _turn(self) -> float:
+        self._sample()
+        return self.interval
 
     def _sample(self) -> None:
         start = time.thread_time()
         self.peak = max(self.peak, sum(proportional_set_size(pid) for pid in self.pids))
         self.samples += 1
         self.spent += time.thread_time() - start
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.interval):
-            self._sample()
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

@@ -14,7 +14,6 @@ import os
 import random
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from distributed import Client, LocalCluster
 from distributed.core import Status
 
 from dask_marsched.bench import memory_tight
+from dask_marsched.bench.background import Background
 
 #: Mean time between two kills, seconds: 200 of them in an hour.
 KILL_EVERY = 18.0
@@ -75,8 +75,12 @@ class Soak:
         return not (self.wrong or self.failed or self.left)
 
 
+#: In the environment of this process and of all that it starts from now on, orphans included.
+_MARK = "MARSCHED_TRACES"
+
+
 class Traces:
-    """What processes of this user could leave behind on this machine, at one moment.
+    """What this process and those that it has started could leave behind, at one moment.
 
     Parameters
     ----------
@@ -87,6 +91,7 @@ class Traces:
 
     def __init__(self, networks: Collection[str] = ()) -> None:
         gc.collect()
+        os.environ[_MARK] = str(os.getpid())
         self.segments = _segments(networks)
         # Semaphores of whatever process have a name there for a moment.
         self.shared = {n for n in os.listdir("/dev/shm") if not n.startswith("sem.")}
@@ -105,10 +110,10 @@ class Traces:
 
 
 def _segments(networks: Collection[str]) -> set[str]:
-    """Return the segments of shared memory that any process has open or mapped, by inode."""
+    """Return the segments of shared memory that our processes have open or mapped, by inode."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
-        if networks and _network(process) not in networks:
+        if not _is_ours(process) or (networks and _network(process) not in networks):
             continue
         with contextlib.suppress(OSError):
             for link in (process / "fd").iterdir():
@@ -122,6 +127,16 @@ def _segments(networks: Collection[str]) -> set[str]:
     return found
 
 
+def _is_ours(process: Path) -> bool:
+    mark = f"{_MARK}={os.getpid()}".encode()
+    try:
+        return process.name == str(os.getpid()) or mark in (process / "environ").read_bytes().split(
+            b"\0"
+        )
+    except OSError:
+        return False
+
+
 def _network(process: Path) -> str:
     try:
         return os.readlink(process / "ns" / "net")
@@ -129,7 +144,7 @@ def _network(process: Path) -> str:
         return ""
 
 
-class _Killer:
+class _Killer(Background):
     """Kills a worker process of a local cluster every now and then, from a thread.
 
     Only those that have started: the nanny of one that dies before that gives up, in stock Dask.
@@ -138,30 +153,21 @@ class _Killer:
     def __init__(
         self, cluster: LocalCluster, every: float, most: float, rng: random.Random
     ) -> None:
+        super().__init__(first=rng.expovariate(1 / every))
         self.cluster = cluster
         self.every = every
         self.most = most
         self.rng = rng
         self.kills = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="killer", daemon=True)
 
-    def __enter__(self) -> _Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while self.kills < self.most and not self._stop.wait(self.rng.expovariate(1 / self.every)):
-            nannies = list(self.cluster.workers.values())
-            pids = [n.pid for n in nannies if n.pid and n.status == Status.running]
-            if pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.rng.choice(pids), signal.SIGKILL)
-                    self.kills += 1
+    def _turn(self) -> float | None:
+        nannies = list(self.cluster.workers.values())
+        pids = [n.pid for n in nannies if n.pid and n.status == Status.running]
+        if pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.rng.choice(pids), signal.SIGKILL)
+                self.kills += 1
+        return self.rng.expovariate(1 / self.every) if self.kills < self.most else None
 
 
 @contextlib.contextmanager

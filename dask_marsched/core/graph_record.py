@@ -185,7 +185,34 @@ class GraphRecord:
             self.left += 1
             self.finished = None
         if self.picture is not None:
-            self.picture.changed(i)
+            self.picture.changed((i,))
+
+    def moved_together(self, numbers: Any, codes: Any, workers: Any) -> None:
+        """Take note of transitions in their order, by arrays.
+
+        Parameters
+        ----------
+        numbers
+            Of the operands; of one that is there twice the last one counts.
+        codes
+            Their new states.
+        workers
+            The workers they were sent to, `NO_WORKER` where they were not.
+        """
+        own = np.frombuffer(self.codes, dtype=np.uint8)
+        touched = np.unique(numbers)
+        before = np.bincount(own[touched], minlength=CODES)
+        own[numbers] = codes
+        after = np.bincount(own[touched], minlength=CODES)
+        self.counts = (self.counts + after - before).tolist()
+        fewer = int(before[:FINISHED].sum() - after[:FINISHED].sum())
+        self.left -= fewer
+        if fewer < 0:
+            self.finished = None
+        sent = workers != NO_WORKER
+        np.frombuffer(self.worker_of, dtype=np.uint16)[numbers[sent]] = workers[sent]
+        if self.picture is not None:
+            self.picture.changed(touched.tolist())
 
     def sent_to(self, i: int, worker: int) -> None:
         """Take note of the worker that an operand was sent to."""
@@ -223,11 +250,11 @@ class Picture:
         self._by_worker: Any = None
         self._shown_worker: Any = None
 
-    def changed(self, i: int) -> None:
-        """Take note that an operand has changed."""
+    def changed(self, numbers: Iterable[int]) -> None:
+        """Take note that operands have changed."""
         if self._all:
             return
-        self._changes.append(i)
+        self._changes.extend(numbers)
         if len(self._changes) > self._most_changes:
             self._all = True
             self._changes.clear()

@@ -67,7 +67,7 @@ class Pane:
 
     def update(self) -> None:
         """Show how things stand. An exception is shown, and counted as one of our hooks'."""
-        unchecked: Callable[[], None] = without_property_validation(self._update)  # type: ignore[no-untyped-call]
+        unchecked: Callable[[], None] = without_property_validation(self._update)  # type: ignore[no-untyped-call]  # Bokeh's
         unchecked()
 
     def _update(self) -> None:

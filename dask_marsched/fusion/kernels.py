@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -202,7 +202,7 @@ class Kernels:
             return None
         repeat = found.doubtful
         if found.raised:
-            wanted: Mapping[str, str] = dict(np.geterr())  # type: ignore[arg-type]  # a TypedDict
+            wanted = {flag: str(what) for flag, what in np.geterr().items()}
             repeat = repeat or any(wanted[flag] != "ignore" for flag in found.raised)
         if started is None:
             self._ran(use, name, repeated=repeat)

@@ -1,22 +1,27 @@
 """Taking over the results of a worker that died, before anything is computed again.
 
 What a worker has put into shared memory belongs to its nanny, and outlives it. `remove_worker`
-releases what only that worker had before any plugin hears of it: here other workers of its host
-map it first, and the scheduler is told that they have it.
+releases what only that worker had before any plugin hears of it: here other workers of its host,
+or the process that its nanny starts in its place, map it first, and the scheduler is told that they
+have it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
-import distributed
 from dask.typing import Key
 from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+from dask_marsched.host import standing_in
+from dask_marsched.host.contract import demand
+from dask_marsched.host.heirs import Heirs
+from dask_marsched.host.standing_in import StandingIn
 
 #: Topic of the events that tell the scheduler where results are.
 KEPT = "marsched-kept"
@@ -38,7 +43,7 @@ def misfits(scheduler: Any) -> list[str]:
         for name in ("address", "stimulus_id")
         if name not in parameters
     ]
-    return found
+    return found + standing_in.misfits(scheduler)
 
 
 class Adoption:
@@ -50,14 +55,25 @@ class Adoption:
         The scheduler.
     caught
         Told of exceptions of ours: (where, exception). What failed is computed again.
+    patience
+        Seconds to wait for a worker that can take over, where there is none on the host.
     """
 
-    def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        caught: Callable[[str, Exception], None],
+        patience: float = 0.0,
+    ) -> None:
         self.scheduler: Any = scheduler
+        self.heirs = Heirs(scheduler)
+        self._patience = patience
+        self._standing_in = StandingIn(scheduler, caught)
         self._caught = caught
         self._kept: dict[Key, tuple[str, Any, int]] = {}
         self._under_way: dict[str, asyncio.Future[None]] = {}
         self._adopted: dict[str, int] = {}
+        self._moved: dict[str, list[Key]] = {}
         self._handler: Any = None
 
     def install(self) -> None:
@@ -69,15 +85,11 @@ class Adoption:
             This version of distributed is not as expected; nothing has been changed.
         """
         s = self.scheduler
-        found = misfits(s)
-        if found:
-            raise RuntimeError(
-                f"distributed {distributed.__version__} is not as dask_marsched expects it "
-                f"({'; '.join(found)}): results of dead workers are not taken over"
-            )
+        demand(misfits(s), "results of dead workers are not taken over")
         self._handler = s.handlers[_UNREGISTER]
         s.remove_worker = self._remove_worker
         s.handlers[_UNREGISTER] = self._remove_worker
+        self._standing_in.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
@@ -86,6 +98,8 @@ class Adoption:
             vars(s).pop("remove_worker", None)
             s.handlers[_UNREGISTER] = self._handler
             self._handler = None
+        self._standing_in.uninstall()
+        self.heirs.clear()
         self._kept.clear()
 
     def announced(self, worker: str, key: Key, handle: Any, stamp: int) -> None:
@@ -114,11 +128,60 @@ class Adoption:
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
         s = self.scheduler
         address = s.coerce_address(address)
+        if address in self._standing_in:
+            return "OK"  # the nanny starts no other process before it has this answer
+        ws = s.workers.get(address)
+        if ws is None or kwargs.get("expected") or not self._needs_an_heir(ws):
+            return await self._remove(address, stimulus_id, kwargs)
+        self._standing_in.hold(
+            ws,
+            stimulus_id,
+            self.heirs.wait(ws, self._patience),
+            lambda: self._remove(address, stimulus_id, kwargs),
+        )
+        return "OK"
+
+    def _needs_an_heir(self, ws: WorkerState) -> bool:
+        """Return whether it pays to wait for a worker that takes over."""
+        return bool(
+            self._patience
+            and self.scheduler.status == Status.running
+            and ws.status in (Status.running, Status.paused)
+            and ws.address not in self._under_way
+            and not self.heirs.of(ws)
+            and self._alone_here(ws)
+        )
+
+    async def _remove(self, address: str, stimulus_id: str, kwargs: dict[str, Any]) -> Any:
+        """Remove a worker when its results have been taken over."""
+        s = self.scheduler
         try:
             await self._once(address)
         except Exception as error:
             self._caught("adopt", error)
-        return await type(s).remove_worker(s, address, stimulus_id=stimulus_id, **kwargs)
+        answer = await type(s).remove_worker(s, address, stimulus_id=stimulus_id, **kwargs)
+        self.heirs.gone(address)
+        try:
+            self._redirect(self._moved.pop(address, []), stimulus_id)
+        except Exception as error:
+            self._caught("adopt", error)
+        return answer
+
+    def _redirect(self, keys: list[Key], stimulus_id: str) -> None:
+        """Tell workers that are to read results where these are now.
+
+        In stock Dask what reads a lost result is sent anew. Here it stays with its worker, which
+        would wait for its next look at what is missing: once a second.
+        """
+        s = self.scheduler
+        waiting: dict[str, dict[Key, list[str]]] = {}
+        for ts in filter(None, map(s.tasks.get, keys)):
+            there = [ws.address for ws in ts.who_has or ()]
+            for address in {dts.processing_on.address for dts in ts.waiters if dts.processing_on}:
+                waiting.setdefault(address, {})[ts.key] = there
+        for address, who_has in waiting.items():
+            message = {"op": "refresh-who-has", "who_has": who_has, "stimulus_id": stimulus_id}
+            s.worker_send(address, message)
 
     async def _once(self, address: str) -> None:
         """Have a worker's results taken over; who comes second waits for the first."""
@@ -127,31 +190,46 @@ class Adoption:
             await asyncio.wait([pending])
             return
         ws = self.scheduler.workers.get(address)
-        batches = self._batches(ws) if ws is not None else {}
+        batches = self._batches(ws, set()) if ws is not None else {}
         if not batches:
             return
         done = self._under_way[address] = asyncio.get_running_loop().create_future()
         try:
             self._send_nothing_more(ws)
-            taken = await asyncio.gather(*(self._ask(*batch) for batch in batches.items()))
-            self._adopted[address] = sum(taken)
+            moved = self._moved[address] = []
+            dying: set[WorkerState] = set()
+            while batches:
+                answers = await asyncio.gather(*(self._ask(*batch) for batch in batches.items()))
+                for taken in answers:
+                    moved += taken or ()
+                failed = {
+                    heir for heir, taken in zip(batches, answers, strict=True) if taken is None
+                }
+                dying |= failed
+                batches = self._batches(ws, dying) if failed else {}
+            self._adopted[address] = len(moved)
         finally:
             del self._under_way[address]
             done.set_result(None)
 
-    def _batches(self, ws: WorkerState) -> dict[WorkerState, list[TaskState]]:
-        """Return what is to be taken over, by whom: the largest first, by who has least."""
-        s = self.scheduler
+    def _alone_here(self, ws: WorkerState) -> list[TaskState]:
+        """Return what is needed, only a worker has, and can be taken over."""
         only = {ws}
-        found = [
+        return [
             ts
             for ts in ws.has_what
             if ts.key in self._kept and ts.who_has == only and (ts.waiters or ts.who_wants)
         ]
-        held = {p: p.nbytes for p in s.running if p is not ws and p.host == ws.host}
+
+    def _batches(
+        self, ws: WorkerState, dying: Set[WorkerState]
+    ) -> dict[WorkerState, list[TaskState]]:
+        """Return what is to be taken over, by whom: the largest first, by who has least."""
+        held = {p: p.nbytes for p in self.heirs.of(ws) if p not in dying}
         batches: dict[WorkerState, list[TaskState]] = {}
-        if not held or s.status != Status.running:
+        if not held or self.scheduler.status != Status.running:
             return batches
+        found = self._alone_here(ws)
         for ts in sorted(found, key=lambda ts: (-ts.get_nbytes(), str(ts.key))):
             heir = min(held, key=lambda p: (held[p], p.address))
             held[heir] += ts.get_nbytes()
@@ -165,21 +243,21 @@ class Adoption:
         s.idle.pop(ws.address, None)
         s.idle_task_count.discard(ws)
 
-    async def _ask(self, heir: WorkerState, batch: list[TaskState]) -> int:
-        """Have one worker take over results; return how many it could."""
+    async def _ask(self, heir: WorkerState, batch: list[TaskState]) -> list[Key] | None:
+        """Have one worker take over results; return which it could, None if it does not answer."""
         s = self.scheduler
         chunks = [(ts.key, *self._kept[ts.key][1:]) for ts in batch]
         try:
             asked = s.rpc(heir.address).marsched_adopt(chunks=chunks)
             answer = await asyncio.wait_for(asked, _PATIENCE)
         except OSError:
-            return 0  # it is dying too
+            return None  # it is dying too
         except Exception as error:
             self._caught("adopt", error)
-            return 0
-        keys = answer["adopted"]
+            return None
+        keys: list[Key] = answer["adopted"]
         for key in keys:
             if key in self._kept:
                 self._kept[key] = (heir.address, *self._kept[key][1:])
         s.add_keys(worker=heir.address, keys=keys, stimulus_id=f"marsched-adopt-{time()}")
-        return len(keys)
+        return keys

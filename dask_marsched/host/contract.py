@@ -80,12 +80,24 @@ def misfits(scheduler: Any) -> list[str]:
     return found
 
 
-def explain(found: list[str]) -> str:
-    """Return one sentence on why the adapter leaves a scheduler as it is."""
+def explain(found: list[str], so: str = "stock scheduling stays in force") -> str:
+    """Return one sentence on what is not as it should be, and what comes of it."""
     return (
         f"distributed {distributed.__version__} is not as dask_marsched expects it "
-        f"({'; '.join(found)}): stock scheduling stays in force"
+        f"({'; '.join(found)}): {so}"
     )
+
+
+def demand(found: list[str], so: str) -> None:
+    """Raise an error if something is not as it should be.
+
+    Raises
+    ------
+    RuntimeError
+        It tells what, and what comes of it.
+    """
+    if found:
+        raise RuntimeError(explain(found, so))
 
 
 def _misfits_of_function(

@@ -90,7 +90,7 @@ class DashboardPages:
         )
         own = type(application)
 
-        class Pages(own):  # type: ignore[misc,valid-type]
+        class Pages(own):  # type: ignore[misc,valid-type]  # its own class
             """The pages, that claim to be those of the scheduler, too."""
 
             @property

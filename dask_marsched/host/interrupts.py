@@ -6,7 +6,7 @@ returns.
 
 That exception must not come late, when the thread runs something else, or it would end a thread of
 the pool with what it holds. So each task runs inside a guard: nothing is sent to it once it has
-ended, and what was sent and has not arrived by then is taken back.
+ended, and what was sent arrives inside.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
-import distributed
 from dask.typing import Key
 from distributed import Reschedule, Worker
 from distributed.metrics import time
 from distributed.worker_state_machine import RescheduleEvent
 
+from dask_marsched.host.contract import demand
+
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _raise_in_thread.restype = ctypes.c_int
-_take_back = ctypes.PyDLL(None).PyThreadState_SetAsyncExc
-_take_back.argtypes = (ctypes.c_ulong, ctypes.c_void_p)
-_take_back.restype = ctypes.c_int
+#: Turns of a loop, at each of which what was sent to a thread may arrive.
+_TURNS = 100
 
 
 class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
@@ -49,9 +49,9 @@ class Guard:
 
     Notes
     -----
-    At most one exception is sent. Where it arrives decides nothing: in the computation, or in
-    the guard itself before `_leave` has taken the lock, it is caught below; after that there is
-    none on its way.
+    At most one exception is sent from outside. Where it arrives decides nothing: in the
+    computation, or in the guard itself before `_leave` has taken the lock, it is caught below;
+    after that there is none on its way.
     """
 
     is_coro = False
@@ -107,8 +107,23 @@ class Guard:
             if not self._done:
                 self._done = True
                 if self.sent:
-                    # It may have arrived; then this does nothing.
-                    _take_back(self._thread, None)
+                    self._have_it_arrive()
+
+    def _have_it_arrive(self) -> None:
+        """Have none on its way.
+
+        Whether it has arrived nobody can tell: the task may have swallowed it. One more takes the
+        place of what is on its way, if anything is, and arrives here. To take it back instead,
+        which Python offers, would leave the interpreter looking for it for ever: CPython 3.11
+        hangs then in the next function that a debugger or a measurement of coverage follows.
+        """
+        try:
+            while True:
+                _raise_in_thread(threading.get_ident(), ExecutionInterrupted)
+                for _ in range(_TURNS):
+                    pass
+        except ExecutionInterrupted:
+            return
 
     def __repr__(self) -> str:
         return repr(self.compute)  # what distributed logs of a task that fails
@@ -166,12 +181,7 @@ class Interrupts:
         RuntimeError
             This version of distributed is not as expected; nothing has been changed.
         """
-        found = misfits(self.worker)
-        if found:
-            raise RuntimeError(
-                f"distributed {distributed.__version__} is not as dask_marsched expects it "
-                f"({'; '.join(found)}): running tasks are not interrupted"
-            )
+        demand(misfits(self.worker), "running tasks are not interrupted")
         worker = self.worker
         self._own_execute = vars(worker).get("execute")
         self._stock_execute = worker.execute

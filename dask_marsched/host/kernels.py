@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import distributed
 from distributed import Worker
 
+from dask_marsched.host.contract import demand
 from dask_marsched.host.kernel_tasks import KernelRunner
 
 
@@ -39,12 +39,7 @@ class KernelExecution:
         RuntimeError
             This version of distributed is not as expected; nothing has been changed.
         """
-        found = misfits(self._worker)
-        if found:
-            raise RuntimeError(
-                f"distributed {distributed.__version__} is not as dask_marsched expects it "
-                f"({'; '.join(found)}): tasks are not run by kernels"
-            )
+        demand(misfits(self._worker), "tasks are not run by kernels")
         self._own = vars(self._worker).get("execute")
         self._stock = self._worker.execute
         self._worker.execute = self._execute

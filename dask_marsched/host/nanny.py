@@ -158,7 +158,7 @@ async def ask_for_segment(worker: Worker, size: int) -> SegmentAddress:
         If the worker has no nanny, or this one has no segment to give: dask_marsched is not
         installed there, say.
     """
-    return SegmentAddress(*await _run_in_nanny(worker, _own_segment, size=size))
+    return SegmentAddress(*await run_in_nanny(worker, _own_segment, size=size))
 
 
 async def give_up_segment(worker: Worker) -> None:
@@ -169,10 +169,17 @@ async def give_up_segment(worker: Worker) -> None:
     OSError
         If the nanny does not answer.
     """
-    await _run_in_nanny(worker, _give_up_segment)
+    await run_in_nanny(worker, _give_up_segment)
 
 
-async def _run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: Any) -> Any:
+async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: Any) -> Any:
+    """Have a worker's nanny call a function, which gets the nanny as ``dask_worker``.
+
+    Raises
+    ------
+    OSError
+        If the worker has no nanny, this one does not answer, or the function fails.
+    """
     address: Any = worker.nanny
     if not address:
         raise OSError("the worker has no nanny to own shared memory")

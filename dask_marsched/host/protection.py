@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import distributed
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
+from dask_marsched.host.contract import demand
 from dask_marsched.host.dropping import Dropping
 from dask_marsched.policies.protection import Candidate, ProtectionRule, seconds_to_have_again
 
@@ -78,12 +78,7 @@ class Protection:
         RuntimeError
             This version of distributed is not as expected; nothing has been changed.
         """
-        found = misfits(self.scheduler)
-        if found:
-            raise RuntimeError(
-                f"distributed {distributed.__version__} is not as dask_marsched expects it "
-                f"({'; '.join(found)}): dear results are not copied"
-            )
+        demand(misfits(self.scheduler), "dear results are not copied")
         self._dropping.protected = self.is_protected
         self._installed = True
 

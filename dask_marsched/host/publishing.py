@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +25,9 @@ from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 
+#: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
+_SETTLED = 0.005
+
 
 class Published(NamedTuple):
     """Where an object in memory can be mapped from, and our own mapping of it.
@@ -33,6 +38,8 @@ class Published(NamedTuple):
     handle: Handle
     mapping: Mapping
     stamp: int = 0
+    #: nobody had asked for it
+    ahead: bool = False
 
 
 class Publisher:
@@ -53,8 +60,8 @@ class Publisher:
     ----------
     sharing : ShareModel
         What is published unasked.
-    ahead : int
-        How many results were.
+    ahead, ahead_read : int
+        How many results were, and how many of these a peer has asked for since.
     """
 
     def __init__(
@@ -69,12 +76,13 @@ class Publisher:
         self.store = store
         self.least = least
         self.sharing = ShareModel()
-        self.ahead = 0
+        self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
         self._announce: Callable[[Key, Handle, int], None] | None = None
         self._keeps = False
         self._kept: dict[Key, Any] = {}
-        self._swept = 0
+        self._waiting: deque[Key] = deque()
+        self._draining: asyncio.Task[None] | None = None
         self._caught = caught
         self._published: IdentityMap[Published] = IdentityMap()
         self._asked: IdentityMap[bool] = IdentityMap()
@@ -104,10 +112,23 @@ class Publisher:
     def uninstall(self) -> None:
         """Restore the worker. What its data are views of stays published."""
         self.store.fast.gone = None
+        self._keeps = False
         self._kept.clear()
         del self.worker.execute
         if self._execute_there is not None:
             self.worker.execute = self._execute_there
+
+    def give_back(self) -> None:
+        """Have memory that nothing has been published in for a while given back to the system."""
+        if self._arena is not None and self._arena.filled > self._arena.live:
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self._copier.submit(self._trim, self._arena)
+
+    def _trim(self, arena: Arena) -> None:
+        try:
+            arena.trim_unneeded()
+        except OSError as error:
+            self._caught("trim", error)
 
     def close(self) -> None:
         """Publish no more. Idempotent."""
@@ -121,10 +142,11 @@ class Publisher:
             await asyncio.wait([self._publishing[key]])
         # What is on disk would take memory that was scarce a moment ago
         value = self.store.in_memory(key)
+        known = self._published.get(value) or self.store.foreign.get(value)
         if value is not None and value not in self._asked:
             self._asked.set(value, True)
             self.sharing.asked(self._kind(key))
-        known = self._published.get(value) or self.store.foreign.get(value)
+            self.ahead_read += known is not None and known.ahead
         if known is not None and not known.mapping.modified():
             return known.handle, value
         if value is None or self.worker.status != Status.running:
@@ -160,35 +182,75 @@ class Publisher:
         """
         kind, value = self._kind(event.key), event.value
         self.sharing.made(kind)
-        kept = self._keeps
-        if not kept and not (self._will_be_read(event.key, kind) and is_plain_array(value)):
+        handed_on = value in self.store.foreign  # an input
+        if handed_on or not (self._will_be_read(event.key, kind) and is_plain_array(value)):
+            if self._keeps:
+                # Not now: its thread has the next task sooner. What is gone before its turn comes
+                # is not copied. To wait for more of that saved nothing, and what is lost
+                # meanwhile takes all it was made from to make again.
+                self._settle(event.key)
             return event
-        if value in self.store.foreign or value in self._published:
-            known = self._published.get(value)
-            if not kept and known is None:
-                return event  # an input, handed on
-            if known is not None and not known.mapping.modified():
-                self._tell(event.key, known.handle, known.stamp)
-                return event
+        known = self._published.get(value)
+        if known is not None and not known.mapping.modified():
+            self._tell(event.key, known.handle, known.stamp)
+            return event
         chunk, view, mapping = await self._put(event.key, value)
         if chunk is None:
             return event
-        self._keep(event.key, chunk)
+        self._tell(event.key, chunk.handle, chunk.stamp)
         self.ahead += 1
-        if view is None:
-            return event
-        self._published.set(view, Published(chunk.handle, mapping, chunk.stamp))
+        self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
         return replace(event, value=view)
 
-    def _keep(self, key: Key, chunk: Any) -> None:
-        """Tell where a result is; keep it there as long as the worker has it."""
-        if self._keeps and not chunk.handle.plain:
-            # Nothing that the worker stores keeps this one.
+    # -- whatever is still there -----------------------------------------------------------
+
+    def _settle(self, key: Key, *, again: bool = True) -> None:
+        asyncio.get_running_loop().call_later(_SETTLED, self._settled, key, again)
+
+    def _settled(self, key: Key, again: bool) -> None:
+        """Publish a result that is there, when those before it have been."""
+        if not self._keeps:
+            return
+        if key not in self.store.fast:
+            if again:
+                self._settle(key, again=False)
+            return
+        self._waiting.append(key)
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        while self._waiting and self._keeps:
+            try:
+                await self._keep(self._waiting.popleft())
+            except Exception as error:
+                self._caught("keep", error)
+
+    async def _keep(self, key: Key) -> None:
+        """Have a result in shared memory as long as the worker has it, and tell where."""
+        while key in self._publishing:
+            await asyncio.wait([self._publishing[key]])
+        value = self.store.in_memory(key)
+        if value is None:
+            return
+        known = self._published.get(value)
+        if known is not None and not known.mapping.modified():
+            self._tell(key, known.handle, known.stamp)
+            return
+        chunk, view, mapping = await self._put(key, value)
+        if chunk is None:
+            return
+        if view is None:
+            # Nothing that the worker stores keeps this one. Another thread may evict the value:
+            # before the look at what is there, or after it, and then it lets go of the chunk.
             self._kept[key] = chunk
-            if len(self._kept) > 2 * self._swept + 64:  # some were cancelled, and never stored
-                held = self.store.fast
-                self._kept = {k: kept for k, kept in self._kept.items() if k in held or k == key}
-                self._swept = len(self._kept)
+        if self.store.in_memory(key) is not value:
+            self._let_go(key)
+            return
+        self.ahead += 1
+        if view is not None:
+            self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
+            self.store.exchange(key, value, view)
         self._tell(key, chunk.handle, chunk.stamp)
 
     def _let_go(self, key: Key) -> None:

@@ -51,6 +51,10 @@ class Brain(Protocol):
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
         """Return which queued tasks go to which workers now."""
 
+    def overdue(self) -> float:
+        """Return after how many seconds to ask again though nothing has happened, or infinity."""
+        ...
+
     def copied(self, worker: str, keys: Iterable[Any]) -> None:
         """Take note of results that a worker has fetched."""
 
@@ -110,6 +114,7 @@ class SchedulerAdapter:
         self._dispatching = False
         self._stealing: Any = None
         self._retries: dict[TaskState, asyncio.TimerHandle] = {}
+        self._look_again: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
         """Replace what decides on placement.
@@ -168,6 +173,9 @@ class SchedulerAdapter:
         if self._stealing is not None:
             vars(self._stealing).pop("_get_thief", None)
         self.brain.removed()
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
         for ts, timer in list(self._retries.items()):
             timer.cancel()
             self._retry(ts, ts.run_id)
@@ -244,6 +252,11 @@ class SchedulerAdapter:
                 self.uninstall()
                 self.failed()
             return
+        if s.queued and self._look_again is None:
+            seconds = self.brain.overdue()
+            if math.isfinite(seconds):
+                loop = asyncio.get_running_loop()
+                self._look_again = loop.call_later(seconds, self._overdue)
         if not placed:
             return
         self._dispatching = True
@@ -254,6 +267,10 @@ class SchedulerAdapter:
         finally:
             self._assigned = {}
             self._dispatching = False
+
+    def _overdue(self) -> None:
+        self._look_again = None
+        self._queue_slots_maybe_opened(stimulus_id=f"marsched-overdue-{time()}")
 
     def _remove_plugin(self, name: str | None = None) -> None:
         s = self.scheduler

@@ -13,11 +13,11 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import distributed
 from dask.typing import Key
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
+from dask_marsched.host.contract import demand
 from dask_marsched.host.reaching_out import functions, read_function
 from dask_marsched.policies.stragglers import Durations, Running, StragglerRule
 
@@ -91,12 +91,7 @@ class SecondRuns:
         RuntimeError
             This version of distributed is not as expected; nothing has been changed.
         """
-        found = misfits(self.scheduler)
-        if found:
-            raise RuntimeError(
-                f"distributed {distributed.__version__} is not as dask_marsched expects it "
-                f"({'; '.join(found)}): stragglers are not run a second time"
-            )
+        demand(misfits(self.scheduler), "stragglers are not run a second time")
         self.scheduler.stimulus_task_finished = self._task_finished
         self._installed = True
 

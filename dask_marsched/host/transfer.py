@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import monotonic, time
 from typing import Any
 
@@ -21,14 +21,17 @@ from distributed.comm import Comm
 from distributed.core import Status, send_recv
 from distributed.worker_state_machine import (
     ExecuteSuccessEvent,
+    GatherDepNetworkFailureEvent,
     GatherDepSuccessEvent,
     UpdateDataEvent,
 )
 
 from dask_marsched.host import nanny
 from dask_marsched.host.adoption import KEPT
+from dask_marsched.host.heirs import READY
 from dask_marsched.host.publishing import Published, Publisher
 from dask_marsched.host.store import Store
+from dask_marsched.host.transfer_counters import TransferCounters
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, is_plain_array
@@ -43,36 +46,17 @@ ADOPTION = "marsched_adopt"
 
 # For so long a claim that was seen is believed, seconds: a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
+_NOTHING = Charge(0, 0)
+# Shared memory that has not been needed for so long goes back to the system, seconds. To find its
+# pages anew takes longer than to copy into them: a pause between two steps is not to cost it.
+_TIDY = 5.0
 # After so many failures in a row a peer's memory is left alone: it cannot be mapped from here.
 _PATIENCE = 3
-
-
-@dataclass
-class TransferCounters:
-    """Counts since the transfer was installed.
-
-    Attributes
-    ----------
-    by_handle, bytes_by_handle
-        Chunks, and bytes of them, that were mapped instead of fetched.
-    by_comm, bytes_by_comm
-        Chunks, and bytes of them, that were fetched as in stock Dask.
-    fallbacks
-        Of those by connection, the large ones of peers of this host, by why they were not
-        mapped: ``failed``, or ``not published``: the peer could or would not.
-    """
-
-    by_handle: int = 0
-    bytes_by_handle: int = 0
-    by_comm: int = 0
-    bytes_by_comm: int = 0
-    adopted: int = 0
-    fallbacks: Counter[str] = field(default_factory=Counter)
-
 
 #: Events of the state machine that are made or changed, with the fields that are used.
 _EVENTS: dict[Any, set[str]] = {
     GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
+    GatherDepNetworkFailureEvent: {"worker", "total_nbytes", "stimulus_id"},
     ExecuteSuccessEvent: {"key", "value", "nbytes"},
     UpdateDataEvent: {"data", "stimulus_id"},
 }
@@ -90,6 +74,10 @@ def misfits(worker: Any) -> list[str]:
         fields = set(event.__dataclass_fields__)
         found += [f"{event.__name__} has no {n}" for n in sorted(expected - fields)]
     return found
+
+
+class _Unreachable(OSError):
+    """There is no connection to a peer, or none any more."""
 
 
 class HandleTransfer:
@@ -146,6 +134,8 @@ class HandleTransfer:
         self._seen: dict[str, float] = {}
         self._claim: Claim | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._charged = _NOTHING
+        self._tidied = 0.0
         self.publisher = Publisher(worker, store, least=least, caught=caught)
 
     # -- installing ------------------------------------------------------------------------
@@ -193,6 +183,8 @@ class HandleTransfer:
         worker.monitor.get_process_memory = self._process_memory
         self.store.give_back = self.arena.trim
         self.reason = None
+        if self._announces:
+            worker.log_event(READY, worker.address)
 
     async def uninstall(self) -> None:
         """Restore the worker. What is mapped or published stays as it is. Idempotent."""
@@ -228,6 +220,7 @@ class HandleTransfer:
             "filled": arena.filled if arena is not None else 0,
             "mapped": self.attachments.mapped,
             "ahead": self.publisher.ahead,
+            "ahead_read": self.publisher.ahead_read,
             **vars(self.counters),
             "fallbacks": dict(self.counters.fallbacks),
         }
@@ -239,14 +232,19 @@ class HandleTransfer:
         """
         if self._claim is None or self.arena is None:
             return 0
+        charge = self._charge(self.arena)
+        if not charge.mapped:
+            return 0
         try:
-            return shared_surplus("self", self._charge(self.arena))
+            return shared_surplus("self", charge)
         except OSError as error:
             self._caught("surplus", error)
             return 0
 
     def _charge(self, arena: Arena) -> Charge:
         attachments = self.attachments
+        if not arena.filled and not attachments.addresses:
+            return _NOTHING
         # Once as the arena's memory, once as arrays over it
         return Charge(arena.held() + attachments.orphaned, 2 * arena.filled + attachments.addresses)
 
@@ -255,12 +253,21 @@ class HandleTransfer:
         assert arena is not None
         charge = self._charge(arena)
         try:
-            self.attachments.sweep(monotonic())
-            write_charge(arena.fd, charge)
-            return charged_memory("self", charge)
+            self._tidy(monotonic())
+            if charge != self._charged:
+                write_charge(arena.fd, charge)
+                self._charged = charge
+            return charged_memory("self", charge) if charge.mapped else self._stock_memory()
         except OSError as error:
             self._caught("process_memory", error)
             return self._stock_memory()
+
+    def _tidy(self, now: float) -> None:
+        """Let go, now and then, of what is only kept to be used again."""
+        self.attachments.sweep(now)
+        if now - self._tidied > _TIDY:
+            self._tidied = now
+            self.publisher.give_back()
 
     # -- the side that has the chunks ------------------------------------------------------
 
@@ -281,6 +288,10 @@ class HandleTransfer:
             await comm.read()
         except OSError:
             comm.abort()
+        finally:
+            # The traceback of a connection that broke may be a cycle, and last.
+            published.clear()
+            found = None
         return Status.dont_reply
 
     # -- a peer that died ------------------------------------------------------------------
@@ -319,6 +330,14 @@ class HandleTransfer:
         tasks = self.worker.state.tasks
         sizes = {key: tasks[key].get_nbytes() for key in to_gather}
         received = await self.fetch(worker, [k for k, n in sizes.items() if n >= self.least])
+        if received is None:
+            # Not as always: to connect to a process that is gone is tried for half a minute, and
+            # the scheduler's word that it is gone has perhaps been heard already.
+            return GatherDepNetworkFailureEvent(
+                worker=worker,
+                total_nbytes=total_nbytes,
+                stimulus_id=f"gather-dep-network-failure-{time()}",
+            )
         rest = [key for key in to_gather if key not in received]
         self.counters.by_handle += len(received)
         self.counters.bytes_by_handle += sum(sizes[key] for key in received)
@@ -328,6 +347,8 @@ class HandleTransfer:
                 return event  # what was mapped is asked for again, together with the rest
             self.counters.by_comm += len(event.data)
             self.counters.bytes_by_comm += sum(sizes.get(key, 0) for key in event.data)
+            if not received:
+                return event
             return replace(event, data={**event.data, **received})
         return GatherDepSuccessEvent(
             worker=worker,
@@ -336,8 +357,11 @@ class HandleTransfer:
             stimulus_id=f"gather-dep-success-{time()}",
         )
 
-    async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object]:
-        """Return those of a peer's chunks that could be mapped. Never raises an Exception."""
+    async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object] | None:
+        """Return those of a peer's chunks that could be mapped; None if there is no connection.
+
+        Never raises an Exception.
+        """
         if not keys or self._failures[address] >= _PATIENCE or not self._is_here(address):
             return {}
         start = time()
@@ -349,7 +373,7 @@ class HandleTransfer:
             self.counters.fallbacks["failed"] += len(keys)
             if not isinstance(error, OSError):
                 self._caught("fetch", error)
-            return {}
+            return None if isinstance(error, _Unreachable) else {}
         self._failures[address] = 0
         self.counters.fallbacks["not published"] += len(keys) - len(received)
         if received:
@@ -367,9 +391,15 @@ class HandleTransfer:
 
     async def _map_from(self, address: str, keys: list[Key]) -> dict[Key, object]:
         rpc = self.worker.rpc
-        comm = await rpc.connect(address)
         try:
-            response = await send_recv(comm, op=OPERATION, keys=keys)
+            comm = await rpc.connect(address)
+        except OSError as error:
+            raise _Unreachable from error
+        try:
+            try:
+                response = await send_recv(comm, op=OPERATION, keys=keys)
+            except OSError as error:
+                raise _Unreachable from error
             received = {}
             for key, message in response["handles"].items():
                 handle = Handle.from_message(message)

@@ -22,6 +22,7 @@ from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import TaskState, UnpauseEvent
 
 from dask_marsched.host import worker_contract
+from dask_marsched.host.contract import demand
 from dask_marsched.host.store import Store
 from dask_marsched.policies.eviction import Resident
 
@@ -98,9 +99,7 @@ class WorkerAdapter:
         RuntimeError
             This version of distributed is not as expected; nothing has been changed.
         """
-        found = worker_contract.misfits(self.worker)
-        if found:
-            raise RuntimeError(worker_contract.explain(found))
+        demand(worker_contract.misfits(self.worker), "the worker stays as it is")
         worker, state = self.worker, self.state
         store = self.store
         self._target, self._stock_promotion = store.fast.n, store.may_promote
@@ -169,6 +168,8 @@ class WorkerAdapter:
     def transfers(self) -> int:
         """Return the bytes of transfers that are no results in memory."""
         nbytes: int = self.state.transfer_incoming_bytes
+        if not self._outgoing:
+            return nbytes
         tasks, spilled = self.state.tasks, self.store.is_spilled
         sent = {key for keys in self._outgoing.values() for key in keys}
         return nbytes + sum(tasks[k].nbytes or 0 for k in sent if k in tasks and spilled(k))

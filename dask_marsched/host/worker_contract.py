@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import distributed
 from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -74,14 +73,6 @@ def misfits(worker: Any) -> list[str]:
     if "annotations" not in inspect.signature(ComputeTaskEvent).parameters:
         found.append("ComputeTaskEvent takes no 'annotations'")
     return found
-
-
-def explain(found: list[str]) -> str:
-    """Return one sentence on why the adapter leaves a worker as it is."""
-    return (
-        f"distributed {distributed.__version__} is not as dask_marsched expects it "
-        f"({'; '.join(found)}): the worker stays as it is"
-    )
 
 
 def _find(worker: Any, path: str) -> Any:

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 #: Seconds that a worker spends on an operand besides: 1.3 ms of its processor were measured for a
 #: trivial one, about half of it in the way of the next one.
 _BESIDES = 0.0007
-#: Seconds from the end of an operand to the start of the next one on the same thread, where neither
-#: scheduler nor network are held up: messages leave in batches every 2 and 5 ms.
-_ROUND_TRIP = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +30,12 @@ class SlotRule:
         Bytes of results a thread that those may produce.
     saturation
         Operands sent a thread where they are short (stock Dask's ``worker-saturation``).
-    scheduler_time
-        Seconds that the scheduler needs for an operand; 0: it is taken to keep up.
     """
 
     short_task: float = 0.005
     horizon: float = 0.010
     horizon_bytes: int = 2**20
     saturation: float = 1.1
-    scheduler_time: float = 0.0
 
     def has_free_thread(self, nthreads: int, in_progress: int) -> bool:
         """Return whether a thread has nothing to do, of those that may have."""
@@ -54,23 +48,6 @@ class SlotRule:
         would be the worker's next in any case.
         """
         return in_progress < math.ceil(self.saturation * nthreads)
-
-    def keeps_up(self, threads: int, duration: float | None) -> bool:
-        """Return whether the scheduler can keep all threads of a cluster busy.
-
-        It cannot where operands are short and threads are many. Then they wait for the scheduler
-        most of the time, their results lie in memory meanwhile, and what more is sent ahead only
-        waits longer: operands in wait are sent to workers with a free thread, along with the one
-        for that, and to no others. It is also the fewer messages.
-
-        Parameters
-        ----------
-        threads
-            All threads of the cluster.
-        duration
-            Expected duration of operands in seconds, None if unknown: then they count as long.
-        """
-        return duration is None or threads * self.scheduler_time <= _ROUND_TRIP + duration
 
     def is_full(self, nthreads: int, in_progress: int, backlog: float) -> bool:
         """Return whether no operand is admitted, nor may wait, whatever it is."""

@@ -10,15 +10,15 @@ import traceback
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import distributed
 import fsspec
 from distributed import Scheduler
 
-from dask_marsched.install import INSTALL
 from dask_marsched.probes import heartbeat_probe
+from dask_marsched.recorded_block import RecordedBlock
 from dask_marsched.report.page import html
 from dask_marsched.report.recorder import ReportRecorder
 from dask_marsched.status import status
@@ -32,7 +32,7 @@ _MOST_LINES = 60
 _PATIENCE = 5.0
 
 
-class performance_report:  # as distributed's, which it stands beside
+class performance_report(RecordedBlock):  # as distributed's, which it stands beside
     """Write an HTML file of what the scheduler plans and does within a ``with`` block.
 
     The file shows, for each graph that arrives meanwhile, the plan and its operands by state;
@@ -69,6 +69,8 @@ class performance_report:  # as distributed's, which it stands beside
     ...     x.compute()
     """
 
+    called = "performance_report()"
+
     def __init__(
         self,
         filename: str | os.PathLike[str] = "marsched-report.html",
@@ -96,49 +98,19 @@ class performance_report:  # as distributed's, which it stands beside
             self._given = distributed.get_client()
         return self._given
 
-    def __enter__(self) -> performance_report:
-        if self.client.asynchronous:
-            raise TypeError("this client is asynchronous: write `async with performance_report()`")
+    def __enter__(self) -> Self:
         self._code = _calling_code(inspect.currentframe(), self._stacklevel)
-        self.client.sync(self._begin)
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.client.sync(self._end, error)
-
-    async def __aenter__(self) -> performance_report:
-        if not self.client.asynchronous:
-            raise TypeError("this client is not asynchronous: write `with performance_report()`")
+    async def __aenter__(self) -> Self:
         self._code = _calling_code(inspect.currentframe(), self._stacklevel)
-        await self._begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._end(error)
+        return await super().__aenter__()
 
     async def _begin(self) -> None:
         self._when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
         self._name = _PREFIX + uuid.uuid4().hex
         await self._up_to_date()
-        try:
-            recorder = ReportRecorder(self._name, self.client.id)
-            await self.client.register_plugin(recorder, name=self._name)
-        except ImportError as error:
-            raise RuntimeError(
-                "performance_report needs this version of dask_marsched on the scheduler, which "
-                f"failed to import it ({error}): run `{INSTALL}` in the scheduler's environment "
-                "and restart it"
-            ) from error
+        await self._record_by(ReportRecorder(self._name, self.client.id), self._name)
 
     async def _up_to_date(self) -> None:
         """Have the workers tell what they have counted until now."""

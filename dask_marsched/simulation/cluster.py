@@ -48,6 +48,8 @@ class Cluster:
         Whether to keep every event for the report.
     validate
         Whether scheduler and workers check their invariants all the time (slow).
+    gathers
+        Whether workers gather their answers, as `MarsWorkerPlugin` has them do.
 
     Attributes
     ----------
@@ -58,11 +60,18 @@ class Cluster:
     shuffles: Shuffles
 
     def __init__(
-        self, spec: ClusterSpec, queue: EventQueue, *, timeline: bool, validate: bool
+        self,
+        spec: ClusterSpec,
+        queue: EventQueue,
+        *,
+        timeline: bool,
+        validate: bool,
+        gathers: bool = False,
     ) -> None:
         self.spec = spec
         self.queue = queue
         self.latency = spec.latency
+        self.gathers = gathers
         self.assumed_bandwidth = parse_bandwidth_default()
         self.outgoing_limit = int(dask.config.get("distributed.worker.connections.outgoing"))
         self.workers_by_address: dict[str, Worker] = {}

@@ -14,6 +14,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
 from dask_marsched.accepted import FUSION
+from dask_marsched.config import Settings
 from dask_marsched.host.materialize import compress_for
 from dask_marsched.host.simulation import (
     TwinScheduler,
@@ -140,6 +141,12 @@ def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]
     return policy, [MarsSchedulerPlugin(assignment=name, fusion=fusion or None)]
 
 
+def _gathers(plugin: SchedulerPlugin) -> bool:
+    """Return whether a plugin has the workers gather their answers."""
+    settings = getattr(plugin, "settings", None)
+    return isinstance(settings, Settings) and settings.enabled and settings.gather_messages
+
+
 @dataclasses.dataclass(frozen=True)
 class _Job:
     """All that a simulation needs, so that another process can do it."""
@@ -179,7 +186,13 @@ class _Job:
         self, loop: TwinLoop, queue: EventQueue, name: str, plugins: list[SchedulerPlugin]
     ) -> SimulationReport:
         use_virtual_clock(IOLoop.current(), queue.time)
-        cluster = Cluster(self.spec, queue, timeline=self.timeline, validate=self.validate)
+        cluster = Cluster(
+            self.spec,
+            queue,
+            timeline=self.timeline,
+            validate=self.validate,
+            gathers=any(map(_gathers, plugins)),
+        )
         try:
             await cluster.scheduler.start_twin(plugins)
             for index in range(self.spec.workers):

@@ -21,6 +21,7 @@ from distributed.worker_state_machine import (
     FreeKeysEvent,
     GatherDep,
     Instruction,
+    Instructions,
     PauseEvent,
     RefreshWhoHasEvent,
     RemoveReplicasEvent,
@@ -35,6 +36,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
+from dask_marsched.host.gathering import Gathering
 from dask_marsched.host.twin_state import TwinWorkerState
 from dask_marsched.simulation.comms import BatchedStream
 from dask_marsched.simulation.fetching import Request
@@ -166,6 +168,10 @@ class Worker:
             self.loop,
             spec.batch_cost,
         )
+        self._gathering: Gathering | None = None
+        if cluster.gathers:
+            later = functools.partial(cluster.queue.after, daemon=True)
+            self._gathering = Gathering(self.to_scheduler.send, later)
 
     # Events
 
@@ -200,12 +206,20 @@ class Worker:
         """Feed an event to the state machine and carry out what it says."""
         if not self.alive:
             return
-        for instruction in self.state.handle_stimulus(event):
+        instructions = self.state.handle_stimulus(event)
+        if self._gathering is not None and isinstance(event, FreeKeysEvent | RemoveReplicasEvent):
+            with self._gathering.freeing(event.keys):
+                self._carry_out_all(instructions)
+        else:
+            self._carry_out_all(instructions)
+
+    def _carry_out_all(self, instructions: Instructions) -> None:
+        for instruction in instructions:
             self._carry_out(instruction)
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, SendMessageToScheduler):
-            self.to_scheduler.send(instruction.to_dict())
+            self._send(instruction.to_dict())
         elif isinstance(instruction, Execute):
             self._execute(instruction.key)
         elif isinstance(instruction, GatherDep):
@@ -214,6 +228,12 @@ class Worker:
             self.queue.after(_RETRY_BUSY, self._retry, instruction.worker)
         else:
             raise TypeError(f"the twin does not know the instruction {instruction!r}")
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._gathering is not None:
+            self._gathering.send(message)
+        else:
+            self.to_scheduler.send(message)
 
     def _retry(self, peer: str) -> None:
         self.stimulate(
@@ -262,7 +282,7 @@ class Worker:
     def _change_status(self, status: str, event: Callable[..., StateMachineEvent]) -> None:
         stimulus_id = f"worker-status-change-{self.queue.now}"
         message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
-        self.to_scheduler.send(message)
+        self._send(message)
         self.stimulate(event(stimulus_id=stimulus_id))
 
     # Execution

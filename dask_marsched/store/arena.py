@@ -6,7 +6,7 @@ import itertools
 import logging
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,10 +200,17 @@ class Arena:
 
     def trim(self) -> int:
         """Give memory that waits to be recycled back to the system; return how much, bytes."""
-        before = self._table.filled
+        return self._trim(self._table.trim)
+
+    def trim_unneeded(self) -> int:
+        """Do so with as much as has been waiting since the last call. Not for the event loop."""
+        return self._trim(self._table.trim_unneeded)
+
+    def _trim(self, choose: Callable[[], list[Extent]]) -> int:
         with self._releases.held():
             self._reclaim()
-            for extent in self._table.trim():
+            before = self._table.filled
+            for extent in choose():
                 punch(self.fd, extent.offset, extent.size)
             trimmed = before - self._table.filled
         self.counters.trimmed_bytes += trimmed

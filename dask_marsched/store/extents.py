@@ -99,7 +99,13 @@ class ExtentTable:
         self.orphans: set[Extent] = set()
         self._top = start
         self._n_slots = 0
+        self._least_idle = 0
         self._free: SortedKeyList = SortedKeyList(key=lambda e: (e.size, -e.filled, e.offset))
+
+    @property
+    def idle(self) -> int:
+        """Bytes filled in free extents."""
+        return self.filled - self.live - self.orphaned
 
     def allocate(self, nbytes: int) -> Allocation | None:
         """Return a live extent for ``nbytes`` bytes, or None if there is no room.
@@ -131,6 +137,7 @@ class ExtentTable:
         self.filled += growth
         extent.state = ExtentState.LIVE
         self.live += extent.filled
+        self._least_idle = min(self._least_idle, self.idle)
         return Allocation(extent, before, to_punch)
 
     def release(self, extent: Extent) -> None:
@@ -154,6 +161,18 @@ class ExtentTable:
         victims = [e for e in self._free if e.filled]
         for extent in victims:
             self._empty(extent)
+        self._least_idle = 0
+        return victims
+
+    def trim_unneeded(self) -> list[Extent]:
+        """Do so with as much as was free at any time since the last call, largest extents first."""
+        victims = []
+        for extent in [e for e in reversed(self._free) if e.filled]:
+            if extent.filled <= self._least_idle:
+                self._least_idle -= extent.filled
+                self._empty(extent)
+                victims.append(extent)
+        self._least_idle = self.idle
         return victims
 
     def _smallest_free(self, size: int) -> Extent | None:

@@ -212,6 +212,14 @@ def test_what_stands_behind_the_name_of_a_policy(policy, fusion, kernels):
     assert (settings.fusion, settings.kernels_enabled) == (fusion, kernels)
 
 
+def test_parts_of_the_workers_stand_behind_it_too():
+    settings = policy_plugin("default+quota+shared+uninterrupted").settings
+    assert settings.quota_enabled
+    assert settings.store_shared
+    assert not settings.interrupt
+    assert policy_plugin("default+store").settings.store_enabled
+
+
 @pytest.mark.parametrize("policy", ["default+nonsense", "default+chains+subgraphs", "nonsense"])
 def test_what_is_no_policy_is_an_error(policy):
     with pytest.raises(ValueError, match=r"nonsense|chains\+subgraphs"):

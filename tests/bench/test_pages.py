@@ -16,12 +16,3 @@ def test_each_page_is_looked_at_in_the_middle_of_a_run():
 
 def test_the_share_of_the_observer():
     assert 0 < pages.share(200) < 0.5
-
-
-def test_the_observer_is_compared_in_pairs():
-    pairs = pages.throughput(100, 2)
-    assert len(pairs) == 2
-    assert all(seconds > 0 for pair in pairs for seconds in pair)
-    head, row = pages.throughput_cells([(1.0, 1.0), (0.98, 1.0), (0.9, 1.0)])
-    assert dict(zip(head, row, strict=True))["throughput"] == "0.980"
-    assert row[-1] == "met"

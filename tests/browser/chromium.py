@@ -65,7 +65,7 @@ _ROWS = """() => {
 def missing() -> str | None:
     """Return why there can be no browser here, or None."""
     try:
-        import playwright  # noqa: F401
+        import playwright  # noqa: F401  # is it there?
     except ImportError:
         return "no browser tests: no playwright (pip install 'dask-marsched[browser]')"
     if program() is None:

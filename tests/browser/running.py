@@ -29,7 +29,7 @@ SETTINGS = {
 
 def slowly(block: np.ndarray) -> np.ndarray:
     """Return a block, after a moment: pages have to be looked at meanwhile."""
-    time.sleep(0.02)
+    time.sleep(0.02)  # workload
     return block
 
 

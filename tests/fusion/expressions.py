@@ -137,7 +137,7 @@ def refill(values, seed):
     random = np.random.default_rng(seed)
     for value in values:
         if isinstance(value, np.ndarray):
-            steps = [(1, 0) if s == 0 else (n, s) for n, s in zip(value.shape, value.strides)]  # noqa: B905
+            steps = [(1, 0) if s == 0 else (n, s) for n, s in zip(value.shape, value.strides)]  # noqa: B905  # of one array
             own = np.lib.stride_tricks.as_strided(
                 value, [n for n, _ in steps], [s for _, s in steps]
             )

@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import random
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -42,6 +44,42 @@ def test_a_loop_is_interrupted():
         with pytest.raises(Reschedule):
             running.result(10)
         assert pool.submit(inc, 1).result(10) == 2
+
+
+TRACED = """
+import sys, threading
+from dask_marsched.host.interrupts import Guard
+begun = threading.Event()
+def spin(_):
+    begun.set()
+    while True:
+        pass
+def swallow(_):
+    try:
+        spin(_)
+    except BaseException:
+        return 1
+for compute in (spin, swallow):
+    begun.clear()
+    guard = Guard(compute)
+    def run():
+        try:
+            guard(None)
+        except Exception:
+            pass
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait()
+    guard.interrupt()
+    thread.join()
+sys.settrace(lambda *_: None)
+(lambda: None)()
+"""
+
+
+def test_what_debuggers_and_coverage_follow_does_not_hang_afterwards():
+    # It would as long as the interpreter looks for an exception that is not on its way any more.
+    subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=60)
 
 
 def test_results_and_errors_pass():
@@ -177,7 +215,7 @@ async def test_the_same_task_submitted_again_runs_again(c, s, a):
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
 async def test_coroutines_and_what_is_wanted_are_left_alone(c, s, a):
     async def patient():
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # workload
         return 1
 
     assert await c.submit(patient) == 1

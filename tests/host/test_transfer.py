@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ import pytest
 from distributed import wait
 from distributed.utils_test import async_poll_for, inc
 
+from dask_marsched.host import transfer
 from dask_marsched.host.transfer import OPERATION
+from dask_marsched.store.presence import Claim
 from tests.host.sharing import (
     MIB,
     Sharing,
@@ -94,6 +97,25 @@ def test_writes_are_seen_by_nobody_else(workers):
     wait(x)
     assert workers.on(1, overwrite, x).result() == MIB
     assert workers.on(0, total, x).result() == MIB
+
+
+def be_tidy(seconds):
+    """Run in a worker: set for how long memory waits to be used again; return it as it was."""
+    before, transfer._TIDY = transfer._TIDY, seconds
+    return before
+
+
+def test_memory_that_is_not_used_again_goes_back(client, workers):
+    (before,) = set(client.run(be_tidy, 0.05).values())
+    try:
+        x = workers.on(0, numbers, MIB)
+        wait(x)
+        assert workers.on(1, total, x).result() == MIB
+        assert workers[0]["filled"] >= 8 * MIB
+        del x
+        wait_until(lambda: workers[0]["filled"] == 0, 30)
+    finally:
+        client.run(be_tidy, before)
 
 
 def test_memory_is_recycled(workers):
@@ -196,6 +218,25 @@ def running_worker(address, *before):
 
 
 @needs_unshare
+async def ask_one_that_goes(address, dask_worker):
+    """Run in a worker: hear that a peer is gone while a connection to it is tried."""
+    transfer = dask_worker.plugins["sharing"].transfer
+    asked = asyncio.create_task(transfer.fetch(address, ["x"]))
+    await async_poll_for(lambda: bool(dask_worker.rpc._connecting.get(address)), 10)
+    dask_worker.rpc.remove(address)
+    return await asked
+
+
+def test_one_that_is_gone_is_not_tried_again(client, workers):
+    """As always, that is by a connection, which would be tried for half a minute."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can
+        address = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
+        with contextlib.closing(Claim([address])):
+            reader = workers.addresses[0]
+            assert client.run(ask_one_that_goes, address, workers=[reader]) == {reader: None}
+
+
 def test_workers_in_other_namespaces_are_sent_to():
     apart = ("unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--kill-child")
     with cluster(n_workers=1) as client:

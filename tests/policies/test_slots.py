@@ -101,24 +101,3 @@ def test_full_is_who_has_more_in_wait_than_the_horizon() -> None:
     assert not rule.is_full(1, 2, 0.01)
     assert rule.is_full(1, 2, 0.011)
     assert SlotRule(saturation=0.5).is_full(4, 2, 0.0)
-
-
-def test_a_scheduler_keeps_few_threads_or_long_operands_busy() -> None:
-    rule = SlotRule(scheduler_time=0.0007)
-    assert rule.keeps_up(16, 0.002)
-    assert not rule.keeps_up(100, 0.005)
-    assert rule.keeps_up(100, 0.1)
-    assert not rule.keeps_up(1000, 0.1)
-    assert rule.keeps_up(1000, 1.0)
-    assert rule.keeps_up(10_000, None)
-    assert SlotRule().keeps_up(10_000, 0.0)
-
-
-@given(threads=st.integers(1, 10_000), duration=st.floats(0, 100), more=st.integers(1, 1000))
-def test_more_threads_or_shorter_operands_are_never_easier(
-    threads: int, duration: float, more: int
-) -> None:
-    rule = SlotRule(scheduler_time=0.0007)
-    if rule.keeps_up(threads + more, duration):
-        assert rule.keeps_up(threads, duration)
-        assert rule.keeps_up(threads + more, duration + 0.001 * more)

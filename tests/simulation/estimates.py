@@ -39,7 +39,7 @@ def ratios(workload, size=6.0):
     parameters = registry.Parameters(size=size, chunk_bytes=64 * registry.MIB)
     collections = list(registry.get(workload).build(parameters))
     plugin = Watched()
-    clock = lambda: asyncio.get_running_loop().time()  # noqa: E731
+    clock = lambda: asyncio.get_running_loop().time()  # noqa: E731  # patched in
     with mock.patch.object(watching, "time", clock):
         simulate(collections, workers=4, threads=2, policy=plugin, isolated=False, timeline=False)
     begin, end = plugin.told[0][0], plugin.told[-1][0]

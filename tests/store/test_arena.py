@@ -189,6 +189,16 @@ def test_trim_gives_back_what_waits(arena):
     assert arena.filled == 0
 
 
+def test_what_is_not_used_again_is_given_back(arena):
+    kept, let_go = arena.put(*to_frames(X)), arena.put(*to_frames(X))
+    del let_go
+    assert arena.trim_unneeded() == 0, "it was used a moment ago"
+    assert arena.trim_unneeded() == X.nbytes
+    assert X.nbytes < blocks(arena.fd) < X.nbytes + 100_000
+    assert arena.filled == kept.nbytes == X.nbytes
+    assert (from_frames(kept.handle.header, kept.map().frames(kept.handle.lengths)) == X).all()
+
+
 def test_memory_is_held_by_whom_it_exists_for(arena):
     attachments = Attachments()
     chunk, other = arena.put(*to_frames(X)), arena.put(*to_frames(X))

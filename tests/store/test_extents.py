@@ -58,6 +58,23 @@ def test_free_extents_make_room_under_the_cap():
     assert (first.filled, extents.filled) == (0, 7 * MIB // 2)
 
 
+def test_what_was_free_all_the_time_is_unneeded():
+    extents = table()
+    first, second, small = (extents.allocate(n).extent for n in (3 * MIB, 3 * MIB, MIB))
+    for extent in (first, second, small):
+        extents.release(extent)
+    extents.reclaim(lambda e: True)
+    assert extents.trim_unneeded() == [], "a moment ago they were in use"
+    extents.release(extents.allocate(3 * MIB).extent)
+    extents.reclaim(lambda e: True)
+    assert extents.idle == 7 * MIB
+    unneeded = extents.trim_unneeded()
+    assert sorted(e.size for e in unneeded) == [MIB, 3 * MIB]
+    assert (extents.idle, extents.filled) == (3 * MIB, 3 * MIB)
+    assert len(extents.trim_unneeded()) == 1
+    assert extents.filled == 0
+
+
 def test_without_slots_nothing_new():
     extents = table(slots=1)
     only = extents.allocate(MIB).extent
@@ -74,6 +91,7 @@ operations = st.lists(
         st.tuples(st.just("read"), st.integers(0, 100)),
         st.tuples(st.just("reclaim"), st.just(0)),
         st.tuples(st.just("trim"), st.just(0)),
+        st.tuples(st.just("trim unneeded"), st.just(0)),
     ),
     max_size=60,
 )
@@ -103,6 +121,12 @@ def test_invariants(steps):
             extents.reclaim(lambda e, read=read: e not in read)
         elif step == "trim":
             assert all(v.state is ExtentState.FREE for v in extents.trim())
+        elif step == "trim unneeded":
+            idle = extents.idle
+            victims = extents.trim_unneeded()
+            assert all(v.state is ExtentState.FREE and not v.filled for v in victims)
+            assert extents.idle <= idle
+        assert extents.idle == sum(e.filled for e in everything if e.state is ExtentState.FREE)
         assert extents.filled == sum(e.filled for e in everything) <= extents.cap
         assert extents.live == sum(e.filled for e in held)
         places = sorted((e.offset, e.offset + e.size) for e in everything)

@@ -1,0 +1,153 @@
+"""Answers that nobody waits for travel with other messages, in order, and none is lost."""
+
+from typing import Any
+
+import dask.array as da
+import pytest
+from distributed import Scheduler
+from distributed.utils_test import async_poll_for, gen_cluster
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_marsched.config import Settings
+from dask_marsched.host import gathering
+from dask_marsched.host.gathering import Gathering, MessageGathering
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.simulation import simulate
+from dask_marsched.simulation.cluster import Cluster
+
+
+class Wire:
+    """What was sent, and the timers."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.timers: list[Any] = []
+        self.gathering = Gathering(self.sent.append, lambda _, call: self.timers.append(call))
+
+    def free(self, *keys: str) -> None:
+        with self.gathering.freeing(keys):
+            for key in keys:
+                self.gathering.send(released(key))
+
+
+def released(key: str) -> dict[str, Any]:
+    return {"op": "release-worker-data", "key": key}
+
+
+FINISHED = {"op": "task-finished", "key": "z"}
+
+
+def test_answers_wait_for_the_next_message():
+    wire = Wire()
+    wire.free("a")
+    wire.free("b", "c")
+    assert wire.sent == []
+    wire.gathering.send(FINISHED)
+    assert wire.sent == [released("a"), released("b"), released("c"), FINISHED]
+    assert wire.gathering.gathered == 3
+
+
+def test_what_a_worker_gives_up_by_itself_is_told_at_once():
+    wire = Wire()
+    wire.gathering.send(released("a"))
+    with wire.gathering.freeing(["b"]):
+        wire.gathering.send(released("c"))
+    assert wire.sent == [released("a"), released("c")]
+
+
+def test_one_timer_sends_what_nothing_else_took_along():
+    wire = Wire()
+    wire.free("a")
+    wire.free("b")
+    assert len(wire.timers) == 1
+    wire.timers.pop()()
+    assert wire.sent == [released("a"), released("b")]
+    wire.free("c")
+    assert len(wire.timers) == 1
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_all_arrive_once_and_in_order(steps):
+    wire = Wire()
+    made = []
+    for number, step in enumerate(steps):
+        key = str(number)
+        if step == 3 and wire.timers:
+            wire.timers.pop()()
+        elif step:
+            made.append(released(key))
+            wire.free(key)
+        else:
+            made.append({"op": "task-finished", "key": key})
+            wire.gathering.send(made[-1])
+    wire.gathering.flush()
+    assert wire.sent == made
+
+
+def batches(monkeypatch: pytest.MonkeyPatch, gather: bool) -> list[list[str]]:
+    """Return the operations in each batch of messages to the scheduler, in a simulation."""
+    received: list[list[str]] = []
+    handle = Cluster.received
+
+    def note(cluster: Cluster, worker: Any, messages: list[dict[str, Any]]) -> None:
+        received.append([message["op"] for message in messages])
+        handle(cluster, worker, messages)
+
+    x = da.ones((4000, 4000), chunks=500)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cluster, "received", note)
+        plugin = MarsSchedulerPlugin(settings=Settings(gather_messages=gather))
+        report = simulate((x + x.T).sum(), policy=plugin, validate=True, isolated=False)
+    assert report.tasks_recomputed == 0
+    return received
+
+
+def test_the_twin_s_workers_gather_as_real_ones_do(monkeypatch):
+    apart, together = (batches(monkeypatch, gather) for gather in (False, True))
+    alone = ["release-worker-data"]
+    assert sum(set(batch) == set(alone) for batch in apart) > 20
+    assert sum(set(batch) == set(alone) for batch in together) <= 4  # as the timers ring
+    assert len(together) < len(apart)
+    finished = [sum(batch.count("task-finished") for batch in b) for b in (apart, together)]
+    assert finished[0] == finished[1]
+
+
+def footprint(worker: Any) -> tuple[Any, ...]:
+    return dict(worker.stream_handlers), vars(worker).get("batched_send")
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
+    before = footprint(a)
+    gathers = MessageGathering(a)
+    gathers.install()
+    x = da.ones((40, 40), chunks=10)
+    assert await c.compute((x + x.T).sum()) == 3200
+    # What was computed is forgotten, and the worker tells of it within a second.
+    await async_poll_for(lambda: not a.data and not s.tasks, 5)
+    assert gathers.report()["answers"] > 0
+    future = c.submit(sum, [1, 2])
+    assert await future == 3
+    gathers.uninstall()
+    gathers.uninstall()
+    assert footprint(a) == before
+    assert gathers.report() == {"answers": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"stream_handlers": {}}, "the worker has no stream handler 'free-keys'"),
+        ({"batched_send": None}, "Worker has no method batched_send"),
+    ],
+)
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_worker_that_differs_is_left_alone(s, a, changes, text):
+    class Other:
+        stream_handlers = changes.get("stream_handlers", a.stream_handlers)
+        batched_send = changes.get("batched_send", a.batched_send)
+
+    assert gathering.misfits(a) == []
+    with pytest.raises(RuntimeError, match=text):
+        MessageGathering(Other()).install()

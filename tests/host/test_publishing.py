@@ -1,0 +1,94 @@
+"""What a worker publishes unasked, and how long it stays so; a worker's data around it is faked."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+
+import pytest
+from distributed.worker_state_machine import ExecuteSuccessEvent
+
+from dask_marsched.host import publishing
+from dask_marsched.store.arena import Arena, segment_size
+from dask_marsched.store.identities import IdentityMap
+from dask_marsched.store.segment import create_segment
+
+MIB = 1 << 20
+
+
+class Held(dict):
+    """The chunks in memory; `gone` is told of those that leave."""
+
+    gone = None
+
+    def __delitem__(self, key):
+        super().__delitem__(key)
+        if self.gone is not None:
+            self.gone(key)
+
+
+@pytest.fixture
+def arena():
+    address = create_segment(segment_size(4 * MIB))
+    yield Arena(address, 4 * MIB)
+    os.close(address.fd)
+
+
+@pytest.fixture
+def publisher(arena, monkeypatch):
+    monkeypatch.setattr(publishing, "_SETTLED", 0.0)
+
+    async def execute(key, *, stimulus_id):
+        value = {"n": b"x" * 100_000}
+        return ExecuteSuccessEvent(
+            stimulus_id, key=key, run_id=0, value=value, start=0, stop=1, nbytes=100_000, type=dict
+        )
+
+    fast = Held()
+    store = SimpleNamespace(fast=fast, foreign=IdentityMap(), in_memory=fast.get)
+    worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
+    made = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
+    made.install(arena)
+    made.outlive(lambda *told: None, all_of_them=True)
+    yield made
+    made.close()
+
+
+async def made(publisher, *keys, stored):
+    """Have tasks executed, and wait until what is published has been."""
+    for key in keys:
+        event = await publisher.worker.execute(key, stimulus_id="test")
+        if stored:
+            publisher.store.fast[key] = event.value
+        del event
+    looked = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.001, looked.set_result, None)
+    await looked
+    if publisher._draining is not None:
+        await publisher._draining
+
+
+def test_what_is_stored_stays_published_until_it_leaves_the_memory(publisher, arena):
+    asyncio.run(made(publisher, "a", "b", stored=True))
+    assert arena.live > 200_000
+    del publisher.store.fast["a"]
+    assert 100_000 < arena.live < 200_000
+    del publisher.store.fast["b"]
+    assert arena.live == 0
+
+
+def test_what_is_gone_when_its_turn_comes_is_not_published(publisher, arena):
+    asyncio.run(made(publisher, "a", "b", stored=False))
+    assert (arena.counters.published, arena.live) == (0, 0)
+
+
+def test_what_goes_while_it_is_copied_does_not_stay_published(publisher, arena, monkeypatch):
+    copy = publisher._put
+
+    async def copy_of_what_goes(key, value):
+        copied = await copy(key, value)
+        del publisher.store.fast[key]
+        return copied
+
+    monkeypatch.setattr(publisher, "_put", copy_of_what_goes)
+    asyncio.run(made(publisher, "a", "b", stored=True))
+    assert (arena.counters.published, arena.live) == (2, 0)

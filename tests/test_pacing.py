@@ -1,0 +1,93 @@
+"""Where the scheduler is what all wait for, no more is on the way than keeps it busy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from dask.delayed import delayed
+from distributed import Event
+from distributed.utils_test import async_poll_for
+
+from dask_marsched.config import Settings
+from dask_marsched.policies.pace import ROUND_TRIP, SURPLUS
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.simulation import Costs, SimulationReport, simulate
+from tests.compat.harness import planned_cluster
+
+WORKERS = 100
+
+
+def paced(scheduler_time: str) -> MarsSchedulerPlugin:
+    return MarsSchedulerPlugin(settings=Settings(scheduler_time=scheduler_time))
+
+
+def trees(seconds: float, scheduler_time: str, threads: int = 1) -> SimulationReport:
+    """Simulate 200 pairs of short tasks, each pair read by a third task."""
+    names = [f"{kind}-{i}" for i in range(200) for kind in ("a", "b", "sum")]
+    pairs = [
+        delayed(max)(
+            delayed(max)(i, dask_key_name=f"a-{i}"),
+            delayed(max)(i, dask_key_name=f"b-{i}"),
+            dask_key_name=f"sum-{i}",
+        )
+        for i in range(200)
+    ]
+    costs = Costs(dict.fromkeys(names, 2**20), dict.fromkeys(names, seconds))
+    return simulate(
+        pairs,
+        policy=paced(scheduler_time),
+        workers=WORKERS // threads,
+        threads=threads,
+        costs=costs,
+        isolated=False,
+    )
+
+
+def at_once(report: SimulationReport) -> int:
+    """Return how many tasks ran at a time, at most."""
+    assert report.timeline is not None
+    tasks = report.timeline.tasks.rows
+    times = np.concatenate([tasks["start"], tasks["stop"]])
+    steps = np.repeat([1, -1], len(tasks["start"]))
+    return int(steps[np.lexsort((steps, times))].cumsum().max())
+
+
+def test_short_operands_do_not_go_to_all_workers() -> None:
+    bound, free = trees(0.001, "0.7ms"), trees(0.001, "0ms")
+    assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / 0.0007
+    assert bound.peak_memory < free.peak_memory
+    assert bound.makespan < 1.2 * free.makespan
+
+
+def test_nor_to_all_threads_of_workers_with_several() -> None:
+    bound, free = trees(0.001, "0.7ms", threads=4), trees(0.001, "0ms", threads=4)
+    assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / 0.0007
+    assert bound.peak_memory < free.peak_memory
+
+
+def test_long_operands_go_to_all_workers() -> None:
+    bound, free = trees(1.0, "0.7ms"), trees(1.0, "0ms")
+    assert at_once(bound) == WORKERS
+    assert bound.makespan < 1.02 * free.makespan
+
+
+def block(event: str, x: int) -> int:
+    Event(event).wait()
+    return x
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_what_turns_out_to_be_long_runs_on_all_threads(long: bool) -> None:
+    @planned_cluster([("127.0.0.1", 8)], plugin=lambda: paced("10ms"))
+    async def test(c: Any, s: Any, a: Any) -> None:
+        if long:  # where the last ones were short
+            assert sum(await c.gather(c.map(abs, range(50)))) == sum(range(50))
+        futures = c.map(block, ["go"] * 24, range(24))
+        # Nothing ends, and no message comes; only time tells.
+        await async_poll_for(lambda: a.state.executing_count == 8, 5)
+        await Event("go").set()
+        assert await c.gather(futures) == list(range(24))
+
+    test()
