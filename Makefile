@@ -24,7 +24,7 @@ help:
 install: $(INSTALLED)
 
 # Installed editable: only a change of the metadata asks for another installation.
-$(INSTALLED): pyproject.toml setup.py
+$(INSTALLED): pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
 	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 or later found; set PYTHON=/path/to/python' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'make: $(PYTHON) is not Python 3.11 or later' >&2; exit 1; }

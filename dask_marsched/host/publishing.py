@@ -21,6 +21,7 @@ from dask_marsched.host.store import Store
 from dask_marsched.policies.sharing import ShareModel
 from dask_marsched.store.arena import Arena
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
+from dask_marsched.store.grants import make_arrays_here, sizes_wanted
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
@@ -130,6 +131,19 @@ class Publisher:
         except OSError as error:
             self._caught("trim", error)
 
+    def _grant(self) -> None:
+        """Have the next arrays made in shared memory that were not for want of room there."""
+        sizes = sizes_wanted()
+        if sizes and self._arena is not None:
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self._copier.submit(self._grant_them, self._arena, sizes)
+
+    def _grant_them(self, arena: Arena, sizes: list[int]) -> None:
+        try:
+            arena.grant(sizes)
+        except Exception as error:
+            self._caught("grant", error)
+
     def close(self) -> None:
         """Publish no more. Idempotent."""
         self._copier.shutdown(wait=False)
@@ -167,12 +181,15 @@ class Publisher:
     # -- before anybody asks ---------------------------------------------------------------
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
+        if self._keeps or self._will_be_read(key, self._kind(key)):
+            make_arrays_here()  # in the context of this one task, and so of its thread
         event = await self._stock(key, stimulus_id=stimulus_id)
         if isinstance(event, ExecuteSuccessEvent) and (event.nbytes or 0) >= self.least:
             try:
-                return await self._publish_ahead(event)
+                event = await self._publish_ahead(event)
             except Exception as error:
                 self._caught("publish_ahead", error)
+        self._grant()
         return event
 
     async def _publish_ahead(self, event: ExecuteSuccessEvent) -> ExecuteSuccessEvent:
@@ -183,7 +200,10 @@ class Publisher:
         kind, value = self._kind(event.key), event.value
         self.sharing.made(kind)
         handed_on = value in self.store.foreign  # an input
-        if handed_on or not (self._will_be_read(event.key, kind) and is_plain_array(value)):
+        wanted = is_plain_array(value) and (
+            self._will_be_read(event.key, kind) or (self._keeps and self._is_made_here(value))
+        )
+        if handed_on or not wanted:
             if self._keeps:
                 # Not now: its thread has the next task sooner. What is gone before its turn comes
                 # is not copied. To wait for more of that saved nothing, and what is lost
@@ -266,13 +286,18 @@ class Publisher:
         ts = self.worker.state.tasks.get(key)
         return (ts is not None and is_shared(ts)) or self.sharing.is_shared(kind)
 
+    def _is_made_here(self, value: object) -> bool:
+        """Whether an array lies in shared memory already."""
+        assert self._arena is not None
+        return is_plain_array(value) and self._arena.is_made_here(value.ctypes.data)
+
     def _kind(self, key: Key) -> str:
         ts = self.worker.state.tasks.get(key)
         return ts.prefix if ts is not None else ""
 
     async def _put(self, key: Key, value: object) -> tuple[Any, object, Any]:
         assert self._arena is not None
-        if sizeof(value) <= COPIED_AT_ONCE:
+        if sizeof(value) <= COPIED_AT_ONCE or self._is_made_here(value):
             # That takes less of the event loop's time than what stock Dask does there with a chunk
             # that it sends. To hand it to a thread, and to wait for the interpreter's lock, takes
             # longer than the copy.

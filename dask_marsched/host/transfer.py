@@ -218,6 +218,7 @@ class HandleTransfer:
         return {
             "published": arena.live if arena is not None else 0,
             "filled": arena.filled if arena is not None else 0,
+            "made_here": arena.counters.made_here if arena is not None else 0,
             "mapped": self.attachments.mapped,
             "ahead": self.publisher.ahead,
             "ahead_read": self.publisher.ahead_read,

@@ -6,13 +6,14 @@ import itertools
 import logging
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dask_marsched.store import locks
 from dask_marsched.store.extents import Allocation, Extent, ExtentTable
+from dask_marsched.store.grants import Grants
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.mapping import Mapping, copy, frame_offsets
 from dask_marsched.store.mapping_pool import MappingPool
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # There are this many times more addresses than memory: size classes do not fit each other.
 ADDRESSES_PER_BYTE = 4
+# Of the cap: most memory that is granted to arrays before anything is published in it.
+_GRANTED = 0.25
 
 
 def segment_size(cap: int) -> int:
@@ -83,6 +86,8 @@ class ArenaCounters:
         Chunks, and bytes of them, written into shared memory.
     recycled
         Of these chunks, those that found memory in place.
+    made_here
+        Of these chunks, those that were made in shared memory: nothing was copied.
     refused
         Chunks for which there was no room, under the cap or in the system.
     trimmed_bytes
@@ -92,6 +97,7 @@ class ArenaCounters:
     published: int = 0
     published_bytes: int = 0
     recycled: int = 0
+    made_here: int = 0
     refused: int = 0
     trimmed_bytes: int = 0
 
@@ -130,6 +136,7 @@ class Arena:
         self._next_stamp = itertools.count(1)
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
+        self._grants = Grants(self._memory)
         self._closed = False
         #: our own private mappings, to be used again
         self.pool = MappingPool()
@@ -137,7 +144,7 @@ class Arena:
     @property
     def live(self) -> int:
         """Bytes of memory in chunks that this worker holds."""
-        return self._table.live
+        return self._table.live - self._grants.nbytes
 
     @property
     def filled(self) -> int:
@@ -173,7 +180,13 @@ class Arena:
         """
         lengths = tuple(frame.nbytes for frame in frames)
         offsets, nbytes = frame_offsets(lengths)
+        made_here = self._take(frames[0]) if plain else None
+        if made_here is not None:
+            self.counters.made_here += 1
+            return self._publish(made_here, header, lengths, plain)
         allocation = self._allocate(nbytes)
+        if allocation is None and self._withdraw():
+            allocation = self._allocate(nbytes)
         if allocation is None:
             self.counters.refused += 1
             return None
@@ -189,21 +202,49 @@ class Arena:
         except BaseException:
             self._abandon(extent)
             raise
-        stamp = next(self._next_stamp)
-        self._stamps[extent.slot] = stamp
-        self._flags[extent.slot] = 1
-        self.counters.published += 1
-        self.counters.published_bytes += nbytes
         self.counters.recycled += allocation.filled_before > 0
-        place = (extent.slot, extent.offset)
-        return Chunk(self, extent, Handle(self.address, *place, header, lengths, plain), stamp)
+        return self._publish(extent, header, lengths, plain)
+
+    def grant(self, sizes: Iterable[int]) -> None:
+        """Have arrays of so many bytes made here, each size for one. Not for the event loop.
+
+        Where there is no room for one, nothing happens.
+        """
+        most = _GRANTED * self._table.cap
+        for nbytes in sizes:
+            if self._grants.nbytes + nbytes > most:
+                self._withdraw()  # what is wanted now goes first
+            if self._grants.nbytes + nbytes > most:
+                continue
+            allocation = self._allocate(nbytes)
+            if allocation is None:
+                continue
+            extent = allocation.extent
+            try:
+                # A store to a page that the system has no memory for would kill this process.
+                os.posix_fallocate(self.fd, extent.offset, extent.filled)
+            except OSError as error:
+                logger.info("no more shared memory: %s", error)
+                self._abandon(extent)
+                return
+            with self._releases.held():
+                is_granted = not self._closed and self._grants.add(extent)
+            if not is_granted:
+                self._abandon(extent)
+                return
+
+    def is_made_here(self, address: int) -> bool:
+        """Tell whether an array, by the address of its memory, need not be copied."""
+        return self._grants.is_here(address)
 
     def trim(self) -> int:
         """Give memory that waits to be recycled back to the system; return how much, bytes."""
+        self._withdraw()
         return self._trim(self._table.trim)
 
     def trim_unneeded(self) -> int:
         """Do so with as much as has been waiting since the last call. Not for the event loop."""
+        self._withdraw(unneeded=True)
         return self._trim(self._table.trim_unneeded)
 
     def _trim(self, choose: Callable[[], list[Extent]]) -> int:
@@ -223,13 +264,39 @@ class Arena:
     def close(self) -> None:
         """Stop publishing. What is published stays readable as long as anybody holds it."""
         self._closed = True
+        self._withdraw()
         self.pool.close()
 
     def __del__(self) -> None:
         if hasattr(self, "pool"):
+            self._grants.withdraw()
             self.pool.close()
         if hasattr(self, "fd"):
             os.close(self.fd)
+
+    def _take(self, frame: memoryview) -> Extent | None:
+        array = np.frombuffer(frame, np.uint8)
+        with self._releases.held():
+            return None if self._closed else self._grants.take(array.ctypes.data, array.nbytes)
+
+    def _publish(
+        self, extent: Extent, header: bytes, lengths: tuple[int, ...], plain: bool
+    ) -> Chunk:
+        stamp = next(self._next_stamp)
+        self._stamps[extent.slot] = stamp
+        self._flags[extent.slot] = 1
+        self.counters.published += 1
+        self.counters.published_bytes += sum(lengths)
+        place = (extent.slot, extent.offset)
+        return Chunk(self, extent, Handle(self.address, *place, header, lengths, plain), stamp)
+
+    def _withdraw(self, *, unneeded: bool = False) -> bool:
+        """Take back what was granted and is no array's; return whether there was any."""
+        with self._releases.held():
+            found = self._grants.withdraw(unneeded=unneeded)
+            for extent in found:
+                self._release(extent)
+        return bool(found)
 
     def _allocate(self, nbytes: int) -> Allocation | None:
         with self._releases.held():
@@ -267,4 +334,6 @@ class Arena:
         self._table.release(extent)
 
     def _reclaim(self) -> None:
-        self._table.reclaim(lambda e: locks.is_unread(self.fd, e.offset, e.size))
+        self._table.reclaim(
+            lambda e: not self._grants.is_used(e) and locks.is_unread(self.fd, e.offset, e.size)
+        )

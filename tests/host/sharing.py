@@ -50,6 +50,7 @@ def state(dask_worker):
         "fallbacks": {k: n for k, n in counters.fallbacks.items() if n},
         "published": arena.counters.published,
         "recycled": arena.counters.recycled,
+        "made here": arena.counters.made_here,
         "refused": arena.counters.refused,
         "ahead": plugin.transfer.publisher.ahead,
         "live": arena.live,

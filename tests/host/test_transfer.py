@@ -14,6 +14,7 @@ from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.host import transfer
 from dask_marsched.host.transfer import OPERATION
+from dask_marsched.store import grants
 from dask_marsched.store.presence import Claim
 from tests.host.sharing import (
     MIB,
@@ -129,7 +130,8 @@ def test_memory_is_recycled(workers):
         # released on both before the next
         assert wait_until(lambda: not workers[0]["live"] and not workers[1]["mapped"])
     after = workers[0]
-    assert after["recycled"] - before["recycled"] >= 4
+    again = [after[how] - before[how] for how in ("recycled", "made here")]
+    assert sum(again) >= 4
     assert after["filled"] <= max(before["filled"], 16 * MIB)
 
 
@@ -168,6 +170,18 @@ def test_what_neighbours_ask_for_is_shared_as_soon_as_it_is_made(workers):
         assert workers.on(0, overwrite, x).result() == 2 * i * MIB
     after = workers[0]
     assert after["ahead"] - before["ahead"] == 2
+    assert workers[1]["fallbacks"] == {}
+
+
+@pytest.mark.skipif(not grants.is_available(), reason="there was no compiler")
+def test_results_that_will_be_asked_for_are_made_in_shared_memory(workers):
+    before = workers[0]["made here"]
+    for i in range(8):
+        x = workers.on(0, numbers, 2 * MIB, float(i), key=f"made-{i}")
+        wait(x)
+        assert workers.on(1, overwrite, x).result() == 2 * i * MIB
+        assert workers.on(0, overwrite, x).result() == 2 * i * MIB
+    assert workers[0]["made here"] - before >= 1
     assert workers[1]["fallbacks"] == {}
 
 

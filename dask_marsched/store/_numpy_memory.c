@@ -1,0 +1,260 @@
+/* Memory for NumPy's arrays out of extents that were granted beforehand.
+ *
+ * NumPy asks a handler for the memory of arrays (NEP 49), one that belongs to the context of the
+ * code that runs. It asks and gives back anywhere, also where no Python code may run: so what is
+ * done here takes a lock for some hundred nanoseconds, and calls nothing of Python.
+ *
+ * An extent is granted (FREE), is an array's (USED), and may be taken from it: published, it is
+ * not to be used again when the array ends (TAKEN), until whoever took it hears of that (ENDED).
+ * Where none fits, memory comes from NumPy's own handler, and the size is noted down.
+ */
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include <Python.h>
+#include <numpy/arrayobject.h>
+#include <pthread.h>
+#include <string.h>
+
+#define MOST_EXTENTS 4096
+#define MOST_WANTED 64
+
+enum state { EMPTY, FREE, USED, TAKEN, ENDED };
+
+typedef struct {
+    char *memory;
+    size_t size;
+    enum state state;
+    unsigned long turn; /* when it was used last */
+    PyObject *owner;    /* keeps the memory mapped */
+} Extent;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Extent extents[MOST_EXTENTS];
+static int n_extents;       /* those beyond were never granted */
+static char *lowest, *highest; /* all of them lie between */
+static size_t least;        /* arrays of fewer bytes are NumPy's own */
+static unsigned long turns;
+static size_t wanted[MOST_WANTED]; /* sizes for which there was no extent, or is one less */
+static int n_wanted;
+static PyDataMem_Handler *stock;
+
+static int at(void *memory) {
+    if ((char *)memory < lowest || (char *)memory >= highest)
+        return -1;
+    for (int i = 0; i < n_extents; i++)
+        if (extents[i].memory == memory && extents[i].state != EMPTY && extents[i].state != ENDED)
+            return i;
+    return -1;
+}
+
+static void *use_extent(size_t size) {
+    int best = -1;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < n_extents; i++) {
+        Extent *e = &extents[i];
+        /* A much larger one is left to the arrays that it was granted for. */
+        if (e->state != FREE || e->size < size || e->size / 2 > size)
+            continue;
+        /* of equals the last used: it is in the processor's cache */
+        if (best < 0 || e->size < extents[best].size
+            || (e->size == extents[best].size && e->turn > extents[best].turn))
+            best = i;
+    }
+    if (best >= 0) {
+        extents[best].state = USED;
+        extents[best].turn = ++turns;
+    } else if (n_wanted < MOST_WANTED)
+        wanted[n_wanted++] = size;
+    pthread_mutex_unlock(&lock);
+    return best >= 0 ? extents[best].memory : NULL;
+}
+
+static int end_of(void *memory) {
+    pthread_mutex_lock(&lock);
+    int i = at(memory);
+    if (i >= 0) {
+        extents[i].state = extents[i].state == TAKEN ? ENDED : FREE;
+        extents[i].turn = ++turns;
+    }
+    pthread_mutex_unlock(&lock);
+    return i >= 0;
+}
+
+static size_t size_of(void *memory) {
+    pthread_mutex_lock(&lock);
+    int i = at(memory);
+    size_t size = i >= 0 ? extents[i].size : 0;
+    pthread_mutex_unlock(&lock);
+    return size;
+}
+
+static void *our_malloc(void *context, size_t size) {
+    void *memory = size >= least ? use_extent(size) : NULL;
+    return memory ? memory : stock->allocator.malloc(stock->allocator.ctx, size);
+}
+
+static void *our_calloc(void *context, size_t n, size_t size) {
+    /* NumPy's own costs nothing until it is looked at. */
+    return stock->allocator.calloc(stock->allocator.ctx, n, size);
+}
+
+static void our_free(void *context, void *memory, size_t size) {
+    if (!end_of(memory))
+        stock->allocator.free(stock->allocator.ctx, memory, size);
+}
+
+static void *our_realloc(void *context, void *memory, size_t size) {
+    size_t before = memory ? size_of(memory) : 0;
+    if (!before)
+        return stock->allocator.realloc(stock->allocator.ctx, memory, size);
+    /* What is published does not change, so it always moves. */
+    void *moved = our_malloc(context, size);
+    if (moved) {
+        memcpy(moved, memory, before < size ? before : size);
+        end_of(memory);
+    }
+    return moved;
+}
+
+static PyDataMem_Handler handler = {
+    "dask_marsched", 1, {NULL, our_malloc, our_calloc, our_realloc, our_free}};
+static PyObject *handler_capsule;
+
+static PyObject *allocate_here(PyObject *self, PyObject *arg) {
+    size_t bytes = PyLong_AsSize_t(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    least = bytes;
+    PyObject *before = PyDataMem_SetHandler(handler_capsule);
+    if (before == NULL)
+        return NULL;
+    Py_DECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *grant(PyObject *self, PyObject *args) {
+    PyObject *owner;
+    Py_buffer memory;
+    if (!PyArg_ParseTuple(args, "Ow*", &owner, &memory))
+        return NULL;
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < n_extents && extents[i].state != EMPTY)
+        i++;
+    if (i < MOST_EXTENTS) {
+        char *start = memory.buf;
+        Py_INCREF(owner);
+        extents[i] = (Extent){start, (size_t)memory.len, FREE, ++turns, owner};
+        if (i == n_extents)
+            n_extents++;
+        if (lowest == NULL || start < lowest)
+            lowest = start;
+        if (start + memory.len > highest)
+            highest = start + memory.len;
+    }
+    pthread_mutex_unlock(&lock);
+    PyBuffer_Release(&memory);
+    return PyLong_FromLong(i < MOST_EXTENTS ? i : -1);
+}
+
+/* Let go of an extent if it is in one of two states; return whether it was. */
+static PyObject *let_go(PyObject *arg, enum state one, enum state other) {
+    long i = PyLong_AsLong(arg);
+    if (i < 0 || i >= MOST_EXTENTS) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_IndexError, "there is no such extent");
+        return NULL;
+    }
+    PyObject *owner = NULL;
+    pthread_mutex_lock(&lock);
+    if (extents[i].state == one || extents[i].state == other) {
+        owner = extents[i].owner;
+        extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
+    }
+    pthread_mutex_unlock(&lock);
+    if (owner == NULL)
+        Py_RETURN_FALSE;
+    Py_DECREF(owner);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *withdraw(PyObject *self, PyObject *arg) { return let_go(arg, FREE, FREE); }
+
+static PyObject *forget(PyObject *self, PyObject *arg) { return let_go(arg, ENDED, ENDED); }
+
+static PyObject *take(PyObject *self, PyObject *args) {
+    PyObject *address;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "On", &address, &bytes))
+        return NULL;
+    void *memory = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred())
+        return NULL;
+    pthread_mutex_lock(&lock);
+    int i = at(memory);
+    /* A small part of what an array's base has would keep all of it. */
+    if (i >= 0 && extents[i].state == USED && extents[i].size / 2 <= (size_t)bytes) {
+        extents[i].state = TAKEN;
+        if (n_wanted < MOST_WANTED) /* another one in its place */
+            wanted[n_wanted++] = extents[i].size;
+    } else
+        i = -1;
+    pthread_mutex_unlock(&lock);
+    return PyLong_FromLong(i);
+}
+
+static PyObject *turn(PyObject *self, PyObject *arg) {
+    long i = PyLong_AsLong(arg);
+    if (i < 0 || i >= MOST_EXTENTS) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_IndexError, "there is no such extent");
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    unsigned long found = extents[i].turn;
+    pthread_mutex_unlock(&lock);
+    return PyLong_FromUnsignedLong(found);
+}
+
+static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
+    size_t sizes[MOST_WANTED];
+    pthread_mutex_lock(&lock);
+    int n = n_wanted;
+    memcpy(sizes, wanted, n * sizeof(size_t));
+    n_wanted = 0;
+    pthread_mutex_unlock(&lock);
+    PyObject *found = PyList_New(n);
+    for (int i = 0; found != NULL && i < n; i++) {
+        PyObject *size = PyLong_FromSize_t(sizes[i]);
+        if (size == NULL) {
+            Py_CLEAR(found);
+            break;
+        }
+        PyList_SET_ITEM(found, i, size);
+    }
+    return found;
+}
+
+static PyMethodDef methods[] = {
+    {"allocate_here", allocate_here, METH_O, NULL},
+    {"grant", grant, METH_VARARGS, NULL},
+    {"withdraw", withdraw, METH_O, NULL},
+    {"take", take, METH_VARARGS, NULL},
+    {"forget", forget, METH_O, NULL},
+    {"turn", turn, METH_O, NULL},
+    {"sizes_wanted", sizes_wanted, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_numpy_memory", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__numpy_memory(void) {
+    import_array();
+    stock = (PyDataMem_Handler *)PyCapsule_GetPointer(PyDataMem_DefaultHandler, "mem_handler");
+    if (stock == NULL)
+        return NULL;
+    handler_capsule = PyCapsule_New(&handler, "mem_handler", NULL);
+    if (handler_capsule == NULL)
+        return NULL;
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,137 @@
+"""Extents of an arena in which NumPy makes its arrays: to publish these, nothing is copied.
+
+Which of them an array gets is decided by compiled code (`_numpy_memory.c`), which NumPy asks for
+memory. Where that was not compiled there are no grants, and what is published is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import numpy as np
+
+try:
+    from dask_marsched.store import _numpy_memory as native
+except ImportError:  # there was no compiler where the package was built
+    native = None  # type: ignore[assignment]
+
+from dask_marsched.store.extents import Extent
+
+#: Arrays of fewer bytes are copied in less time than is lost where they lie apart.
+LEAST = 256 * 1024
+_POPULATE_WRITE = 23  # of Linux 5.14; older ones find the pages one by one
+_libc = ctypes.CDLL(None)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def is_available() -> bool:
+    """Tell whether arrays can be made in an arena."""
+    return native is not None
+
+
+def make_arrays_here() -> None:
+    """Have the code that runs in this context, and in copies of it, make its arrays in grants.
+
+    Each array that finds no grant of its size is made as always, and its size is noted down.
+    """
+    if native is not None:
+        native.allocate_here(LEAST)
+
+
+def sizes_wanted() -> list[int]:
+    """Return sizes, bytes, of grants that were taken, or not there, since the last call."""
+    return native.sizes_wanted() if native is not None else []
+
+
+class Grants:
+    """The extents of one arena that were granted. Not thread-safe.
+
+    Parameters
+    ----------
+    memory
+        The arena's memory, which shows what peers see. Arrays that were made in it keep it.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes of memory in grants that nothing was published in.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        whole = np.frombuffer(memory, np.uint8)
+        self._first, self._end = whole.ctypes.data, whole.ctypes.data + whole.nbytes
+        self.nbytes = 0
+        self._granted: dict[int, Extent] = {}
+        #: Those that something was published in, as long as the array is there that was made there.
+        self._taken: dict[Extent, int] = {}
+        self._turns: dict[int, int] = {}
+
+    def add(self, extent: Extent) -> bool:
+        """Grant an extent, as far as it is filled; return False if it cannot be.
+
+        Its memory is there; that its pages are mapped as well takes a moment.
+        """
+        if native is None:
+            return False
+        _libc.madvise(self._first + extent.offset, extent.filled, _POPULATE_WRITE)
+        part = memoryview(self._memory)[extent.offset : extent.offset + extent.filled]
+        number = native.grant(self._memory, part)
+        if number < 0:
+            return False
+        self._granted[number] = extent
+        self.nbytes += extent.filled
+        return True
+
+    def is_here(self, address: int) -> bool:
+        """Tell whether an address is in the arena's memory."""
+        return self._first <= address < self._end
+
+    def take(self, address: int, nbytes: int) -> Extent | None:
+        """Return the extent of an array, to be published in; None if it was not made in one.
+
+        It is not granted again. One more than twice as long as the array is none.
+        """
+        if not self.is_here(address):
+            return None
+        number = native.take(address, nbytes)
+        if number < 0:
+            return None
+        extent = self._granted.pop(number)
+        self.nbytes -= extent.filled
+        self._taken[extent] = number
+        return extent
+
+    def is_used(self, extent: Extent) -> bool:
+        """Tell whether the array is still there that was made in an extent that was taken."""
+        number = self._taken.get(extent)
+        if number is None:
+            return False
+        if not native.forget(number):
+            return True
+        del self._taken[extent]
+        return False
+
+    def withdraw(self, *, unneeded: bool = False) -> list[Extent]:
+        """Return the extents that are no array's; they are granted no more.
+
+        Parameters
+        ----------
+        unneeded
+            Only those that have been no array's since the last call of this kind.
+        """
+        found = []
+        before, turns = self._turns, {}
+        for number in list(self._granted):
+            turn = turns[number] = native.turn(number)
+            if unneeded and before.get(number) != turn:
+                continue
+            if native.withdraw(number):
+                extent = self._granted.pop(number)
+                self.nbytes -= extent.filled
+                found.append(extent)
+                turns.pop(number)
+        if unneeded:
+            self._turns = turns
+        return found

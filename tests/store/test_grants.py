@@ -1,0 +1,239 @@
+"""Arrays that are made in shared memory, so that nothing is copied when they are published."""
+
+import contextvars
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from dask_marsched.store import grants
+from dask_marsched.store.arena import Arena, segment_size
+from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.frames import from_frames, to_frames
+from dask_marsched.store.segment import create_segment
+from tests.store.peers import peers
+
+MIB = 1 << 20
+N = MIB // 8
+
+pytestmark = pytest.mark.skipif(not grants.is_available(), reason="there was no compiler")
+
+
+@pytest.fixture
+def arena():
+    grants.sizes_wanted()
+    address = create_segment(segment_size(32 * MIB))
+    made = Arena(address, 32 * MIB)
+    yield made
+    made.close()
+    os.close(address.fd)
+    grants.sizes_wanted()
+
+
+def here(function, *args):
+    """Call a function whose arrays are made in what was granted."""
+
+    def call():
+        grants.make_arrays_here()
+        return function(*args)
+
+    return contextvars.copy_context().run(call)
+
+
+def numbers(n=N):
+    return np.arange(n, dtype=float)
+
+
+def read(handle, mapping):
+    return from_frames(handle.header, mapping.frames(handle.lengths))
+
+
+def put(arena, array):
+    return arena.put(*to_frames(array), plain=True)
+
+
+def test_nothing_is_copied(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    assert arena.is_made_here(x.ctypes.data)
+    chunk = put(arena, x)
+    assert (arena.counters.made_here, arena.counters.published) == (1, 1)
+    view = read(chunk.handle, chunk.map())
+    assert np.array_equal(view, numbers())
+    view[0] = -1
+    assert x[0] == 0
+    with peers(()) as (peer,):
+        total = peer.do("np.asarray(Attachments().map(h)).view(float).sum()", h=chunk.handle)
+    assert total == numbers().sum()
+
+
+def test_sizes_without_a_grant_are_told_once_and_then_granted(arena):
+    x = here(numbers)
+    assert not arena.is_made_here(x.ctypes.data)
+    assert np.array_equal(x, numbers())
+    assert grants.sizes_wanted() == [MIB]
+    assert grants.sizes_wanted() == []
+    assert put(arena, x) is not None
+    assert arena.counters.made_here == 0
+    arena.grant([MIB])
+    x = here(numbers)
+    assert put(arena, x) is not None
+    assert arena.counters.made_here == 1
+    assert grants.sizes_wanted() == [MIB]  # one in place of that which was taken
+
+
+def test_small_arrays_and_other_contexts_are_left_alone(arena):
+    arena.grant([MIB])
+    assert not arena.is_made_here(numbers().ctypes.data)
+    small = here(numbers, grants.LEAST // 8 - 1)
+    assert not arena.is_made_here(small.ctypes.data)
+    assert grants.sizes_wanted() == []
+
+
+def test_temporaries_use_one_extent_after_the_other(arena):
+    arena.grant([MIB, MIB])
+    filled = arena.filled
+
+    def chain():
+        x = np.full(N, 2.0)
+        for _ in range(10):
+            x = x + 1  # two at a time
+        return x
+
+    x = here(chain)
+    assert arena.is_made_here(x.ctypes.data)
+    assert x.sum() == 12 * N
+    assert arena.filled == filled
+    assert grants.sizes_wanted() == []
+
+
+@pytest.mark.parametrize("first", ["chunk", "array"])
+def test_an_extent_is_used_again_when_neither_chunk_nor_array_is_there(arena, first):
+    arena.grant([MIB])
+    held = {"array": here(numbers)}
+    held["chunk"] = put(arena, held["array"])
+    offset = held["chunk"].handle.offset
+    del held[first]
+    other = put(arena, numbers())
+    assert other.handle.offset != offset
+    held.clear()
+    assert put(arena, numbers()).handle.offset == offset
+
+
+def test_peers_keep_what_they_read(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    chunk = put(arena, x)
+    mapping = Attachments().map(chunk.handle)
+    seen = read(chunk.handle, mapping)
+    del x, chunk
+    arena.grant([MIB])
+    here(np.full, N, -1.0)
+    assert np.array_equal(seen, numbers())
+
+
+def test_a_part_of_a_large_array_is_copied(arena):
+    arena.grant([4 * MIB])
+    x = here(numbers, 4 * N)
+    assert arena.is_made_here(x.ctypes.data)
+    chunk = put(arena, x[:N])
+    assert arena.counters.made_here == 0
+    assert np.array_equal(read(chunk.handle, chunk.map()), numbers())
+
+
+def test_the_same_array_twice_is_copied_the_second_time(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    first, second = put(arena, x), put(arena, x)
+    assert first.handle.offset != second.handle.offset
+    assert arena.counters.made_here == 1
+
+
+def test_what_is_published_stays_as_it_is_when_the_array_changes_its_size(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    chunk = put(arena, x)
+    x.resize(2 * N, refcheck=False)
+    assert np.array_equal(x[:N], numbers())
+    x[:] = -1
+    assert np.array_equal(read(chunk.handle, chunk.map()), numbers())
+
+
+def test_grants_that_nobody_uses_go_back(arena):
+    arena.grant([MIB, 2 * MIB])
+    x = here(numbers)
+    arena.trim_unneeded()  # what is unneeded is known from the second time on
+    del x
+    x = here(numbers)
+    del x
+    arena.trim_unneeded()
+    assert arena.is_made_here(here(numbers).ctypes.data)
+    assert not arena.is_made_here(here(numbers, 2 * N).ctypes.data)
+    arena.trim()
+    assert not arena.is_made_here(here(numbers).ctypes.data)
+    assert (arena.filled, arena.live) == (0, 0)
+
+
+def test_grants_give_way_to_what_is_published(arena):
+    arena.grant([4 * MIB, 4 * MIB])
+    kept = [arena.put(*to_frames(numbers(7 * N)), plain=True) for _ in range(4)]
+    assert None not in kept
+    assert arena.live == 28 * MIB
+
+
+def test_only_a_part_of_the_memory_is_granted(arena):
+    arena.grant([2 * MIB] * 10)
+    assert arena.filled == 8 * MIB
+    assert arena.live == 0
+
+
+def test_arrays_outlast_the_arena(arena):
+    address = create_segment(segment_size(8 * MIB))
+    other = Arena(address, 8 * MIB)
+    other.grant([MIB])
+    x = here(numbers)
+    assert other.is_made_here(x.ctypes.data)
+    assert not arena.is_made_here(x.ctypes.data)
+    assert put(arena, x) is not None
+    assert arena.counters.made_here == 0
+    other.close()
+    os.close(address.fd)
+    del other
+    gc.collect()
+    assert np.array_equal(x, numbers())
+    del x
+    # what was its place belongs to no arena that publishes
+    assert put(arena, here(numbers)) is not None
+    assert arena.counters.made_here == 0
+
+
+def test_threads_get_memory_of_their_own(arena):
+    arena.grant([MIB] * 8)
+    wrong = []
+
+    def work(i):
+        for k in range(200):
+            x = np.full(N, float(i))
+            y = x + k
+            if not ((x == i).all() and (y == i + k).all()):
+                wrong.append((i, k))
+
+    threads = [threading.Thread(target=here, args=(work, i)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_without_the_compiled_part_all_is_copied(arena, monkeypatch):
+    monkeypatch.setattr(grants, "native", None)
+    assert not grants.is_available()
+    arena.grant([MIB])
+    x = here(numbers)
+    assert grants.sizes_wanted() == []
+    chunk = put(arena, x)
+    assert np.array_equal(read(chunk.handle, chunk.map()), numbers())
+    assert arena.counters.made_here == 0
