@@ -52,7 +52,8 @@ class Status:
         ``quota``, its ledger in bytes (``limit``, ``used``, ``promised``, ``queued``) and counts
         (``evictions``, ``deferrals``, ``forced``, ``exceptions``); ``store``, bytes in ``memory``,
         ``spilled`` (as they were in memory) and on ``disk``; ``shared``, bytes ``published`` for
-        others and ``mapped`` from them, ``bytes_by_handle`` and ``bytes_by_comm`` received;
+        others and ``mapped`` from them, ``made_here`` of results without a copy,
+        ``bytes_by_handle`` and ``bytes_by_comm`` received;
         ``interrupts``, operands ``interrupted`` and of these ``still_running``;
         ``kernels``, expressions that were fused, by which backend, seconds ``saved``;
         ``reasons``, why a part is off.
@@ -343,7 +344,7 @@ _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             "received by handle": "bytes_by_handle",
             "by TCP": "bytes_by_comm",
         },
-        ("ahead",),
+        ("ahead", "made_here"),
     ),
     "interrupts": ({}, ("interrupted", "still_running")),
 }
