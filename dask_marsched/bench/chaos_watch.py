@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -183,9 +182,6 @@ def quiet(client: Client) -> list[str]:
 
 
 def _held(dask_worker: Any = None) -> tuple[int, int, int]:
-    # Connections that broke leave tracebacks, and what these refer to: garbage, in cycles, which a
-    # worker that rests collects late.
-    gc.collect()
     report = dask_worker.plugins["marsched"].report()
     return (
         len(dask_worker.data),

@@ -289,10 +289,6 @@ class HandleTransfer:
             await comm.read()
         except OSError:
             comm.abort()
-        finally:
-            # The traceback of a connection that broke may be a cycle, and last.
-            published.clear()
-            found = None
         return Status.dont_reply
 
     # -- a peer that died ------------------------------------------------------------------
