@@ -16,6 +16,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import cluster_initial_operands
 from dask_marsched.policies.host_shares import cut_into_shares, runs_to_a_host, several_to_a_host
+from dask_marsched.policies.meeting import join_counterparts
 from dask_marsched.policies.plan_search import (
     CANDIDATES,
     Bounds,
@@ -245,6 +246,8 @@ class BoundedUnits:
                 if len({w.host for w in workers}) > 1:
                     bounds = check_bounds(graph, workers, plan, bounds)
                 units = plan(bounds)
+        if not by_host:
+            units = join_counterparts(graph, units, role.hub, stake=self.stake, limit=limit)
         if pending is not None:
             units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]
             units.sort(key=lambda unit: unit.operands[0])
