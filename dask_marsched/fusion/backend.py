@@ -34,8 +34,10 @@ class Backend(Protocol):
     """A way to evaluate expressions."""
 
     name: str
-    #: Whether `prepare` takes long, and is to be called in the background.
-    compiles: bool
+
+    def at_hand(self, setting: Setting, exact: bool) -> bool:
+        """Whether `prepare` takes less time than a chunk does: nothing has to be compiled."""
+        ...
 
     def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression in its setting.

@@ -34,7 +34,10 @@ class BlocksBackend:
     """NumPy's functions on blocks."""
 
     name = "blocks"
-    compiles = False
+
+    def at_hand(self, setting: Setting, exact: bool) -> bool:
+        """See `Backend.at_hand`."""
+        return True
 
     def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression in its setting.

@@ -24,7 +24,7 @@ from dask_marsched.fusion.backend import Backend, Results, UnsupportedError
 from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
 from dask_marsched.fusion.operations import ACCUMULATING, SELECTING
 from dask_marsched.fusion.setting import Setting, Signature, setting, signature
-from dask_marsched.fusion.tuner import REFERENCE, Times, Trial
+from dask_marsched.fusion.tuner import REFERENCE, SAMPLES, Times, Trial
 
 logger = logging.getLogger("dask_marsched")
 
@@ -66,7 +66,9 @@ class _Case:
         #: Whether the backends have been asked to prepare, and seconds that NumPy took before.
         self.asked = False
         self.spent = 0.0
+        #: Whether other processes have measured it; whether they do not know yet what this one has.
         self.kept = False
+        self.unsaved = False
         #: The backend that has been chosen, once enough is known of all of them.
         self.fixed: str | None = None
         #: Backends that have failed, with the exception.
@@ -137,12 +139,19 @@ class Kernels:
         """Compile nothing any more. What is evaluated from now on is left to NumPy."""
         self._closed = True
         self._compiler.shutdown(wait=True, cancel_futures=True)
+        for case in list(self._cases.values()):
+            self._keep(case)
 
     def wait(self) -> None:
         """Wait until all that was to be compiled is compiled."""
         self._compiler.submit(int).result()
 
-    def evaluate(self, expression: Expression, values: Sequence[Any]) -> list[Any]:
+    def evaluate(
+        self,
+        expression: Expression,
+        values: Sequence[Any],
+        known: dict[int, Any] | None = None,
+    ) -> list[Any]:
         """Return the results of an expression, one for each output.
 
         Results, warnings and errors are those of NumPy; floats within the units in the last
@@ -154,6 +163,9 @@ class Kernels:
             What is computed.
         values
             Its inputs.
+        known
+            Values of nodes, which NumPy need not compute again; those that are None are filled in
+            where it is NumPy that computes them.
         """
         if expression.reduced and self._own_reduction(expression):
             # These are NumPy's own, of what is evaluated before: products of floats, taken in
@@ -165,7 +177,7 @@ class Kernels:
             ]
         use = None if self._closed else self._use(expression, values)
         if use is None or np.geterr()["under"] != "ignore":
-            return numpy_backend.evaluate(expression, values)
+            return numpy_backend.evaluate(expression, values, known)
         case = use.case
         with case.lock:
             case.runs += 1
@@ -175,9 +187,9 @@ class Kernels:
             if results is not None:
                 return results
         if case.fixed is not None:
-            return numpy_backend.evaluate(expression, values)
+            return numpy_backend.evaluate(expression, values, known)
         started = self._clock()
-        found = numpy_backend.evaluate(expression, values)
+        found = numpy_backend.evaluate(expression, values, known)
         self._took(use, REFERENCE, self._clock() - started, repeated=False)
         return found
 
@@ -233,29 +245,37 @@ class Kernels:
         key = (made.expression, made.typed.types, layout, size, self.exact)
         with self._lock:
             case = self._cases.get(key)
+            new = case is None
             if case is None:
                 digest = hashlib.sha256(f"{self._identity} {key!r}".encode()).hexdigest()
                 case = self._cases[key] = _Case(made, digest[:40])
-                self._compiler.submit(self._begin, case, made)
+                self._recall(case)
+                case.asked = case.kept or not self._patience
+        if new and case.kept and self._at_hand(case, made):
+            self._prepare(case, made)  # the first chunk is not left to NumPy
+        elif new and not self._closed:
+            self._compiler.submit(self._begin, case, made)
         return _Use(made, case)
 
+    def _at_hand(self, case: _Case, first: Setting) -> bool:
+        wanted = case.trial.worth_a_try(self.backends)
+        return all(self.backends[name].at_hand(first, self.exact) for name in wanted)
+
     def _begin(self, case: _Case, first: Setting) -> None:
-        """Prepare what is known to be worth it, in the background."""
-        self._recall(case)
+        """Prepare what is known to be worth it, or costs nothing, in the background."""
+        at_hand = case.asked or self._at_hand(case, first)
         with case.lock:
-            case.asked = case.asked or case.kept or not self._patience
-            asked = case.asked
-        if asked:
+            ask = at_hand or not case.asked
+            case.asked = case.asked or at_hand
+        if at_hand and ask:
             self._prepare(case, first)
 
     def _prepare(self, case: _Case, first: Setting) -> None:
-        """Prepare the backends for a case, in the background."""
-        for name, backend in self.backends.items():
+        """Prepare the backends for a case."""
+        for name in case.trial.worth_a_try(self.backends):
             if self._closed:
                 return
-            known = case.trial.times
-            if case.kept and case.trial.fastest(known) != name:
-                continue  # another process has found something faster
+            backend = self.backends[name]
             started = self._clock()
             try:
                 backend.prepare(first, self.exact)
@@ -285,7 +305,7 @@ class Kernels:
         case, elements = use.case, use.setting.elements
         with case.lock:
             times = case.trial.times.setdefault(name, Times())
-            if name != REFERENCE or not times.samples or not case.kept:
+            if name != REFERENCE or times.samples < SAMPLES or not case.kept:
                 times.take(seconds / elements, repeated)
             reference = case.trial.times.get(REFERENCE)
             case.fused += name != REFERENCE and not repeated
@@ -293,17 +313,17 @@ class Kernels:
                 case.saved += (0.0 if repeated else reference.best * elements) - seconds
             case.chosen = case.trial.fastest([*case.ready, REFERENCE])
             settled = not case.pending and case.trial.settled(case.ready)
-            keep = settled and not case.kept
-            case.kept = case.kept or keep
             case.fixed = case.chosen if settled else None
             case.spent += seconds
             ask = not case.asked and case.spent >= self._patience and not self._closed
             case.asked = case.asked or ask
+            # what a program of a few chunks has learned is of use to the next one
+            keep = not case.pending and not case.unsaved and not self._closed
+            case.unsaved = case.unsaved or not case.pending
         if ask:
             self._compiler.submit(self._prepare, case, use.setting)
-        if keep and self._directory is not None:
-            content = json.dumps(case.trial.to_json()).encode()
-            files.write(self._directory / f"{case.name}.json", content)
+        if keep:
+            self._compiler.submit(self._keep, case)
 
     def _ran(self, use: _Use, name: str, *, repeated: bool) -> None:
         """Take note of a chunk for which no time was taken, as the choice is made."""
@@ -319,7 +339,7 @@ class Kernels:
                 case.chosen = case.fixed = case.trial.fastest([*case.ready, REFERENCE])
 
     def _recall(self, case: _Case) -> None:
-        """Take over what another process, or an earlier one, has measured."""
+        """Take in what other processes have measured, now or earlier."""
         if self._directory is None:
             return
         content = files.read(self._directory / f"{case.name}.json")
@@ -330,7 +350,18 @@ class Kernels:
         except (ValueError, TypeError, KeyError, AttributeError):
             return
         with case.lock:
-            case.trial, case.kept = trial, True
+            case.trial.merge(trial)
+            case.kept = True
+
+    def _keep(self, case: _Case) -> None:
+        """Tell other processes what has been measured, and hear what they have."""
+        if self._directory is None or not case.unsaved:
+            return
+        case.unsaved = False
+        self._recall(case)
+        with case.lock:
+            content = json.dumps(case.trial.to_json()).encode()
+        files.write(self._directory / f"{case.name}.json", content)
 
     # -- telling ---------------------------------------------------------------------------
 

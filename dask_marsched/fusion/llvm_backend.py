@@ -70,7 +70,6 @@ class LLVMBackend:
     """
 
     name = "llvm"
-    compiles = True
 
     def __init__(self, directory: Path | None) -> None:
         import llvmlite.binding as llvm
@@ -94,6 +93,28 @@ class LLVMBackend:
         #: By text: the function, and what keeps its code in memory.
         self._compiled: dict[str, tuple[Any, Any]] = {}
         self._known: dict[Any, tuple[Any, Any, Any]] = {}
+        #: Kernels as text, of which it was asked whether they have been compiled.
+        self._written: dict[Any, Any] = {}
+
+    def at_hand(self, setting: Setting, exact: bool) -> bool:
+        """See `Backend.at_hand`.
+
+        While something else is compiled nothing is: LLVM's library does one thing at a time.
+        """
+        key = (setting.typed, setting.layout, exact)
+        if key in self._known:
+            return True
+        if self._directory is None or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            made = self._written.get(key)
+            if made is None:
+                made = self._written[key] = self._write(setting, exact)
+            return self._path(made.text).exists()
+        except UnsupportedError:
+            return True  # it is told at once
+        finally:
+            self._lock.release()
 
     def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression in its setting.
@@ -104,16 +125,22 @@ class LLVMBackend:
             If there is no kernel for it.
         """
         key = (setting.typed, setting.layout, exact)
-        with self._lock:
-            if key not in self._known:
-                self._known[key] = self._made(setting, exact)
-            return self._bound(setting, *self._known[key])
+        known = self._known.get(key)
+        if known is None:
+            with self._lock:
+                known = self._known.get(key)
+                if known is None:
+                    made = self._written.pop(key, None) or self._write(setting, exact)
+                    known = self._known[key] = self._linked(made)
+        return self._bound(setting, *known)
 
-    def _made(self, setting: Setting, exact: bool) -> tuple[Any, Any, Any]:
-        """Return a kernel, the functions that it calls, and what space it needs."""
+    def _write(self, setting: Setting, exact: bool) -> Any:
         from dask_marsched.fusion.llvm_kernels import kernel
 
-        made = kernel(setting.typed, setting.layout, exact)
+        return kernel(setting.typed, setting.layout, exact)
+
+    def _linked(self, made: Any) -> tuple[Any, Any, Any]:
+        """Return a kernel, the functions that it calls, and what space it needs."""
         functions = [self._status.clear, self._status.test, self._status.mask]
         for name, dtypes in made.externals:
             loop = ufunc_loops.loop(UFUNCS[name], dtypes)
@@ -174,17 +201,32 @@ class LLVMBackend:
     def _load(self, text: str) -> tuple[Any, Any]:
         """Return a kernel's function, and what has to live as long as it is used."""
         llvm = self._llvm
-        digest = hashlib.sha256(f"{self._kind}\n{text}".encode()).hexdigest()
-        path = None if self._directory is None else self._directory / f"{digest[:40]}.o"
-        code = None if path is None else files.read(path)
-        if code is None:
-            code = self._compile(text)
-            if path is not None:
-                files.write(path, code)
+        code = self._compile(text) if self._directory is None else self._kept(text)
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine_copy())
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return _FUNCTION(engine.get_function_address("kernel")), engine
+
+    def _path(self, text: str) -> Path:
+        assert self._directory is not None
+        digest = hashlib.sha256(f"{self._kind}\n{text}".encode()).hexdigest()
+        return self._directory / f"{digest[:40]}.o"
+
+    def _kept(self, text: str) -> bytes:
+        """Return machine code from disk, which is put there first where it is missing.
+
+        Workers that need the same kernel at the same time wait for the first of them.
+        """
+        path = self._path(text)
+        code = files.read(path)
+        if code is not None:
+            return code
+        with files.claimed(path):
+            code = files.read(path)
+            if code is None:
+                code = self._compile(text)
+                files.write(path, code)
+        return code
 
     def _machine_copy(self) -> Any:
         # An engine takes possession of its machine.

@@ -33,7 +33,10 @@ class NumexprBackend:
     """
 
     name = "numexpr"
-    compiles = False
+
+    def at_hand(self, setting: Setting, exact: bool) -> bool:
+        """See `Backend.at_hand`."""
+        return True
 
     def __init__(self) -> None:
         import numexpr

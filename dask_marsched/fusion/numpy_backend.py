@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from dask_marsched.fusion.operations import CASTS, INDEXING, OTHERS, REDUCTIONS,
 NAME = "numpy"
 
 
-def evaluate(expression: Expression, values: Sequence[Any]) -> list[Any]:
+def evaluate(
+    expression: Expression, values: Sequence[Any], known: dict[int, Any] | None = None
+) -> list[Any]:
     """Return the results of an expression, by NumPy alone.
 
     Parameters
@@ -22,6 +24,8 @@ def evaluate(expression: Expression, values: Sequence[Any]) -> list[Any]:
         What is computed.
     values
         The inputs: arrays and Python scalars.
+    known
+        Values of nodes, which are not computed again; those that are None are filled in.
 
     Returns
     -------
@@ -30,8 +34,16 @@ def evaluate(expression: Expression, values: Sequence[Any]) -> list[Any]:
     """
     last = _last_uses(expression)
     found: dict[int, Any] = {}
+    needed = _needed(expression, known) if known else None
     for position, node in enumerate(expression.nodes):
-        found[position] = apply(node, [found[arg] for arg in node.args], values)
+        if needed is not None and position not in needed:
+            continue
+        value = known.get(position) if known else None
+        if value is None:
+            value = apply(node, [found[arg] for arg in node.args], values)
+            if known and position in known:
+                known[position] = value
+        found[position] = value
         for arg in node.args:
             if last[arg] == position:
                 found.pop(arg, None)
@@ -59,6 +71,19 @@ def reduce(expression: Expression, output: Output, value: Any) -> Any:
     if output.dtype is None:
         return function(value, **axes)
     return function(value, dtype=np.dtype(output.dtype), **axes)
+
+
+def _needed(expression: Expression, known: Mapping[int, Any]) -> set[int]:
+    """Return the nodes without those that only known ones are made of."""
+    needed: set[int] = set()
+    stack = [output.node for output in expression.outputs]
+    while stack:
+        position = stack.pop()
+        if position not in needed:
+            needed.add(position)
+            if known.get(position) is None:
+                stack.extend(expression.nodes[position].args)
+    return needed
 
 
 def _last_uses(expression: Expression) -> dict[int, int]:

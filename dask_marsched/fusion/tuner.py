@@ -87,11 +87,37 @@ class Trial:
             and (found := self.times.get(name, Times())).samples < SAMPLES
             and not (name != REFERENCE and found.samples and costs[name] > HOPELESS * best)
         ]
-        return min(wanting, key=lambda name: self.times.get(name, Times()).samples, default=None)
+
+        def last(name: str) -> tuple[bool, bool, int]:
+            # A program of few chunks should not spend them on what seems to be slower.
+            samples = self.times.get(name, Times()).samples
+            return samples > 0, costs[name] > best, samples
+
+        return min(wanting, key=last, default=None)
+
+    def worth_a_try(self, names: Iterable[str]) -> list[str]:
+        """Return those of some backends that may turn out, or are known, to be the fastest."""
+        known = [name for name, found in self.times.items() if found.samples]
+        best = self.fastest(known)
+        least = self.cost(best)
+        found = []
+        for name in names:
+            samples = self.times[name].samples if name in known else 0
+            hopeless = samples and self.cost(name) > HOPELESS * least
+            if name == best or not (samples >= SAMPLES or hopeless):
+                found.append(name)
+        return found
 
     def choose(self, ready: Collection[str]) -> str:
         """Return the backend for the next chunk, of those that are ready and the reference."""
         return self.untried(ready) or self.fastest([*ready, REFERENCE])
+
+    def merge(self, other: Trial) -> None:
+        """Take in what another process knows."""
+        for name, found in other.times.items():
+            own = self.times.setdefault(name, found)
+            if own is not found and found.samples > own.samples:
+                own.samples, own.best = found.samples, min(own.best, found.best)
 
     def settled(self, ready: Collection[str]) -> bool:
         """Whether no more has to be timed."""
@@ -102,6 +128,7 @@ class Trial:
         return {
             "best": {name: t.best for name, t in self.times.items() if t.samples},
             "repeated": {name: t.repeated / t.runs for name, t in self.times.items() if t.runs},
+            "samples": {name: t.samples for name, t in self.times.items() if t.samples},
         }
 
     @classmethod
@@ -120,6 +147,9 @@ class Trial:
             share = float(found["repeated"].get(name, 0))
             if not 0 <= share <= 1:
                 raise ValueError("no share")
-            # what was seen elsewhere weighs as much as a few chunks seen here
-            trial.times[name] = Times(SAMPLES, float(best), SAMPLES, round(share * SAMPLES))
+            # what was seen elsewhere weighs at most as much as a few chunks seen here
+            samples = min(SAMPLES, int(found["samples"][name]))
+            if samples < 1:
+                raise ValueError("no samples")
+            trial.times[name] = Times(samples, float(best), samples, round(share * samples))
         return trial

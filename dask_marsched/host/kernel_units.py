@@ -19,12 +19,21 @@ from dask_marsched.fusion.setting import Signature, signature
 from dask_marsched.host.kernel_rules import Reduction, unwrapped
 
 #: Evaluates an expression: `dask_marsched.fusion.kernels.Kernels.evaluate`.
-Evaluate = Callable[[Expression, Sequence[Any]], list[Any]]
+Evaluate = Callable[..., list[Any]]
 
 _NEUTRAL = {"sum": 0, "prod": 1}
 #: Operations that are worth a kernel even if they are alone.
 _SLOW_IN_NUMPY = frozenset({"where", "clip", "pow", "power"})
 
+
+#: Operations that take less time than to write their result to memory and to read it again.
+_CHEAP = """
+    absolute add bitwise_and bitwise_or bitwise_xor cast clip conjugate copysign deg2rad degrees
+    divide enforce equal fabs fmax fmin greater greater_equal input invert isfinite isinf isnan less
+    less_equal logical_and logical_not logical_or logical_xor maximum minimum multiply negative
+    not_equal positive rad2deg radians reciprocal sign signbit sqrt square subtract where
+"""
+_CHEAP_OPERATIONS = frozenset(_CHEAP.split())
 
 #: Forms of arrays that a unit remembers.
 _MOST_FORMS = 64
@@ -144,10 +153,12 @@ class _Sums(_Reduced):
     #: In which elements are counted; None for NumPy's choice.
     count_dtype: str | None = None
 
-    def totals(self, values: list[Any], evaluate: Evaluate) -> tuple[Any, Any, Any]:
+    def totals(
+        self, values: list[Any], evaluate: Evaluate, known: dict[int, Any] | None = None
+    ) -> tuple[Any, Any, Any]:
         """Return a stand-in for the array, the sum, and the number of elements."""
         x = self.stand_in(values)
-        total, *counted = evaluate(self.sums, [*values, *self.literals])
+        total, *counted = evaluate(self.sums, [*values, *self.literals], known)
         if counted:
             return x, total, counted[0]
         return x, total, self.count(x)
@@ -196,6 +207,10 @@ class Moment(_Sums):
         del mean
         more, squares, self.more_literals = _without_nan(more, len(more) - 1, found)
         self.squares = self.reducing(more, [Output(squares, "sum", found.dtype)], found.axes)
+        #: What takes longer than to keep its values is not computed twice.
+        self._kept: Moment | None = None
+        if not all(n.op in _CHEAP_OPERATIONS or (n.op == "pow" and n.param) for n in self.nodes):
+            self._kept = Moment([Node("input", (), 0)], 0, found)
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `Unit.run`."""
@@ -203,11 +218,16 @@ class Moment(_Sums):
             raise NotUnderstoodError("moments of complex numbers")
         if not self.found.keepdims and self.found.axes is not None:
             raise NotUnderstoodError("a mean that cannot be broadcast")
-        _, total, count = self.totals(values, evaluate)
+        if self._kept is not None:
+            return self._kept.run(evaluate(self.elementwise, values), task, evaluate)
+        # what NumPy computes for the sum it need not compute again for the squares
+        known: dict[int, Any] = {self.value: None}
+        _, total, count = self.totals(values, evaluate, known)
         count = count.astype(np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
-        squares = evaluate(self.squares, [*values, mean, 2, *self.more_literals])[0]
+        literals = (mean, 2, *self.more_literals)
+        squares = evaluate(self.squares, [*values, *literals], known)[0]
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
 
 

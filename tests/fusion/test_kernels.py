@@ -10,6 +10,7 @@ import pytest
 from dask_marsched.fusion import files, numpy_backend
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.kernels import LEAST, Kernels
+from dask_marsched.fusion.tuner import SAMPLES
 from tests.fusion.expressions import expression
 
 CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST)))
@@ -19,11 +20,13 @@ DIVISION, _ = expression(lambda x: (x / 0.0) + 1, np.zeros(2 * LEAST))
 class Fake:
     """A backend that is told how long it takes, what it raises, and whether it fails."""
 
-    compiles = True
-
     def __init__(self, name="fake", clock=None, seconds=0.0, raised=(), error=None, gate=None):
         self.name, self.clock, self.seconds = name, clock, seconds
         self.raised, self.error, self.gate, self.runs = set(raised), error, gate, 0
+        self.compiled = False
+
+    def at_hand(self, setting, exact):
+        return self.compiled
 
     def prepare(self, setting, exact):
         if self.gate is not None:
@@ -171,21 +174,91 @@ def test_a_literal_too_large_is_numpys_affair():
         kernels.evaluate(case, values)
 
 
+def kept_by(directory, *backends, clock, chunks=12):
+    kernels = Kernels(backends, directory=directory, clock=clock)
+    evaluate(kernels, chunks)
+    kernels.close()
+    return kernels
+
+
 def test_measurements_are_kept(tmp_path):
     clock = Clock()
-    evaluate(Kernels([Fake(clock=clock, seconds=-0.4)], directory=tmp_path, clock=clock))
+    slow = Fake("slow", clock=clock, seconds=3.0)
+    kept_by(tmp_path, Fake(clock=clock, seconds=-0.4), slow, clock=clock)
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
     clock = Clock()
     again = Fake(clock=clock, seconds=-0.4)
     slow = Fake("slow", error=AssertionError("known to be slower"))
-    kernels = Kernels([slow, again], directory=tmp_path, clock=clock)
-    evaluate(kernels, 5)
-    # the first chunk may have waited for it or not
-    assert (again.runs in (5, 6), slow.runs) == (True, 0)
+    kept_by(tmp_path, slow, again, clock=clock, chunks=5)
+    # the first chunk does not wait for what has to be compiled
+    assert (again.runs, slow.runs) in ((5, 0), (6, 0))
     # of another machine nothing is known
     other = Kernels([Fake(clock=clock)], directory=tmp_path, clock=clock, identity="other")
     evaluate(other, 1)
     assert not other._cases[next(iter(other._cases))].kept
+
+
+def test_a_program_of_few_chunks_leaves_what_it_learned_to_the_next(tmp_path):
+    clock = Clock()
+    kept_by(tmp_path, Fake(clock=clock, seconds=-0.4), clock=clock, chunks=2)
+    again = Fake(clock=clock, seconds=-0.4)
+    again.compiled = True
+    kernels = Kernels([again], directory=tmp_path, clock=clock, patience=100.0)
+    kernels.evaluate(CHAIN, CHUNK)
+    assert again.runs == 1
+
+
+def test_what_was_compiled_before_needs_no_patience():
+    clock = Clock()
+    fake = Fake(clock=clock)
+    fake.compiled = True
+    kernels = Kernels([fake], clock=clock, patience=100.0)
+    kernels.evaluate(CHAIN, CHUNK)
+    compiled(kernels)
+    kernels.evaluate(CHAIN, CHUNK)
+    assert fake.runs == 1
+
+
+def test_processes_hear_what_others_measure_meanwhile(tmp_path):
+    clock = Clock()
+    first = Kernels([Fake(clock=clock, seconds=-0.4)], directory=tmp_path, clock=clock)
+    second = Kernels([Fake(clock=clock, seconds=-0.4)], directory=tmp_path, clock=clock)
+    evaluate(second, 2)
+    compiled(second)
+    evaluate(first, 12)
+    compiled(first)
+    second.evaluate(CHAIN, CHUNK)
+    compiled(second)
+    (case,) = second._cases.values()
+    assert case.trial.times["fake"].samples == SAMPLES
+
+
+def test_one_process_makes_a_file_while_others_wait(tmp_path):
+    path, made, both = tmp_path / "code.o", [], threading.Barrier(2)
+
+    def make():
+        both.wait()
+        with files.claimed(path):
+            if files.read(path) is None:
+                made.append(threading.get_ident())
+                files.write(path, b"machine code")
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+def test_numpy_computes_nothing_twice():
+    case, values = expression(lambda x: x * 2 + 1, CHUNK[0], reduction="sum")
+    (total,) = case.outputs
+    known = {total.node: None}
+    numpy_backend.evaluate(case, values, known)
+    np.testing.assert_array_equal(known[total.node], values[0] * 2 + 1)
+    known[total.node] = np.ones(3)
+    assert numpy_backend.evaluate(case, [None, 2, 1], known) == [3.0]
 
 
 def test_a_file_that_is_damaged_is_not_there(tmp_path):

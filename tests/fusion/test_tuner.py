@@ -68,3 +68,27 @@ def test_it_is_handed_on():
 def test_nonsense_is_refused(found):
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         Trial.from_json(found)
+
+
+def test_the_best_so_far_is_timed_again_before_the_others():
+    trial = Trial()
+    assert run(trial, [], {"numpy": 2e-9}, 1) == ["numpy"]
+    seconds = {"numpy": 2e-9, "llvm": 1e-9, "blocks": 1.2e-9}
+    assert run(trial, ["llvm", "blocks"], seconds, 4) == ["llvm", "blocks", "llvm", "llvm"]
+
+
+def test_what_is_known_to_be_slower_is_not_worth_a_try():
+    trial = Trial({REFERENCE: Times(3, 2e-9, 3), "llvm": Times(3, 1e-9, 3)})
+    assert trial.worth_a_try(["llvm", "blocks"]) == ["llvm", "blocks"]
+    trial.times["blocks"] = Times(1, 3e-9, 1)
+    assert trial.worth_a_try(["llvm", "blocks"]) == ["llvm"]
+    trial.times[REFERENCE] = Times(3, 0.5e-9, 3)
+    assert trial.worth_a_try(["llvm", "blocks"]) == []
+
+
+def test_two_trials_know_more_than_one():
+    trial = Trial({"llvm": Times(1, 1e-9, 1)})
+    trial.merge(Trial({"llvm": Times(3, 0.9e-9, 3), REFERENCE: Times(2, 2e-9, 2)}))
+    assert trial.times["llvm"].samples == 3
+    assert trial.times["llvm"].best == 0.9e-9
+    assert trial.times[REFERENCE].samples == 2
