@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask._task_spec import DataNode, GraphNode
 from dask.sizeof import sizeof
@@ -17,9 +17,11 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.core.graph import Edges, OperandGraph, topological_order
 from dask_marsched.counters import Counters
 from dask_marsched.host import fused_tasks
+from dask_marsched.host.bundles import bundled
 from dask_marsched.host.fused_tasks import Joinable, join
 from dask_marsched.host.graph import ChunkSizes
-from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, bounds, compress
+from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bounds, compress
+from dask_marsched.policies.siblings import siblings
 
 #: The graph that is being read, in the coroutine of the scheduler that reads it and in the thread
 #: that it hands the work to.
@@ -52,6 +54,9 @@ class Request:
         the graph is compressed.
     originals
         These tasks as they were.
+    bundles
+        For each task that makes small results of others as one, or picks from these, the tasks
+        that it stands for.
     """
 
     compression: GraphCompression
@@ -60,6 +65,7 @@ class Request:
     priority: Any
     groups: dict[Key, list[Key]] = field(default_factory=dict)
     originals: dict[Key, GraphNode] = field(default_factory=dict)
+    bundles: dict[Key, list[Key]] = field(default_factory=dict)
 
 
 def compressed(
@@ -73,8 +79,19 @@ def compressed(
         return request.compression.compress(request, dsk, annotations, sizes or ChunkSizes())
     except Exception as error:
         request.groups.clear()
+        request.bundles.clear()
         request.compression.counters.caught("compress", error)
         return dsk
+
+
+class _Read(NamedTuple):
+    """A graph as policies see it, see `dask_marsched.policies.compression.compress`."""
+
+    keys: list[Key]
+    graph: OperandGraph
+    roles: bytearray
+    kinds: list[int]
+    limits: Bounds | None
 
 
 class GraphCompression:
@@ -159,6 +176,39 @@ class GraphCompression:
         """
         if len(dsk) < 2:
             return dsk
+        read = self._read(request, dsk, annotations, sizes)
+        # What has annotations of its own keeps its name.
+        if read.limits is not None and not _annotated(annotations, request):
+            found = siblings(read.graph, read.roles, read.kinds, read.limits)
+            if found:
+                keys = read.keys
+                chosen = [[keys[i] for i in group] for group in found]
+                dsk, request.bundles = bundled(dsk, chosen, sizes)
+                read = self._read(request, dsk, annotations, sizes)
+        keys = read.keys
+        groups: dict[Key, list[Key]] = {}
+        heads = compress(read.graph, read.roles, read.kinds, read.limits)
+        for key, place in zip(keys, heads, strict=True):
+            if keys[place] != key:
+                groups.setdefault(keys[place], []).append(key)
+        if not groups:
+            return dsk
+        fused = {head: join(head, members, dsk) for head, members in groups.items()}
+        for head, members in groups.items():
+            members.append(head)
+            request.originals.update((key, dsk[key]) for key in members)
+        request.groups = groups
+        gone = request.originals.keys() - fused.keys()
+        return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
+
+    def _read(
+        self,
+        request: Request,
+        dsk: dict[Key, GraphNode],
+        annotations: Mapping[str, Mapping[Key, Any]],
+        sizes: ChunkSizes,
+    ) -> _Read:
+        """Return what the policies look at."""
         known: Mapping[Key, TaskState] = self.scheduler.tasks
         keys, inputs = _numbered(dsk)
         wanted = set(request.keys)
@@ -191,20 +241,7 @@ class GraphCompression:
                     for key, unsure, size in zip(keys, uncertain, graph.known, strict=True)
                 ],
             )
-        groups: dict[Key, list[Key]] = {}
-        heads = compress(graph, roles, kinds, limits)
-        for key, place in zip(keys, heads, strict=True):
-            if keys[place] != key:
-                groups.setdefault(keys[place], []).append(key)
-        if not groups:
-            return dsk
-        fused = {head: join(head, members, dsk) for head, members in groups.items()}
-        for head, members in groups.items():
-            members.append(head)
-            request.originals.update((key, dsk[key]) for key in members)
-        request.groups = groups
-        gone = request.originals.keys() - fused.keys()
-        return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
+        return _Read(keys, graph, roles, kinds, limits)
 
     # -- in the scheduler's event loop -----------------------------------------------------
 
@@ -223,7 +260,7 @@ class GraphCompression:
         if request is not None and request.groups:
             ordered = self._split_known(request, dsk, ordered)
             self._fused.update(request.groups)
-            self.count(request.groups)
+            self.count(request)
         # What came fused and comes again otherwise: the first specification counts, with the
         # dependencies that the task has.
         for key in self._fused & dsk.keys() & known.keys():
@@ -235,10 +272,14 @@ class GraphCompression:
             self._purge_at = 1000 + 2 * len(self._fused)
         return ordered
 
-    def count(self, groups: Mapping[Key, Sequence[Key]]) -> None:
-        """Count what was joined."""
-        self.counters.fused_into += len(groups)
-        self.counters.fused += sum(map(len, groups.values()))
+    def count(self, request: Request) -> None:
+        """Count what was joined, and what it became."""
+        groups, bundles = request.groups, request.bundles
+        members = {key for group in groups.values() for key in group}
+        self.counters.fused_into += len(groups) + sum(key not in members for key in bundles)
+        self.counters.fused += sum(key not in bundles for key in members)
+        # what is picked from a bundle is in it already
+        self.counters.fused += sum(len(own) for own in bundles.values() if len(own) > 1)
 
     def _split_known(
         self, request: Request, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
@@ -313,16 +354,25 @@ def _sizes(
     return nbytes, flags
 
 
+def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: Request) -> bool:
+    """Whether annotations or priorities may differ between tasks."""
+    return (
+        any(annotations.values())
+        or isinstance(request.priority, Mapping)
+        or any(map(callable, request.annotations.values()))
+    )
+
+
 def _kinds(
     keys: list[Key], annotations: Mapping[str, Mapping[Key, Any]], request: Request
 ) -> list[int]:
     """Return a number for each task, the same for those with the same annotations."""
+    if not _annotated(annotations, request):
+        return [0] * len(keys)
     tables = [table for table in annotations.values() if table]
     if isinstance(request.priority, Mapping):
         tables.append(request.priority)
     calls = [value for value in request.annotations.values() if callable(value)]
-    if not tables and not calls:
-        return [0] * len(keys)
     numbers: dict[tuple[str, ...], int] = {}
     return [
         numbers.setdefault(

@@ -52,7 +52,7 @@ def compress_for(
     keys: Collection[Key],
     annotations: Mapping[str, Mapping[Key, Any]],
     general: Mapping[str, Any],
-) -> tuple[dict[Key, Any], dict[Key, list[Key]]]:
+) -> tuple[dict[Key, Any], dict[Key, list[Key]], dict[Key, list[Key]]]:
     """Compress a graph as a scheduler would that gets it from a client.
 
     Parameters
@@ -70,12 +70,13 @@ def compress_for(
 
     Returns
     -------
-    dict, dict
-        The tasks that are left; the keys of all that became one, by the key of that.
+    dict, dict, dict
+        The tasks that are left; the keys of all that became one, by the key of that; what is made
+        as one (`dask_marsched.host.compression.Request.bundles`).
     """
     compression = in_force.get(scheduler)
     if compression is None:
-        return dsk, {}
+        return dsk, {}, {}
     request = compression.request(keys, general)
     token = current.set(request)
     try:
@@ -83,11 +84,11 @@ def compress_for(
         left = SizedGraph(compressed(dsk, annotations, sizes))
     finally:
         current.reset(token)
-    compression.count(request.groups)
+    compression.count(request)
     if sizes is None:
-        return dict(left), request.groups
+        return dict(left), request.groups, request.bundles
     left.sizes = sizes
-    return left, request.groups
+    return left, request.groups, request.bundles
 
 
 def patch() -> None:

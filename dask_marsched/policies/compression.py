@@ -24,7 +24,7 @@ _BANDWIDTH, _SOURCE = 1e9, 2e8
 #: Seconds that any operand takes at least.
 _OVERHEAD = 1e-3
 #: Bytes that are fetched in the time that one more task costs.
-_CRUMB = 64 * 2**10
+CRUMB = 64 * 2**10
 #: Operands of a group at most: its specification is one message.
 _MOST_OPERANDS = 2000
 #: Groups whose operands take about as long are joined to a head all or none.
@@ -85,7 +85,7 @@ def bounds(
         See `Bounds`.
     """
     typical = typical_nbytes(graph, [i for i in graph if not graph.inputs[i]])
-    most = max(kappa * typical, 16 * _CRUMB)
+    most = max(kappa * typical, 16 * CRUMB)
     if thread_memory:
         most = min(most, thread_memory / 8)
     return Bounds(most, groups * max(8, threads), batches, typical / 4)
@@ -130,6 +130,20 @@ def compress(
         For each operand the head of its group, which is the operand itself where it is one.
     """
     return _Compression(graph, roles, kinds, limits).run()
+
+
+def durations(graph: OperandGraph) -> list[float]:
+    """Return for each operand the seconds that it takes, guessed from the bytes it touches."""
+    nbytes, out = graph.nbytes, []
+    for i, own in enumerate(graph.inputs):
+        if own:
+            touched = nbytes[i]
+            for j in own:
+                touched += nbytes[j]
+            out.append(touched / _BANDWIDTH + _OVERHEAD)
+        else:
+            out.append(nbytes[i] / _SOURCE + _OVERHEAD)
+    return out
 
 
 @dataclass(slots=True)
@@ -185,7 +199,7 @@ class _Compression:
     def run(self) -> list[int]:
         """Visit the operands, inputs first, and let each draw its inputs into its group."""
         graph, limits = self.graph, self.limits
-        seconds = self._durations() if limits else []
+        seconds = durations(graph) if limits else []
         before = [0.0] * len(graph)
         if limits:
             self.slack = sum(seconds) / limits.groups
@@ -210,18 +224,6 @@ class _Compression:
             for j in group.members:
                 heads[j] = i
         return heads
-
-    def _durations(self) -> list[float]:
-        nbytes, out = self.nbytes, []
-        for i, own in enumerate(self.graph.inputs):
-            if own:
-                touched = nbytes[i]
-                for j in own:
-                    touched += nbytes[j]
-                out.append(touched / _BANDWIDTH + _OVERHEAD)
-            else:
-                out.append(nbytes[i] / _SOURCE + _OVERHEAD)
-        return out
 
     def _joinable(self, j: int, head: int) -> bool:
         return (
@@ -285,7 +287,7 @@ class _Compression:
                     new += nbytes[k]
                 elif nbytes[k] > small:
                     shared += nbytes[k]
-        return (new or shared) <= max(nbytes[j], _CRUMB)
+        return (new or shared) <= max(nbytes[j], CRUMB)
 
     def _alike(self, found: list[int]) -> list[list[int]]:
         """Cut inputs, in the order of their durations, into those that take about as long.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dask.utils import key_split
@@ -95,6 +95,16 @@ class CostModel:
     def sources(self) -> dict[str, dict[str, int]]:
         """``sizes`` and ``durations`` as plain dicts."""
         return {"sizes": dict(self.sizes), "durations": dict(self.durations)}
+
+    def bundle(self, bundles: Mapping[Any, Sequence[Any]]) -> None:
+        """Let tasks take as long as those whose results they make as one.
+
+        What picks one of these results stands for one task, and takes no time.
+        """
+        for key, members in bundles.items():
+            found = [self._costs[member] for member in members]
+            seconds = sum(took for took, _ in found) if len(found) > 1 else 0.0
+            self._costs[key] = (seconds, sum(nbytes for _, nbytes in found))
 
     def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:
         """Let tasks take as long as all that became part of them, by the key of each."""

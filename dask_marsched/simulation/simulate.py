@@ -215,7 +215,8 @@ class _Job:
         there = stand_ins(dsk, keys, self.costs.held)
         check_keys(dsk, keys, there)
         costs = CostModel(expr, {**there, **dsk} if there else dsk, self.costs)
-        left, groups = compress_for(scheduler, dsk, keys, annotations, self.annotations)
+        left, groups, bundles = compress_for(scheduler, dsk, keys, annotations, self.annotations)
+        costs.bundle(bundles)
         costs.join(groups)
         graph = read_graph(
             expr, left, keys, annotations, self.annotations, scheduler.places(),

@@ -221,7 +221,7 @@ def test_groups_are_convex_and_nothing_is_lost(
             assert roles[i] == FREE
             assert roles[head] != ALONE
             assert {heads[d] for d in g.dependents[i]} == {head}
-    seconds = compression._Compression(g, roles, kinds, LOOSE)._durations()
+    seconds = compression.durations(g)
     after = finishes(g, heads, seconds)
     if limits is not None:
         before = finishes(g, list(g), seconds)
@@ -259,4 +259,4 @@ def test_a_group_that_waits_holds_no_more_than_its_parts_would(
         inner = sum(g.nbytes[j] for j in direct & members)
         brought = sum(g.nbytes[j] for j in outside - direct)
         if len(outside) > 1 and len(direct) > 1:
-            assert brought <= inner + len(members) * compression._CRUMB
+            assert brought <= inner + len(members) * compression.CRUMB

@@ -1,0 +1,78 @@
+"""Small results that are made as one, and picked from it by those that read them."""
+
+from __future__ import annotations
+
+import operator
+
+import dask.array as da
+import numpy as np
+from dask._task_spec import DataNode, Task, TaskRef
+
+from dask_marsched.host.bundles import bundled
+from dask_marsched.host.graph import ChunkSizes
+from tests.host.test_compression import fusion, subgraphs
+
+
+def graph():
+    return {
+        "x": DataNode("x", 5),
+        ("s", 0): Task(("s", 0), operator.add, TaskRef("x"), 1),
+        ("s", 1): Task(("s", 1), operator.mul, TaskRef("x"), 2),
+        "r": Task("r", operator.sub, TaskRef(("s", 0)), TaskRef(("s", 1))),
+    }
+
+
+def run(dsk, key):
+    return dsk[key]({name: run(dsk, name) for name in dsk[key].dependencies})
+
+
+def test_a_bundle_computes_the_same():
+    sizes = ChunkSizes(exact={("s", 0): 8}, estimated={("s", 1): 4})
+    left, stand_for = bundled(graph(), [[("s", 0), ("s", 1)]], sizes)
+    assert run(left, "r") == run(graph(), "r") == -4
+    (bundle,) = [key for key, own in stand_for.items() if len(own) > 1]
+    assert left[bundle].dependencies == {"x"}
+    assert stand_for[bundle] == [("s", 0), ("s", 1)]
+    assert sizes.estimated[bundle] == 12
+    # the old names stand for nothing any more, so that nobody finds a bundle under one
+    assert not {("s", 0), ("s", 1)} & left.keys()
+
+
+def test_names_tell_what_is_in_a_bundle():
+    one, _ = bundled(graph(), [[("s", 0), ("s", 1)]], ChunkSizes())
+    again, _ = bundled(graph(), [[("s", 0), ("s", 1)]], ChunkSizes())
+    other, _ = bundled(graph(), [[("s", 1), ("s", 0)]], ChunkSizes())
+    assert one.keys() == again.keys()
+    assert one.keys() & other.keys() == {"x", "r"}
+
+
+def mirrored():
+    x = da.random.default_rng(7).random((600, 600), chunks=(150, 150))
+    return x, (x + x.T).mean()
+
+
+@chains()
+async def test_a_block_and_its_mirror_image_are_one_task(c, s, *workers):
+    x, mean = mirrored()
+    before = len(dict(mean.optimize().__dask_graph__()))
+    result = await c.compute(mean)
+    values = np.asarray(await c.compute(x))
+    np.testing.assert_allclose(result, (values + values.T).mean())
+    operands, into = fusion(s)
+    assert before - (operands - into) < 0.6 * before
+
+
+@chains()
+async def test_neighbours_pick_their_slices(c, s, *workers):
+    x = da.random.default_rng(8).random((1200, 1200), chunks=(200, 200))
+    y = da.overlap.map_overlap(lambda b: b * 2, x, depth=1, boundary="none", meta=x._meta).sum()
+    result, whole = await c.gather(c.compute([y, x]))
+    np.testing.assert_allclose(result, 2 * np.asarray(whole).sum())
+
+
+@chains()
+async def test_the_slice_may_be_asked_for_later(c, s, *workers):
+    x = (await c.persist(da.ones((400, 400), chunks=(200, 200)))) + 1
+    first, second = x[:1], x[1:2]
+    assert await c.compute(first.sum() + second.sum()) == 1600
+    np.testing.assert_array_equal(await c.compute(first), np.full((1, 400), 2.0))
