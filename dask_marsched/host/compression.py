@@ -93,6 +93,10 @@ class _Read(NamedTuple):
     kinds: list[int]
     limits: Bounds | None
 
+    def heads(self) -> list[int]:
+        """Return for each task the head of its group."""
+        return compress(self.graph, self.roles, self.kinds, self.limits)
+
 
 class GraphCompression:
     """Compresses the graphs that arrive at one scheduler.
@@ -177,17 +181,19 @@ class GraphCompression:
         if len(dsk) < 2:
             return dsk
         read = self._read(request, dsk, annotations, sizes)
+        heads = read.heads()
         # What has annotations of its own keeps its name.
         if read.limits is not None and not _annotated(annotations, request):
             found = siblings(read.graph, read.roles, read.kinds, read.limits)
             if found:
-                keys = read.keys
-                chosen = [[keys[i] for i in group] for group in found]
-                dsk, request.bundles = bundled(dsk, chosen, sizes)
-                read = self._read(request, dsk, annotations, sizes)
+                chosen = [[read.keys[i] for i in group] for group in found]
+                with_bundles, bundles = bundled(dsk, chosen, sizes)
+                other = self._read(request, with_bundles, annotations, sizes)
+                its_heads = other.heads()
+                if len(set(its_heads)) < len(set(heads)):  # else the pieces are better off apart
+                    dsk, request.bundles, read, heads = with_bundles, bundles, other, its_heads
         keys = read.keys
         groups: dict[Key, list[Key]] = {}
-        heads = compress(read.graph, read.roles, read.kinds, read.limits)
         for key, place in zip(keys, heads, strict=True):
             if keys[place] != key:
                 groups.setdefault(keys[place], []).append(key)
