@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dask_marsched.core.graph import NO_HOME, OperandGraph, depths, typical_nbytes
 from dask_marsched.core.roles import Roles
 
@@ -17,7 +19,8 @@ class Clusters:
     count
         Number of initial operands.
     live
-        Bytes of results still needed once all that was visited of the cluster has run.
+        Bytes of results still needed once all that was visited of the cluster has run, but for
+        what has to wait for a hub.
     peak
         Most bytes held while running the cluster alone, member after member.
     first
@@ -28,11 +31,11 @@ class Clusters:
 
     __slots__ = ("_parent", "count", "first", "home", "home_bytes", "live", "peak")
 
-    def __init__(self, graph: OperandGraph, initial: list[int]) -> None:
+    def __init__(self, graph: OperandGraph, initial: list[int], late: Sequence[bool]) -> None:
         self._parent = list(range(len(graph)))
         self.count = dict.fromkeys(initial, 1)
         self.first = {i: i for i in initial}
-        self.live = {i: float(graph.nbytes[i]) for i in initial}
+        self.live = {i: 0.0 if late[i] else float(graph.nbytes[i]) for i in initial}
         self.peak = dict(self.live)
         self.home = {i: graph.home[i] for i in initial}
         self.home_bytes = {i: graph.home_bytes[i] for i in initial}
@@ -101,7 +104,8 @@ def cluster_initial_operands(
         The clusters' initial operands, in no particular order.
     """
     initial = role.initial_operands()
-    clusters = Clusters(graph, initial)
+    late = _late(graph, role)
+    clusters = Clusters(graph, initial, late)
     typical = typical_nbytes(graph, initial)
     least, most = stake * typical, kappa * typical
     # The cluster that holds an operand's result, as an initial operand of it; -1: none.
@@ -117,13 +121,17 @@ def cluster_initial_operands(
     for t in others:
         brought = _bytes_by_cluster(graph, role, clusters, holder, t)
         if len(brought) > 1:
-            brought = _merge_inputs(clusters, brought, float(graph.nbytes[t]), least, most, limit)
+            result = 0.0 if late[t] else float(graph.nbytes[t])
+            brought = _merge_inputs(clusters, brought, result, least, most, limit)
         if brought:
             # On a tie the later cluster, which has more room: a chain goes on in it, instead of
             # staying for ever with the first cluster that could take no more.
             mine = max(brought, key=lambda c: (brought[c], clusters.first[c]))
             holder[t] = mine
-            clusters.produce(mine, float(graph.nbytes[t]))
+            if not late[t]:
+                clusters.produce(mine, float(graph.nbytes[t]))
+        if late[t]:
+            continue  # what it reads waits for the hub until then
         for j in graph.inputs[t]:
             unread[j] -= 1
             if not unread[j] and holder[j] >= 0:
@@ -132,6 +140,20 @@ def cluster_initial_operands(
     for i in initial:
         groups.setdefault(clusters.find(i), []).append(i)
     return list(groups.values())
+
+
+def _late(graph: OperandGraph, role: Roles) -> list[bool]:
+    """Return whether each operand waits for a hub that others have to run for.
+
+    What a unit has to hold until then it holds along with all the rest of it. What runs then is
+    another phase, in which memory sinks: it takes nothing of the bound. Means by month, on 100
+    workers, were in units of eight chunks for which a bound of four was kept on paper, so that four
+    months were under way at a time at least, and held twice what stock Dask holds.
+    """
+    late = [False] * len(graph)
+    for i, inputs in enumerate(graph.inputs):
+        late[i] = any(late[j] or (role.hub[j] and bool(graph.inputs[j])) for j in inputs)
+    return late
 
 
 def _bytes_by_cluster(
