@@ -30,7 +30,7 @@ from dask_marsched.policies.placement import Candidate
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.slots import SlotRule
-from dask_marsched.policies.withholding import Offer
+from dask_marsched.policies.withholding import Offer, Priority
 from dask_marsched.replicas import Replicas
 from dask_marsched.retries import Retries
 
@@ -40,8 +40,6 @@ _MOST_SPARES = 8
 #: Bytes of inputs from which on a withheld operand has a home. Less is fetched in the time of a
 #: message; the array object that all the sources of a Zarr store read is the common case.
 _WORTH_STAYING_FOR = 64 * 2**10
-#: How many times what a worker holds in the mean one holds that is not given more than others.
-_HEAVY = 2.0
 
 
 class PlacementEngine:
@@ -328,20 +326,26 @@ class PlacementEngine:
     def _paced(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
         """Give workers with a free thread all that they have slots for, one after the other.
 
-        Those that have just finished something come first: they hold what is to be read together
-        with the next, and get it along with the messages that they are sent anyway. Then those
-        that hold least: what stays in memory is not to stay on a few.
+        Those in the middle of a unit come first, the most urgent before: a sum waits for the last
+        of its inputs, and the others with it. Then those that have just finished something, for
+        they are sent messages anyway, then those that hold least, so that not a few hold all.
         """
         room = self.pace.room(time())
         placed: list[tuple[TaskState, WorkerState]] = []
         if room <= 0:
             return placed
-        held = sum(ws.nbytes for ws in self._running) / len(self._running)
-        first = [ws for ws in self._finished if ws in free and ws.nbytes <= _HEAVY * held]
-        self._fill(first, room, placed)
-        if len(placed) < room:
-            rest = sorted(free.difference(first), key=lambda ws: (ws.nbytes, self._seniority(ws)))
-            self._fill(rest, room, placed)
+        urgency = self.policies.withholding.urgency
+        begun: list[tuple[Priority, WorkerState]] = []
+        others = []
+        for ws in free:
+            if self.slots.has_free_thread(ws.nthreads, _in_progress(ws)):
+                if (next_one := urgency(ws.address)) is not None:
+                    begun.append((next_one, ws))
+                else:
+                    others.append(ws)
+        begun.sort(key=lambda one: one[0])
+        others.sort(key=lambda ws: (ws not in self._finished, ws.nbytes, self._seniority(ws)))
+        self._fill([*(ws for _, ws in begun), *others], room, placed)
         return placed
 
     def _fill(

@@ -84,6 +84,13 @@ class WithholdingPolicy(Protocol):
         """Return what a worker with a free slot should run next. Changes nothing."""
         ...
 
+    def urgency(self, worker: Any) -> Priority | None:
+        """Return the priority of the next operand of the units that a worker has begun.
+
+        None if nothing of them waits. Changes nothing.
+        """
+        ...
+
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand goes to the worker."""
         ...
@@ -228,6 +235,11 @@ class UnitQueues:
         if victim is None:
             return None
         return Offer(victim.less_urgent_half()[0], "taken", victim)
+
+    def urgency(self, worker: Any) -> Priority | None:
+        """Return the priority of the next operand of a worker's units, None if there is none."""
+        own = self._own_head(worker)
+        return None if own is None else own[0]
 
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand goes to the worker."""

@@ -51,6 +51,17 @@ def test_a_worker_that_runs_dry_takes_the_less_urgent_half_of_the_fullest() -> N
     assert taken(queues, "w1", "w1", "w1") == "bc-"
 
 
+def test_the_urgency_of_a_worker_is_that_of_what_it_has_begun() -> None:
+    queues = UnitQueues()
+    fill(queues, ["ab", "c"])
+    assert queues.urgency("w1") is None
+    assert taken(queues, "w1") == "a"
+    assert queues.urgency("w1") == (0.0, 0.0, 1.0)
+    assert queues.urgency("w2") is None
+    assert taken(queues, "w1") == "b"
+    assert queues.urgency("w1") is None
+
+
 def test_planned_for_a_worker() -> None:
     queues = UnitQueues()
     queues.plan("ab", (0, 0, 0), "w1")
