@@ -97,7 +97,9 @@ async def test_the_picture_tells_who_ran_what(c, s, *workers):
 async def test_what_runs_is_told_apart_from_what_was_sent(c, s, *workers):
     x = da.ones(32, chunks=1).map_blocks(lambda block: Event("go").wait() and block, dtype=float)
     future = c.compute(x.sum())
-    await async_poll_for(lambda: all(w.state.executing for w in workers), 5)
+    await async_poll_for(
+        lambda: all(len(w.state.executing) == w.state.nthreads for w in workers), 5
+    )
     for worker in workers:
         await worker.heartbeat()
     observer = observer_of(s)

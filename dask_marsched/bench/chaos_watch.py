@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -182,6 +183,7 @@ def quiet(client: Client) -> list[str]:
 
 
 def _held(dask_worker: Any = None) -> tuple[int, int, int]:
+    gc.collect()  # of garbage in cycles, which a worker that rests collects late
     report = dask_worker.plugins["marsched"].report()
     return (
         len(dask_worker.data),
