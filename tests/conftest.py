@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
+import dask
 import pytest
 from distributed import LocalCluster
 from hypothesis import settings
@@ -20,6 +21,10 @@ from tests.processes import (
 # No test fails on a clock: how long an example takes says more about the machine.
 settings.register_profile("marsched", deadline=None)
 settings.load_profile("marsched")
+
+# A LocalCluster gives up a worker that is not back 15 s after it died, for good: where much runs
+# at once a process takes longer to start.
+dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -87,7 +87,7 @@ def test_nothing_is_computed_again(client):
     for old, new in zip(before[0], after[0], strict=True):
         np.testing.assert_equal(new, old)
     # Who has taken over dies as well, long after: the memory is another process' by then.
-    client.wait_for_workers(3, timeout=30)
+    client.wait_for_workers(3, timeout=60)
     sharing(client)
     held = client.has_what()
     heir = max(held, key=lambda worker: len(held[worker]))
@@ -105,7 +105,7 @@ def test_nothing_is_computed_again(client):
 
 
 def test_in_the_middle_of_a_run(client):
-    client.wait_for_workers(3, timeout=30)  # one comes back
+    client.wait_for_workers(3, timeout=60)  # one comes back
     sharing(client)
     rng = da.random.default_rng(1)
     x = rng.random((6144, 2048), chunks=(512, 512))
@@ -130,7 +130,7 @@ def kill_own():
 
 
 def test_what_kills_its_workers_is_given_up_and_nothing_else(client):
-    client.wait_for_workers(3, timeout=30)
+    client.wait_for_workers(3, timeout=60)
     sharing(client)
     before = losses(client)
     kept = client.map(np.full, [(256, 256)] * 6, range(6), pure=False)
@@ -152,8 +152,43 @@ def stop_looking(dask_worker):
     dask_worker.periodic_callbacks["find-missing"].stop()
 
 
+def fetching(dask_worker):
+    return bool(dask_worker.state.in_flight_tasks)
+
+
+def where_kept(key, dask_scheduler):
+    return dask_scheduler.plugins["marsched"]._failover._adoption._kept[key][1:]
+
+
+async def take_over(key, where, gone, dask_worker):
+    answer = await dask_worker.handlers["marsched_adopt"](chunks=[(key, *where)], gone=gone)
+    on_its_way = {ts.key for ts in dask_worker.state.in_flight_tasks}
+    return answer["adopted"], on_its_way, set(dask_worker.state.in_flight_workers)
+
+
+def test_who_takes_over_a_result_expects_it_from_nobody_else(client):
+    # Dask's worker closes for good where the end of a fetch finds the task forgotten.
+    client.wait_for_workers(3, timeout=60)
+    sharing(client)
+    victim, reader, _ = client.has_what()
+    pid = client.run(os.getpid, workers=[victim])[victim]
+    x = client.submit(np.full, (512, 512), 5.0, workers=[victim], allow_other_workers=True)
+    outlive(client, [x])
+    where = client.run_on_scheduler(where_kept, x.key)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        total = client.submit(np.sum, x, workers=[reader])
+        poll_for(lambda: client.run(fetching, workers=[reader])[reader], 20)
+        found = client.run(take_over, x.key, where, victim, workers=[reader])[reader]
+        assert found == ([x.key], set(), set())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert total.result(timeout=20) == 5.0 * 512 * 512
+    assert dask_marsched.status(client).exceptions == {}
+
+
 def test_who_waits_for_a_result_hears_at_once_where_it_is(client):
-    client.wait_for_workers(3, timeout=30)
+    client.wait_for_workers(3, timeout=60)
     sharing(client)
     client.run(stop_looking)  # who is not told waits for ever
     victim, reader, _ = client.has_what()
@@ -170,10 +205,6 @@ def test_who_waits_for_a_result_hears_at_once_where_it_is(client):
     assert after["results_adopted"] > before["results_adopted"]  # results of tests before, too
     assert after["computed_again"] == before["computed_again"]
     assert dask_marsched.status(client).exceptions == {}
-
-
-def fetching(dask_worker):
-    return bool(dask_worker.state.in_flight_tasks)
 
 
 def test_the_next_process_of_a_lonely_worker_takes_over():

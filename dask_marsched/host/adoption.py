@@ -71,7 +71,7 @@ class Adoption:
         self._standing_in = StandingIn(scheduler, caught)
         self._caught = caught
         self._kept: dict[Key, tuple[str, Any, int]] = {}
-        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._under_way: dict[str, asyncio.Future[Set[WorkerState]]] = {}
         self._adopted: dict[str, int] = {}
         self._moved: dict[str, list[Key]] = {}
         self._handler: Any = None
@@ -130,35 +130,45 @@ class Adoption:
         address = s.coerce_address(address)
         if address in self._standing_in:
             return "OK"  # the nanny starts no other process before it has this answer
+        dying: Set[WorkerState] = set()
+        if s.workers.get(address) is not None:
+            try:
+                dying = await self._once(address)
+            except Exception as error:
+                self._caught("adopt", error)
         ws = s.workers.get(address)
-        if ws is None or kwargs.get("expected") or not self._needs_an_heir(ws):
+        if ws is None or kwargs.get("expected") or not self._needs_an_heir(ws, dying):
             return await self._remove(address, stimulus_id, kwargs)
-        self._standing_in.hold(
-            ws,
-            stimulus_id,
-            self.heirs.wait(ws, self._patience),
-            lambda: self._remove(address, stimulus_id, kwargs),
-        )
+        if address not in self._standing_in:
+            self._standing_in.hold(
+                ws,
+                stimulus_id,
+                self._wait_for_heirs(ws),
+                lambda: self._remove(address, stimulus_id, kwargs),
+            )
         return "OK"
 
-    def _needs_an_heir(self, ws: WorkerState) -> bool:
+    def _needs_an_heir(self, ws: WorkerState, dying: Set[WorkerState]) -> bool:
         """Return whether it pays to wait for a worker that takes over."""
         return bool(
             self._patience
             and self.scheduler.status == Status.running
             and ws.status in (Status.running, Status.paused)
-            and ws.address not in self._under_way
-            and not self.heirs.of(ws)
+            and dying >= set(self.heirs.of(ws))
             and self._alone_here(ws)
         )
 
+    async def _wait_for_heirs(self, ws: WorkerState) -> None:
+        """Have a worker's results taken over by the next that can; should that die, by another."""
+        until = time() + self._patience
+        while (seconds := until - time()) > 0:
+            came = await self.heirs.wait(ws, seconds)
+            if not await self._once(ws.address) or not came:
+                return
+
     async def _remove(self, address: str, stimulus_id: str, kwargs: dict[str, Any]) -> Any:
-        """Remove a worker when its results have been taken over."""
+        """Remove a worker whose results have been taken over, as far as that can be."""
         s = self.scheduler
-        try:
-            await self._once(address)
-        except Exception as error:
-            self._caught("adopt", error)
         answer = await type(s).remove_worker(s, address, stimulus_id=stimulus_id, **kwargs)
         self.heirs.gone(address)
         try:
@@ -183,23 +193,29 @@ class Adoption:
             message = {"op": "refresh-who-has", "who_has": who_has, "stimulus_id": stimulus_id}
             s.worker_send(address, message)
 
-    async def _once(self, address: str) -> None:
-        """Have a worker's results taken over; who comes second waits for the first."""
+    async def _once(self, address: str) -> Set[WorkerState]:
+        """Have a worker's results taken over; who comes second waits for the first.
+
+        Returns
+        -------
+        set of WorkerState
+            Who was to take them over, and has died as well.
+        """
         pending = self._under_way.get(address)
         if pending is not None:
-            await asyncio.wait([pending])
-            return
+            return await asyncio.shield(pending)
         ws = self.scheduler.workers.get(address)
-        batches = self._batches(ws, set()) if ws is not None else {}
+        dying: set[WorkerState] = set()
+        batches = self._batches(ws, dying) if ws is not None else {}
         if not batches:
-            return
+            return dying
         done = self._under_way[address] = asyncio.get_running_loop().create_future()
         try:
             self._send_nothing_more(ws)
-            moved = self._moved[address] = []
-            dying: set[WorkerState] = set()
+            moved = self._moved.setdefault(address, [])
             while batches:
-                answers = await asyncio.gather(*(self._ask(*batch) for batch in batches.items()))
+                asked = (self._ask(*batch, address) for batch in batches.items())
+                answers = await asyncio.gather(*asked)
                 for taken in answers:
                     moved += taken or ()
                 failed = {
@@ -210,7 +226,8 @@ class Adoption:
             self._adopted[address] = len(moved)
         finally:
             del self._under_way[address]
-            done.set_result(None)
+            done.set_result(dying)
+        return dying
 
     def _alone_here(self, ws: WorkerState) -> list[TaskState]:
         """Return what is needed, only a worker has, and can be taken over."""
@@ -243,12 +260,12 @@ class Adoption:
         s.idle.pop(ws.address, None)
         s.idle_task_count.discard(ws)
 
-    async def _ask(self, heir: WorkerState, batch: list[TaskState]) -> list[Key] | None:
+    async def _ask(self, heir: WorkerState, batch: list[TaskState], gone: str) -> list[Key] | None:
         """Have one worker take over results; return which it could, None if it does not answer."""
         s = self.scheduler
         chunks = [(ts.key, *self._kept[ts.key][1:]) for ts in batch]
         try:
-            asked = s.rpc(heir.address).marsched_adopt(chunks=chunks)
+            asked = s.rpc(heir.address).marsched_adopt(chunks=chunks, gone=gone)
             answer = await asyncio.wait_for(asked, _PATIENCE)
         except OSError:
             return None  # it is dying too

@@ -59,8 +59,8 @@ class Heirs:
             if ws is not dead and ws.host == dead.host and ws.address in ready
         ]
 
-    async def wait(self, dead: WorkerState, seconds: float) -> None:
-        """Wait until there is a worker that can, or is none to be expected.
+    async def wait(self, dead: WorkerState, seconds: float) -> bool:
+        """Wait until there is one worker more that can; return False if none is to be expected.
 
         Parameters
         ----------
@@ -75,10 +75,12 @@ class Heirs:
             async with asyncio.timeout(seconds):
                 if await self._nanny_lives(dead):
                     await future
+                    return True
         except TimeoutError:
             pass
         finally:
             del self._awaited[future]
+        return False
 
     async def _nanny_lives(self, dead: WorkerState) -> bool:
         if not dead.nanny:

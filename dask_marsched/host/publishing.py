@@ -287,9 +287,9 @@ class Publisher:
         return (ts is not None and is_shared(ts)) or self.sharing.is_shared(kind)
 
     def _is_made_here(self, value: object) -> bool:
-        """Whether an array lies in shared memory already."""
+        """Whether an array lies in shared memory already, and can be published there."""
         assert self._arena is not None
-        return is_plain_array(value) and self._arena.is_made_here(value.ctypes.data)
+        return is_plain_array(value) and self._arena.is_made_here(value.ctypes.data, value.nbytes)
 
     def _kind(self, key: Key) -> str:
         ts = self.worker.state.tasks.get(key)

@@ -23,20 +23,19 @@ from distributed.worker_state_machine import (
     ExecuteSuccessEvent,
     GatherDepNetworkFailureEvent,
     GatherDepSuccessEvent,
-    UpdateDataEvent,
 )
 
-from dask_marsched.host import nanny
+from dask_marsched.host import nanny, taking_over
 from dask_marsched.host.adoption import KEPT
 from dask_marsched.host.heirs import READY
 from dask_marsched.host.publishing import Published, Publisher
 from dask_marsched.host.store import Store
+from dask_marsched.host.taking_over import TakingOver, make_object
 from dask_marsched.host.transfer_counters import TransferCounters
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
-from dask_marsched.store.frames import from_frames, is_plain_array
+from dask_marsched.store.frames import is_plain_array
 from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping
 from dask_marsched.store.presence import Claim, is_claimed
 from dask_marsched.store.residence import charged_memory, shared_surplus
 from dask_marsched.store.segment import Charge, write_charge
@@ -58,7 +57,7 @@ _EVENTS: dict[Any, set[str]] = {
     GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
     GatherDepNetworkFailureEvent: {"worker", "total_nbytes", "stimulus_id"},
     ExecuteSuccessEvent: {"key", "value", "nbytes"},
-    UpdateDataEvent: {"data", "stimulus_id"},
+    **taking_over.EVENTS,
 }
 
 
@@ -137,6 +136,7 @@ class HandleTransfer:
         self._charged = _NOTHING
         self._tidied = 0.0
         self.publisher = Publisher(worker, store, least=least, caught=caught)
+        self._taking_over = TakingOver(worker, store, self.attachments, self.counters, caught)
 
     # -- installing ------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class HandleTransfer:
         self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
-        worker.handlers[ADOPTION] = self._adopt
+        worker.handlers[ADOPTION] = self._taking_over.adopt
         if self._announces:
             self.publisher.outlive(self._announce, all_of_them=self._keeps)
         self.publisher.install(self.arena)
@@ -291,38 +291,22 @@ class HandleTransfer:
             comm.abort()
         return Status.dont_reply
 
-    # -- a peer that died ------------------------------------------------------------------
+    # -- outliving the worker --------------------------------------------------------------
 
     def _announce(self, key: Key, handle: Handle, stamp: int) -> None:
         where = (self.worker.address, key, handle.to_message(), stamp)
         self.worker.log_event(KEPT, where)
 
-    async def _adopt(self, chunks: Collection[tuple[Key, Any, int]]) -> dict[str, Any]:
-        """Take over chunks of a peer that is gone; return which."""
-        data: dict[Key, object] = {}
-        for key, message, stamp in chunks:
-            try:
-                handle = Handle.from_message(message)
-                mapping = self.attachments.map_stamped(handle, stamp)
-                value = await self._make(handle, mapping)
-            except Exception as error:
-                if not isinstance(error, OSError):
-                    self._caught("adopt", error)
-                continue
-            if is_plain_array(value):
-                self.store.foreign.set(value, Published(handle, mapping))
-            data[key] = value
-        if data:
-            self.worker.handle_stimulus(
-                UpdateDataEvent(data=data, stimulus_id=f"marsched-adopt-{time()}")
-            )
-            self.counters.adopted += len(data)
-        return {"status": "OK", "adopted": list(data)}
-
     # -- the side that wants them ----------------------------------------------------------
 
     async def _gather_dep(
         self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
+    ) -> Any:
+        with self._taking_over.gathering_from(worker):
+            return await self._gather(worker, to_gather, total_nbytes, stimulus_id)
+
+    async def _gather(
+        self, worker: str, to_gather: Collection[Key], total_nbytes: int, stimulus_id: str
     ) -> Any:
         tasks = self.worker.state.tasks
         sizes = {key: tasks[key].get_nbytes() for key in to_gather}
@@ -401,7 +385,7 @@ class HandleTransfer:
             for key, message in response["handles"].items():
                 handle = Handle.from_message(message)
                 mapping = self.attachments.map(handle)
-                value = await self._make(handle, mapping)
+                value = await make_object(handle, mapping)
                 if is_plain_array(value):
                     self.store.foreign.set(value, Published(handle, mapping))
                 received[key] = value
@@ -412,12 +396,6 @@ class HandleTransfer:
         finally:
             rpc.reuse(address, comm)
         return received
-
-    async def _make(self, handle: Handle, mapping: Mapping) -> object:
-        frames = mapping.frames(handle.lengths)
-        if handle.plain:
-            return from_frames(handle.header, frames)
-        return await asyncio.to_thread(from_frames, handle.header, frames)
 
     def _log(self, address: str, keys: list[Key], start: float, stop: float) -> None:
         # As distributed does it, but for the bandwidth: the scheduler takes that for the network's.

@@ -157,17 +157,24 @@ static PyObject *grant(PyObject *self, PyObject *args) {
     return PyLong_FromLong(i < MOST_EXTENTS ? i : -1);
 }
 
-/* Let go of an extent if it is in one of two states; return whether it was. */
-static PyObject *let_go(PyObject *arg, enum state one, enum state other) {
+/* Return the number of an extent, -1 with an exception where there is none of it. */
+static long number_of(PyObject *arg) {
     long i = PyLong_AsLong(arg);
-    if (i < 0 || i >= MOST_EXTENTS) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_IndexError, "there is no such extent");
+    if (i >= 0 && i < MOST_EXTENTS)
+        return i;
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_IndexError, "there is no such extent");
+    return -1;
+}
+
+/* Let go of an extent if it is in a certain state; return whether it was. */
+static PyObject *let_go(PyObject *arg, enum state state) {
+    long i = number_of(arg);
+    if (i < 0)
         return NULL;
-    }
     PyObject *owner = NULL;
     pthread_mutex_lock(&lock);
-    if (extents[i].state == one || extents[i].state == other) {
+    if (extents[i].state == state) {
         owner = extents[i].owner;
         extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
     }
@@ -178,38 +185,56 @@ static PyObject *let_go(PyObject *arg, enum state one, enum state other) {
     Py_RETURN_TRUE;
 }
 
-static PyObject *withdraw(PyObject *self, PyObject *arg) { return let_go(arg, FREE, FREE); }
+static PyObject *withdraw(PyObject *self, PyObject *arg) { return let_go(arg, FREE); }
 
-static PyObject *forget(PyObject *self, PyObject *arg) { return let_go(arg, ENDED, ENDED); }
+static PyObject *forget(PyObject *self, PyObject *arg) { return let_go(arg, ENDED); }
 
-static PyObject *take(PyObject *self, PyObject *args) {
-    PyObject *address;
-    Py_ssize_t bytes;
-    if (!PyArg_ParseTuple(args, "On", &address, &bytes))
-        return NULL;
-    void *memory = PyLong_AsVoidPtr(address);
-    if (PyErr_Occurred())
-        return NULL;
-    pthread_mutex_lock(&lock);
+/* Return the extent of an array that can be published in it, else -1. The lock is held. */
+static int takable(void *memory, Py_ssize_t bytes) {
     int i = at(memory);
     /* A small part of what an array's base has would keep all of it. */
-    if (i >= 0 && extents[i].state == USED && extents[i].size / 2 <= (size_t)bytes) {
+    return i >= 0 && extents[i].state == USED && extents[i].size / 2 <= (size_t)bytes ? i : -1;
+}
+
+static int array_of(PyObject *args, void **memory, Py_ssize_t *bytes) {
+    PyObject *address;
+    if (!PyArg_ParseTuple(args, "On", &address, bytes))
+        return 0;
+    *memory = PyLong_AsVoidPtr(address);
+    return !PyErr_Occurred();
+}
+
+static PyObject *can_take(PyObject *self, PyObject *args) {
+    void *memory;
+    Py_ssize_t bytes;
+    if (!array_of(args, &memory, &bytes))
+        return NULL;
+    pthread_mutex_lock(&lock);
+    int i = takable(memory, bytes);
+    pthread_mutex_unlock(&lock);
+    return PyBool_FromLong(i >= 0);
+}
+
+static PyObject *take(PyObject *self, PyObject *args) {
+    void *memory;
+    Py_ssize_t bytes;
+    if (!array_of(args, &memory, &bytes))
+        return NULL;
+    pthread_mutex_lock(&lock);
+    int i = takable(memory, bytes);
+    if (i >= 0) {
         extents[i].state = TAKEN;
         if (n_wanted < MOST_WANTED) /* another one in its place */
             wanted[n_wanted++] = extents[i].size;
-    } else
-        i = -1;
+    }
     pthread_mutex_unlock(&lock);
     return PyLong_FromLong(i);
 }
 
 static PyObject *turn(PyObject *self, PyObject *arg) {
-    long i = PyLong_AsLong(arg);
-    if (i < 0 || i >= MOST_EXTENTS) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_IndexError, "there is no such extent");
+    long i = number_of(arg);
+    if (i < 0)
         return NULL;
-    }
     pthread_mutex_lock(&lock);
     unsigned long found = extents[i].turn;
     pthread_mutex_unlock(&lock);
@@ -239,6 +264,7 @@ static PyMethodDef methods[] = {
     {"allocate_here", allocate_here, METH_O, NULL},
     {"grant", grant, METH_VARARGS, NULL},
     {"withdraw", withdraw, METH_O, NULL},
+    {"can_take", can_take, METH_VARARGS, NULL},
     {"take", take, METH_VARARGS, NULL},
     {"forget", forget, METH_O, NULL},
     {"turn", turn, METH_O, NULL},

@@ -233,9 +233,9 @@ class Arena:
                 self._abandon(extent)
                 return
 
-    def is_made_here(self, address: int) -> bool:
+    def is_made_here(self, address: int, nbytes: int) -> bool:
         """Tell whether an array, by the address of its memory, need not be copied."""
-        return self._grants.is_here(address)
+        return not self._closed and self._grants.can_take(address, nbytes)
 
     def trim(self) -> int:
         """Give memory that waits to be recycled back to the system; return how much, bytes."""

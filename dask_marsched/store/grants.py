@@ -14,7 +14,7 @@ import numpy as np
 try:
     from dask_marsched.store import _numpy_memory as native
 except ImportError:  # there was no compiler where the package was built
-    native = None  # type: ignore[assignment]
+    native = None  # type: ignore[assignment]  # a module, or none: mypy has no such type
 
 from dask_marsched.store.extents import Extent
 
@@ -84,16 +84,19 @@ class Grants:
         self.nbytes += extent.filled
         return True
 
-    def is_here(self, address: int) -> bool:
-        """Tell whether an address is in the arena's memory."""
-        return self._first <= address < self._end
+    def can_take(self, address: int, nbytes: int) -> bool:
+        """Tell whether an array was made in an extent that can be taken."""
+        return self._is_here(address) and native.can_take(address, nbytes)
+
+    def _is_here(self, address: int) -> bool:
+        return native is not None and self._first <= address < self._end
 
     def take(self, address: int, nbytes: int) -> Extent | None:
         """Return the extent of an array, to be published in; None if it was not made in one.
 
         It is not granted again. One more than twice as long as the array is none.
         """
-        if not self.is_here(address):
+        if not self._is_here(address):
             return None
         number = native.take(address, nbytes)
         if number < 0:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from dask_marsched.core.counterparts import counterparts
 from dask_marsched.core.graph import Edges, OperandGraph
 
 
-def of(*keys: object, inputs: dict[int, list[int]] | None = None) -> OperandGraph:
+def of(*keys: Hashable, inputs: dict[int, list[int]] | None = None) -> OperandGraph:
     rows = [(inputs or {}).get(i, []) for i in range(len(keys))]
-    return OperandGraph(keys, Edges.of(rows), [8.0] * len(keys), b"\1" * len(keys))  # type: ignore[arg-type]
+    return OperandGraph(keys, Edges.of(rows), [8.0] * len(keys), b"\1" * len(keys))
 
 
 def test_chunks_of_the_same_place_are_counterparts() -> None:
