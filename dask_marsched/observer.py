@@ -55,6 +55,8 @@ class Observer(Following):
     scheduler's clock (as of `time.time`), sizes are bytes.
     """
 
+    _estimating: asyncio.Future[StockEstimate] | None = None
+
     def graphs(self) -> list[dict[str, Any]]:
         """Return the planned graphs that are remembered, the oldest first; 100 at most.
 
@@ -365,6 +367,11 @@ class Observer(Following):
 
         self._estimating = asyncio.ensure_future(offload(stock_estimate.estimate, *work))
         self._estimating.add_done_callback(done)
+
+    def close(self) -> None:
+        """Wait for no estimate any more: the event loop may end."""
+        if self._estimating is not None:
+            self._estimating.cancel()
 
     def kernels(self, most: int = 50) -> dict[str, Any]:
         """Return what fused kernels do on the workers, as their last heartbeats tell.

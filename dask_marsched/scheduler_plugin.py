@@ -209,6 +209,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         for part in (self.cancelling, self._failover, self._api, self._dashboard):
             if part is not None:
                 part.uninstall()
+        if self.observer is not None:
+            self.observer.close()
 
     def _leave_losses(self) -> None:
         """Placement has failed: what is lost is stock Dask's business, too."""

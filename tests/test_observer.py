@@ -1,5 +1,6 @@
 """What the observer tells, on real clusters."""
 
+import asyncio
 import json
 
 import dask.array as da
@@ -196,6 +197,16 @@ async def test_moved_bytes_are_those_that_workers_received(c, s, *workers):
 
 
 @planned_cluster()
+async def test_an_estimate_ends_with_the_plugin(c, s, *workers):
+    await c.compute(da.ones((40, 40), chunks=10).sum())
+    observer = observer_of(s)
+    assert observer.transfers()["estimate"] is None  # it is begun
+    await s.plugins["marsched"].close()
+    await asyncio.wait([observer._estimating], timeout=5)
+    assert observer._estimating.cancelled()
+
+
+@planned_cluster()
 async def test_a_worker_that_leaves_and_one_that_comes(c, s, *workers):
     x = c.persist(da.ones((40, 40), chunks=10).map_blocks(inc, dtype=float))
     await wait(x)
@@ -260,7 +271,7 @@ async def test_it_can_be_switched_off(c, s, a):
 
 @planned_cluster()
 async def test_what_ran_before_the_plugin_came_is_there(c, s, *workers):
-    await c.unregister_scheduler_plugin("marsched")
+    await s.plugins["marsched"].close()
     x = da.ones(32, chunks=1).map_blocks(lambda block: Event("go").wait() and block, dtype=float)
     future = c.compute(x.sum())
     await async_poll_for(lambda: s.workers[workers[0].address].processing, 5)
