@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+from unittest import mock
 
 import dask.array as da
 from dask import delayed
@@ -200,10 +202,15 @@ async def test_moved_bytes_are_those_that_workers_received(c, s, *workers):
 async def test_an_estimate_ends_with_the_plugin(c, s, *workers):
     await c.compute(da.ones((40, 40), chunks=10).sum())
     observer = observer_of(s)
-    assert observer.transfers()["estimate"] is None  # it is begun
-    await s.plugins["marsched"].close()
-    await asyncio.wait([observer._estimating], timeout=5)
+    go = threading.Event()
+    with mock.patch("dask_marsched.policies.stock_estimate.estimate") as estimate:
+        estimate.side_effect = lambda *args: go.wait(30)
+        assert observer.transfers()["estimate"] is None  # it is begun
+        await c.unregister_scheduler_plugin("marsched")
+        await asyncio.wait([observer._estimating], timeout=5)
+        go.set()
     assert observer._estimating.cancelled()
+    await c.register_plugin(MarsSchedulerPlugin())
 
 
 @planned_cluster()
@@ -271,7 +278,7 @@ async def test_it_can_be_switched_off(c, s, a):
 
 @planned_cluster()
 async def test_what_ran_before_the_plugin_came_is_there(c, s, *workers):
-    await s.plugins["marsched"].close()
+    await c.unregister_scheduler_plugin("marsched")
     x = da.ones(32, chunks=1).map_blocks(lambda block: Event("go").wait() and block, dtype=float)
     future = c.compute(x.sum())
     await async_poll_for(lambda: s.workers[workers[0].address].processing, 5)
