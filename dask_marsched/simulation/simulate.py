@@ -15,6 +15,7 @@ from tornado.ioloop import IOLoop
 
 from dask_marsched.accepted import FUSION
 from dask_marsched.config import Settings
+from dask_marsched.host.layer_names import layer_names
 from dask_marsched.host.materialize import compress_for
 from dask_marsched.host.simulation import (
     TwinScheduler,
@@ -93,7 +94,8 @@ def simulate(
         Whether scheduler and workers check their invariants (slow).
     isolated
         Run in a process of its own with a fixed hash seed: reports are then bit-identical
-        everywhere. By default so if this process's hash seed is random.
+        everywhere. By default so unless this process has that hash seed (``PYTHONHASHSEED=0``);
+        the reports are the same. False: here, and ties fall as names and hash seed want it.
 
     Returns
     -------
@@ -117,7 +119,7 @@ def simulate(
     known = Costs.of(costs).holding(items)
     faults = read_faults(faults)
     job = _Job(items, spec, policy, known, faults, annotations, timeline, validate)
-    return isolation.call(job.run, isolated)
+    return isolation.call(job.run, isolated, layer_names(items))
 
 
 def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]:
