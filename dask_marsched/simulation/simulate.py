@@ -94,8 +94,7 @@ def simulate(
         Whether scheduler and workers check their invariants (slow).
     isolated
         Run in a process of its own with a fixed hash seed: reports are then bit-identical
-        everywhere. By default so unless this process has that hash seed (``PYTHONHASHSEED=0``);
-        the reports are the same. False: here, and ties fall as names and hash seed want it.
+        everywhere. By default so unless this one has that seed (``PYTHONHASHSEED=0``).
 
     Returns
     -------
@@ -238,16 +237,17 @@ def check_memory(graph: TwinGraph, costs: CostModel, memory_limit: int) -> None:
     ValueError
         Names the tasks, their bytes, and what to change.
     """
-    most, worst, count = memory_limit, None, 0
+    found: dict[Any, int] = {}
     for key, task in graph.dsk.items():
         needed = costs(key)[1]
         for dependency in task.dependencies:
             needed += costs(dependency)[1]
         if needed > memory_limit:
-            count += 1
-            if needed > most:
-                most, worst = needed, key
-    if worst is not None:
+            found[key] = needed
+    if found:
+        # Of several that need as much the first that runs.
+        worst = max(found, key=lambda key: (found[key], -graph.order[key]))
+        most, count = found[worst], len(found)
         raise ValueError(
             f"{count} tasks cannot run: with inputs and result {key_split(worst)!r} needs "
             f"{format_bytes(most)} ({most} bytes), and memory_limit is "
