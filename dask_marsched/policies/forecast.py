@@ -120,9 +120,10 @@ class _Run:
             if not like_stock:
                 self.queues.plan(unit.operands, (0.0, 0.0, unit.operands[0]), None)
         self.now = self.moved = self.live = self.peak = 0.0
-        self.inputs = [graph.inputs[i] for i in graph]
+        self.inputs = list(graph.inputs)
+        self.dependents = list(graph.dependents)
         self.missing = [len(inputs) for inputs in self.inputs]
-        self.unread = [len(graph.dependents[i]) + (i in graph.kept) for i in graph]
+        self.unread = [len(own) + (i in graph.kept) for i, own in enumerate(self.dependents)]
         self.seconds = [self._duration(i) for i in graph]
         self.holders: list[list[int]] = [[] for _ in graph]
         self.runnable: list[list[int]] = [[] for _ in threads]
@@ -253,7 +254,7 @@ class _Run:
             if not self.unread[j]:
                 self.live -= nbytes[j] * len(self.holders[j])
                 self.holders[j] = []
-        for k in self.graph.dependents[i]:
+        for k in self.dependents[i]:
             self.missing[k] -= 1
             if not self.missing[k]:
                 self._ready(k)

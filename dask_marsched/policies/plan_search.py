@@ -12,7 +12,7 @@ it waits for the one before it. There, units have to be short.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from dask_marsched.core.graph import OperandGraph
@@ -45,6 +45,8 @@ _LEAST_MOVED = 0.01
 _MEMORY, _TIME = 2.0, 2.0
 #: Bytes moved that a leaner plan is worth, against the plan that moves least.
 _HARDLY_MORE = 1.1
+#: A check stands as long as the bytes of its graph have not changed by more than this part of them.
+_MUCH = 0.25
 #: Costs that differ by less are the same: a forecast is not better than that.
 _SAME = 0.15
 
@@ -201,6 +203,42 @@ def check_bounds(
         if peak <= most:
             best, least = bounds, min(least, moved)
     return best or min(found, key=lambda bounds: found[bounds].peak)
+
+
+class Checks:
+    """Checks of bounds, one for each graph: it takes longer than all else in planning.
+
+    A graph whose sizes were learned is planned again. What was found for it stays in force unless
+    its bytes are others by more than a quarter, or lower bounds are chosen. A graph is known by its
+    size and its first and last key: it is not kept alive for this.
+    """
+
+    def __init__(self) -> None:
+        self._of: tuple[Hashable, ...] = ()
+        self._nbytes = 0.0
+        self._found: Bounds | None = None
+
+    def bounds(
+        self,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        plan: Callable[[Bounds, OperandGraph], list[Unit]],
+        chosen: Bounds,
+    ) -> Bounds:
+        """Return what `check_bounds` returns, or what it returned for this graph before."""
+        ends = (graph.keys[0], graph.keys[-1]) if len(graph) else ()
+        of = (*ends, len(graph), len(graph.inputs.flat), len(workers))
+        nbytes = sum(graph.nbytes)
+        found = self._found
+        if found is None or not (
+            of == self._of
+            and abs(nbytes - self._nbytes) <= _MUCH * self._nbytes
+            and found.size == chosen.size
+            and found.kappa <= chosen.kappa
+        ):
+            found = self._found = check_bounds(graph, workers, plan, chosen)
+            self._of, self._nbytes = of, nbytes
+        return found
 
 
 class _Forecaster(NamedTuple):

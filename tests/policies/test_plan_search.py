@@ -17,6 +17,7 @@ from dask_marsched.policies.plan_search import (
     CANDIDATES,
     SIZES,
     Bounds,
+    Checks,
     check_bounds,
     choose_bounds,
 )
@@ -147,6 +148,45 @@ def test_where_no_bounds_fit_those_that_hold_least_are_taken() -> None:
     peaks = [checked(g, plan(Bounds(k, 2)), [1] * 4).peak for k in CANDIDATES if k <= 16]
     assert found.size == 2
     assert checked(g, plan(found), [1] * 4).peak == min(peaks)
+
+
+def test_a_graph_that_is_planned_again_is_checked_again_only_if_it_is_another(
+    forecasts: list[tuple[int, list[int], bool]],
+) -> None:
+    g, checks = thin_columns(24, 20), Checks()
+
+    def made(g: OperandGraph, chosen: Bounds, count: int = 16) -> int:
+        plan, slots = planner(g, 60), workers(*[1] * count, hosts=16)
+        forecasts.clear()
+        found = checks.bounds(g, slots, lambda bounds, _: plan(bounds), chosen)
+        assert found.kappa <= chosen.kappa
+        return len(forecasts)
+
+    def grown(share: float) -> OperandGraph:
+        return g.with_nbytes([share * nbytes for nbytes in g.nbytes], g.known)
+
+    assert made(g, Bounds(24.0)) > 1
+    assert made(g, Bounds(24.0)) == 0
+    assert made(grown(1.2), Bounds(32.0)) == 0
+    assert made(grown(1.3), Bounds(32.0)) > 1
+    assert made(grown(1.3), Bounds(CANDIDATES[0])) > 1  # lower bounds are chosen
+    assert made(grown(1.3), Bounds(CANDIDATES[0], 8)) > 1
+    assert made(grown(1.3), Bounds(CANDIDATES[0], 8), count=15) > 1
+    assert made(thin_columns(24, 21), Bounds(CANDIDATES[0], 8), count=15) > 1
+
+
+def test_a_large_graph_is_checked_once(
+    forecasts: list[tuple[int, list[int], bool]],
+) -> None:
+    g = thin_columns(24, 80)
+    policy, slots = BoundedUnits(), workers(*[1] * 20, hosts=20)
+    units = policy.assign(g, slots)
+    assert (len(g), [1] * 20, True) in forecasts
+    forecasts.clear()
+    learned = g.with_nbytes([1.1 * nbytes for nbytes in g.nbytes], g.known)
+    assert policy.assign(learned, slots) == units
+    assert forecasts
+    assert all(count < len(g) for count, *_ in forecasts)
 
 
 def test_different_graphs_get_different_bounds() -> None:
