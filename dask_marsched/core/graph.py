@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import overload
 
 import numpy as np
@@ -74,6 +75,10 @@ class Edges(Sequence[Sequence[int]]):
         if i < 0:
             i += len(self)
         return self.flat[starts[i] : starts[i + 1]]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        flat = self.flat
+        return (flat[start:stop] for start, stop in pairwise(self.starts))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -219,12 +224,11 @@ def depths(graph: OperandGraph, initial: Sequence[bool] | None = None) -> list[i
         Operands whose depth is 0 whatever they read; by default those without inputs.
     """
     depth = [0] * len(graph)
-    inputs = graph.inputs
-    for i in range(len(graph)):
+    for i, inputs in enumerate(graph.inputs):
         if initial is not None and initial[i]:
             continue
         deepest = -1
-        for j in inputs[i]:
+        for j in inputs:
             if depth[j] > deepest:
                 deepest = depth[j]
         depth[i] = deepest + 1

@@ -296,20 +296,22 @@ def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
     for item in collections:
         if not dask.is_dask_collection(item):
             raise TypeError(f"not a Dask collection: {type(item).__name__}")
-        _fill_sets_anew(item)
     with _repeatable_tokens(collections):
-        expr = dask._expr.FinalizeCompute(collections_to_expr(collections)).optimize()
+        expr = collections_to_expr(collections)
+        for part in expr.walk():
+            if isinstance(part, dask._expr.HLGExpr):
+                _fill_sets_anew(part.hlg)
+        expr = dask._expr.FinalizeCompute(expr).optimize()
         return expr, set(flatten(expr.__dask_keys__()))
 
 
-def _fill_sets_anew(collection: Any) -> None:
-    """Let the sets in a collection's graph be iterated in the same order always.
+def _fill_sets_anew(graph: Any) -> None:
+    """Let the sets in a graph be iterated in the same order always.
 
     Where hashes collide a set remembers in which order it was filled: if it was pickled, in one
     that follows from the hash seed of the process where it was made; so does the order of the
     layers, which Dask finds by way of sets. What is in them stays.
     """
-    graph = getattr(collection, "dask", None)
     if isinstance(graph, HighLevelGraph):
         for layers in (graph.layers, graph.dependencies):
             if isinstance(layers, dict):
@@ -354,10 +356,16 @@ def _repeatable_tokens(collections: list[Any]) -> Iterator[None]:
 
 
 def materialize(expr: Any, keys: set[Any]) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
-    """Return the tasks of an expression and their annotations, as the scheduler does."""
+    """Return the tasks of an expression and their annotations, as the scheduler does.
+
+    The tasks come in the order of their keys: in which one they are found follows from sets.
+    """
     dsk, annotations = distributed.scheduler._materialize_graph(expr=expr, validate=False)
     if isinstance(expr, distributed.scheduler.LLGExpr):
         dsk = distributed.scheduler._cull(dsk, keys)
+    tasks = sorted(dsk.items(), key=lambda item: str(item[0]))
+    dsk.clear()  # in place: what is known of the tasks comes with it
+    dsk.update(tasks)
     return dsk, annotations
 
 

@@ -14,13 +14,13 @@ from typing import ClassVar, Protocol, runtime_checkable
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
-from dask_marsched.policies.clustering import cluster_initial_operands
+from dask_marsched.policies.clustering import Clustering
 from dask_marsched.policies.host_shares import cut_into_shares, runs_to_a_host, several_to_a_host
 from dask_marsched.policies.meeting import join_counterparts
 from dask_marsched.policies.plan_search import (
     CANDIDATES,
     Bounds,
-    check_bounds,
+    Checks,
     choose_bounds,
     sample,
     stock_peak,
@@ -203,6 +203,7 @@ class BoundedUnits:
         self.stake = stake
         self.kappa = kappa
         self.kappa_unknown = kappa_unknown
+        self._checks = Checks()
 
     def assign(
         self,
@@ -219,14 +220,15 @@ class BoundedUnits:
         # many of them as there are blocks in a matrix.
         hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
 
+        prepared: dict[int, Clustering] = {}
+
         def plan(bounds: Bounds, part: OperandGraph = graph) -> list[Unit]:
-            groups = cluster_initial_operands(
-                part,
-                role.head(len(part)),
-                stake=self.stake,
-                kappa=bounds.kappa,
-                limit=min(limit, bounds.size or limit),
-            )
+            # Parts are the first so many operands: their number tells which.
+            clustering = prepared.get(len(part))
+            if clustering is None:
+                own = role.head(len(part))
+                clustering = prepared[len(part)] = Clustering(part, own, stake=self.stake)
+            groups = clustering.groups(kappa=bounds.kappa, limit=min(limit, bounds.size or limit))
             groups.extend(hub for hub in hubs if hub[0] < len(part))
             return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
@@ -244,7 +246,7 @@ class BoundedUnits:
             bounds, units = choose_bounds(part, some, lambda bounds: plan(bounds, part))
             if part is not graph:
                 if len({w.host for w in workers}) > 1:
-                    bounds = check_bounds(graph, workers, plan, bounds)
+                    bounds = self._checks.bounds(graph, workers, plan, bounds)
                 units = plan(bounds)
         if not by_host:
             units = join_counterparts(graph, units, role.hub, stake=self.stake, limit=limit)

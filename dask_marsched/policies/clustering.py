@@ -83,7 +83,14 @@ class Clusters:
 def cluster_initial_operands(
     graph: OperandGraph, role: Roles, *, stake: float, kappa: float, limit: int
 ) -> list[list[int]]:
-    """Group the initial operands of a graph.
+    """Group the initial operands of a graph, once (`Clustering`)."""
+    return Clustering(graph, role, stake=stake).groups(kappa=kappa, limit=limit)
+
+
+class Clustering:
+    """Groups the initial operands of a graph, for one bound after the other.
+
+    What does not depend on the bounds is looked up once: it takes as long as to group them.
 
     Parameters
     ----------
@@ -93,56 +100,85 @@ def cluster_initial_operands(
         Its hubs and initial operands.
     stake
         Least part of a typical initial result that each side of a merge brings into a join.
-    kappa
-        Bound on what a cluster holds, in typical initial results.
-    limit
-        Most initial operands in a cluster.
-
-    Returns
-    -------
-    list of lists of int
-        The clusters' initial operands, in no particular order.
     """
-    initial = role.initial_operands()
-    late = _late(graph, role)
-    clusters = Clusters(graph, initial, late)
-    typical = typical_nbytes(graph, initial)
-    least, most = stake * typical, kappa * typical
-    # The cluster that holds an operand's result, as an initial operand of it; -1: none.
-    holder = [-1] * len(graph)
-    for i in initial:
-        holder[i] = i
-    unread = [len(dependents) for dependents in graph.dependents]
-    depth = depths(graph, [bool(a or b) for a, b in zip(role.initial, role.hub, strict=True)])
-    others = sorted(
-        (i for i in graph if not role.initial[i] and not (role.hub[i] and not graph.inputs[i])),
-        key=lambda i: (depth[i], i),
-    )
-    for t in others:
-        brought = _bytes_by_cluster(graph, role, clusters, holder, t)
-        if len(brought) > 1:
-            result = 0.0 if late[t] else float(graph.nbytes[t])
-            brought = _merge_inputs(clusters, brought, result, least, most, limit)
-        if brought:
-            # On a tie the later cluster, which has more room: a chain goes on in it, instead of
-            # staying for ever with the first cluster that could take no more.
-            mine = max(brought, key=lambda c: (brought[c], clusters.first[c]))
-            holder[t] = mine
-            if not late[t]:
-                clusters.produce(mine, float(graph.nbytes[t]))
-        if late[t]:
-            continue  # what it reads waits for the hub until then
-        for j in graph.inputs[t]:
-            unread[j] -= 1
-            if not unread[j] and holder[j] >= 0:
-                clusters.live[clusters.find(holder[j])] -= graph.nbytes[j]
-    groups: dict[int, list[int]] = {}
-    for i in initial:
-        groups.setdefault(clusters.find(i), []).append(i)
-    return list(groups.values())
+
+    def __init__(self, graph: OperandGraph, role: Roles, *, stake: float) -> None:
+        hub, initial = role.hub, role.initial
+        inputs = list(graph.inputs)
+        self._graph = graph
+        self._initial = role.initial_operands()
+        self._late = late = _late(inputs, hub)
+        self._typical = typical_nbytes(graph, self._initial)
+        self._least = stake * self._typical
+        self._unread = [len(dependents) for dependents in graph.dependents]
+        depth = depths(graph, [bool(a or b) for a, b in zip(initial, hub, strict=True)])
+        others = [i for i in graph if not initial[i] and not (hub[i] and not inputs[i])]
+        others.sort(key=depth.__getitem__)  # stable: those as deep in their order of priority
+        # Each other operand with what it adds, what it reads that is not read by too many, and what
+        # it is done with.
+        self._visits = [
+            (
+                t,
+                0.0 if late[t] else float(graph.nbytes[t]),
+                [j for j in inputs[t] if not hub[j]],
+                [] if late[t] else inputs[t],  # what it reads waits for the hub until then
+            )
+            for t in others
+        ]
+
+    def groups(self, *, kappa: float, limit: int) -> list[list[int]]:
+        """Group the initial operands.
+
+        Parameters
+        ----------
+        kappa
+            Bound on what a cluster holds, in typical initial results.
+        limit
+            Most initial operands in a cluster.
+
+        Returns
+        -------
+        list of lists of int
+            The clusters' initial operands, in no particular order.
+        """
+        nbytes, late = self._graph.nbytes, self._late
+        clusters = Clusters(self._graph, self._initial, late)
+        find, live, first = clusters.find, clusters.live, clusters.first
+        least, most = self._least, kappa * self._typical
+        # The cluster that holds an operand's result, as an initial operand of it; -1: none.
+        holder = [-1] * len(self._graph)
+        for i in self._initial:
+            holder[i] = i
+        unread = self._unread.copy()
+        for t, result, telling, done_with in self._visits:
+            brought: dict[int, float] = {}
+            for j in telling:
+                if holder[j] >= 0:
+                    cluster = find(holder[j])
+                    brought[cluster] = brought.get(cluster, 0.0) + nbytes[j]
+            if len(brought) > 1:
+                brought = _merge_inputs(clusters, brought, result, least, most, limit)
+            if brought:
+                # On a tie the later cluster, which has more room: a chain goes on in it, instead of
+                # staying for ever with the first cluster that could take no more.
+                mine = holder[t] = (
+                    max(brought, key=lambda c: (brought[c], first[c]))
+                    if len(brought) > 1
+                    else next(iter(brought))
+                )
+                if not late[t]:
+                    clusters.produce(mine, result)
+            for j in done_with:
+                unread[j] -= 1
+                if not unread[j] and holder[j] >= 0:
+                    live[find(holder[j])] -= nbytes[j]
+        groups: dict[int, list[int]] = {}
+        for i in self._initial:
+            groups.setdefault(find(i), []).append(i)
+        return list(groups.values())
 
 
-def _late(graph: OperandGraph, role: Roles) -> list[bool]:
+def _late(inputs: Sequence[Sequence[int]], hub: bytes) -> list[bool]:
     """Return whether each operand waits for a hub that others have to run for.
 
     What a unit has to hold until then it holds along with all the rest of it. What runs then is
@@ -150,23 +186,13 @@ def _late(graph: OperandGraph, role: Roles) -> list[bool]:
     workers, were in units of eight chunks for which a bound of four was kept on paper, so that four
     months were under way at a time at least, and held twice what stock Dask holds.
     """
-    late = [False] * len(graph)
-    for i, inputs in enumerate(graph.inputs):
-        late[i] = any(late[j] or (role.hub[j] and bool(graph.inputs[j])) for j in inputs)
+    late = [False] * len(inputs)
+    for i, own in enumerate(inputs):
+        for j in own:
+            if late[j] or (hub[j] and inputs[j]):
+                late[i] = True
+                break
     return late
-
-
-def _bytes_by_cluster(
-    graph: OperandGraph, role: Roles, clusters: Clusters, holder: list[int], t: int
-) -> dict[int, float]:
-    """Sum what an operand reads, per cluster, leaving out what is read by too many."""
-    brought: dict[int, float] = {}
-    for j in graph.inputs[t]:
-        if holder[j] < 0 or role.hub[j]:
-            continue
-        cluster = clusters.find(holder[j])
-        brought[cluster] = brought.get(cluster, 0.0) + graph.nbytes[j]
-    return brought
 
 
 def _merge_inputs(

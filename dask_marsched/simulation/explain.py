@@ -10,6 +10,7 @@ from typing import Any
 
 import distributed
 
+from dask_marsched.host.layer_names import layer_names
 from dask_marsched.recording import Recording
 from dask_marsched.simulation import isolation
 from dask_marsched.simulation.advice import Findings, advise
@@ -98,7 +99,7 @@ def explain(
         seconds_of("time_limit", time_limit, zero=True), parallel=isolated is not False,
         known=known_on(client),
     )  # fmt: skip
-    return isolation.call(job.run, isolated)
+    return isolation.call(job.run, isolated, layer_names(job.collections))
 
 
 def _items(collection: Any) -> list[Any]:

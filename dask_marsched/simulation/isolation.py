@@ -11,7 +11,7 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -28,27 +28,48 @@ _TOKEN = re.compile(
 )
 
 
-def call(function: Callable[[], T], isolated: bool | None) -> T:
+#: The hash seed of the processes that simulate.
+_SEED = "0"
+
+
+def call(function: Callable[[], T], isolated: bool | None, names: Iterable[str] | None = None) -> T:
     """Call a function where its result does not depend on this process.
 
-    Sets of strings are iterated in an order that follows from the process's hash seed, and so do
-    some of distributed's choices. A process of its own has a fixed one.
+    Sets of strings are iterated in an order that follows from the strings and from the process's
+    hash seed, and so do some of Dask's choices. A process of its own has a fixed seed, and in it
+    strings are others where that is asked for.
 
     Parameters
     ----------
     function
         What to call; pickled if another process is to call it.
     isolated
-        True for another process, False for this one, None for this one only if its hash seed is
-        fixed (``PYTHONHASHSEED``).
+        True for another process. False for this one, with all names as they are. None for
+        another one unless this one has its hash seed (``PYTHONHASHSEED=0``).
+    names
+        Names in what the function holds, in an order that is the same in every process: their
+        tokens, and all others, are replaced (`with_repeatable_tokens`). None: they are kept.
     """
-    if isolated is None:
-        isolated = os.environ.get("PYTHONHASHSEED", "random") == "random"
-    if isolated:
-        return _in_process(function)
-    if _loop_is_running():  # in a notebook, say; the simulation needs a loop of its own
-        return _in_thread(function)
-    return function()
+    if isolated is False:
+        return _here(function)
+    question = cloudpickle.dumps((dask.config.config, function))
+    given: dict[bytes, bytes] = {}
+    if names is not None:
+        question, given = with_repeatable_tokens(question, names)
+    if isolated or os.environ.get("PYTHONHASHSEED") != _SEED:
+        answer = _in_process(question)
+    else:
+        answer = _here(lambda: _answer(question))
+    error, result = cloudpickle.loads(with_tokens(answer, given))
+    if error is not None:
+        raise error
+    found: T = result
+    return found
+
+
+def _here(function: Callable[[], T]) -> T:
+    """Call a function in this process; in a notebook, say, it needs a loop of its own."""
+    return _in_thread(function) if _loop_is_running() else function()
 
 
 def _loop_is_running() -> bool:
@@ -77,33 +98,41 @@ def _in_thread(function: Callable[[], T]) -> T:
     return results[0]
 
 
-def _in_process(function: Callable[[], T]) -> T:
+def _in_process(question: bytes) -> bytes:
     code = "from dask_marsched.simulation.isolation import child; child()"
     paths = [path for path in sys.path if path]
-    question, given = with_repeatable_tokens(cloudpickle.dumps((dask.config.config, function)))
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=question,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ | {"PYTHONHASHSEED": _SEED, "PYTHONPATH": os.pathsep.join(paths)},
         check=False,
     )
     if done.returncode:
         raise RuntimeError(f"the simulating process ended with code {done.returncode}")
-    error, result = cloudpickle.loads(with_tokens(done.stdout, given))
-    if error is not None:
-        raise error
-    answer: T = result
-    return answer
+    return done.stdout
 
 
-def with_repeatable_tokens(pickled: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+def with_repeatable_tokens(
+    pickled: bytes, names: Iterable[str] = ()
+) -> tuple[bytes, dict[bytes, bytes]]:
     """Replace Dask's tokens in pickled collections by others that do not change from run to run.
 
     Dask names what it cannot hash by random numbers: unseeded random arrays, impure delayed
-    functions, some indices. Names decide ties, in ``dask.order`` as in every set of keys. So each
-    token becomes one that tells only how many others came before it behind the same word. It is as
-    long as the token was: the pickle stays one.
+    functions, some indices; what it can hash, by hashes that other versions, and other places of
+    the same code, make others. Names decide ties, in ``dask.order`` as in every set of keys. So
+    each token becomes one that tells only how many others came before it behind the same word. It
+    is as long as the token was: the pickle stays one.
+
+    Which come before tell the names, as far as they go: in a pickle it may follow from the hash
+    seed, where a token is first found in a set.
+
+    Parameters
+    ----------
+    pickled
+        The pickle.
+    names
+        Names with tokens, in an order that is the same in every process.
 
     Returns
     -------
@@ -116,7 +145,7 @@ def with_repeatable_tokens(pickled: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     def replace(found: re.Match[bytes]) -> bytes:
         token = found[0]
         if token not in new:
-            word = _WORD.search(pickled[max(0, found.start() - 80) : found.start()])
+            word = _WORD.search(found.string[max(0, found.start() - 80) : found.start()])
             what = word[0] if word else b""
             count[what] += 1
             name = what + b"%d" % count[what]
@@ -125,7 +154,10 @@ def with_repeatable_tokens(pickled: bytes) -> tuple[bytes, dict[bytes, bytes]]:
             new[token] = shape.encode()
         return new[token]
 
-    return _TOKEN.sub(replace, pickled), {replacing: token for token, replacing in new.items()}
+    for given in names:
+        _TOKEN.sub(replace, given.encode())
+    answer = _TOKEN.sub(replace, pickled)
+    return answer, {replacing: token for token, replacing in new.items()}
 
 
 def with_tokens(pickled: bytes, tokens: dict[bytes, bytes]) -> bytes:
@@ -137,12 +169,17 @@ def child() -> None:
     """Call the function that stands on the standard input, and answer on the standard output."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the function prints must not mix with the answer
-    config, function = cloudpickle.load(sys.stdin.buffer)
+    with out:
+        out.write(_answer(sys.stdin.buffer.read()))
+
+
+def _answer(question: bytes) -> bytes:
+    config, function = cloudpickle.loads(question)
     answer: tuple[Any, Any]
     try:
         with dask.config.set(config):
             answer = (None, function())
     except Exception as error:
         answer = (error, None)
-    with out:
-        out.write(cloudpickle.dumps(answer))
+    pickled: bytes = cloudpickle.dumps(answer)
+    return pickled

@@ -15,6 +15,7 @@ from tornado.ioloop import IOLoop
 
 from dask_marsched.accepted import FUSION
 from dask_marsched.config import Settings
+from dask_marsched.host.layer_names import layer_names
 from dask_marsched.host.materialize import compress_for
 from dask_marsched.host.simulation import (
     TwinScheduler,
@@ -93,7 +94,7 @@ def simulate(
         Whether scheduler and workers check their invariants (slow).
     isolated
         Run in a process of its own with a fixed hash seed: reports are then bit-identical
-        everywhere. By default so if this process's hash seed is random.
+        everywhere. By default so unless this one has that seed (``PYTHONHASHSEED=0``).
 
     Returns
     -------
@@ -117,7 +118,7 @@ def simulate(
     known = Costs.of(costs).holding(items)
     faults = read_faults(faults)
     job = _Job(items, spec, policy, known, faults, annotations, timeline, validate)
-    return isolation.call(job.run, isolated)
+    return isolation.call(job.run, isolated, layer_names(items))
 
 
 def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]:
@@ -236,16 +237,17 @@ def check_memory(graph: TwinGraph, costs: CostModel, memory_limit: int) -> None:
     ValueError
         Names the tasks, their bytes, and what to change.
     """
-    most, worst, count = memory_limit, None, 0
+    found: dict[Any, int] = {}
     for key, task in graph.dsk.items():
         needed = costs(key)[1]
         for dependency in task.dependencies:
             needed += costs(dependency)[1]
         if needed > memory_limit:
-            count += 1
-            if needed > most:
-                most, worst = needed, key
-    if worst is not None:
+            found[key] = needed
+    if found:
+        # Of several that need as much the first that runs.
+        worst = max(found, key=lambda key: (found[key], -graph.order[key]))
+        most, count = found[worst], len(found)
         raise ValueError(
             f"{count} tasks cannot run: with inputs and result {key_split(worst)!r} needs "
             f"{format_bytes(most)} ({most} bytes), and memory_limit is "

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -164,3 +165,17 @@ def test_deep_graphs_do_not_recurse(name: str) -> None:
     inputs = Edges.of([i - 1] if i else [] for i in range(n))
     g = OperandGraph(range(n), inputs, [1.0] * n, b"\1" * n)
     assert [u.operands for u in registry.create("assignment", name).assign(g, workers(1))] == [(0,)]
+
+
+@pytest.mark.parametrize("policy", [BoundedUnits(), DepthFirst(), BreadthFirst()])
+@given(g=operand_graphs(), layers=st.permutations([f"layer-{i}" for i in range(4)]))
+def test_names_have_no_part_in_it(
+    policy: assignment.AssignmentPolicy, g: OperandGraph, layers: list[str]
+) -> None:
+    """Chunks of arrays are known by their places; which name sorts or hashes first says nothing."""
+
+    def renamed(names: list[str]) -> OperandGraph:
+        return replace(g, keys=[(names[i % len(names)], i // len(names)) for i in g])
+
+    plans = [policy.assign(renamed(names), workers(1, 2)) for names in (sorted(layers), layers)]
+    assert plans[0] == plans[1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
-from dask_marsched.policies.forecast import LINK, _Run, forecast
+from dask_marsched.policies.forecast import LINK, SCHEDULER_TIME, _Run, forecast
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -42,12 +42,22 @@ class WatchedRun(_Run):
 threads = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
-@given(data=st.data(), g=operand_graphs(), threads=threads, like_stock=st.booleans())
+@given(
+    data=st.data(),
+    g=operand_graphs(),
+    threads=threads,
+    like_stock=st.booleans(),
+    scheduler_time=st.sampled_from([0.0, SCHEDULER_TIME, 0.1]),
+)
 def test_every_operand_runs_once_and_what_is_held_adds_up(
-    data: st.DataObject, g: OperandGraph, threads: list[int], like_stock: bool
+    data: st.DataObject,
+    g: OperandGraph,
+    threads: list[int],
+    like_stock: bool,
+    scheduler_time: float,
 ) -> None:
     units = data.draw(plans(g))
-    run = WatchedRun(g, units, threads, like_stock, LINK)
+    run = WatchedRun(g, units, threads, like_stock, LINK, scheduler_time)
     result = run.run()
     assert sorted(i for i, _ in run.ended) == list(g)
     assert {w for _, w in run.ended} <= set(range(len(threads)))
@@ -60,7 +70,10 @@ def test_every_operand_runs_once_and_what_is_held_adds_up(
     assert result.peak >= together - 1e-3
     assert result.peak >= sum(g.nbytes[i] for i in kept) - 1e-3
     assert result.moved >= 0
-    assert result == forecast(g, units, threads, like_stock=like_stock)
+    assert result.makespan >= len(g) * scheduler_time * (1 - 1e-9)
+    assert result == forecast(
+        g, units, threads, like_stock=like_stock, scheduler_time=scheduler_time
+    )
 
 
 @given(data=st.data(), g=operand_graphs(), nthreads=st.integers(1, 4), like_stock=st.booleans())
@@ -124,3 +137,13 @@ def test_inputs_in_memory_are_moved_from_their_home() -> None:
     # The home is not among the workers of the forecast: all is fetched.
     far = dataclasses.replace(g, home=[7, 7])
     assert forecast(far, alone(far), [1, 1]).moved == 100
+
+
+def test_where_the_scheduler_is_slow_results_wait_for_it() -> None:
+    # What is read at once is gone at once, unless nobody has told of its reader.
+    chains = {f"x{i}": [] for i in range(40)} | {f"r{i}": [f"x{i}"] for i in range(40)}
+    g = graph(chains, {key: 10.0 if key[0] == "x" else 0.0 for key in chains})
+    fast = forecast(g, alone(g), [1] * 8)
+    slow = forecast(g, alone(g), [1] * 8, scheduler_time=0.01)
+    assert fast.moved == slow.moved == 0
+    assert slow.makespan >= 0.8 > fast.makespan

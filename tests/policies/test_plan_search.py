@@ -12,11 +12,12 @@ from dask_marsched.core.roles import roles
 from dask_marsched.policies import plan_search
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.clustering import cluster_initial_operands
-from dask_marsched.policies.forecast import LINK, Forecast, forecast
+from dask_marsched.policies.forecast import LINK, SCHEDULER_TIME, Forecast, forecast
 from dask_marsched.policies.plan_search import (
     CANDIDATES,
     SIZES,
     Bounds,
+    Checks,
     check_bounds,
     choose_bounds,
 )
@@ -116,28 +117,76 @@ def test_between_hosts_a_plan_is_lean_with_fast_links_too() -> None:
     assert forecast(g, fast, threads).moved < 0.5 * stock(g, threads).moved
 
 
+def checked(g: OperandGraph, units: list[Unit], threads: list[int]) -> Forecast:
+    return forecast(g, units, threads, link=1e9, scheduler_time=SCHEDULER_TIME)
+
+
 def test_a_choice_is_checked_against_stock_dask_with_fast_links() -> None:
     g, threads = thin_columns(24, 40), [1] * 16
     plan = planner(g, 60)
     slots = workers(*threads, hosts=16)
-    most = 1.1 * stock(g, threads, 1e9).peak
-    peaks = {k: forecast(g, plan(Bounds(k)), threads, link=1e9).peak for k in CANDIDATES}
-    assert peaks[CANDIDATES[0]] <= most < peaks[CANDIDATES[-1]]
+    roots = [Unit((i,)) for i in g if not g.inputs[i]]
+    most = forecast(
+        g, roots, threads, like_stock=True, link=1e9, scheduler_time=SCHEDULER_TIME
+    ).peak
+    found = {k: checked(g, plan(Bounds(k)), threads) for k in CANDIDATES}
+    assert found[CANDIDATES[0]].peak <= most < found[CANDIDATES[-1]].peak
     for kappa in CANDIDATES:
-        found = check_bounds(g, slots, lambda bounds, _: plan(bounds), Bounds(kappa))
-        fit = [k for k in CANDIDATES if k <= kappa and peaks[k] <= most]
-        # Bounds between which the plan does not differ are the same.
-        assert peaks[found.kappa] == peaks[fit[-1]]
-        assert found.kappa <= kappa
+        kept = check_bounds(g, slots, lambda bounds, _: plan(bounds), Bounds(kappa)).kappa
+        fit = [k for k in CANDIDATES if k <= kappa and found[k].peak <= most]
+        assert kept in fit
+        # As lean as costs hardly any bytes.
+        assert found[kept].moved <= 1.1 * min(found[k].moved for k in fit)
+        leaner = [k for k in fit if k < kept]
+        assert not leaner or found[leaner[-1]].moved > 1.1 * found[kept].moved
 
 
 def test_where_no_bounds_fit_those_that_hold_least_are_taken() -> None:
     g, slots = running_sum(80), workers(1, 1, 1, 1, hosts=4)
     plan = planner(g, 20)
     found = check_bounds(g, slots, lambda bounds, _: plan(bounds), Bounds(16.0, 2))
-    peaks = [forecast(g, plan(Bounds(k, 2)), [1] * 4, link=1e9).peak for k in CANDIDATES if k <= 16]
+    peaks = [checked(g, plan(Bounds(k, 2)), [1] * 4).peak for k in CANDIDATES if k <= 16]
     assert found.size == 2
-    assert forecast(g, plan(found), [1] * 4, link=1e9).peak == min(peaks)
+    assert checked(g, plan(found), [1] * 4).peak == min(peaks)
+
+
+def test_a_graph_that_is_planned_again_is_checked_again_only_if_it_is_another(
+    forecasts: list[tuple[int, list[int], bool]],
+) -> None:
+    g, checks = thin_columns(24, 20), Checks()
+
+    def made(g: OperandGraph, chosen: Bounds, count: int = 16) -> int:
+        plan, slots = planner(g, 60), workers(*[1] * count, hosts=16)
+        forecasts.clear()
+        found = checks.bounds(g, slots, lambda bounds, _: plan(bounds), chosen)
+        assert found.kappa <= chosen.kappa
+        return len(forecasts)
+
+    def grown(share: float) -> OperandGraph:
+        return g.with_nbytes([share * nbytes for nbytes in g.nbytes], g.known)
+
+    assert made(g, Bounds(24.0)) > 1
+    assert made(g, Bounds(24.0)) == 0
+    assert made(grown(1.2), Bounds(32.0)) == 0
+    assert made(grown(1.3), Bounds(32.0)) > 1
+    assert made(grown(1.3), Bounds(CANDIDATES[0])) > 1  # lower bounds are chosen
+    assert made(grown(1.3), Bounds(CANDIDATES[0], 8)) > 1
+    assert made(grown(1.3), Bounds(CANDIDATES[0], 8), count=15) > 1
+    assert made(thin_columns(24, 21), Bounds(CANDIDATES[0], 8), count=15) > 1
+
+
+def test_a_large_graph_is_checked_once(
+    forecasts: list[tuple[int, list[int], bool]],
+) -> None:
+    g = thin_columns(24, 80)
+    policy, slots = BoundedUnits(), workers(*[1] * 20, hosts=20)
+    units = policy.assign(g, slots)
+    assert (len(g), [1] * 20, True) in forecasts
+    forecasts.clear()
+    learned = g.with_nbytes([1.1 * nbytes for nbytes in g.nbytes], g.known)
+    assert policy.assign(learned, slots) == units
+    assert forecasts
+    assert all(count < len(g) for count, *_ in forecasts)
 
 
 def test_different_graphs_get_different_bounds() -> None:
@@ -177,9 +226,12 @@ def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int], boo
         *,
         like_stock: bool = False,
         link: float = LINK,
+        scheduler_time: float = 0.0,
     ) -> Forecast:
         made.append((len(g), threads, like_stock))
-        return forecast(g, units, threads, like_stock=like_stock, link=link)
+        return forecast(
+            g, units, threads, like_stock=like_stock, link=link, scheduler_time=scheduler_time
+        )
 
     monkeypatch.setattr(plan_search, "forecast", watched)
     return made

@@ -19,8 +19,6 @@ from dask_marsched.simulation import isolation, simulate
 FILE = Path(__file__).with_name("snapshots.json")
 PARAMETERS = workloads.Parameters(size=0.2)
 WORKERS = (4, 16)
-#: Its keys hold tokens that are others in each process, and with them the order of ties.
-UNREPEATABLE = ("climatology-flox",)
 
 #: By workload and number of workers: bytes moved between workers, and the peak of those held.
 Snapshots = dict[str, dict[str, dict[str, int]]]
@@ -29,9 +27,7 @@ Snapshots = dict[str, dict[str, dict[str, int]]]
 def names() -> list[str]:
     """The workloads: those in general use whose chunks have a size worth the name."""
     return [
-        workload.name
-        for workload in workloads.select()
-        if workload.kind is workloads.Kind.DATA and workload.name not in UNREPEATABLE
+        workload.name for workload in workloads.select() if workload.kind is workloads.Kind.DATA
     ]
 
 
@@ -46,7 +42,7 @@ def _take() -> Snapshots:
         collections = list(workloads.get(name).build(PARAMETERS))
         taken[name] = {}
         for workers in WORKERS:
-            report = simulate(collections, workers=workers, timeline=False, isolated=False)
+            report = simulate(collections, workers=workers, timeline=False)
             taken[name][str(workers)] = {"moved": report.bytes_moved, "peak": report.peak_memory}
     return taken
 
@@ -62,13 +58,7 @@ def read() -> tuple[str, Snapshots]:
     return content["distributed"], content["workloads"]
 
 
-#: Keys of tasks hold tokens, which depend on where the package lies; the order in which equal
-#: candidates are looked at depends on them, and so do the numbers, by a chunk or two: of the nine
-#: that thin-column-sum moves that is one in nine.
-TOLERANCE = 0.15
-
-
-def differences(old: Snapshots, new: Snapshots, tolerance: float = 0.0) -> list[str]:
+def differences(old: Snapshots, new: Snapshots) -> list[str]:
     """Return a line for each number that is not as it was, none if all are."""
     found = []
     for name in sorted({*old, *new}):
@@ -76,8 +66,6 @@ def differences(old: Snapshots, new: Snapshots, tolerance: float = 0.0) -> list[
             for what in ("moved", "peak"):
                 was = old.get(name, {}).get(workers, {}).get(what)
                 now = new.get(name, {}).get(workers, {}).get(what)
-                if was and now is not None and abs(now / was - 1) <= tolerance:
-                    continue
                 if was != now:
                     share = f" ({now / was:.2f})" if was and now is not None else ""
                     found.append(f"{name}, {workers} workers, {what}: {was} -> {now}{share}")

@@ -12,7 +12,7 @@ import cloudpickle
 from dask_marsched.simulation.isolation import with_repeatable_tokens, with_tokens
 
 #: Names by chance, and names by the contents of sets, whose order the hash seed decides.
-_PROGRAM = """
+_CHAIN = """
 import dask
 import dask.array as da
 from dask_marsched import simulate
@@ -28,19 +28,52 @@ for policy in ("stock", "default"):
 """
 
 
+#: Layers that read several others: in a pickle these are sets. Two of their names are salted.
+_LAYERS = """
+import hashlib
+import sys
+import dask.array as da
+from dask_marsched import simulate
+from dask_marsched.bench import workloads
+
+tokens = [hashlib.md5(f"{sys.argv[1]}{i}".encode()).hexdigest() for i in range(2)]
+u, v = [da.ones((500, 500), chunks=100, name=f"field-{token}") for token in tokens]
+own = (u[1:, 1:] - v[:-1, :-1]).mean() + (u + v.T[:, ::-1]).std()
+vorticity = workloads.get("vorticity").build(workloads.Parameters(size=0.1))
+trees = workloads.get("small-trees").build(workloads.Parameters(size=0.1))
+print(simulate([own, *vorticity, *trees], workers=3, timeline=False).to_json())
+"""
+
+
+def _printed(program: str, seed: str, *arguments: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=os.environ | {"PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def test_reports_are_the_same_whatever_the_names_and_the_hash_seed():
-    seeds = [
-        subprocess.run(
-            [sys.executable, "-c", _PROGRAM],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
+    seeds = [_printed(_CHAIN, seed) for seed in ("1", "2")]
     assert seeds[0] == seeds[1]
     assert seeds[0].split().count("True") == 2
+
+
+def test_reports_are_the_same_in_a_process_with_the_hash_seed_of_those_that_simulate():
+    seeds = [_printed(_LAYERS, *given) for given in (("0", "a"), ("1", "b"), ("2", "a"))]
+    assert seeds[0] == seeds[1] == seeds[2]
+
+
+def test_tokens_are_numbered_in_the_order_of_the_names():
+    first, second = (f"a-{uuid.uuid4().hex}" for _ in range(2))
+    pickled = cloudpickle.dumps([second, first])
+    _, found = with_repeatable_tokens(pickled)
+    _, given = with_repeatable_tokens(pickled, [first, second])
+    assert list(found.values()) == [name[2:].encode() for name in (second, first)]
+    assert list(given.values()) == [name[2:].encode() for name in (first, second)]
+    assert list(found) == list(given)
 
 
 def test_tokens_are_numbered_behind_the_same_word_and_come_back():
