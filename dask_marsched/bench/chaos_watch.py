@@ -126,8 +126,10 @@ class Watch(Background):
 
 
 def _sizes(dask_scheduler: Any = None) -> tuple[int, int, int]:
+    # A dead worker whose results are to be taken over is there as long as that takes; the process
+    # that comes after it has the same nanny.
     s = dask_scheduler
-    return len(s.workers), len(s.tasks), s.transition_counter
+    return len({ws.nanny for ws in s.workers.values()}), len(s.tasks), s.transition_counter
 
 
 def slope(samples: Sequence[Sample]) -> float | None:

@@ -263,7 +263,10 @@ class Adoption:
     async def _ask(self, heir: WorkerState, batch: list[TaskState], gone: str) -> list[Key] | None:
         """Have one worker take over results; return which it could, None if it does not answer."""
         s = self.scheduler
-        chunks = [(ts.key, *self._kept[ts.key][1:]) for ts in batch]
+        # What was released since it was put into the batch is not taken over.
+        chunks = [(ts.key, *self._kept[ts.key][1:]) for ts in batch if ts.key in self._kept]
+        if not chunks:
+            return []
         try:
             asked = s.rpc(heir.address).marsched_adopt(chunks=chunks, gone=gone)
             answer = await asyncio.wait_for(asked, _PATIENCE)
