@@ -9,12 +9,13 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test fuzz check format bench clean
+.PHONY: help install demo test endurance fuzz check format bench clean
 
 help:
 	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--years 1": its options)'
-	@echo 'make test    install into $(VENV) and run all tests      (TEST="tests/test_cli.py -x")'
+	@echo 'make test    install into $(VENV) and run the tests      (TEST="tests/test_cli.py -x")'
 	@echo '             those in a browser where there is a Chromium (Debian: apt install chromium)'
+	@echo 'make endurance  run the tests that take long: chaos, soak, leaks, parts of dask.array'"'"'s suite'
 	@echo 'make fuzz    fuzz the JSON API                           (FUZZ=500: cases for each operation)'
 	@echo 'make check   ruff, mypy and the order of the house'
 	@echo 'make format  let ruff format the code'
@@ -38,8 +39,13 @@ demo: $(INSTALLED)
 	$(BIN)/dask marsched demo $(DEMO)
 
 # Most of a test with a cluster is waiting: two at a time, those of a file one after the other.
+# Hundreds of processes import the package, and some environments let none of them keep bytecode.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --maxprocesses 2 --dist loadfile $(TEST)
+	$(BIN)/python -m compileall -q dask_marsched
+	$(BIN)/python -m pytest -n auto --maxprocesses 2 --dist loadfile -m 'not slow' $(TEST)
+
+endurance: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
 
 FUZZ ?= 50
 
