@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 from distributed import Client
+from distributed.scheduler import TaskGroup
 
 from dask_marsched.bench.background import Background
 
@@ -49,6 +51,8 @@ class Sample:
         How many tasks.
     transitions
         How many transitions of tasks there have been.
+    groups
+        How many task groups Dask's spans keep: those of every graph there has been, for ever.
     """
 
     seconds: float
@@ -59,6 +63,7 @@ class Sample:
     workers: int
     tasks: int
     transitions: int
+    groups: int
 
 
 class Watch(Background):
@@ -112,36 +117,56 @@ class Watch(Background):
             self.faults.append(f"standstill of {_STANDSTILL:.0f} s: see {path}")
 
     def _sample(self) -> Sample:
-        workers, tasks, transitions = self.client.run_on_scheduler(_sizes)
+        counts = self.client.run_on_scheduler(_sizes)
         return Sample(
             time.monotonic() - self._start,
             self._scheduler.memory_info().rss,
             self._scheduler.num_fds(),
             sum(p.memory_info().rss for p in self._nannies),
             sum(p.num_fds() for p in self._nannies),
-            workers,
-            tasks,
-            transitions,
+            *counts,
         )
 
 
-def _sizes(dask_scheduler: Any = None) -> tuple[int, int, int]:
+def _sizes(dask_scheduler: Any = None) -> tuple[int, int, int, int]:
     # A dead worker whose results are to be taken over is there as long as that takes; the process
     # that comes after it has the same nanny.
     s = dask_scheduler
-    return len({ws.nanny for ws in s.workers.values()}), len(s.tasks), s.transition_counter
+    groups = sum(len(span.groups) for span in s.extensions["spans"].spans.values())
+    nannies = len({ws.nanny for ws in s.workers.values()})
+    return nannies, len(s.tasks), s.transition_counter, groups
 
 
-def slope(samples: Sequence[Sample]) -> float | None:
-    """Return by how many bytes an hour the scheduler grew in the second half; None if unknown.
+def slope(samples: Sequence[Sample], of: Callable[[Sample], int]) -> float | None:
+    """Return by how much something grew in an hour of the second half; None if unknown.
 
     In the first half logs of bounded length are filled.
     """
     half = samples[len(samples) // 2 :]
     if len(half) < _FEW:
         return None
-    found = np.polyfit([s.seconds for s in half], [s.scheduler for s in half], 1)
+    found = np.polyfit([s.seconds for s in half], [of(s) for s in half], 1)
     return float(found[0]) * 3600
+
+
+def bytes_of_a_group(client: Client) -> float:
+    """Return how many bytes a task group that Dask's spans keep takes, in the mean."""
+    return float(client.run_on_scheduler(_bytes_of_a_group))
+
+
+def _bytes_of_a_group(dask_scheduler: Any = None) -> float:
+    spans = dask_scheduler.extensions["spans"].spans.values()
+    kept = [group for span in spans for group in span.groups]
+    found: dict[int, int] = {}
+    waiting: list[Any] = list(kept)
+    plain = (TaskGroup, dict, set, list, tuple, str, bytes, int, float)
+    while waiting:
+        one = waiting.pop()
+        # What a group refers to beyond plain values (its prefix) does not stay for its sake.
+        if id(one) not in found and isinstance(one, plain):
+            found[id(one)] = sys.getsizeof(one)
+            waiting.extend(gc.get_referents(one))
+    return sum(found.values()) / max(1, len(kept))
 
 
 def own_report(client: Client) -> tuple[dict[str, Any], dict[str, int]]:

@@ -15,6 +15,7 @@ from dask_marsched.markup import Markup, element
 COLOURS = 8
 WIDTH, HEIGHT = 760, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 10, 10, 34
+_LEAST = 1e-300
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Line = tuple[str, Sequence[float | None], str]
@@ -29,8 +30,11 @@ def byte_scale(most: float) -> tuple[float, str]:
 
 
 def ticks(most: float, count: int = 4) -> list[float]:
-    """Return round numbers from 0 to at least `most`, about `count` steps."""
-    if not most > 0:
+    """Return round numbers from 0 to at least `most`, about `count` steps.
+
+    What is so small that its steps are no normal numbers counts as 0.
+    """
+    if not most > _LEAST:
         return [0.0, 1.0]
     rough = most / count
     base = 10.0 ** math.floor(math.log10(rough))

@@ -38,7 +38,7 @@ def test_ticks_are_round_and_reach_to_the_end(most):
     assert min(abs(mantissa - m) for m in (1, 2, 5, 10)) < 1e-6
 
 
-@pytest.mark.parametrize("most", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("most", [0.0, 5e-324, -1.0, float("nan")])
 def test_ticks_of_nothing(most):
     assert charts.ticks(most) == [0.0, 1.0]
 
