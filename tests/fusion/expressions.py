@@ -89,7 +89,7 @@ _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "less"
 #: What every backend computes to the last bit.
 ARITHMETIC = (["negative", "absolute", "square", "sqrt"],
               ["add", "subtract", "multiply", "divide"])  # fmt: skip
-_CASTS = "<f2 <f4 <f8 <i2 <i4 <i8 |i1 |u1 <u2 <u4 <u8 |b1".split()
+_CASTS = ["<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"]
 EXPONENTS = (2, 0.5, -1, 3, 2.0, 1)
 
 

@@ -27,6 +27,8 @@ from tests.fusion.expressions import expression as expression_of
 llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
 
 MANY = os.environ.get("HYPOTHESIS_PROFILE") == "kernels"
+#: Drawing many takes minutes.
+pytestmark = [pytest.mark.timeout(0)] if MANY else []
 some = settings(
     max_examples=int(os.environ.get("MARSCHED_EXAMPLES", "250" if MANY else "40")),
     deadline=None,
