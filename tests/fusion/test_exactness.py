@@ -229,6 +229,32 @@ def test_blocks_of_numpy(case):
     check(BLOCKS, case, exact=True, signs=not case[0].reduced)
 
 
+def test_a_sum_that_overflows_in_another_order_is_numpys():
+    x = np.zeros(3 * 16384)
+    x[:12288], x[12288:16384], x[16384:24576] = 1e308 / 12288, 1e308 / 4096, -1e308 / 8192
+    chain, values = expression_of(lambda x: x, x, reduction="sum")
+    assert np.isfinite(np.sum(x))
+    found = BLOCKS.prepare(setting(chain, signature(values)), False)(values)
+    assert np.isfinite(found.values[0]) or found.doubtful
+
+
+def test_sums_of_halves_are_numpys():
+    """NumPy rounds them once; the sum of rounded sums of blocks is another one."""
+    chain, values = expression_of(lambda x: x, np.ones(9000, "f2"), reduction="sum")
+    with pytest.raises(UnsupportedError, match="halves"):
+        BLOCKS.prepare(setting(chain, signature(values)), False)
+
+
+def test_a_complex_literal_keeps_its_signs():
+    """It is remembered by its value, and complex(1, -0.0) is equal to complex(1, 0.0)."""
+    x = np.full(4096, complex(1, -0.0))
+    chain, values = expression_of(lambda x: x.call("add", complex(1, 0.0)), x)
+    run = LLVM.prepare(setting(chain, signature(values)), True)
+    for sign in (0.0, -0.0, 0.0):
+        (found,) = run([x, complex(1, sign)]).values
+        np.testing.assert_array_equal(np.signbit(found.imag), np.signbit(sign))
+
+
 OF_THE_C_LIBRARY = {"sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh",
                     "exp", "expm1", "log", "log1p"}  # fmt: skip
 
