@@ -20,6 +20,13 @@ InputType = np.dtype[Any] | type
 _BOOL = np.dtype(bool)
 #: Kinds of dtypes that are understood: bool, integers, floats, complex numbers.
 KINDS = "biufc"
+#: What an array of floats or complex numbers becomes by ``**`` with a Python scalar: its type and
+#: its value (as ``fast_scalar_power`` in NumPy's number.c; anything else is a power).
+_SHORT_CUTS: dict[tuple[Any, Any], str] = {
+    (int, 2): "square",
+    (int, -1): "reciprocal",
+    (float, 0.5): "sqrt",
+}
 #: The largest exponent that a kernel may turn into multiplications.
 MOST_MULTIPLIED = 4
 
@@ -227,6 +234,10 @@ class _Typing:
             return
         wanted, result = self._resolve(node)
         op, args = node.op, node.args
+        short = self._short_cut(node) if op == "pow" else None
+        if short is not None:
+            self.places.append(self.add(TypedNode(short, (self.places[args[0]],), None, result)))
+            return
         if op in ("pow", "power"):
             # The exponent stays an operand: what a parameter is worth is the backend's affair.
             op = "power"
@@ -239,6 +250,15 @@ class _Typing:
             return
         param = node.param if op == "power" else None
         self.places.append(self.add(TypedNode(op, operands, param, result)))
+
+    def _short_cut(self, node: Node) -> str | None:
+        """Return what NumPy's operator does instead of a power, if it takes a short cut."""
+        base, exponent = node.args
+        if base in self.weak or exponent not in self.weak:
+            return None
+        if self.nodes[self.places[base]].dtype.kind not in "fc":
+            return None
+        return _SHORT_CUTS.get((self.types[self.weak[exponent]], node.param))
 
     def _clip(self, operands: tuple[int, ...], dtype: np.dtype[Any]) -> int:
         # NumPy's keeps the value where it equals a bound (which tells -0.0 from 0.0), takes over

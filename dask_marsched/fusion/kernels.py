@@ -89,6 +89,8 @@ class _Use:
         self.setting = found
         self.case = case
         self.runs: dict[str, _Run] = {}
+        #: Whether it is left to NumPy: a backend has no kernel for arrays that lie like these.
+        self.left = False
 
 
 class Kernels:
@@ -129,7 +131,8 @@ class Kernels:
         self._patience = patience
         self._lock = threading.Lock()
         self._cases: dict[Any, _Case] = {}
-        self._uses: dict[tuple[Expression, tuple[Signature, ...]], _Use | None] = {}
+        #: None where NumPy is as fast as anything; text where it is not understood, and why.
+        self._uses: dict[tuple[Expression, tuple[Signature, ...]], _Use | str | None] = {}
         self._compiler = ThreadPoolExecutor(
             1, thread_name_prefix="marsched-kernels", initializer=_give_way
         )
@@ -166,6 +169,12 @@ class Kernels:
         known
             Values of nodes, which NumPy need not compute again; those that are None are filled in
             where it is NumPy that computes them.
+
+        Raises
+        ------
+        NotUnderstoodError
+            If it is to be left to whoever asks: what operations do to objects, to strings or to
+            Python's numbers alone is not what NumPy's functions of the same names do.
         """
         if expression.reduced and self._own_reduction(expression):
             # These are NumPy's own, of what is evaluated before: products of floats, taken in
@@ -175,8 +184,8 @@ class Kernels:
                 numpy_backend.reduce(expression, output, value)
                 for output, value in zip(expression.outputs, evaluated, strict=True)
             ]
-        use = None if self._closed else self._use(expression, values)
-        if use is None or np.geterr()["under"] != "ignore":
+        use = self._use(expression, values)
+        if use is None or use.left or self._closed or np.geterr()["under"] != "ignore":
             return numpy_backend.evaluate(expression, values, known)
         case = use.case
         with case.lock:
@@ -209,6 +218,9 @@ class Kernels:
             found = run(values)
         except (OverflowError, FloatingPointError):
             return None  # a Python scalar that NumPy has something to say about
+        except UnsupportedError:
+            use.left = True
+            return None
         except Exception as error:
             self._give_up(case, name, error)
             return None
@@ -225,19 +237,19 @@ class Kernels:
     # -- what is known of an expression ----------------------------------------------------
 
     def _use(self, expression: Expression, values: Sequence[Any]) -> _Use | None:
-        try:
-            key = (expression, signature(values))
-        except NotUnderstoodError:
-            return None
+        key = (expression, signature(values))
         if key not in self._uses:
-            self._uses[key] = self._new_use(*key)
-        return self._uses[key]
+            try:
+                self._uses[key] = self._new_use(*key)
+            except NotUnderstoodError as reason:
+                self._uses[key] = str(reason)
+        use = self._uses[key]
+        if isinstance(use, str):
+            raise NotUnderstoodError(use)
+        return use
 
     def _new_use(self, expression: Expression, found: tuple[Signature, ...]) -> _Use | None:
-        try:
-            made = setting(expression, found)
-        except NotUnderstoodError:
-            return None
+        made = setting(expression, found)
         if made.elements < LEAST:
             return None
         size = made.elements.bit_length() // 2

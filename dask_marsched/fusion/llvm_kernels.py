@@ -88,6 +88,9 @@ class _Writer:
         self.plan = stages(expression, exact)
         self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
         self.externals: list[External] = []
+        #: By output: where it is stored; the reduction that takes in each value as it is computed.
+        self.targets: dict[int, Any] = {}
+        self.running: dict[int, Reduction] = {}
         self.scratch = 0
         self.code = Code("kernel", 7)
         parameters = self.code.function.args
@@ -294,11 +297,6 @@ class _Writer:
 
     # -- a block ---------------------------------------------------------------------------
 
-    #: Where each output is stored.
-    targets: dict[int, Any] = {}
-    #: Reductions that take in each value as it is computed.
-    running: dict[int, Reduction] = {}
-
     def _block(self, start: Any) -> None:
         """Evaluate ``m`` elements from one on."""
         self.places = []
@@ -310,7 +308,8 @@ class _Writer:
         for position, address in self.copies.items():
             source = self._source(position)
             target = self.code.pointer(address, self.nodes[position].dtype)
-            with self.code.loop(self.m) as i:
+            # one that is broadcast stays so: NumPy's loop of powers takes short cuts by the stride
+            with self.code.loop(1 if self._is_broadcast(position) else self.m) as i:
                 self.code.store(target, i, source(i))
         for stage in range(self.plan.last + 1):
             if stage % 2:
@@ -361,10 +360,14 @@ class _Writer:
         step = {"c": size, "b": 0, "s": self.steps[k]}[self.layout.steps[k].lower()]
         return self.places[k], step
 
+    def _is_broadcast(self, position: int) -> bool:
+        return self.layout.steps[self.inputs.index(position)].lower() == "b"
+
     def _aligned(self, position: int) -> tuple[Any, Any]:
         """Return the same as NumPy's loops need it."""
         if position in self.copies:
-            return self.copies[position], self.nodes[position].dtype.itemsize
+            size = self.nodes[position].dtype.itemsize
+            return self.copies[position], 0 if self._is_broadcast(position) else size
         return self._place(position)
 
     def _loop(self, stage: int) -> None:

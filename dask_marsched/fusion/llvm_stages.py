@@ -73,7 +73,7 @@ def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
     flags that it raises were lost; NumPy computes both. What the condition itself is computed from
     cannot be moved.
     """
-    if node.op != "where" or not any(_raises(nodes[arg]) for arg in node.args[1:]):
+    if node.op != "where" or not any(_raises(nodes, arg) for arg in node.args[1:]):
         return False
     before: set[int] = set()
     found = [node.args[0]]
@@ -82,10 +82,13 @@ def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
         if position not in before:
             before.add(position)
             found.extend(nodes[position].args)
-    return any(_raises(nodes[arg]) and arg not in before for arg in node.args[1:])
+    return any(_raises(nodes, arg) and arg not in before for arg in node.args[1:])
 
 
-def _raises(node: TypedNode) -> bool:
+def _raises(nodes: tuple[TypedNode, ...], position: int) -> bool:
+    node = nodes[position]
+    if node.op == "cast":  # to what has less range, or none of NaN
+        return nodes[node.args[0]].dtype.kind == "f" and node.dtype.kind != "b"
     return node.op not in SILENT and node.dtype.kind in "fc"
 
 

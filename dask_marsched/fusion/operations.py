@@ -23,6 +23,9 @@ UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in _UFUNCS.split
 #: Those of whose inner loops for integers may raise an exception.
 RAISING = frozenset({"power"})
 
+#: Those that NumPy computes in another way where the exponent is a scalar.
+POWERS = frozenset({"pow", "power", "float_power"})
+
 #: What Python's operators do to arrays.
 OPERATORS: dict[Callable[..., Any], str] = {
     operator.abs: "absolute",

@@ -18,13 +18,15 @@ from dask_marsched.fusion.expression import (
     typed,
 )
 from dask_marsched.fusion.loops import Nest, nest
-from dask_marsched.fusion.operations import INDEXING
+from dask_marsched.fusion.operations import INDEXING, POWERS
 
 #: An array's dtype, shape, strides and whether its elements are aligned in memory (what came from
 #: another worker often is not), or the type of a Python scalar.
 Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], bool] | type
 
 _SCALARS = (bool, int, float, complex)
+#: Operations of integers that may overflow; division is told by the processor's flags.
+_OVERFLOWING = frozenset({"add", "subtract", "multiply", "negative", "absolute", "floor_divide"})
 
 
 def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
@@ -113,7 +115,7 @@ class Setting:
     @cached_property
     def nest(self) -> Nest:
         """The loops: strides of the inputs, then of the results."""
-        strides = [self._strides(number) for number, _ in self.inputs]
+        strides = [self.strides(number) for number, _ in self.inputs]
         results = [self._result_strides(dtype) for _, _, dtype in self.typed.outputs]
         counted = any(reduction in INDEXING for _, reduction, _ in self.typed.outputs)
         counted = counted and len(self.axes) > 1
@@ -133,7 +135,8 @@ class Setting:
             return Layout("map", steps)
         return Layout("rows" if loops.inner_reduced else "columns", steps)
 
-    def _strides(self, number: int) -> tuple[int, ...]:
+    def strides(self, number: int) -> tuple[int, ...]:
+        """Return the bytes between an input's elements along each axis, 0 where it is broadcast."""
         found = self.signatures[number]
         if isinstance(found, type):
             return (0,) * len(self.shape)
@@ -223,19 +226,49 @@ def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Settin
             raise NotUnderstoodError("a reduction along no axis")
     order = _order(shape, signatures)
     _check_values(expression, shape, shapes)
-    return Setting(typed(expression, types), shape, axes, signatures, order)
+    made = Setting(typed(expression, types), shape, axes, signatures, order)
+    _check_constants(made)
+    return made
 
 
-def _check_values(
-    expression: Expression, shape: tuple[int, ...], shapes: Sequence[tuple[int, ...]]
-) -> None:
-    """Make sure that every result has the common shape of the inputs."""
+def _check_values(expression: Expression, shape: tuple[int, ...], shapes: Sequence[Any]) -> None:
+    """Make sure that every result has the common shape of the inputs, and what has none is safe."""
     found: list[tuple[int, ...]] = []
     for node in expression.nodes:
         own = shapes[node.param] if node.op == "input" else ()
         found.append(np.broadcast_shapes(own, *(found[arg] for arg in node.args)))
+        if node.op in POWERS and not found[-1]:
+            # x**2 is x * x for an array, and a call of the C library's function for a scalar.
+            raise NotUnderstoodError("a power of a scalar")
     if any(found[output.node] != shape for output in expression.outputs):
         raise NotUnderstoodError("results of different shapes")
+
+
+def _check_constants(made: Setting) -> None:
+    """Make sure that NumPy treats the values that do not change along an axis as kernels do.
+
+    Its scalars tell where integers overflow, its arrays do not. Its loop of powers takes short cuts
+    where the exponent stays the same, so it depends on how NumPy came to run the loop.
+    """
+    axes = frozenset(axis for axis, length in enumerate(made.shape) if length > 1)
+    constant: list[frozenset[int]] = []
+    scalar: list[bool] = []
+    nodes = made.typed.nodes
+    for node in nodes:
+        if node.op == "input":
+            found, strides = made.signatures[node.param], made.strides(node.param)
+            constant.append(frozenset(axis for axis in axes if not strides[axis]))
+            scalar.append(isinstance(found, type) or not found[1])
+            continue
+        constant.append(axes.intersection(*(constant[arg] for arg in node.args)))
+        scalar.append(all(scalar[arg] for arg in node.args))
+        if scalar[-1] and node.dtype.kind in "iu" and node.op in _OVERFLOWING:
+            raise NotUnderstoodError("integers that are scalars")
+        if node.op in POWERS:
+            exponent = node.args[1]
+            direct = nodes[exponent].op == "input" and constant[exponent] == axes
+            if constant[exponent] and not direct:
+                raise NotUnderstoodError("an exponent that is the same along an axis")
 
 
 def _order(shape: tuple[int, ...], signatures: tuple[Signature, ...]) -> tuple[int, ...]:

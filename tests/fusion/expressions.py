@@ -45,9 +45,7 @@ class Term:
         return self.call("divide", other)
 
     def __pow__(self, exponent):
-        return self.call(
-            "pow", exponent, param=exponent if exponent in (2, 3, 4, 0.5, -1) else None
-        )
+        return self.call("pow", exponent, param=exponent if exponent in (*EXPONENTS, 4) else None)
 
 
 def expression(function, *arrays, **outputs):
@@ -88,11 +86,16 @@ _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "less"
            "equal", "not_equal", "floor_divide", "remainder", "hypot", "arctan2", "power",
            "bitwise_and", "bitwise_xor", "logical_or", "fmax", "copysign", "fmod", "less_equal",
           "greater"]  # fmt: skip
+#: What every backend computes to the last bit.
+ARITHMETIC = (["negative", "absolute", "square", "sqrt"],
+              ["add", "subtract", "multiply", "divide"])  # fmt: skip
+_CASTS = ["<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"]
+EXPONENTS = (2, 0.5, -1, 3, 2.0, 1)
 
 
 @st.composite
-def arrays(draw, shape, dtypes=DTYPES):
-    """Draw an array that can be broadcast to a shape, of any dtype and layout."""
+def arrays(draw, shape, dtypes=DTYPES, scalars=False):
+    """Draw an array that can be broadcast to a shape, of any dtype and layout; or a scalar."""
     dtype = np.dtype(draw(st.sampled_from(dtypes)))
     own = tuple(1 if draw(st.integers(0, 5)) == 0 else n for n in shape)
     own = own[draw(st.integers(0, 1)) if len(own) > 1 else 0 :]
@@ -103,6 +106,9 @@ def arrays(draw, shape, dtypes=DTYPES):
     awkward = draw(st.booleans())
     with np.errstate(all="ignore"):
         made = _values(random, full, dtype, awkward)
+    if scalars and draw(st.integers(0, 7)) == 0:
+        single = made.ravel()[0]
+        return single if layout == "C" else np.array(single)
     if layout == "F":
         return np.asfortranarray(made)
     if layout == "strided":
@@ -146,20 +152,30 @@ def refill(values, seed):
 
 
 @st.composite
-def cases(draw, reductions=(None,), dtypes=DTYPES):
-    """Draw an expression with the values of its inputs."""
+def cases(draw, reductions=(None,), dtypes=DTYPES, operations=None, long=False):
+    """Draw an expression with the values of its inputs.
+
+    ``operations`` are names of those with one and with two operands, without literals, conditions
+    and casts; ``long`` draws rows of several blocks of NumPy's.
+    """
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=7))
-    if draw(st.integers(0, 3)) == 0:  # more than one block, and not a whole number of them
+    if long:
+        shape = (*shape[-2:-1], draw(st.sampled_from([4096, 9001, 33000])))
+    elif draw(st.integers(0, 3)) == 0:  # more than one block, and not a whole number of them
         shape = (*shape[:-1], draw(st.sampled_from([130, 1024, 1100, 2100])))
     building = Building()
-    terms = [building.input(draw(arrays(shape, dtypes))) for _ in range(draw(st.integers(1, 3)))]
+    terms = [
+        building.input(draw(arrays(shape, dtypes, scalars=True)))
+        for _ in range(draw(st.integers(1, 3)))
+    ]
     # one input has the whole shape, and goes into the result; it may be broadcast
     view = np.broadcast_to(drawn := draw(arrays(shape, dtypes)), shape)
     whole = building.input(np.lib.stride_tricks.as_strided(drawn, shape, view.strides))
     terms.append(whole)
     for _ in range(draw(st.integers(1, 6))):
-        terms.append(draw(_operations(building, terms)))
-    result, last = terms[-1], draw(st.sampled_from(["where", "add", "maximum", "less", "divide"]))
+        terms.append(draw(_operations(terms, operations)))
+    lasts = ["where", "add", "maximum", "less", "divide"] if operations is None else operations[1]
+    result, last = terms[-1], draw(st.sampled_from(lasts))
     result = (
         _bool(terms[-2]).call("where", result, whole)
         if last == "where"
@@ -180,22 +196,20 @@ def _bool(term):
 
 
 @st.composite
-def _operations(draw, building, terms):
+def _operations(draw, terms, operations):
     some = st.sampled_from(terms[-4:])
-    kind = draw(st.integers(0, 9))
+    unary, binary = operations or (_UNARY, _BINARY)
+    kind = draw(st.integers(0, 9 if operations is None else 6))
     a, b = draw(some), draw(some)
     if kind < 3:
-        return a.call(draw(st.sampled_from(_UNARY)))
+        return a.call(draw(st.sampled_from(unary)))
     if kind < 7:
-        return a.call(draw(st.sampled_from(_BINARY)), b)
+        return a.call(draw(st.sampled_from(binary)), b)
     if kind == 7:
-        literal = draw(st.sampled_from([2, 0.5, -1, 3, 0.0, 1.5]))
-        op = draw(st.sampled_from(["add", "multiply", "divide", "less", "pow"]))
-        return a.call(
-            op, literal, param=literal if op == "pow" and literal in (2, 0.5, -1, 3) else None
-        )
+        literal = draw(st.sampled_from([*EXPONENTS, 0.0, 1.5]))
+        op = draw(st.sampled_from(["add", "multiply", "divide", "less", "pow", "power"]))
+        multiplied = op in ("pow", "power") and literal in EXPONENTS
+        return a.call(op, literal, param=literal if multiplied else None)
     if kind == 8:
         return _bool(draw(some)).call("where", a, b) if a is not b else a
-    return a.call(
-        "cast", param=draw(st.sampled_from(["<f4", "<f8", "<i4", "<i8", "|i1", "|u1", "|b1"]))
-    )
+    return a.call("cast", param=draw(st.sampled_from(_CASTS)))

@@ -1,31 +1,36 @@
 """Kernels against NumPy: any expression, dtypes, shapes, layouts and values.
 
 Each expression is compiled once, and evaluated on several sets of values in arrays of the same
-layout. ``HYPOTHESIS_PROFILE=kernels pytest tests/fusion/test_exactness.py`` tries 1,750 expressions
-on 6 sets of values each where a kernel is made of them: 10,500 cases at most.
+layout. ``HYPOTHESIS_PROFILE=kernels pytest tests/fusion/test_exactness.py`` tries 250 expressions
+for each property, or as many as ``MARSCHED_EXAMPLES`` says, on 6 sets of values each, and tells how
+many of these a kernel has evaluated.
 """
 
 import os
+import sys
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from dask_marsched.fusion import numpy_backend
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.blocks_backend import BlocksBackend
 from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
 from dask_marsched.fusion.setting import setting, signature
-from tests.fusion.expressions import FLOATS, INTEGERS, cases, refill
+from tests.fusion.expressions import ARITHMETIC, FLOATS, INTEGERS, cases, refill
 from tests.fusion.expressions import expression as expression_of
 
 llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
 
-settings.register_profile("kernels", max_examples=250)
 MANY = os.environ.get("HYPOTHESIS_PROFILE") == "kernels"
+#: Drawing many takes minutes.
+pytestmark = [pytest.mark.timeout(0)] if MANY else []
 some = settings(
-    max_examples=250 if MANY else 40,
+    max_examples=int(os.environ.get("MARSCHED_EXAMPLES", "250" if MANY else "40")),
     deadline=None,
     derandomize=not MANY,
     suppress_health_check=list(HealthCheck),
@@ -33,7 +38,17 @@ some = settings(
 SETS = 6 if MANY else 2
 LLVM = llvm_backend.LLVMBackend(None)
 BLOCKS = BlocksBackend()
-_UNTOLD = {"divide", "over", "invalid"}
+#: By property: on how many sets of values a kernel's results were compared, and how many
+#: expressions there was no kernel for.
+COMPARED: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def counted(request):
+    COMPARED.clear()
+    yield
+    if MANY:
+        sys.__stderr__.write(f"\n{request.node.name}: {dict(COMPARED)}\n")
 
 
 def numpy_results(expression, values):
@@ -64,7 +79,9 @@ def check(backend, case, *, exact, ulps=0, signs=True):
         found = setting(expression, signature(values))
         run = backend.prepare(found, exact)
     except (NotUnderstoodError, UnsupportedError):
+        COMPARED["no kernel"] += 1
         return
+    COMPARED["expressions"] += 1
     for seed in range(SETS):
         if seed:
             refill(values, seed)
@@ -82,7 +99,9 @@ def compare(run, expression, values, ulps, signs):
     # What is told is evaluated by NumPy again: it must never be less than NumPy tells.
     assert got.raised >= told
     if got.doubtful:
+        COMPARED["left to NumPy"] += 1
         return
+    COMPARED["compared"] += 1
     for mine, theirs in zip(got.values, wanted, strict=True):
         assert type(mine) is type(theirs)
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
@@ -131,6 +150,7 @@ def test_compiled_sums_are_as_accurate_as_pairwise_ones(case):
     except (NotUnderstoodError, UnsupportedError):
         return
     assume(not got.doubtful)
+    COMPARED["compared"] += 1
     axis = {"axis": expression.axes, "keepdims": expression.keepdims}
     true = np.sum(terms.astype(np.longdouble), **axis)
     size = np.sum(np.abs(terms.astype(np.longdouble)), **axis)
@@ -204,6 +224,48 @@ def test_compiled_selections_of_floats(case):
 
 
 @some
-@given(cases((None, "min", "max", "any", "all")))
+@given(cases((None, "min", "max", "any", "all"), long=True))
 def test_blocks_of_numpy(case):
     check(BLOCKS, case, exact=True, signs=not case[0].reduced)
+
+
+def test_a_sum_that_overflows_in_another_order_is_numpys():
+    x = np.zeros(3 * 16384)
+    x[:12288], x[12288:16384], x[16384:24576] = 1e308 / 12288, 1e308 / 4096, -1e308 / 8192
+    chain, values = expression_of(lambda x: x, x, reduction="sum")
+    assert np.isfinite(np.sum(x))
+    found = BLOCKS.prepare(setting(chain, signature(values)), False)(values)
+    assert np.isfinite(found.values[0]) or found.doubtful
+
+
+def test_sums_of_halves_are_numpys():
+    """NumPy rounds them once; the sum of rounded sums of blocks is another one."""
+    chain, values = expression_of(lambda x: x, np.ones(9000, "f2"), reduction="sum")
+    with pytest.raises(UnsupportedError, match="halves"):
+        BLOCKS.prepare(setting(chain, signature(values)), False)
+
+
+def test_a_complex_literal_keeps_its_signs():
+    """It is remembered by its value, and complex(1, -0.0) is equal to complex(1, 0.0)."""
+    x = np.full(4096, complex(1, -0.0))
+    chain, values = expression_of(lambda x: x.call("add", complex(1, 0.0)), x)
+    run = LLVM.prepare(setting(chain, signature(values)), True)
+    for sign in (0.0, -0.0, 0.0):
+        (found,) = run([x, complex(1, sign)]).values
+        np.testing.assert_array_equal(np.signbit(found.imag), np.signbit(sign))
+
+
+OF_THE_C_LIBRARY = {"sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh",
+                    "exp", "expm1", "log", "log1p"}  # fmt: skip
+
+
+@some
+@given(st.sampled_from(FLOATS).flatmap(lambda dtype: cases((None,), (dtype,), ARITHMETIC)))
+def test_numexpr(case):
+    """Arithmetic to the last bit, functions of the C library within 4 units of NumPy's."""
+    numexpr_backend = pytest.importorskip("dask_marsched.fusion.numexpr_backend")
+    backend = numexpr_backend.NumexprBackend()
+    check(backend, case, exact=False)
+    for op in sorted(OF_THE_C_LIBRARY):
+        chain, inputs = expression_of(lambda x, o=op: x.call(o), case[1][-1])
+        check(backend, (chain, inputs), exact=False, ulps=4)

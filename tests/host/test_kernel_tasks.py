@@ -4,22 +4,18 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from dask._task_spec import DataNode, Task, convert_legacy_graph
+from dask._task_spec import DataNode, Task
 
 from dask_marsched.fusion.kernels import Kernels
-from dask_marsched.fusion.tuner import Trial
 from dask_marsched.host.kernel_structure import read
 from dask_marsched.host.kernel_tasks import KernelRunner
-
-llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
-LLVM = llvm_backend.LLVMBackend(None)
+from tests.host.kernel_runs import a_runner, run_both
 
 SHAPE, CHUNKS = (128, 300), (64, 300)
 RANDOM = np.random.default_rng(0)
@@ -67,56 +63,10 @@ EXPRESSIONS = {
 }
 
 
-class Inline:
-    """Compiles at once, so that kernels are there for the first chunk."""
-
-    def submit(self, function, *args):
-        function(*args)
-
-
 @pytest.fixture
 def runner(monkeypatch):
-    def compiled(self, ready):
-        return ready[0] if ready else "numpy"
-
-    monkeypatch.setattr(Trial, "choose", compiled)
-    kernels = Kernels([LLVM])
-    kernels._compiler = Inline()
-    failures = []
-    runner = KernelRunner(kernels, lambda where, error: failures.append((where, error)))
-    yield runner
-    assert failures == []
-    assert kernels.failures.exceptions == {}
-
-
-def run_both(collection, runner):
-    """Run every task of an array as Dask does and by kernels; yield the results of both."""
-    (optimized,) = dask.optimize(collection)
-    dsk = convert_legacy_graph(dict(optimized.__dask_graph__()))
-    results = {}
-
-    def result(key):
-        if key not in results:
-            task = dsk[key]
-            values = {name: result(name) for name in task.dependencies}
-            wanted, expected = told(task, values)
-            got, warned = told(runner.wrap(task), values)
-            assert warned == expected
-            results[key] = wanted
-            pairs.append((got, wanted))
-        return results[key]
-
-    pairs = []
-    for key in dsk:
-        result(key)
-    return pairs
-
-
-def told(task, values):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = task(values)
-    return result, sorted(str(w.message) for w in caught)
+    with a_runner(monkeypatch) as made:
+        yield made
 
 
 def same(got, wanted):

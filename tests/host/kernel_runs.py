@@ -1,0 +1,73 @@
+"""Tasks of collections, run as Dask runs them and by kernels."""
+
+import contextlib
+import warnings
+
+import dask
+import pytest
+from dask._task_spec import convert_legacy_graph
+
+from dask_marsched.fusion.kernels import Kernels
+from dask_marsched.fusion.tuner import Trial
+from dask_marsched.host.kernel_tasks import KernelRunner
+
+llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+LLVM = llvm_backend.LLVMBackend(None)
+
+
+class Inline:
+    """Compiles at once, so that kernels are there for the first chunk."""
+
+    def submit(self, function, *args):
+        function(*args)
+
+
+@contextlib.contextmanager
+def a_runner(monkeypatch, backend=LLVM, exact=False):
+    """Provide what runs tasks by a backend wherever it can; nothing of ours may fail."""
+
+    def compiled(self, ready):
+        return ready[0] if ready else "numpy"
+
+    monkeypatch.setattr(Trial, "choose", compiled)
+    kernels = Kernels([backend], exact=exact)
+    kernels._compiler = Inline()
+    failures = []
+    yield KernelRunner(kernels, lambda where, error: failures.append((where, error)))
+    assert failures == []
+    assert kernels.failures.exceptions == {}
+
+
+def run_both(collection, runner):
+    """Run every task of a collection as Dask does and by kernels; return the results of both."""
+    (optimized,) = dask.optimize(collection)
+    dsk = convert_legacy_graph(dict(optimized.__dask_graph__()))
+    results = {}
+
+    def result(key):
+        if key not in results:
+            task = dsk[key]
+            values = {name: result(name) for name in task.dependencies}
+            pairs.append(both(task, values, runner))
+            results[key] = pairs[-1][1]
+        return results[key]
+
+    pairs = []
+    for key in dsk:
+        result(key)
+    return pairs
+
+
+def both(task, values, runner):
+    """Return a task's result by kernels, and as Dask has it; the warnings must be the same."""
+    wanted, expected = told(task, values)
+    got, warned = told(runner.wrap(task), values)
+    assert warned == expected
+    return got, wanted
+
+
+def told(task, values):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = task(values)
+    return result, sorted(str(w.message) for w in caught)

@@ -1,0 +1,230 @@
+"""Kernels with `fusion.exact` give what Dask gives to the last bit, whatever they are handed."""
+
+import operator
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from dask._task_spec import Task, TaskRef
+
+from dask_marsched.fusion.blocks_backend import BlocksBackend
+from tests.host.kernel_runs import LLVM, a_runner, both, run_both
+
+SHAPE, CHUNKS = (60, 300), (30, 300)
+RANDOM = np.random.default_rng(7)
+AWKWARD = [0.0, -0.0, 1, -1, 2, 0.5, np.nan, np.inf, -np.inf, 1e-300, 1e300, 3e38, 65504]
+BACKENDS = {"llvm": LLVM, "blocks": BlocksBackend()}
+
+
+@pytest.fixture(params=BACKENDS)
+def runner(request, monkeypatch):
+    with a_runner(monkeypatch, BACKENDS[request.param], exact=True) as made:
+        yield made
+
+
+def chunked(values):
+    return da.from_array(values, chunks=CHUNKS)
+
+
+def awkward(dtype="f8"):
+    with np.errstate(all="ignore"):
+        return chunked(RANDOM.choice(AWKWARD, SHAPE).astype(dtype))
+
+
+def whole(dtype, low=-50, high=50):
+    return chunked(RANDOM.integers(low, high, SHAPE).astype(dtype))
+
+
+class Source:
+    """Hands out chunks as they lie."""
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype, self.ndim = (
+            values, values.shape, values.dtype, values.ndim,
+        )  # fmt: skip
+
+    def __getitem__(self, index):
+        return self.values[index]
+
+
+def lying(values):
+    return da.from_array(Source(values), chunks=CHUNKS, asarray=False)
+
+
+def unaligned(values):
+    copy = np.frombuffer(np.empty(values.nbytes + 1, "u1")[1:], values.dtype)
+    copy = copy.reshape(values.shape)
+    copy[...] = values
+    return copy
+
+
+def field(values):
+    record = np.zeros(values.shape, [("flag", "i1"), ("value", values.dtype)])
+    record["value"] = values
+    return record["value"]
+
+
+FLOATS = RANDOM.choice(AWKWARD, SHAPE)
+X = awkward()
+Z = (chunked(RANDOM.normal(0, 3, SHAPE)) + 1j * chunked(RANDOM.normal(0, 3, SHAPE))) * 1
+HALF = awkward("f2")
+SINGLE = awkward("f4")
+TEXT = chunked(RANDOM.choice(np.array(["a", "bb"]), SHAPE))
+DAYS = chunked(np.datetime64("2000-01-01", "ns") + RANDOM.integers(0, 9999, SHAPE).astype("m8[h]"))
+RECORDS = chunked(np.zeros(SHAPE, [("a", "f8"), ("b", "i1")]))
+OBJECTS = chunked(np.full(SHAPE, 2**80, dtype=object))
+PACKED = whole("i2", -32768, 32767)
+LAYOUTS = {
+    "unaligned": unaligned(FLOATS),
+    "field of a record": field(FLOATS),
+    "big-endian": FLOATS.astype(">f8"),
+    "Fortran": np.asfortranarray(FLOATS),
+    "reversed": FLOATS[::-1, ::-1],
+    "one row": np.broadcast_to(FLOATS[:1], SHAPE),
+    "one value": np.broadcast_to(FLOATS[0, 0], SHAPE),
+}
+
+#: Awkward collections by name.
+CASES = {
+    "complex square": [Z**2 + 1, (Z * 0) ** 2 * 1],
+    "complex root": Z**0.5 + 1,
+    "complex reciprocal": Z**-1 * 2,
+    "complex power of a float": Z**2.0 + 1,
+    "complex": (X + 1j * X) * Z,
+    "root of halves": [(HALF * 1) ** 0.5 + 1, (da.abs(Z).astype("f2") * -0.0) ** 0.5 * 1],
+    "root by power": np.power(X * 1, 0.5) + 1,
+    "power of an integer scalar": (X * 1) ** np.int64(2) + 1,
+    "power of a float scalar": (SINGLE * 1) ** np.float32(0.5) + 1,
+    "power of a constant": X ** da.full(SHAPE, 0.5, chunks=CHUNKS) * 1,
+    "power of a column": X ** (da.abs(X[:, :1]) * 0 + 0.5) + 1,
+    "square of a scalar": X * da.nanmin(whole("f8") / 7) ** 2 + 1,
+    "integers that are scalars": whole("i4") + (whole("i4").max() * 0 + (2**31 - 1)) * np.int32(2),
+    "text and number": (TEXT == 5) | (X > 0),
+    "text": (TEXT == "a") | (TEXT != "bb"),
+    "date and number": (DAYS == 5) | (X > 0),
+    "dates": (DAYS - DAYS.min()) / np.timedelta64(1, "D") + 1,
+    "records": (RECORDS == RECORDS) & (RECORDS["a"] == 0),
+    "fields": (RECORDS["a"] + RECORDS["b"]) * 2,
+    "objects": (OBJECTS + 1) * 2 - OBJECTS,
+    "halves": (HALF * 60000).sum(axis=1),
+    "one condition casts": da.where(da.abs(X) < 1e9, X, 0).astype("i8") % 7,
+    "one branch casts": da.where(X > 0, (X * 1).astype("i4"), 3),
+    "nested conditions": da.where(X != 0, 1 / X, da.where(X > 1, da.log(X), -0.0)) * 2,
+    "casts": [(X * 1).astype(t) for t in ("i1", "u2", "u4", "u8", "f2", "f4", "?")],
+    "unpacked": da.where(PACKED == -32768, np.float32(np.nan), PACKED * np.float32(0.01) + 273),
+    "beyond the type": (whole("u1", 0, 200) + 1 < 300) & (whole("i1") > -1000),
+    "u8 and i8": (whole("u8", 0, 99) - whole("i8")) * 2,
+    "integers by zero": whole("i4") // whole("i4", -2, 2) + whole("i4") % whole("i4", -2, 2),
+    "least by minus one": (whole("i4") * 0 + (-(2**31))) // whole("i4", -1, 2) + 1,
+    "negative integer power": whole("i4") ** 2.0 + whole("i4", 1, 9) ** -1.0,
+    "bools": ((X > 0) + (X > 1)) * (X < 2) ^ (X != X),
+    "ties": [f(da.where(X > 0, X, 0.0), axis=a) for f in (da.argmin, da.argmax) for a in (0, 1)],
+    "nan-variants": [f(X * 2, axis=0) for f in (da.nansum, da.nanmean, da.nanvar, da.nanprod)],
+    "ddof": [(whole("f8") * 2).var(axis=a, ddof=1, keepdims=True) for a in (None, 0, 1)],
+    "sum's dtype": [(whole("i2") * 2).sum(axis=0, dtype=t) for t in ("i4", "u1", "f4", "c16")],
+    "empty chunks": da.concatenate([X[:0] * 2, X * 2]).sum(axis=0),
+    "masked": da.ma.masked_invalid(X) * 2 + 1,
+    "xarray": (xr.DataArray(X, dims=("t", "x")) * 2).where(lambda x: x > 0).std("x", ddof=1).data,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_warnings_are_dasks(name, runner):
+    found = CASES[name]
+    for collection in found if isinstance(found, list) else [found]:
+        for got, wanted in run_both(collection, runner):
+            identical(got, wanted)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_whatever_the_layout(layout, runner):
+    x = lying(LAYOUTS[layout])
+    power = np.float64(0.5)
+    for collection in (x**power + 1, x**0.5 * 2, da.exp(x) - x, (x * 2 + x).sum(axis=1)):
+        for got, wanted in run_both(collection, runner):
+            identical(got, wanted)
+
+
+def test_a_backend_may_lack_a_kernel_for_one_layout(runner):
+    """What it does for aligned arrays goes on; nothing is told as a failure."""
+    for values in (np.ones(SHAPE, "c8"), unaligned(np.ones(SHAPE, "c8")), np.ones(SHAPE, "c8")):
+        for got, wanted in run_both(lying(values) * 2 + 1, runner):
+            identical(got, wanted)
+    assert runner.kernels.report()["fused"] >= 4
+
+
+def fused(*operations):
+    """Return the task that computes one operation after the other, as `fusion.graph` joins them."""
+    tasks, last = [], None
+    for number, (function, *args) in enumerate(operations):
+        tasks.append(Task(f"t{number}", function, *([TaskRef(last)] if last else []), *args))
+        last = f"t{number}"
+    return Task.fuse(*tasks)
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [(operator.mul, 2**40, 2**40), (operator.add, 1)],
+        [(operator.add, True, True), (operator.truediv, 3)],
+        [(operator.invert, 5), (operator.mod, 3)],
+        [(operator.mul, 10**400, 3), (operator.sub, 1)],
+        [(operator.mul, "a", 3), (operator.add, "b")],
+        [(operator.add, 2, 3), (operator.mul, np.ones(9000, "f4")), (operator.add, 1)],
+        [(operator.pow, 2, 3), (operator.mul, np.ones(9000, "i1")), (operator.add, 1)],
+        [(operator.pow, np.float64(1.1), 2), (operator.mul, np.ones(9000)), (operator.add, 1)],
+        [(operator.mul, np.int32(2**30), np.int32(4)), (operator.mul, np.ones(9000)),
+         (operator.add, 1)],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_pythons_numbers_stay_pythons(operations, runner):
+    """They neither overflow nor become NumPy's, which other types would follow from."""
+    got, wanted = both(fused(*operations), {}, runner)
+    identical(got, wanted)
+
+
+def test_one_by_zero_is_pythons_error(runner):
+    task = fused((operator.truediv, 1, 0), (operator.add, 1))
+    with pytest.raises(ZeroDivisionError):
+        runner.wrap(task)({})
+
+
+def test_kernels_know_nothing_of_those_before(runner):
+    """What complex numbers become is written where NumPy's loop writes it."""
+    ones = np.ones(SHAPE)
+    for dtype in ("f8", "c16", "f2"):
+        collection = chunked(ones.astype(dtype)) * 2 + 1
+        for got, wanted in run_both(collection, runner):
+            identical(got, wanted)
+    assert runner.kernels.report()["fused"] == 6
+
+
+def identical(got, wanted):
+    assert type(got) is type(wanted)
+    if isinstance(wanted, dict):
+        assert got.keys() == wanted.keys()
+        for name in wanted:
+            identical(got[name], wanted[name])
+    elif isinstance(wanted, np.ma.MaskedArray):
+        identical(np.ma.getmaskarray(got), np.ma.getmaskarray(wanted))
+        identical(got.filled(7), wanted.filled(7))
+    elif not isinstance(wanted, np.ndarray | np.generic) or wanted.dtype.hasobject:
+        assert np.all(got == wanted)
+    else:
+        assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+        for part in wanted.dtype.names or ():
+            identical(got[part], wanted[part])
+        if wanted.dtype.kind in "fc":
+            got, wanted = (np.ascontiguousarray(v).view(real_of(v)) for v in (got, wanted))
+            number = ~np.isnan(wanted)
+            np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(wanted[number]))
+        if not wanted.dtype.names:
+            np.testing.assert_array_equal(got, wanted)
+
+
+def real_of(value):
+    size = value.dtype.itemsize // (2 if value.dtype.kind == "c" else 1)
+    return value.dtype if value.dtype.kind == "f" else np.dtype(f"f{size}")
