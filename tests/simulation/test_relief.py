@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from dask_marsched.bench import workloads
 from dask_marsched.policies.placement import Candidate, MostBytes
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -28,9 +26,8 @@ def run(name: str, placement: MostBytes) -> SimulationReport:
     return report
 
 
-@pytest.mark.parametrize("name", ["standardise", "anomaly"])
-def test_who_has_much_to_do_at_the_end_is_relieved(name: str) -> None:
-    relieved, other = run(name, MostBytes()), run(name, WithoutRelief())
-    assert relieved.makespan < other.makespan
+def test_who_has_much_to_do_at_the_end_is_relieved() -> None:
+    relieved, other = run("standardise", MostBytes()), run("standardise", WithoutRelief())
+    assert relieved.makespan < 0.95 * other.makespan
     assert relieved.bytes_moved < 1.1 * other.bytes_moved
     assert relieved.peak_memory < 1.1 * other.peak_memory
