@@ -26,16 +26,13 @@ from dask_marsched.host.scheduler import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.planner import Planner, Policies
 from dask_marsched.policies.host_shares import Share
 from dask_marsched.policies.pace import ROUND_TRIP, Pace
-from dask_marsched.policies.placement import Candidate
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import Offer, Priority
 from dask_marsched.replicas import Replicas
 from dask_marsched.retries import Retries
-
-#: Idle workers that are looked at in place of one that has the inputs but is busy.
-_MOST_SPARES = 8
+from dask_marsched.suitability import Suitability
 
 #: Bytes of inputs from which on a withheld operand has a home. Less is fetched in the time of a
 #: message; the array object that all the sources of a Zarr store read is the common case.
@@ -78,7 +75,7 @@ class PlacementEngine:
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
-        self._several_to_a_host = False
+        self._suitability = Suitability(scheduler, policies, self._seniority)
         self._finished: dict[WorkerState, None] = {}
 
     def observe(self, observer: Following | None) -> None:
@@ -189,10 +186,8 @@ class PlacementEngine:
             del self._joined[address]
         self._running = running
         hosts = Counter(ws.host for ws in running)
-        self._several_to_a_host = 1 < len(hosts) < len(running)
-        self.policies.withholding.locate(
-            {ws.address: ws.host for ws in running} if self._several_to_a_host else {}
-        )
+        several = self._suitability.several_to_a_host = 1 < len(hosts) < len(running)
+        self.policies.withholding.locate({ws.address: ws.host for ws in running} if several else {})
         self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
 
     # -- decisions (the adapter's `Brain`) --------------------------------------------------
@@ -209,7 +204,7 @@ class PlacementEngine:
             if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
                 return WITHHOLD
             if ts.dependencies:
-                ws = self._most_suitable(ts)
+                ws = self._suitability.most_suitable(ts)
                 if ws is not None:
                     self.counters.operands_placed += 1
                     return ws
@@ -218,58 +213,6 @@ class PlacementEngine:
                 reason = "graph of a single operand"
         self.counters.left_to_dask[reason] += 1
         return LEAVE_TO_DASK
-
-    def _most_suitable(self, ts: TaskState) -> WorkerState | None:
-        s = self.scheduler
-        there = snapshot.input_bytes(ts)
-        if len(there) > 1:
-            there = {ws: there[ws] for ws in sorted(there, key=self._seniority)}
-        holders = [ws for ws in there if ws in s.running]
-        if not holders:
-            return None
-        holders = self._on_one_host(ts, holders)
-        if len(holders) == 1:
-            ws = holders[0]
-        else:
-            ws = holders[self.policies.placement.choose(self._candidates(ts, holders, there))]
-        if s.idle and not len(self.policies.withholding) and ws.processing:
-            return self._spare(ts, ws, there) or ws
-        return ws
-
-    @staticmethod
-    def _candidates(
-        ts: TaskState, holders: list[WorkerState], there: dict[WorkerState, int]
-    ) -> list[Candidate]:
-        most = max(there[ws] for ws in holders)
-        tied = [ws for ws in holders if there[ws] == most]
-        met = snapshot.met_bytes(ts, tied) if len(tied) > 1 else {}
-        return [snapshot.candidate(ws, there[ws], met.get(ws, 0)) for ws in holders]
-
-    def _on_one_host(self, ts: TaskState, holders: list[WorkerState]) -> list[WorkerState]:
-        """Return the workers of the hosts with most of the inputs: within one they move fast."""
-        if not self._several_to_a_host or len(holders) == 1:
-            return holders
-        there = snapshot.input_bytes_by_host(ts)
-        most = max(there[ws.host] for ws in holders)
-        return [ws for ws in holders if there[ws.host] == most]
-
-    def _spare(
-        self, ts: TaskState, chosen: WorkerState, there: dict[WorkerState, int]
-    ) -> WorkerState | None:
-        """Return an idle worker that would start a task earlier than the chosen one."""
-        if len(chosen.processing) < chosen.nthreads or snapshot.duration(ts) is None:
-            return None
-        idle = [ws for ws in self.scheduler.idle.values() if not ws.processing]
-        if not idle:
-            return None
-        idle = sorted(idle, key=lambda ws: (-there.get(ws, 0), self._seniority(ws)))[:_MOST_SPARES]
-        total = float(sum(dts.get_nbytes() for dts in ts.dependencies))
-        index = self.policies.placement.spare(
-            snapshot.candidate(chosen, total, backlog=True),
-            [snapshot.candidate(ws, there.get(ws, 0), backlog=True) for ws in idle],
-            self.scheduler.bandwidth,
-        )
-        return None if index is None else idle[index]
 
     def _seniority(self, ws: WorkerState) -> int:
         return self._joined.get(ws.address, sys.maxsize)

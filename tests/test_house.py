@@ -38,6 +38,7 @@ FLOORS = (
     ("dask_marsched.following", 4),
     ("dask_marsched.observer", 4),
     ("dask_marsched.dashboard", 4),
+    ("dask_marsched.suitability", 4),
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
     ("dask_marsched.kernel_part", 4),

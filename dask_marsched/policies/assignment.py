@@ -15,6 +15,7 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.clustering import Clustering
+from dask_marsched.policies.host_runs import NOT_CUT, choose_runs
 from dask_marsched.policies.host_shares import cut_into_shares, runs_to_a_host, several_to_a_host
 from dask_marsched.policies.meeting import join_counterparts
 from dask_marsched.policies.plan_search import (
@@ -255,6 +256,14 @@ class BoundedUnits:
             units.sort(key=lambda unit: unit.operands[0])
         if not by_host or not units:
             return units
-        hosts = len({w.host for w in workers})
-        runs = runs_to_a_host(graph, units, hosts, stock_peak(graph, workers))
-        return cut_into_shares(units, workers, runs)
+
+        def runs() -> int:
+            hosts = len({w.host for w in workers})
+            least = runs_to_a_host(graph, units, hosts, stock_peak(graph, workers))
+            if not known:
+                return least
+            lean = Bounds(self.kappa or CANDIDATES[0])
+            return choose_runs(graph, workers, lambda part: plan(lean, part), least)
+
+        found = self._checks.runs(graph, workers, runs)
+        return units if found == NOT_CUT else cut_into_shares(units, workers, found)

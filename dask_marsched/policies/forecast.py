@@ -9,12 +9,13 @@ real scheduler, and cheap enough (about 10 us an operand) to compare a handful o
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from dask_marsched.core.graph import NO_HOME, OperandGraph
 from dask_marsched.core.plan import Unit
+from dask_marsched.policies.host_shares import Share
 from dask_marsched.policies.withholding import UnitQueues
 
 #: Bytes a second that an operand reads and writes.
@@ -52,11 +53,14 @@ class Forecast:
         Most bytes of results held at a time, copies included.
     makespan
         Seconds, on workers of unit speed.
+    between_hosts
+        Of the bytes moved those that came from another host; 0 where no hosts were given.
     """
 
     moved: float
     peak: float
     makespan: float
+    between_hosts: float = 0.0
 
 
 def forecast(
@@ -67,6 +71,7 @@ def forecast(
     like_stock: bool = False,
     link: float = LINK,
     scheduler_time: float = 0.0,
+    hosts: Sequence[Hashable] = (),
 ) -> Forecast:
     """Forecast a run of a graph.
 
@@ -86,8 +91,11 @@ def forecast(
         Bytes a second that a worker receives.
     scheduler_time
         Seconds that the scheduler takes for each operand, one after the other.
+    hosts
+        The host of each worker, where several share one: each opens the units of its share, and
+        operands run on the host with most of their inputs.
     """
-    return _Run(graph, units, threads, like_stock, link, scheduler_time).run()
+    return _Run(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
 
 
 class _Run:
@@ -101,8 +109,10 @@ class _Run:
         like_stock: bool,
         link: float,
         scheduler_time: float = 0.0,
+        hosts: Sequence[Hashable] = (),
     ) -> None:
         self.graph = graph
+        self.host = list(hosts)
         self.scheduler_time = scheduler_time
         self.scheduler_free = 0.0
         # (when the scheduler comes to it, operand that has ended, worker), in this order
@@ -113,13 +123,17 @@ class _Run:
         # Stock Dask sends a tenth more initial operands than a worker has threads, at least one.
         self.slots = [t + (t + 9) // 10 for t in threads] if like_stock else list(threads)
         self.queues = UnitQueues()
+        if hosts and not like_stock:
+            self.queues.locate(dict(enumerate(hosts)))
+        shares: defaultdict[int | None, Share] = defaultdict(Share)
         self.withheld = bytearray(len(graph))
         for unit in units:
             for i in unit.operands:
                 self.withheld[i] = 1
             if not like_stock:
-                self.queues.plan(unit.operands, (0.0, 0.0, unit.operands[0]), None)
-        self.now = self.moved = self.live = self.peak = 0.0
+                share = None if unit.share is None else shares[unit.share]
+                self.queues.plan(unit.operands, (0.0, 0.0, unit.operands[0]), None, share)
+        self.now = self.moved = self.between = self.live = self.peak = 0.0
         self.inputs = list(graph.inputs)
         self.dependents = list(graph.dependents)
         self.missing = [len(inputs) for inputs in self.inputs]
@@ -154,7 +168,7 @@ class _Run:
                 self._start(w)
             if not events or events[0][0] > self.now:
                 self._dispatch()
-        return Forecast(self.moved, self.peak, self.now)
+        return Forecast(self.moved, self.peak, self.now, self.between)
 
     def _duration(self, i: int) -> float:
         nbytes = self.graph.nbytes
@@ -183,7 +197,22 @@ class _Run:
                 i, min(there, key=lambda w: (self.backlog[w] + (total - there[w]) / self.link, w))
             )
         else:
+            if self.host and len(there) > 1:
+                there = self._on_one_host(i, there)
             self._send(i, min(there, key=lambda w: (-there[w], self.in_progress[w], w)))
+
+    def _on_one_host(self, i: int, there: dict[int, float]) -> dict[int, float]:
+        """Return the workers of the hosts with most of an operand's inputs."""
+        by_host: dict[Hashable, float] = {}
+        for j in self.inputs[i]:
+            for host in {self.host[w] for w in self.holders[j]}:
+                by_host[host] = by_host.get(host, 0.0) + self.graph.nbytes[j]
+        home = self.graph.home[i]
+        if home in there:
+            host = self.host[home]
+            by_host[host] = by_host.get(host, 0.0) + self.graph.home_bytes[i]
+        most = max(by_host.values())
+        return {w: held for w, held in there.items() if by_host[self.host[w]] == most}
 
     def _input_bytes(self, i: int) -> dict[int, float]:
         there: dict[int, float] = {}
@@ -206,6 +235,8 @@ class _Run:
         for j in self.inputs[i]:
             if w not in holders[j]:
                 fetched += nbytes[j]
+                if self.host and self.host[w] not in [self.host[other] for other in holders[j]]:
+                    self.between += nbytes[j]
                 if self.unread[j] == 1 and not self.like_stock:
                     # The last to read it: all others are dropped.
                     self.live -= nbytes[j] * (len(holders[j]) - 1)
@@ -213,8 +244,11 @@ class _Run:
                 else:
                     holders[j].append(w)
                     self.live += nbytes[j]
-        if self.graph.home[i] not in (NO_HOME, w):
+        home = self.graph.home[i]
+        if home not in (NO_HOME, w):
             fetched += self.graph.home_bytes[i]
+            if self.host and (home >= len(self.host) or self.host[home] != self.host[w]):
+                self.between += self.graph.home_bytes[i]
         if fetched:
             self.moved += fetched
             self.peak = max(self.peak, self.live)

@@ -19,7 +19,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.fronts import Fronts
 
 #: Numbers of shares for each host that are tried.
-_RUNS = (1, 2, 4, 8, 16)
+RUNS = (1, 2, 4, 8, 16)
 #: What hosts may hold, against stock Dask or one front: either is an estimate.
 _TOLERANCE = 1.25
 
@@ -51,7 +51,7 @@ def runs_to_a_host(
     """
     fronts = Fronts(graph, units)
     most = _TOLERANCE * max(stock_peak, fronts.peak(1, 1))
-    return next((m for m in _RUNS if fronts.peak(m * hosts, hosts) <= most), _RUNS[-1])
+    return next((m for m in RUNS if fronts.peak(m * hosts, hosts) <= most), RUNS[-1])
 
 
 def cut_into_shares(

@@ -26,7 +26,7 @@ SIZES = (8, 4, 2)
 #: Operands of a graph that are forecast: all up to the first number, else one in so many.
 _FEW, _ONE_IN = 2000, 40
 #: Operands of a graph that a choice is checked on.
-_CHECKED = 10_000
+CHECKED = 10_000
 #: Operands of a graph that stock Dask is forecast on, where no plan is.
 _MOST = 25_000
 #: Workers that a part of a graph is forecast on, at least.
@@ -34,7 +34,7 @@ _LEAST_WORKERS = 8
 #: A plan may hold as much as stock Dask would, or this times the least of all plans.
 _TOLERANCE = 1.1
 #: Bytes a second that a worker receives from another host, at best.
-_FAST_LINK = 1e9
+FAST_LINK = 1e9
 #: What a plan may hold with such links, against stock Dask. They shorten the time that copies
 #: wait for what they are joined with, of which stock Dask has more: a peak that is lower with slow
 #: links may be higher with fast ones.
@@ -44,7 +44,7 @@ _LEAST_MOVED = 0.01
 #: Weights of memory and of time against bytes moved, in logarithms.
 _MEMORY, _TIME = 2.0, 2.0
 #: Bytes moved that a leaner plan is worth, against the plan that moves least.
-_HARDLY_MORE = 1.1
+HARDLY_MORE = 1.1
 #: A check stands as long as the bytes of its graph have not changed by more than this part of them.
 _MUCH = 0.25
 #: Costs that differ by less are the same: a forecast is not better than that.
@@ -78,7 +78,7 @@ def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
     """
     part = graph.head(min(len(graph), _MOST))
     some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]
-    found = _Forecaster(part, [w.nthreads or 1 for w in some]).stock(_FAST_LINK)
+    found = Forecaster(part, [w.nthreads or 1 for w in some]).stock(FAST_LINK)
     return found.peak * len(workers) / len(some)
 
 
@@ -123,7 +123,7 @@ def choose_bounds(
         if not plans or units != list(plans.values())[-1]:
             plans[Bounds(kappa)] = units
         alike[Bounds(kappa)] = list(plans)[-1]
-    run = _Forecaster(graph, [w.nthreads or 1 for w in workers])
+    run = Forecaster(graph, [w.nthreads or 1 for w in workers])
     stock = run.stock()
     found = {bounds: run.plan(units) for bounds, units in plans.items()}
     leanest = min(found, key=lambda bounds: (found[bounds].peak, bounds.kappa))
@@ -181,12 +181,12 @@ def check_bounds(
         links, the leanest that moves hardly more than the first; if there is none, those that
         hold least.
     """
-    part = graph.head(min(len(graph), _CHECKED))
+    part = graph.head(min(len(graph), CHECKED))
     some = workers[: math.ceil(len(workers) * len(part) / len(graph))]
     # The scheduler is that of all workers: it has so much less time for some of them.
     scheduler_time = SCHEDULER_TIME * len(workers) / len(some)
-    run = _Forecaster(part, [w.nthreads or 1 for w in some], scheduler_time)
-    most = run.stock(_FAST_LINK).peak
+    run = Forecaster(part, [w.nthreads or 1 for w in some], scheduler_time)
+    most = run.stock(FAST_LINK).peak
     found: dict[Bounds, Forecast] = {}
     best: Bounds | None = None
     least = math.inf
@@ -196,9 +196,9 @@ def check_bounds(
         units = plan(bounds, part)
         if units == before:
             continue
-        before, found[bounds] = units, run.plan(units, _FAST_LINK)
+        before, found[bounds] = units, run.plan(units, FAST_LINK)
         moved, peak = found[bounds].moved, found[bounds].peak
-        if moved > _HARDLY_MORE * least:
+        if moved > HARDLY_MORE * least:
             break
         if peak <= most:
             best, least = bounds, min(least, moved)
@@ -206,7 +206,7 @@ def check_bounds(
 
 
 class Checks:
-    """Checks of bounds, one for each graph: it takes longer than all else in planning.
+    """What was checked for a graph, once for each: it takes longer than all else in planning.
 
     A graph whose sizes were learned is planned again. What was found for it stays in force unless
     its bytes are others by more than a quarter, or lower bounds are chosen. A graph is known by its
@@ -216,7 +216,8 @@ class Checks:
     def __init__(self) -> None:
         self._of: tuple[Hashable, ...] = ()
         self._nbytes = 0.0
-        self._found: Bounds | None = None
+        self._bounds: Bounds | None = None
+        self._runs: int | None = None
 
     def bounds(
         self,
@@ -226,27 +227,42 @@ class Checks:
         chosen: Bounds,
     ) -> Bounds:
         """Return what `check_bounds` returns, or what it returned for this graph before."""
+        self._look_at(graph, workers)
+        found = self._bounds
+        if found is None or found.size != chosen.size or found.kappa > chosen.kappa:
+            found = self._bounds = check_bounds(graph, workers, plan, chosen)
+            self._nbytes = sum(graph.nbytes)
+        return found
+
+    def runs(
+        self,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        choose: Callable[[], int],
+    ) -> int:
+        """Return what `choose` returns, the runs for each host, or what it returned before."""
+        self._look_at(graph, workers)
+        if self._runs is None:
+            self._runs = choose()
+        return self._runs
+
+    def _look_at(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> None:
+        """Forget what was found, if it was for another graph."""
         ends = (graph.keys[0], graph.keys[-1]) if len(graph) else ()
         of = (*ends, len(graph), len(graph.inputs.flat), len(workers))
         nbytes = sum(graph.nbytes)
-        found = self._found
-        if found is None or not (
-            of == self._of
-            and abs(nbytes - self._nbytes) <= _MUCH * self._nbytes
-            and found.size == chosen.size
-            and found.kappa <= chosen.kappa
-        ):
-            found = self._found = check_bounds(graph, workers, plan, chosen)
+        if of != self._of or abs(nbytes - self._nbytes) > _MUCH * self._nbytes:
             self._of, self._nbytes = of, nbytes
-        return found
+            self._bounds = self._runs = None
 
 
-class _Forecaster(NamedTuple):
+class Forecaster(NamedTuple):
     """Forecasts of one graph on the same workers."""
 
     graph: OperandGraph
     threads: list[int]
     scheduler_time: float = 0.0
+    hosts: Sequence[Hashable] = ()
 
     def stock(self, link: float = LINK) -> Forecast:
         """Forecast stock Dask, which withholds what reads nothing."""
@@ -260,14 +276,14 @@ class _Forecaster(NamedTuple):
     def _forecast(self, units: list[Unit], link: float, like_stock: bool = False) -> Forecast:
         return forecast(
             self.graph, units, self.threads,
-            like_stock=like_stock, link=link, scheduler_time=self.scheduler_time,
+            like_stock=like_stock, link=link, scheduler_time=self.scheduler_time, hosts=self.hosts,
         )  # fmt: skip
 
 
-def _lean_with_fast_links(run: _Forecaster, plans: dict[Bounds, list[Unit]]) -> list[Bounds]:
+def _lean_with_fast_links(run: Forecaster, plans: dict[Bounds, list[Unit]]) -> list[Bounds]:
     """Return those plans that do not hold much more than stock Dask if links are fast."""
-    peaks = {bounds: run.plan(units, _FAST_LINK).peak for bounds, units in plans.items()}
-    stock = run.stock(_FAST_LINK).peak
+    peaks = {bounds: run.plan(units, FAST_LINK).peak for bounds, units in plans.items()}
+    stock = run.stock(FAST_LINK).peak
     most = max(_FAST_TOLERANCE * stock, _TOLERANCE * min(peaks.values()))
     return [bounds for bounds, peak in peaks.items() if peak <= most]
 

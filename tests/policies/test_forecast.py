@@ -147,3 +147,38 @@ def test_where_the_scheduler_is_slow_results_wait_for_it() -> None:
     slow = forecast(g, alone(g), [1] * 8, scheduler_time=0.01)
     assert fast.moved == slow.moved == 0
     assert slow.makespan >= 0.8 > fast.makespan
+
+
+@given(data=st.data(), g=operand_graphs(), threads=threads, like_stock=st.booleans())
+def test_where_each_worker_has_a_host_all_that_moves_moves_between_hosts(
+    data: st.DataObject, g: OperandGraph, threads: list[int], like_stock: bool
+) -> None:
+    units = data.draw(plans(g))
+    known = forecast(g, units, threads, like_stock=like_stock, hosts=range(len(threads)))
+    assert known.between_hosts == pytest.approx(known.moved)
+    other = forecast(g, units, threads, like_stock=like_stock)
+    assert dataclasses.replace(known, between_hosts=0.0) == other
+    alike = forecast(g, units, threads, like_stock=like_stock, hosts=["h"] * len(threads))
+    assert alike.between_hosts == 0
+
+
+def test_an_operand_runs_on_the_host_with_most_of_its_inputs() -> None:
+    # Host a has two of the inputs, on two workers; host b has the largest.
+    g = graph({"x": [], "y": [], "z": [], "s": ["x", "y", "z"]}, {"x": 60.0, "y": 60.0, "z": 100.0})
+    units = [Unit((i,), share=i // 2) for i in range(3)]
+    result = forecast(g, units, [1, 1, 1], hosts=["a", "a", "b"])
+    assert (result.moved, result.between_hosts) == (160, 100)
+    assert forecast(g, units, [1, 1, 1]).moved == 120
+
+
+def test_the_workers_of_a_host_open_the_units_of_its_share() -> None:
+    # What meets follows each other, but on four workers that take turns.
+    n = 16
+    inputs: dict[str, list[str]] = {f"x{i}": [] for i in range(2 * n)}
+    inputs |= {f"s{i}": [f"x{2 * i}", f"x{2 * i + 1}"] for i in range(n)}
+    g = graph(inputs, dict.fromkeys(inputs, 8000000.0))
+    units = [Unit((i,), share=i // n) for i in range(2 * n)]
+    hosts = ["a", "a", "b", "b"]
+    shared = forecast(g, units, [1] * 4, hosts=hosts)
+    alone_ = forecast(g, alone(g), [1] * 4, hosts=hosts)
+    assert shared.between_hosts == 0 < alone_.between_hosts

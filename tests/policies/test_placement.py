@@ -41,6 +41,25 @@ def test_an_idle_worker_stands_in_where_fetching_is_much_faster_than_waiting() -
     assert policy.spare(busy, [], bandwidth=100) is None
 
 
+def test_another_that_has_inputs_relieves_one_that_is_busy_for_longer_than_it_has_to_fetch() -> (
+    None
+):
+    policy = MostBytes()
+    busy = worker(100, 3, backlog=2.0)
+    assert policy.relief(busy, [worker(50)], bandwidth=100) == 0
+    assert policy.relief(busy, [worker(50, backlog=1.0), worker(40)], bandwidth=100) == 1
+    assert policy.relief(busy, [worker(50, backlog=1.5)], bandwidth=100) is None
+    assert policy.relief(busy, [worker(100, backlog=2.0)], bandwidth=100) is None
+    assert policy.relief(busy, [], bandwidth=100) is None
+
+
+def test_what_the_result_will_be_read_with_has_to_move_too() -> None:
+    policy = MostBytes()
+    busy = worker(100, 3, backlog=2.0, met_bytes=80)
+    assert policy.relief(busy, [worker(50), worker(50, met_bytes=80)], bandwidth=100) == 1
+    assert policy.relief(busy, [worker(50)], bandwidth=100) is None
+
+
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=8))
 def test_never_less_than_the_most(held: list[float]) -> None:
     chosen = MostBytes().choose([worker(b) for b in held])

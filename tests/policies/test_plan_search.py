@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 import pytest
 from hypothesis import given
@@ -227,11 +227,13 @@ def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int], boo
         like_stock: bool = False,
         link: float = LINK,
         scheduler_time: float = 0.0,
+        hosts: Sequence[Hashable] = (),
     ) -> Forecast:
         made.append((len(g), threads, like_stock))
         return forecast(
-            g, units, threads, like_stock=like_stock, link=link, scheduler_time=scheduler_time
-        )
+            g, units, threads, like_stock=like_stock, link=link, scheduler_time=scheduler_time,
+            hosts=hosts,
+        )  # fmt: skip
 
     monkeypatch.setattr(plan_search, "forecast", watched)
     return made

@@ -1,0 +1,119 @@
+"""Which worker suits a task whose inputs are in memory: asks the placement policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+from dask_marsched.host import snapshot
+from dask_marsched.planner import Policies
+from dask_marsched.policies.placement import Candidate
+
+#: Other workers that are looked at in place of one that has the inputs but is busy.
+_MOST_OTHERS = 8
+
+
+class Suitability:
+    """Finds the worker for a task.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler, read only.
+    policies
+        What decides.
+    seniority
+        The place of a worker in the order in which they joined.
+
+    Attributes
+    ----------
+    several_to_a_host : bool
+        Whether there are several hosts, and several workers on one of them.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, policies: Policies, seniority: Callable[[WorkerState], int]
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.policies = policies
+        self.seniority = seniority
+        self.several_to_a_host = False
+
+    def most_suitable(self, ts: TaskState) -> WorkerState | None:
+        """Return the worker for a ready task, None if its inputs are on none that runs."""
+        s = self.scheduler
+        there = snapshot.input_bytes(ts)
+        if len(there) > 1:
+            there = {ws: there[ws] for ws in sorted(there, key=self.seniority)}
+        holders = [ws for ws in there if ws in s.running]
+        if not holders:
+            return None
+        holders = self._on_one_host(ts, holders)
+        if len(holders) == 1:
+            ws = holders[0]
+        else:
+            ws = holders[self.policies.placement.choose(self._candidates(ts, holders, there))]
+        if len(self.policies.withholding) or len(ws.processing) < ws.nthreads:
+            return ws
+        if snapshot.duration(ts) is None:
+            return ws
+        ws = self._less_busy(ts, ws, holders, there)
+        return self._spare(ts, ws, there) if s.idle else ws
+
+    @staticmethod
+    def _candidates(
+        ts: TaskState, holders: list[WorkerState], there: dict[WorkerState, int]
+    ) -> list[Candidate]:
+        most = max(there[ws] for ws in holders)
+        tied = [ws for ws in holders if there[ws] == most]
+        met = snapshot.met_bytes(ts, tied) if len(tied) > 1 else {}
+        return [snapshot.candidate(ws, there[ws], met.get(ws, 0)) for ws in holders]
+
+    def _on_one_host(self, ts: TaskState, holders: list[WorkerState]) -> list[WorkerState]:
+        """Return the workers of the hosts with most of the inputs: within one they move fast."""
+        if not self.several_to_a_host or len(holders) == 1:
+            return holders
+        there = snapshot.input_bytes_by_host(ts)
+        most = max(there[ws.host] for ws in holders)
+        return [ws for ws in holders if there[ws.host] == most]
+
+    def _less_busy(
+        self,
+        ts: TaskState,
+        chosen: WorkerState,
+        holders: list[WorkerState],
+        there: dict[WorkerState, int],
+    ) -> WorkerState:
+        """Return the worker with inputs that would start a task earlier, or the chosen one."""
+        near = [ws for ws in holders if 2 * there[ws] >= there[chosen] and ws is not chosen]
+        if not near:
+            return chosen
+        near = sorted(near, key=lambda ws: (-there[ws], self.seniority(ws)))[:_MOST_OTHERS]
+        met = snapshot.met_bytes(ts, [chosen, *near])
+        index = self.policies.placement.relief(
+            snapshot.candidate(chosen, _input_bytes(ts), met[chosen], backlog=True),
+            [snapshot.candidate(ws, there[ws], met[ws], backlog=True) for ws in near],
+            self.scheduler.bandwidth,
+        )
+        return chosen if index is None else near[index]
+
+    def _spare(
+        self, ts: TaskState, chosen: WorkerState, there: dict[WorkerState, int]
+    ) -> WorkerState:
+        """Return an idle worker that would start a task much earlier, or the chosen one."""
+        idle = [ws for ws in self.scheduler.idle.values() if not ws.processing]
+        if not idle or len(chosen.processing) < chosen.nthreads:
+            return chosen
+        idle = sorted(idle, key=lambda ws: (-there.get(ws, 0), self.seniority(ws)))[:_MOST_OTHERS]
+        index = self.policies.placement.spare(
+            snapshot.candidate(chosen, _input_bytes(ts), backlog=True),
+            [snapshot.candidate(ws, there.get(ws, 0), backlog=True) for ws in idle],
+            self.scheduler.bandwidth,
+        )
+        return chosen if index is None else idle[index]
+
+
+def _input_bytes(ts: TaskState) -> float:
+    return float(sum(dts.get_nbytes() for dts in ts.dependencies))
