@@ -69,8 +69,6 @@ class Chaos(soak.Soak):
         the state of the cluster.
     samples
         See `chaos_watch.Sample`.
-    group
-        Bytes of a task group that Dask's spans keep.
     done
         How many pieces of work of each kind were right.
     totals
@@ -83,7 +81,6 @@ class Chaos(soak.Soak):
     cuts: int = 0
     hung: list[str] = field(default_factory=list)
     samples: list[chaos_watch.Sample] = field(default_factory=list)
-    group: float = 0.0
     done: dict[str, int] = field(default_factory=dict)
     totals: dict[str, Any] = field(default_factory=dict)
     exceptions: dict[str, int] = field(default_factory=dict)
@@ -370,7 +367,7 @@ def _torment(
     outcome.kills, outcome.stops, outcome.cuts = map(
         tormentor.counts.__getitem__, ("kill", "stop", "cut")
     )
-    outcome.samples, outcome.group = watch.samples, chaos_watch.bytes_of_a_group(client)
+    outcome.samples = watch.samples
     outcome.totals, outcome.exceptions = chaos_watch.own_report(client)
     outcome.left += watch.faults
     (dumps / "torments.log").write_text("\n".join(tormentor.log))
@@ -417,12 +414,12 @@ def _stream(
 
 def cells(chaos: Chaos) -> list[list[str]]:
     """Return the table."""
-    slope = chaos_watch.slope(chaos.samples, lambda sample: sample.scheduler)
-    groups = chaos_watch.slope(chaos.samples, lambda sample: sample.groups)
+    slope = chaos_watch.slope(chaos.samples)
+    ours = [chaos.samples[i].plugin / 2**20 for i in (len(chaos.samples) // 2, -1) if chaos.samples]
     return [
         [
             "seconds", "kills", "stops", "cuts", "computed", "wrong", "failed", "hung",
-            "left behind", "scheduler MiB", "MiB per hour", "by Dask's spans",
+            "left behind", "scheduler MiB", "MiB per hour", "of the plugin",
         ],
         [
             f"{chaos.seconds:.0f}",
@@ -430,6 +427,6 @@ def cells(chaos: Chaos) -> list[list[str]]:
             *map(str, map(len, (chaos.wrong, chaos.failed, chaos.hung, chaos.left))),
             f"{chaos.samples[-1].scheduler / 2**20:.0f}" if chaos.samples else "-",
             "-" if slope is None else f"{slope / 2**20:+.1f}",
-            "-" if groups is None else f"{groups * chaos.group / 2**20:+.1f}",
+            ", ".join(f"{mib:.1f}" for mib in ours) or "-",
         ],
     ]  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import sys
 import time
+import types
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,21 @@ from typing import Any
 import numpy as np
 import psutil
 from distributed import Client
-from distributed.scheduler import TaskGroup
 
 from dask_marsched.bench.background import Background
 
 #: Seconds between two samples.
 _EVERY = 10.0
+#: With each so manieth what the plugin keeps is measured, which takes some tenths of a second.
+_SELDOM = 30
+#: What belongs to nobody.
+_CODE = (
+    type,
+    types.ModuleType,
+    types.CodeType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+)
 #: A worker that is missing for so long is not going to come back, seconds.
 _MISSING = 120.0
 #: If nothing at all has happened on a scheduler that has tasks for so long, it hangs, seconds.
@@ -51,8 +62,8 @@ class Sample:
         How many tasks.
     transitions
         How many transitions of tasks there have been.
-    groups
-        How many task groups Dask's spans keep: those of every graph there has been, for ever.
+    plugin
+        Bytes of all that only the plugin keeps on the scheduler, as last measured.
     """
 
     seconds: float
@@ -63,7 +74,7 @@ class Sample:
     workers: int
     tasks: int
     transitions: int
-    groups: int
+    plugin: int
 
 
 class Watch(Background):
@@ -86,7 +97,7 @@ class Watch(Background):
         self._scheduler = psutil.Process(scheduler)
         self._nannies = [psutil.Process(pid) for pid in nannies]
         self._complete = self._moved = self._start = time.monotonic()
-        self._transitions = self._most = 0
+        self._transitions = self._most = self._plugin = 0
 
     def _turn(self) -> float:
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
@@ -117,56 +128,56 @@ class Watch(Background):
             self.faults.append(f"standstill of {_STANDSTILL:.0f} s: see {path}")
 
     def _sample(self) -> Sample:
-        counts = self.client.run_on_scheduler(_sizes)
+        workers, tasks, transitions = self.client.run_on_scheduler(_sizes)
+        if len(self.samples) % _SELDOM == 0:
+            self._plugin = self.client.run_on_scheduler(_bytes_of_the_plugin)
         return Sample(
             time.monotonic() - self._start,
             self._scheduler.memory_info().rss,
             self._scheduler.num_fds(),
             sum(p.memory_info().rss for p in self._nannies),
             sum(p.num_fds() for p in self._nannies),
-            *counts,
+            workers,
+            tasks,
+            transitions,
+            self._plugin,
         )
 
 
-def _sizes(dask_scheduler: Any = None) -> tuple[int, int, int, int]:
+def _sizes(dask_scheduler: Any = None) -> tuple[int, int, int]:
     # A dead worker whose results are to be taken over is there as long as that takes; the process
     # that comes after it has the same nanny.
     s = dask_scheduler
-    groups = sum(len(span.groups) for span in s.extensions["spans"].spans.values())
-    nannies = len({ws.nanny for ws in s.workers.values()})
-    return nannies, len(s.tasks), s.transition_counter, groups
+    return len({ws.nanny for ws in s.workers.values()}), len(s.tasks), s.transition_counter
 
 
-def slope(samples: Sequence[Sample], of: Callable[[Sample], int]) -> float | None:
-    """Return by how much something grew in an hour of the second half; None if unknown.
+def _bytes_of_the_plugin(dask_scheduler: Any = None) -> int:
+    s = dask_scheduler
+    plugin = s.plugins["marsched"]
+    others = [s, s.loop, asyncio.get_running_loop(), *s.plugins.values(), *s.extensions.values()]
+    for known in (s.tasks, s.workers, s.clients, s.stream_comms):
+        others += known.values()
+    seen = {id(one) for one in others if one is not plugin}
+    size, waiting = 0, [plugin]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen and not isinstance(one, _CODE):
+            seen.add(id(one))
+            size += sys.getsizeof(one)
+            waiting.extend(gc.get_referents(one))
+    return size
+
+
+def slope(samples: Sequence[Sample]) -> float | None:
+    """Return by how many bytes an hour the scheduler grew in the second half; None if unknown.
 
     In the first half logs of bounded length are filled.
     """
     half = samples[len(samples) // 2 :]
     if len(half) < _FEW:
         return None
-    found = np.polyfit([s.seconds for s in half], [of(s) for s in half], 1)
+    found = np.polyfit([s.seconds for s in half], [s.scheduler for s in half], 1)
     return float(found[0]) * 3600
-
-
-def bytes_of_a_group(client: Client) -> float:
-    """Return how many bytes a task group that Dask's spans keep takes, in the mean."""
-    return float(client.run_on_scheduler(_bytes_of_a_group))
-
-
-def _bytes_of_a_group(dask_scheduler: Any = None) -> float:
-    spans = dask_scheduler.extensions["spans"].spans.values()
-    kept = [group for span in spans for group in span.groups]
-    found: dict[int, int] = {}
-    waiting: list[Any] = list(kept)
-    plain = (TaskGroup, dict, set, list, tuple, str, bytes, int, float)
-    while waiting:
-        one = waiting.pop()
-        # What a group refers to beyond plain values (its prefix) does not stay for its sake.
-        if id(one) not in found and isinstance(one, plain):
-            found[id(one)] = sys.getsizeof(one)
-            waiting.extend(gc.get_referents(one))
-    return sum(found.values()) / max(1, len(kept))
 
 
 def own_report(client: Client) -> tuple[dict[str, Any], dict[str, int]]:
