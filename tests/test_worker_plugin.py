@@ -1,7 +1,9 @@
 """The quota on real workers: what is deferred, evicted, forced; and how it comes and goes."""
 
+import gc
 import operator
 import sys
+import weakref
 from types import SimpleNamespace
 
 import dask
@@ -9,6 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, Event, Nanny, Worker, wait
+from distributed.comm import CommClosedError
 from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 from distributed.worker_state_machine import WorkerState
@@ -157,6 +160,30 @@ async def test_removal_restores_the_worker_exactly(c, s, a):
     assert picture() == before
     assert await c.submit(np.sum, x) == 10 * MB / 8
     assert await c.submit(inc, 1) == 2
+
+
+class BrokenComm:
+    peer_address = "tcp://127.0.0.1:1"
+
+    async def write(self, *args, **kwargs):
+        raise CommClosedError("on purpose")
+
+    def abort(self):
+        pass
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_what_could_not_be_sent_does_not_stay_with_the_log(c, s, a):
+    await c.register_plugin(with_quota())
+    x = await c.scatter(array(1), hash=False)
+    assert admission_of(a)
+    there = weakref.ref(a.data[x.key])
+    with pytest.raises(CommClosedError, match="on purpose"):
+        await a.handlers["get_data"](BrokenComm(), keys=[x.key], who="a peer")
+    x.release()
+    await async_poll_for(lambda: not a.data, 5)
+    gc.collect()
+    assert there() is None
 
 
 @gen_cluster(client=True, nthreads=TWO_THREADS)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -320,10 +321,25 @@ class WorkerAdapter:
                 # Held until they are sent, so that distributed need not read them again.
                 loaded = await self._read(spilled)
             return await stock(comm, keys=keys, who=who, serializers=serializers)
+        except OSError as error:
+            _clear_frames(error)
+            raise
         finally:
             del loaded
             del self._outgoing[token]
             self.brain.stimulated()
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Let go of what functions had at hand that have ended by an error.
+
+    Dask's log keeps the error of a connection that broke: the results that were being sent would
+    stay in memory with its last ten thousand lines.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found = found.__cause__ or found.__context__
 
 
 def _read(store: Store, keys: Iterable[Key]) -> list[object]:
