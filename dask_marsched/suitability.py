@@ -90,7 +90,7 @@ class Suitability:
         near = [ws for ws in holders if 2 * there[ws] >= there[chosen] and ws is not chosen]
         if not near:
             return chosen
-        near = sorted(near, key=lambda ws: (-there[ws], self.seniority(ws)))[:_MOST_OTHERS]
+        near = sorted(near, key=lambda ws: -there[ws])[:_MOST_OTHERS]  # of as much: the senior
         met = snapshot.met_bytes(ts, [chosen, *near])
         index = self.policies.placement.relief(
             snapshot.candidate(chosen, _input_bytes(ts), met[chosen], backlog=True),

@@ -22,7 +22,7 @@ from dask_marsched.bench.background import Background
 
 #: Seconds between two samples.
 _EVERY = 10.0
-#: With each so manieth what the plugin keeps is measured, which takes some tenths of a second.
+#: What the plugin keeps is measured with one sample of so many: it takes tenths of a second.
 _SELDOM = 30
 #: What belongs to nobody.
 _CODE = (

@@ -321,7 +321,7 @@ class WorkerAdapter:
                 # Held until they are sent, so that distributed need not read them again.
                 loaded = await self._read(spilled)
             return await stock(comm, keys=keys, who=who, serializers=serializers)
-        except OSError as error:
+        except Exception as error:
             _clear_frames(error)
             raise
         finally:
@@ -333,8 +333,9 @@ class WorkerAdapter:
 def _clear_frames(error: BaseException) -> None:
     """Let go of what functions had at hand that have ended by an error.
 
-    Dask's log keeps the error of a connection that broke: the results that were being sent would
-    stay in memory with its last ten thousand lines.
+    Dask's log keeps the error of what could not be sent: the results would stay in memory with
+    its last ten thousand lines. All frames of the error have ended, but for the caller's: one that
+    only waited would be closed.
     """
     found: BaseException | None = error
     while found is not None:

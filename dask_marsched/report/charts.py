@@ -15,6 +15,7 @@ from dask_marsched.markup import Markup, element
 COLOURS = 8
 WIDTH, HEIGHT = 760, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 10, 10, 34
+#: Axes end at no less: the steps of smaller ones are no normal numbers.
 _LEAST = 1e-300
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

@@ -59,9 +59,8 @@ def test_work_goes_on_in_chaos(tmp_path, monkeypatch):
     assert outcome.exceptions == {}
     assert outcome.left == []
     assert outcome.totals["losses"] >= 1
-    assert (
-        1e5 < outcome.samples[0].plugin < 1e8
-    )  # of the plugin alone, not of all the scheduler has
+    # Of the plugin alone, not of all that the scheduler has.
+    assert 1e5 < outcome.samples[0].plugin < 1e8
     assert (tmp_path / "torments.log").read_text()
     assert [row[1] for row in chaos.cells(outcome)] == ["kills", str(outcome.kills)]
 

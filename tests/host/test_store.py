@@ -382,7 +382,14 @@ def test_exchanging_what_is_no_longer_there_does_nothing(store):
 
 # --- in a worker --------------------------------------------------------------------------
 
-MEMORY = {"distributed.worker.memory.target": 0.6, "distributed.worker.memory.spill": False}
+MEMORY = {
+    "distributed.worker.memory.target": 0.6,
+    "distributed.worker.memory.spill": False,
+    # The workers share their process with all the tests before: its size must not pause them.
+    "distributed.worker.memory.pause": False,
+    # The tests run it themselves.
+    "distributed.scheduler.active-memory-manager.start": False,
+}
 
 
 def stored(workers):
@@ -424,7 +431,9 @@ async def test_the_heartbeat_tells_what_is_spilled(c, s, a, b):
     assert s.workers[a.address].memory.spilled == N
 
 
-@gen_cluster(client=True, nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"})
+@gen_cluster(
+    client=True, nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY
+)
 async def test_prometheus_tells_what_is_spilled(c, s, a):
     pytest.importorskip("prometheus_client")
     from distributed.http.worker.prometheus.core import WorkerMetricCollector
