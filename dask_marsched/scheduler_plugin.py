@@ -309,6 +309,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """Tell what the loss of a worker makes necessary."""
+        if self._adapter is not None and self._adapter.installed:
+            self._adapter.worker_left()
         if self._failover is not None:
             self._failover.worker_lost(worker, stimulus_id)
         if self.observer is not None:

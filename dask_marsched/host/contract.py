@@ -77,6 +77,11 @@ def misfits(scheduler: Any) -> list[str]:
     stealing = getattr(scheduler, "extensions", {}).get("stealing")
     if stealing is not None:
         found.extend(_misfits_of_function("stealing._get_thief", stealing, "_get_thief", ("ts",)))
+        found += [
+            f"stealing.{name} is no dictionary"
+            for name in ("in_flight", "in_flight_tasks")
+            if not isinstance(getattr(stealing, name, None), dict)
+        ]
     return found
 
 

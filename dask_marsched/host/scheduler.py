@@ -188,6 +188,12 @@ class SchedulerAdapter:
         else:
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
+    def worker_left(self) -> None:
+        """Let Dask's stealing go of workers that are gone: it counts for them for ever."""
+        # While nothing is being stolen all that it counts is 0.
+        if self._stealing is not None and not self._stealing.in_flight:
+            self._stealing.in_flight_tasks.clear()
+
     # -- replaced methods ------------------------------------------------------------------
 
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:

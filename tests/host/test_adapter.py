@@ -308,3 +308,27 @@ async def test_nothing_is_left_in_the_queue(c, s, a, b):
     await asyncio.gather(*done)
     assert not s.queued
     assert not len(plugin_of(s).policies.withholding)
+
+
+@pytest.mark.parametrize("with_plugin", [False, True])
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
+async def test_stealing_lets_go_of_a_worker_that_is_gone(c, s, a, b, d, with_plugin):
+    if with_plugin:
+        await c.register_plugin(MarsSchedulerPlugin())
+    stealing = s.extensions["stealing"]
+    for ws in s.workers.values():
+        stealing._combined_nprocessing(ws)  # as when it looks for a thief
+    gone = s.workers[d.address]
+    await d.close()
+    # Stock Dask does not: where this fails, what the plugin does about it is to go.
+    assert (gone in stealing.in_flight_tasks) != with_plugin
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_stealing_keeps_its_counts_while_it_steals(c, s, a, b):
+    stealing = s.extensions["stealing"]
+    stealing.in_flight_tasks[s.workers[a.address]] = -1
+    stealing.in_flight[object()] = {}
+    await b.close()
+    assert stealing.in_flight_tasks[s.workers[a.address]] == -1
+    stealing.in_flight.clear()

@@ -63,6 +63,12 @@ async def test_another_stealing_is_found(s, monkeypatch):
     assert contract.misfits(s) == ["stealing._get_thief is missing"]
 
 
+@gen_cluster()
+async def test_stealing_without_its_counts_is_found(s, a, b):
+    s.extensions["stealing"].in_flight_tasks = None
+    assert contract.misfits(s) == ["stealing.in_flight_tasks is no dictionary"]
+
+
 @pytest.mark.parametrize("handler", [None, print])
 @gen_cluster(nthreads=[])
 async def test_another_handler_of_copies_is_found(s, handler):
