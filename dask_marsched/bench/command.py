@@ -17,13 +17,13 @@ from dask.utils import parse_bytes
 from . import (
     against_frisky,
     against_twin,
-    chaos,
     cold_kernels,
     one_table,
     report,
     runner,
     simulated,
     soak,
+    tormentor,
     workloads,
 )
 from . import kernels as kernel_benchmark
@@ -195,7 +195,7 @@ def _progress(measurement: Measurement) -> None:
     "--kill-every",
     type=click.FloatRange(min=0.1),
     help="Mean time between two kills of --soak and --chaos, seconds. [default: "
-    f"{soak.KILL_EVERY:g} and {chaos.KILL_EVERY:g}]",
+    f"{soak.KILL_EVERY:g} and {tormentor.KILL_EVERY:g}]",
 )
 @click.option("--list", "list_them", is_flag=True, help="List the workloads and end.")
 def bench(list_them: bool, **options: Any) -> None:

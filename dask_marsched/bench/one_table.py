@@ -20,6 +20,7 @@ from . import (
     observed,
     report,
     soak,
+    tormentor,
     two_hosts,
 )
 from . import planning as planning_benchmark
@@ -122,7 +123,7 @@ def chaos_it(options: Any, seconds: float, command: str) -> None:
         )
     outcome = chaos.run(
         seconds,
-        every=options.kill_every or chaos.KILL_EVERY,
+        every=options.kill_every or tormentor.KILL_EVERY,
         progress=lambda text: click.echo(f"  {text}", err=True),
     )
     _publish(options, command, chaos.cells(outcome), asdict(outcome))

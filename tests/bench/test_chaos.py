@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dask_marsched.bench import chaos, chaos_watch, chaos_work, two_hosts
+from dask_marsched.bench import chaos, chaos_watch, chaos_work, tormentor, two_hosts
 
 #: In a namespace: two hosts that reach each other, do not while the wire is cut, and do again.
 WIRE = """
@@ -50,7 +50,7 @@ def test_the_wire_can_be_cut():
 
 @pytest.mark.slow
 def test_work_goes_on_in_chaos(tmp_path, monkeypatch):
-    monkeypatch.setattr(chaos, "STOPS", (0.5,))
+    monkeypatch.setattr(tormentor, "STOPS", (0.5,))
     told = []
     outcome = chaos.run(0.0, every=2.0, names=("persisted",), dumps=tmp_path, progress=told.append)
     assert outcome.kills >= 1
