@@ -43,6 +43,7 @@ def test_whole(tmp_path):
     assert (tmp_path / "weather.zarr").is_dir()
 
 
+@pytest.mark.slow
 def test_store_is_reused(tmp_path):
     store.write(tmp_path / "weather.zarr", Layout(years=1, resolution=15))
     done = run(tmp_path, "--store", "weather.zarr")
