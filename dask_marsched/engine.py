@@ -138,6 +138,11 @@ class PlacementEngine:
             self.workers_changed()
             self.planner.plan_again()
 
+    @guarded(lambda: None)
+    def failed(self, ts: TaskState) -> None:
+        """Forget how often a task was tried: where its user has it tried again, that is anew."""
+        self.retries.settled(ts)
+
     @guarded(lambda: None, fatal=True)
     def forgotten(self, ts: TaskState) -> None:
         """Drop a task that Dask has forgotten."""

@@ -163,7 +163,9 @@ async def _answer(
         tasks = await host.operands_of(dask_scheduler, wanted)
     else:
         tasks = list(dask_scheduler.tasks.values())
-    known = await ask_workers(dask_scheduler, getattr(plugin, "kept", set)())
+    kept: set[Key] = getattr(plugin, "kept", set)()
+    retrying: set[Key] = getattr(plugin, "retrying", set)()
+    known = await ask_workers(dask_scheduler, kept, retrying)
     counts, rows = await host.count_operands(tasks, state, most, known)
     ending = _cancelling(known, dask_scheduler.tasks, key, wanted)
     counts[State.CANCELLING] = len(ending)

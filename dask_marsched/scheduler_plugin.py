@@ -255,8 +255,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     ) -> None:
         """Plan a graph that arrived."""
         self.executions.graph_arrived(client, time(), len(tasks), keys)
-        if self.cancelling is not None:
-            self.cancelling.graph_arrived(client, keys)
         if self._engine is not None:
             known = scheduler.tasks
             touched = [known[key] for key in tasks]
@@ -299,6 +297,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self.executions.left(key)
         if finish == "forgotten":
             self._engine.forgotten(ts)
+        elif finish == "erred":
+            self._engine.failed(ts)
         if finish in ("forgotten", "erred", "released"):
             if not (finish == "released" and (ts.waiters or ts.who_wants)):
                 self._settled(key)
@@ -324,6 +324,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def kept(self) -> set[Key]:
         """Return the keys of the results that outlive their worker's process."""
         return self._failover.kept() if self._failover is not None else set()
+
+    def retrying(self) -> set[Key]:
+        """Return the keys of what has failed and waits to be tried again."""
+        return self._adapter.retrying() if self._adapter is not None else set()
 
     def _settled(self, key: Key) -> None:
         if self._failover is not None:

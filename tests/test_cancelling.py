@@ -74,6 +74,47 @@ async def test_what_another_client_wants_goes_on(c, s, *workers):
         await Event("never").set()
 
 
+@planned_cluster(plugin=interrupting)
+async def test_what_relies_on_what_another_client_wants_goes_on(c, s, *workers):
+    async with Client(s.address, asynchronous=True) as other:
+        mine = c.submit(gated, 1, "go", key="x")
+        theirs = other.submit(gated, 1, "go", key="x")
+        await async_poll_for(lambda: "x" in s.tasks and len(s.tasks["x"].who_wants) == 2, 5)
+        after = c.submit(inc, mine, key="after")
+        await c.cancel(mine)
+        await async_poll_for(lambda: len(s.tasks["x"].who_wants) == 1, 5)
+        await Event("go").set()
+        assert await after == 3
+        assert await theirs == 2
+
+
+@planned_cluster(plugin=interrupting)
+async def test_what_was_cancelled_twice_can_be_submitted_again(c, s, *workers):
+    future = c.submit(inc, 1, key="x")
+    await future
+    await future.cancel()
+    await async_poll_for(lambda: "x" not in s.tasks, 5)
+    await future.cancel()
+    assert await asyncio.wait_for(c.submit(inc, 1, key="x").result(), 10) == 2
+
+
+def write(gate, written):
+    Event(gate).wait()
+    Event(written).set()
+
+
+@planned_cluster(plugin=interrupting)
+async def test_what_nobody_wants_any_more_runs_to_its_end(c, s, *workers):
+    """As in stock Dask: its result is dropped, but what it writes is there."""
+    future = c.submit(write, "go", "written", key="x")
+    await async_poll_for(lambda: any("x" in w.state.tasks for w in workers), 5)
+    await async_poll_for(lambda: any(w.state.executing for w in workers), 5)
+    del future
+    await async_poll_for(lambda: "x" not in s.tasks, 5)
+    await Event("go").set()
+    assert await Event("written").wait(10)
+
+
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
 async def test_the_same_keys_at_once(c, s, a):
     for turn in range(60):

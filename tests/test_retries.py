@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
-from distributed import get_worker, wait
+from distributed import Event, Worker, get_worker, wait
 from distributed.utils_test import async_poll_for, inc
 
+import dask_marsched
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster, plugin_of, report_of
@@ -101,3 +102,70 @@ async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
     assert future.status == "error"
     assert len(LOGS[log]) == 2
     await c.register_plugin(MarsSchedulerPlugin())
+
+
+@planned_cluster(plugin=retrying())
+async def test_where_the_user_has_it_tried_again_it_counts_anew(c, s, a, b, d, log):
+    future = c.submit(run_where, log, None, OSError(5, "x"), key="x")
+    await wait(future)
+    await c.retry(future)
+    await async_poll_for(lambda: len(LOGS[log]) == 6, 5)
+    await wait(future)
+    assert len(LOGS[log]) == 6
+    assert future.status == "error"
+
+
+def hold(gate):
+    Event(gate).wait()
+    raise OSError(5, "x")
+
+
+def fail_some(x, fails):
+    if fails:
+        raise OSError(5, "x")
+    return x
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=retrying(delay="1h"))
+async def test_what_waits_has_no_slot(c, s, a):
+    futures = c.map(fail_some, range(40), [i % 10 == 0 for i in range(40)])
+    good = [future for i, future in enumerate(futures) if i % 10]
+    await asyncio.wait_for(wait(good), 20)
+    assert report_of(s)["retried"] == 4
+    found = await dask_marsched.operands(c)
+    assert found.counts["ready"] == 4
+    assert found.counts["running"] == 0
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=retrying(delay="1h"))
+async def test_what_waits_is_not_stolen(c, s, a):
+    """Its worker would answer that it has failed, which Dask takes for a broken worker."""
+    inputs = c.map(inc, range(10))
+    await wait(inputs)
+    await wait([c.submit(fail_some, x, False) for x in inputs])
+    s.task_prefixes["fail_some"].duration_average = 1.0  # worth stealing
+    waiting = [c.submit(fail_some, x, True) for x in inputs]
+    await async_poll_for(lambda: report_of(s)["retried"] == 10, 5)
+    stealing = s.extensions["stealing"]
+    assert not any(stealing.key_stealable.get(s.tasks[future.key]) for future in waiting)
+    async with Worker(s.address, nthreads=1) as b:
+        stealing.balance()
+        await stealing.stop()
+        assert await c.submit(inc, 1, workers=[a.address]) == 2
+        assert {*s.workers} == {a.address, b.address}
+    assert all(inp.status == "finished" for inp in inputs)
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2, plugin=retrying(delay="1h"))
+async def test_what_fails_while_it_is_being_stolen(c, s, a, b):
+    future = c.submit(hold, "go", workers=[a.address], allow_other_workers=True, key="x")
+    await async_poll_for(lambda: a.state.executing, 5)
+    a.stream_handlers["steal-request"] = lambda **_: None  # its answer is given below
+    stealing, ts = s.extensions["stealing"], s.tasks["x"]
+    stealing.move_task_request(ts, s.workers[a.address], s.workers[b.address])
+    stimulus_id = stealing.in_flight[ts]["stimulus_id"]
+    await Event("go").set()
+    await async_poll_for(lambda: report_of(s)["retried"], 5)
+    stealing.move_task_confirm(key="x", state="error", stimulus_id=stimulus_id)
+    assert len(s.workers) == 2
+    assert future.status == "pending"

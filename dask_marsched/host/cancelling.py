@@ -8,7 +8,6 @@ Here it is told of those keys only that it has not named itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -17,8 +16,6 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState
 
 _HANDLER = "cancel-keys"
-#: A graph that has not come after so many seconds will not come.
-_EXPECTED = 60.0
 
 
 def misfits(scheduler: Any) -> list[str]:
@@ -41,7 +38,6 @@ class Cancelling:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler: Any = scheduler
         self._stock: Any = None
-        self._early: dict[tuple[str, Key], float] = {}
 
     def install(self) -> bool:
         """Take over; False where the scheduler is not as expected."""
@@ -61,34 +57,7 @@ class Cancelling:
         self, keys: Collection[Key], client: str, force: bool, reason: str, msg: str
     ) -> None:
         self.scheduler.log_event(client, {"action": "cancel", "count": len(keys), "force": force})
-        self.expect(client, keys)
         cancel(self.scheduler, keys, client=client, force=force, reason=reason, message=msg)
-
-    def expect(self, client: str, keys: Iterable[Key]) -> None:
-        """Remember what a client has cancelled of a graph that is still being prepared.
-
-        What a client holds futures of is known here, or on its way.
-        """
-        now = self._forget_late_ones()
-        self._early.update(((client, key), now) for key in keys if key not in self.scheduler.tasks)
-
-    def graph_arrived(self, client: str, keys: Iterable[Key]) -> None:
-        """Cancel what has been cancelled before it came; called before any of it has run."""
-        if not self._early:  # the frequent case
-            return
-        self._forget_late_ones()
-        early = [key for key in keys if self._early.pop((client, key), None) is not None]
-        if early:
-            # Not in the middle of what the scheduler does with the graph.
-            asyncio.get_running_loop().call_soon(self._late, early, client)
-
-    def _forget_late_ones(self) -> float:
-        now = time()
-        self._early = {early: at for early, at in self._early.items() if now - at < _EXPECTED}
-        return now
-
-    def _late(self, keys: list[Key], client: str) -> None:
-        cancel(self.scheduler, keys, client=client, force=False)
 
 
 def cancel(
@@ -124,7 +93,7 @@ def cancel(
         What was cancelled.
     """
     named = list(keys)
-    affected = _with_dependents(scheduler, named)
+    affected = _with_dependents(scheduler, named, None if force else client)
     clients = {cs for ts in affected for cs in ts.who_wants or ()}
     released: dict[str, list[Key]] = {}
     cancelled: dict[Key, None] = {}
@@ -151,12 +120,19 @@ def cancel(
     return list(cancelled)
 
 
-def _with_dependents(scheduler: Any, keys: Iterable[Key]) -> list[TaskState]:
-    """Return the tasks of keys that somebody wants, and the wanted ones that rely on them."""
+def _with_dependents(scheduler: Any, keys: Iterable[Key], client: str | None) -> list[TaskState]:
+    """Return the tasks of keys that somebody wants, and the wanted ones that rely on them.
+
+    Not what relies on a task that goes on, since others than the client want it; for no client
+    none does.
+    """
     stack = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]
     seen = dict.fromkeys(stack)
     while stack:
-        for dts in stack.pop().dependents:
+        ts = stack.pop()
+        if client and any(cs.client_key != client for cs in ts.who_wants or ()):
+            continue
+        for dts in ts.dependents:
             if dts not in seen:
                 seen[dts] = None
                 stack.append(dts)

@@ -21,6 +21,7 @@ REPLACED_TRANSITIONS = (
 _METHODS: dict[str, tuple[str, ...]] = {
     "transitions": ("recommendations", "stimulus_id"),
     "stimulus_queue_slots_maybe_opened": ("stimulus_id",),
+    "handle_long_running": ("key", "worker", "run_id", "compute_duration", "stimulus_id"),
     "stimulus_task_erred": ("worker", "stimulus_id", "key", "run_id"),
     "remove_plugin": ("name",),
     "is_rootish": ("ts",),
@@ -76,7 +77,8 @@ def misfits(scheduler: Any) -> list[str]:
         found.append("the stream handler 'add-keys' is not Scheduler.add_keys")
     stealing = getattr(scheduler, "extensions", {}).get("stealing")
     if stealing is not None:
-        found.extend(_misfits_of_function("stealing._get_thief", stealing, "_get_thief", ("ts",)))
+        for name in ("_get_thief", "_remove_from_in_flight"):
+            found.extend(_misfits_of_function(f"stealing.{name}", stealing, name, ("ts",)))
         found += [
             f"stealing.{name} is no dictionary"
             for name in ("in_flight", "in_flight_tasks")

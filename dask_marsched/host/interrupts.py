@@ -1,4 +1,4 @@
-"""Interrupting what runs on a worker and nobody wants any more.
+"""Interrupting what runs on a worker and was cancelled.
 
 Python cannot end a thread. It can have an exception raised in one, at the next instruction of
 Python that the thread executes: a loop in Python ends at once, a single long call of C when it
@@ -29,10 +29,13 @@ _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _raise_in_thread.restype = ctypes.c_int
 #: Turns of a loop, at each of which what was sent to a thread may arrive.
 _TURNS = 100
+#: What is released by these was cancelled, or has a result by now. What nobody wants any more since
+#: a future was dropped, or a client closed, runs to its end: it may write somewhere.
+_ENDED_BY = ("cancel-key-", "marsched-second-run-")
 
 
 class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
-    """Raised in a task that runs and that nobody wants any more.
+    """Raised in a task that is cancelled while it runs.
 
     Not an `Exception`: what handles errors is not to handle this. A task may catch it to clean
     up, and should raise it again.
@@ -238,6 +241,8 @@ class Interrupts:
 
     def _free_keys(self, keys: Collection[Key], **kwargs: Any) -> None:
         self._stock_free_keys(keys=keys, **kwargs)
+        if not str(kwargs.get("stimulus_id")).startswith(_ENDED_BY):
+            return
         tasks = self.worker.state.tasks
         for key in keys:
             guard = self._running.get(key)

@@ -26,17 +26,22 @@ class Known:
         By worker the keys of what it was told to end and still runs.
     kept
         Keys of the results that are on disk, or outlive their worker's process.
+    retrying
+        Keys of what has failed and waits to be tried again.
     """
 
     interrupted: Mapping[str, Collection[Key]] = field(default_factory=dict)
     kept: Container[Key] = frozenset()
+    retrying: Container[Key] = frozenset()
 
 
 #: Where nobody was asked.
 NOTHING = Known()
 
 
-async def ask_workers(scheduler: Any, kept: Collection[Key]) -> Known:
+async def ask_workers(
+    scheduler: Any, kept: Collection[Key], retrying: Container[Key] = frozenset()
+) -> Known:
     """Return what the workers know, as far as they answer soon.
 
     Parameters
@@ -45,6 +50,8 @@ async def ask_workers(scheduler: Any, kept: Collection[Key]) -> Known:
         A `distributed.Scheduler`.
     kept
         Keys of the results that are known to outlive their worker's process.
+    retrying
+        See `Known`.
     """
     message = {"op": "run", "function": dumps(_known_to_worker), "kwargs": dumps({})}
     try:
@@ -54,7 +61,8 @@ async def ask_workers(scheduler: Any, kept: Collection[Key]) -> Known:
         answers = {}
     told = {w: _unpacked(a["result"]) for w, a in answers.items() if a.get("status") == "OK"}
     on_disk = (key for _, keys in told.values() for key in keys)
-    return Known({worker: keys for worker, (keys, _) in told.items() if keys}, {*kept, *on_disk})
+    interrupted = {worker: keys for worker, (keys, _) in told.items() if keys}
+    return Known(interrupted, {*kept, *on_disk}, retrying)
 
 
 def _unpacked(result: Any) -> Any:

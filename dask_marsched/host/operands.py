@@ -42,7 +42,8 @@ def operand_state(ts: TaskState, known: Known = NOTHING) -> State:
         What its workers know, by `ask_workers`.
     """
     ws = ts.processing_on
-    running = ws is not None and (ts in ws.executing or ts in ws.long_running)
+    begun = ws is not None and (ts in ws.executing or ts in ws.long_running)
+    running = begun and ts.key not in known.retrying
     kept = ts.key in known.kept
     return state_of(ts.state, computed=ts.nbytes >= 0, running=running, kept=kept)
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from dask.typing import Key
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -194,6 +195,10 @@ class SchedulerAdapter:
         if self._stealing is not None and not self._stealing.in_flight:
             self._stealing.in_flight_tasks.clear()
 
+    def retrying(self) -> set[Key]:
+        """Return the keys of what has failed and waits to be tried again."""
+        return {ts.key for ts in self._retries}
+
     # -- replaced methods ------------------------------------------------------------------
 
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
@@ -298,10 +303,28 @@ class SchedulerAdapter:
                 # knows how to deal with.
                 loop = asyncio.get_running_loop()
                 self._retries[ts] = loop.call_later(seconds, self._retry, ts, run_id)
+                self._leave_to_wait(ts, s.workers[worker], stimulus_id)
                 return {}, {}, {}
         return type(s).stimulus_task_erred(
             s, worker=worker, stimulus_id=stimulus_id, key=key, run_id=run_id, **kwargs
         )
+
+    def _leave_to_wait(self, ts: TaskState, ws: WorkerState, stimulus_id: str) -> None:
+        """Take the slot from a task that failed, and keep it from being stolen.
+
+        For its worker it has failed: asked for it by stealing it would answer what no scheduler
+        expects, and be taken for broken.
+        """
+        if self._stealing is not None:
+            self._stealing._remove_from_in_flight(ts)
+        if ts not in ws.long_running:
+            self.scheduler.handle_long_running(
+                key=ts.key,
+                worker=ws.address,
+                run_id=ts.run_id,
+                compute_duration=None,
+                stimulus_id=stimulus_id,
+            )
 
     def _retry(self, ts: TaskState, run_id: int | None) -> None:
         s = self.scheduler

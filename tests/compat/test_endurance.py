@@ -97,9 +97,8 @@ BOUNDED = (
     "_names",
     # pictures and series of bounded length; what it holds by operand is asserted below
     "observer",
-    # the transitions of the last stimulus, and keys cancelled before they came, of the last seconds
+    # the transitions of the last stimulus
     "_moves",
-    "_early",
     # of the http server
     "_routes",
 )
