@@ -32,7 +32,7 @@ class State(Enum):
     FATAL
         It failed for good, or one that it reads did.
     CANCELLING
-        It runs, nobody wants it any more, and it is being interrupted.
+        It runs, was cancelled, and is being interrupted.
     CANCELLED
         It was given up before it had a result.
     """
@@ -73,7 +73,7 @@ TRANSITIONS: Mapping[State, Mapping[State, str]] = MappingProxyType(
             _S.UNSCHEDULED: "an input, or its worker, was lost",
             _S.FREED: "computed before, and not needed again after all",
             _S.FATAL: "it failed for good",
-            _S.CANCELLING: "nobody wants it any more",
+            _S.CANCELLING: "it was cancelled",
             _S.CANCELLED: "nobody wants it any more, and nothing interrupts it",
         },
         _S.FINISHED: {
