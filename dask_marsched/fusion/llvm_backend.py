@@ -19,9 +19,9 @@ import numpy as np
 from dask_marsched.fusion import files, float_status, ufunc_loops
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.operations import UFUNCS
+from dask_marsched.fusion.scratch import Scratch
 from dask_marsched.fusion.setting import Setting, as_array
 
-_ALIGNMENT = 64
 _LONG = ctypes.c_int64
 _FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
 
@@ -89,7 +89,7 @@ class LLVMBackend:
         )
         self._kind = f"{llvm.llvm_version_info} {self._machine.triple} {cpu} {features}"
         self._directory = directory
-        self._scratch = threading.local()
+        self._scratch = Scratch()
         #: By text: the function, and what keeps its code in memory.
         self._compiled: dict[str, tuple[Any, Any]] = {}
         self._known: dict[Any, tuple[Any, Any, Any]] = {}
@@ -154,7 +154,7 @@ class LLVMBackend:
     def _bound(
         self, setting: Setting, function: Any, functions: Any, made: Any
     ) -> Callable[[Sequence[Any]], Results]:
-        nest, status, memory = setting.nest, self._status, self._memory
+        nest, status, memory = setting.nest, self._status, self._scratch.address
         shape, strides = np.array(nest.shape, np.int64), np.array(nest.strides, np.int64)
         held = (shape.ctypes.data, strides.ctypes.data, functions.ctypes.data)
         dimensions, kept, scratch = len(nest.shape), nest.kept, made.scratch
@@ -185,16 +185,6 @@ class LLVMBackend:
             return Results(setting.finish(results), names, doubtful)
 
         return run
-
-    def _memory(self, nbytes: int) -> int:
-        """Return the address of so many bytes that belong to this thread."""
-        scratch = self._scratch
-        if getattr(scratch, "nbytes", 0) < nbytes:
-            scratch.array = np.empty(nbytes + _ALIGNMENT, np.uint8)
-            address: int = scratch.array.__array_interface__["data"][0]
-            scratch.address, scratch.nbytes = address + -address % _ALIGNMENT, nbytes
-        found: int = scratch.address
-        return found
 
     # -- machine code ----------------------------------------------------------------------
 
