@@ -17,7 +17,7 @@ class Scratch:
         self._own = threading.local()
 
     def address(self, nbytes: int) -> int:
-        """Return the address of so many bytes, aligned; they are the thread's until it asks again."""
+        """Return the address of so many bytes, which are the thread's until it asks again."""
         own = self._own
         if getattr(own, "nbytes", -1) < nbytes:
             own.array = None  # before there is a larger one

@@ -54,3 +54,25 @@ def test_parts_of_complex_numbers_are_discarded_by_numpy_alone():
     case, values = Expression(nodes, (Output(2),)), [np.ones(20_000, complex)]
     with pytest.raises(UnsupportedError, match="discarded"):
         prepared(BlocksBackend(), case, values)
+
+
+def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
+    llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+    monkeypatch.setattr(llvm_backend, "_MOST_KERNELS", 2)
+    backend, runs = llvm_backend.LLVMBackend(tmp_path), []
+    x = np.ones(10_000)
+    for count in range(1, 6):
+        case, values = expression(lambda x, n=count: sum((x,) * n, x), x)
+        assert not backend.at_hand(setting(case, signature(values)), False)
+        runs.append((prepared(backend, case, values), values, count + 1))
+        assert prepared(backend, case, values) is not runs[-1][0]
+    assert len(backend._loaded) == 5
+    for run, values, wanted in runs:  # those that are not remembered, too
+        assert (run(values).values[0] == wanted).all()
+    del run, runs
+    assert len(backend._known) == len(backend._loaded) == 2
+    assert len(backend._written) <= 2
+    # it is loaded again
+    case, values = expression(lambda x: x + x, x)
+    assert backend.at_hand(setting(case, signature(values)), False)
+    assert (prepared(backend, case, values)(values).values[0] == 2).all()
