@@ -8,7 +8,7 @@ from typing import Any
 from distributed import Worker
 
 from dask_marsched.config import Settings
-from dask_marsched.fusion import backends
+from dask_marsched.fusion import backends, files
 from dask_marsched.fusion.kernels import Kernels
 from dask_marsched.host.kernel_tasks import KernelRunner
 from dask_marsched.host.kernels import KernelExecution
@@ -56,6 +56,10 @@ class KernelPart:
         settings = self._settings
         directory = backends.cache_directory(settings.kernels_cache)
         found, self._missing = backends.make(settings.kernels_backends, directory)
+        if directory is not None:
+            files.prune(directory)
+        elif settings.kernels_cache is not None:
+            self._missing["cache"] = "no directory for it that only this user may write to"
         return Kernels(
             found,
             exact=settings.kernels_exact,
@@ -73,7 +77,7 @@ class KernelPart:
             await asyncio.to_thread(self._kernels.close)
 
     def report(self) -> dict[str, Any] | None:
-        """Return what `Kernels.report` does, and ``missing``: why a backend cannot be used."""
+        """Return what `Kernels.report` does, and ``missing``: why a backend or the cache is."""
         if self._kernels is None:
             return None
         return {**self._kernels.report(), "missing": dict(self._missing)}

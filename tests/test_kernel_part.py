@@ -27,10 +27,9 @@ def with_kernels(**settings):
         "store_shared": False,
         "interrupt": False,
         "gather_messages": False,
+        "kernels_cache": None,
     }
-    return MarsSchedulerPlugin(
-        settings=Settings(kernels_enabled=True, kernels_cache=None, **{**alone, **settings})
-    )
+    return MarsSchedulerPlugin(settings=Settings(kernels_enabled=True, **{**alone, **settings}))
 
 
 def chain(seed=0):
@@ -99,6 +98,19 @@ async def test_without_a_compiler_status_says_so(c, s, a, monkeypatch):
     assert report(a)["backends"] == []
     text = str(await status(c))
     assert "without llvm: ModuleNotFoundError: No module named 'llvmlite'" in text
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_a_user_without_a_home_has_kernels_and_no_cache(c, s, a, monkeypatch):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pathlib.Path.expanduser", homeless)
+    await c.register_plugin(with_kernels(kernels_cache="auto", kernels_backends=("blocks",)))
+    assert report(a)["backends"] == ["blocks"]
+    text = str(await status(c))
+    assert "without cache: no directory for it that only this user may write to" in text
 
 
 @gen_cluster(client=True, nthreads=ONE)

@@ -68,13 +68,22 @@ def cache_directory(setting: str | None) -> Path | None:
     ----------
     setting
         A path; ``"auto"`` for the user's cache; None for nowhere.
+
+    Returns
+    -------
+    Path or None
+        None also if there is no such directory that only this user may write to.
     """
     if setting is None:
         return None
-    if setting != "auto":
-        return files.private(Path(setting).expanduser())
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return files.private(Path(home) / "dask_marsched" / "kernels")
+    wanted = Path(setting)
+    if setting == "auto":
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        wanted = Path(home) / "dask_marsched" / "kernels"
+    try:
+        return files.private(wanted.expanduser())
+    except RuntimeError:  # a user without a home, as in some containers
+        return None
 
 
 def identity() -> str:

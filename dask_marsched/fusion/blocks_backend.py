@@ -6,7 +6,6 @@ Needs nothing but NumPy, and gives its results to the last bit, sums of floats e
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.expression import TypedExpression, TypedNode
 from dask_marsched.fusion.operations import INDEXING, RAISING, UFUNCS
+from dask_marsched.fusion.scratch import Scratch
 from dask_marsched.fusion.setting import Setting
 
 #: Bytes of the largest buffer: with a few of them the second cache is not exceeded.
@@ -35,6 +35,9 @@ class BlocksBackend:
 
     name = "blocks"
 
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+
     def at_hand(self, setting: Setting, exact: bool) -> bool:
         """See `Backend.at_hand`."""
         return True
@@ -45,7 +48,8 @@ class BlocksBackend:
         Raises
         ------
         UnsupportedError
-            If blocks of it would be too small, or a reduction is not known.
+            If blocks of it would be too small, a reduction is not known, or NumPy would warn for
+            each block.
         """
         loops = setting.nest
         if loops.shape[-1] < _LEAST:
@@ -54,11 +58,13 @@ class BlocksBackend:
             raise UnsupportedError("searches")
         if any(n.op in RAISING and n.dtype.kind in "iu" for n in setting.typed.nodes):
             raise UnsupportedError("powers of integers")
+        if any(_discards(node, setting.typed.nodes) for node in setting.typed.nodes):
+            raise UnsupportedError("parts of complex numbers that are discarded")
         sums = [dtype for _, kind, dtype in setting.typed.outputs if kind == "sum"]
         if np.dtype(np.float16) in sums:
             raise UnsupportedError("sums of halves")  # NumPy rounds theirs once, here each block's
         reordered = any(dtype.kind in "fc" for dtype in sums)
-        program = _Program(setting.typed, _length(setting))
+        program = _Program(setting.typed, _length(setting), self._scratch)
         inputs = len(setting.inputs)
 
         def run(values: Sequence[Any]) -> Results:
@@ -91,52 +97,58 @@ def _length(setting: Setting) -> int:
     return min(_BLOCK // largest, setting.nest.shape[-1])
 
 
+def _discards(node: TypedNode, nodes: Sequence[TypedNode]) -> bool:
+    """Whether a cast leaves out imaginary parts, of which NumPy warns each time."""
+    return (
+        node.op == "cast" and node.dtype.kind not in "bc" and nodes[node.args[0]].dtype.kind == "c"
+    )
+
+
 class _Program:
     """An expression, evaluated block by block."""
 
-    def __init__(self, expression: TypedExpression, length: int) -> None:
+    def __init__(self, expression: TypedExpression, length: int, scratch: Scratch) -> None:
         self.nodes, self.outputs, self.length = expression.nodes, expression.outputs, length
-        self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
-        self._memory = threading.local()
+        self._computed = [node.dtype for node in self.nodes if node.op != "input"]
+        self._scratch = scratch
 
     def _buffers(self) -> _Blocks:
-        found: _Blocks | None = getattr(self._memory, "buffers", None)
-        if found is None:
-            found = [np.empty(self.length, node.dtype) for node in self.nodes]
-            self._memory.buffers = found
-        return found
+        return self._scratch.arrays(self.length, self._computed)
 
-    def _blocks(self, views: _Blocks, index: tuple[int, ...]) -> Iterator[tuple[slice, _Blocks]]:
+    def _blocks(
+        self, views: _Blocks, index: tuple[int, ...], buffers: _Blocks
+    ) -> Iterator[tuple[slice, _Blocks]]:
         """Yield the values of all nodes, block by block of an innermost loop."""
         rows = [view[index] for view in views]
         for start in range(0, rows[0].shape[0], self.length):
             where = slice(start, start + self.length)
-            yield where, self._evaluate([row[where] for row in rows])
+            yield where, self._evaluate([row[where] for row in rows], buffers)
 
-    def _evaluate(self, given: _Blocks) -> _Blocks:
+    def _evaluate(self, given: _Blocks, buffers: _Blocks) -> _Blocks:
         found: _Blocks = []
-        inputs = iter(given)
-        for node, buffer in zip(self.nodes, self._buffers(), strict=True):
+        inputs, outs = iter(given), iter(buffers)
+        for node in self.nodes:
             if node.op == "input":
                 found.append(next(inputs))
             else:
-                out = buffer[: given[0].shape[0]]
+                out = next(outs)[: given[0].shape[0]]
                 _apply(node, [found[arg] for arg in node.args], out)
                 found.append(out)
         return found
 
     def map(self, views: _Blocks, results: _Blocks) -> None:
+        buffers = self._buffers()
         for index in np.ndindex(views[0].shape[:-1]):
-            for where, found in self._blocks(views, index):
+            for where, found in self._blocks(views, index, buffers):
                 for (position, _, _), result in zip(self.outputs, results, strict=True):
                     result[index][where] = found[position]
 
     def rows(self, views: _Blocks, results: _Blocks, kept: int) -> None:
-        shape = views[0].shape[:-1]
+        shape, buffers = views[0].shape[:-1], self._buffers()
         for outer in np.ndindex(shape[:kept]):
             partial: list[list[Any]] = [[] for _ in self.outputs]
             for inner in np.ndindex(shape[kept:]):
-                for _, found in self._blocks(views, (*outer, *inner)):
+                for _, found in self._blocks(views, (*outer, *inner), buffers):
                     for (position, kind, dtype), values in zip(self.outputs, partial, strict=True):
                         values.append(_reduce(kind, found[position], dtype))
             for (_, kind, dtype), values, result in zip(
@@ -146,11 +158,11 @@ class _Program:
                 result[first] = _reduce(kind, np.array(values, dtype), dtype)
 
     def columns(self, views: _Blocks, results: _Blocks, kept: int) -> None:
-        shape = views[0].shape[:-1]
+        shape, buffers = views[0].shape[:-1], self._buffers()
         for outer in np.ndindex(shape[:kept]):
             for inner in np.ndindex(shape[kept:]):
                 first = not any(inner)
-                for where, found in self._blocks(views, (*outer, *inner)):
+                for where, found in self._blocks(views, (*outer, *inner), buffers):
                     for (position, kind, _), result in zip(self.outputs, results, strict=True):
                         target = result[(*outer, *inner)][where]
                         joining = _JOINING[kind or ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -16,6 +17,13 @@ _DIGEST = 32
 #: Seconds that a process waits for another one that makes the same file, and between two looks.
 #: It may have been stopped; both may make it, it is the same.
 _PATIENCE, _LOOK = 2.0, 0.01
+#: Our files, and what a writer that was killed has left.
+_OURS = re.compile(r"[0-9a-f]{40}\.(o|json|lock)|tmp\w+\.tmp")
+#: Seconds for which nobody has used what is deleted; how many bytes are kept at most, and what each
+#: file counts at least; seconds between two looks.
+OLDEST, MOST_BYTES, _LEAST_BYTES = 30 * 86400.0, 128 << 20, 4096
+_BETWEEN = 86400.0
+_LOOKED = "pruned"
 
 
 def private(directory: Path) -> Path | None:
@@ -44,7 +52,11 @@ def read(path: Path) -> bytes | None:
     except OSError:
         return None
     content = found[_DIGEST:]
-    return content if hashlib.sha256(content).digest() == found[:_DIGEST] else None
+    if hashlib.sha256(content).digest() != found[:_DIGEST]:
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # it is of use: see `prune`
+    return content
 
 
 @contextlib.contextmanager
@@ -91,3 +103,40 @@ def write(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)
+
+
+def prune(directory: Path, now: float | None = None) -> None:
+    """Delete of our files those that nobody has used for long, and the eldest of too many.
+
+    At most once a day, whichever process comes first. Others may read and write meanwhile: a file
+    that they have opened stays theirs, and one that is gone is made again.
+
+    Parameters
+    ----------
+    directory
+        Made by `private`.
+    now
+        In seconds since 1970; None for the system's clock.
+    """
+    now = time.time() if now is None else now
+    looked = directory / _LOOKED
+    with contextlib.suppress(OSError):
+        if 0 <= now - looked.stat().st_mtime < _BETWEEN:
+            return
+    with contextlib.suppress(OSError):
+        looked.touch()
+        os.utime(looked, (now, now))
+        found: list[tuple[float, int, str]] = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _OURS.fullmatch(entry.name):
+                    with contextlib.suppress(OSError):
+                        about = entry.stat(follow_symlinks=False)
+                        size = max(about.st_size, _LEAST_BYTES)
+                        found.append((about.st_mtime, size, entry.path))
+        left = MOST_BYTES
+        for used, size, path in sorted(found, reverse=True):
+            left -= size
+            if left < 0 or now - used > OLDEST:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)

@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import numpy as np
 
 from dask_marsched.counters import Counters
 from dask_marsched.fusion import files, numpy_backend
-from dask_marsched.fusion.backend import Backend, Results, UnsupportedError
-from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
+from dask_marsched.fusion.backend import Backend, UnsupportedError
+from dask_marsched.fusion.cases import NOTHING, Case, Use, totals
+from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output, typed
 from dask_marsched.fusion.operations import ACCUMULATING, SELECTING
 from dask_marsched.fusion.setting import Setting, Signature, setting, signature
 from dask_marsched.fusion.tuner import REFERENCE, SAMPLES, Times, Trial
@@ -32,11 +33,13 @@ logger = logging.getLogger("dask_marsched")
 LEAST = 8192
 #: Expressions that `Kernels.report` names.
 _SHOWN = 20
+#: Cases that are known, and uses of them: these are a few KiB each, and with backends they keep
+#: machine code in memory.
+_MOST_CASES = 512
+_MOST_USES = 2048
 
 #: Of the thread that compiles.
 _NICE = 5
-
-_Run = Callable[[Sequence[Any]], Results]
 
 
 @lru_cache(maxsize=1024)
@@ -50,47 +53,6 @@ def _give_way() -> None:
     if sys.platform == "linux":  # elsewhere it were the whole process
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
-class _Case:
-    """An expression on arrays of one kind: dtypes, layout and size."""
-
-    def __init__(self, first: Setting, name: str) -> None:
-        self.text = first.expression.text()
-        self.name = name
-        self.lock = threading.Lock()
-        self.trial = Trial()
-        #: Backends that have been prepared.
-        self.ready: list[str] = []
-        self.pending = True
-        #: Whether the backends have been asked to prepare, and seconds that NumPy took before.
-        self.asked = False
-        self.spent = 0.0
-        #: Whether other processes have measured it; whether they do not know yet what this one has.
-        self.kept = False
-        self.unsaved = False
-        #: The backend that has been chosen, once enough is known of all of them.
-        self.fixed: str | None = None
-        #: Backends that have failed, with the exception.
-        self.failed: dict[str, str] = {}
-        self.runs = 0
-        self.fused = 0
-        self.saved = 0.0
-        #: Seconds of processor time that backends took to prepare it.
-        self.compiled = 0.0
-        self.chosen = REFERENCE
-        self.dtypes = ", ".join(str(dtype) for _, dtype in first.inputs)
-
-
-class _Use:
-    """A case with arrays of certain shapes."""
-
-    def __init__(self, found: Setting, case: _Case) -> None:
-        self.setting = found
-        self.case = case
-        self.runs: dict[str, _Run] = {}
-        #: Whether it is left to NumPy: a backend has no kernel for arrays that lie like these.
-        self.left = False
 
 
 class Kernels:
@@ -130,9 +92,10 @@ class Kernels:
         self._clock = clock
         self._patience = patience
         self._lock = threading.Lock()
-        self._cases: dict[Any, _Case] = {}
-        #: None where NumPy is as fast as anything; text where it is not understood, and why.
-        self._uses: dict[tuple[Expression, tuple[Signature, ...]], _Use | str | None] = {}
+        self._cases: dict[Any, Case] = {}
+        #: What has been counted of cases that are not known any more.
+        self._before: Mapping[str, Any] = NOTHING
+        self._uses = lru_cache(_MOST_USES)(self._new_use)
         self._compiler = ThreadPoolExecutor(
             1, thread_name_prefix="marsched-kernels", initializer=_give_way
         )
@@ -142,12 +105,23 @@ class Kernels:
         """Compile nothing any more. What is evaluated from now on is left to NumPy."""
         self._closed = True
         self._compiler.shutdown(wait=True, cancel_futures=True)
-        for case in list(self._cases.values()):
-            self._keep(case)
+        self._keep_all(list(self._cases.values()))
+        self._uses.cache_clear()  # they keep machine code in memory
 
     def wait(self) -> None:
         """Wait until all that was to be compiled is compiled."""
-        self._compiler.submit(int).result()
+        done = self._submit(int)
+        if done is not None:
+            done.result()
+
+    def _submit(self, function: Callable[..., Any], *args: Any) -> Future[Any] | None:
+        """Have something done in the background; nothing where there is no background any more.
+
+        Threads evaluate while another one closes this, or the interpreter ends.
+        """
+        with contextlib.suppress(RuntimeError):
+            return self._compiler.submit(function, *args)
+        return None
 
     def evaluate(
         self,
@@ -176,7 +150,7 @@ class Kernels:
             If it is to be left to whoever asks: what operations do to objects, to strings or to
             Python's numbers alone is not what NumPy's functions of the same names do.
         """
-        if expression.reduced and self._own_reduction(expression):
+        if expression.reduced and self._own_reduction(expression, values):
             # These are NumPy's own, of what is evaluated before: products of floats, taken in
             # another order, may overflow or vanish; the least of -0.0 and 0.0 is either.
             evaluated = self.evaluate(_elementwise(expression), values)
@@ -202,12 +176,16 @@ class Kernels:
         self._took(use, REFERENCE, self._clock() - started, repeated=False)
         return found
 
-    def _own_reduction(self, expression: Expression) -> bool:
-        """Whether a reduction is left to NumPy."""
+    def _own_reduction(self, expression: Expression, values: Sequence[Any]) -> bool:
+        """Whether a reduction is left to NumPy. Those of integers are the same in any order."""
         own = ACCUMULATING | SELECTING if self.exact else {"prod"}
-        return any(output.reduction in own for output in expression.outputs)
+        if not any(output.reduction in own for output in expression.outputs):
+            return False
+        types = tuple(s if isinstance(s, type) else s[0] for s in signature(values))
+        outputs = typed(expression, types).outputs
+        return any(kind in own and dtype.kind in "fc" for _, kind, dtype in outputs)
 
-    def _run(self, use: _Use, name: str, values: Sequence[Any]) -> list[Any] | None:
+    def _run(self, use: Use, name: str, values: Sequence[Any]) -> list[Any] | None:
         """Evaluate by a backend; None if NumPy has to do it."""
         case = use.case
         started = self._clock() if case.fixed is None else None
@@ -236,20 +214,18 @@ class Kernels:
 
     # -- what is known of an expression ----------------------------------------------------
 
-    def _use(self, expression: Expression, values: Sequence[Any]) -> _Use | None:
-        key = (expression, signature(values))
-        if key not in self._uses:
-            try:
-                self._uses[key] = self._new_use(*key)
-            except NotUnderstoodError as reason:
-                self._uses[key] = str(reason)
-        use = self._uses[key]
+    def _use(self, expression: Expression, values: Sequence[Any]) -> Use | None:
+        use = self._uses(expression, signature(values))
         if isinstance(use, str):
             raise NotUnderstoodError(use)
         return use
 
-    def _new_use(self, expression: Expression, found: tuple[Signature, ...]) -> _Use | None:
-        made = setting(expression, found)
+    def _new_use(self, expression: Expression, found: tuple[Signature, ...]) -> Use | str | None:
+        """Return a use; None where NumPy is as fast as anything; else why it is not understood."""
+        try:
+            made = setting(expression, found)
+        except NotUnderstoodError as reason:
+            return str(reason)
         if made.elements < LEAST:
             return None
         size = made.elements.bit_length() // 2
@@ -259,21 +235,31 @@ class Kernels:
             case = self._cases.get(key)
             new = case is None
             if case is None:
+                if len(self._cases) >= _MOST_CASES:
+                    self._forget()
                 digest = hashlib.sha256(f"{self._identity} {key!r}".encode()).hexdigest()
-                case = self._cases[key] = _Case(made, digest[:40])
+                case = self._cases[key] = Case(made, digest[:40])
                 self._recall(case)
                 case.asked = case.kept or not self._patience
         if new and case.kept and self._at_hand(case, made):
             self._prepare(case, made)  # the first chunk is not left to NumPy
         elif new and not self._closed:
-            self._compiler.submit(self._begin, case, made)
-        return _Use(made, case)
+            self._submit(self._begin, case, made)
+        return Use(made, case)
 
-    def _at_hand(self, case: _Case, first: Setting) -> bool:
+    def _forget(self) -> None:
+        """Forget all cases but for their figures. What is in use is soon known again."""
+        cases = list(self._cases.values())
+        self._before = totals(self._before, cases)
+        self._cases.clear()
+        self._uses.cache_clear()
+        self._submit(self._keep_all, cases)
+
+    def _at_hand(self, case: Case, first: Setting) -> bool:
         wanted = case.trial.worth_a_try(self.backends)
         return all(self.backends[name].at_hand(first, self.exact) for name in wanted)
 
-    def _begin(self, case: _Case, first: Setting) -> None:
+    def _begin(self, case: Case, first: Setting) -> None:
         """Prepare what is known to be worth it, or costs nothing, in the background."""
         at_hand = case.asked or self._at_hand(case, first)
         with case.lock:
@@ -282,7 +268,7 @@ class Kernels:
         if at_hand and ask:
             self._prepare(case, first)
 
-    def _prepare(self, case: _Case, first: Setting) -> None:
+    def _prepare(self, case: Case, first: Setting) -> None:
         """Prepare the backends for a case."""
         for name in case.trial.worth_a_try(self.backends):
             if self._closed:
@@ -302,7 +288,7 @@ class Kernels:
             case.compiled += self._clock() - started
         case.pending = False
 
-    def _give_up(self, case: _Case, name: str, error: Exception) -> None:
+    def _give_up(self, case: Case, name: str, error: Exception) -> None:
         self.failures.caught(f"kernel.{name}", error)
         with case.lock:
             first = name not in case.failed
@@ -313,7 +299,7 @@ class Kernels:
         if first:
             logger.warning("%s gives up on %s: %s", name, case.text, error)
 
-    def _took(self, use: _Use, name: str, seconds: float, *, repeated: bool) -> None:
+    def _took(self, use: Use, name: str, seconds: float, *, repeated: bool) -> None:
         case, elements = use.case, use.setting.elements
         with case.lock:
             times = case.trial.times.setdefault(name, Times())
@@ -333,11 +319,11 @@ class Kernels:
             keep = not case.pending and not case.unsaved and not self._closed
             case.unsaved = case.unsaved or not case.pending
         if ask:
-            self._compiler.submit(self._prepare, case, use.setting)
+            self._submit(self._prepare, case, use.setting)
         if keep:
-            self._compiler.submit(self._keep, case)
+            self._submit(self._keep, case)
 
-    def _ran(self, use: _Use, name: str, *, repeated: bool) -> None:
+    def _ran(self, use: Use, name: str, *, repeated: bool) -> None:
         """Take note of a chunk for which no time was taken, as the choice is made."""
         case, elements = use.case, use.setting.elements
         with case.lock:
@@ -350,7 +336,7 @@ class Kernels:
             if repeated:
                 case.chosen = case.fixed = case.trial.fastest([*case.ready, REFERENCE])
 
-    def _recall(self, case: _Case) -> None:
+    def _recall(self, case: Case) -> None:
         """Take in what other processes have measured, now or earlier."""
         if self._directory is None:
             return
@@ -365,7 +351,7 @@ class Kernels:
             case.trial.merge(trial)
             case.kept = True
 
-    def _keep(self, case: _Case) -> None:
+    def _keep(self, case: Case) -> None:
         """Tell other processes what has been measured, and hear what they have."""
         if self._directory is None or not case.unsaved:
             return
@@ -374,6 +360,10 @@ class Kernels:
         with case.lock:
             content = json.dumps(case.trial.to_json()).encode()
         files.write(self._directory / f"{case.name}.json", content)
+
+    def _keep_all(self, cases: Iterable[Case]) -> None:
+        for case in cases:
+            self._keep(case)
 
     # -- telling ---------------------------------------------------------------------------
 
@@ -390,25 +380,11 @@ class Kernels:
             backends that have failed on it, with the reason. ``compiled`` also of all together.
         """
         with self._lock:
-            cases = list(self._cases.values())
+            cases, before = list(self._cases.values()), self._before
         cases.sort(key=lambda case: -abs(case.saved))
         return {
-            "saved": sum(case.saved for case in cases),
-            "runs": sum(case.runs for case in cases),
-            "fused": sum(case.fused for case in cases),
-            "compiled": sum(case.compiled for case in cases),
+            **totals(before, cases),
             "backends": list(self.backends),
             "exceptions": dict(self.failures.exceptions),
-            "expressions": [
-                {
-                    "text": case.text,
-                    "dtypes": case.dtypes,
-                    "backend": case.chosen,
-                    "runs": case.runs,
-                    "saved": case.saved,
-                    "compiled": case.compiled,
-                    "given_up": dict(case.failed),
-                }
-                for case in cases[:_SHOWN]
-            ],
+            "expressions": [case.report() for case in cases[:_SHOWN]],
         }

@@ -10,20 +10,40 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_marsched.fusion import files, float_status, ufunc_loops
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.operations import UFUNCS
+from dask_marsched.fusion.scratch import Scratch
 from dask_marsched.fusion.setting import Setting, as_array
 
-_ALIGNMENT = 64
 _LONG = ctypes.c_int64
 _FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
+#: Kernels that are remembered though nobody evaluates by them; 60 KiB each.
+_MOST_KERNELS = 256
+
+
+class _Code:
+    """A kernel's function, and the engine that frees its machine code when it goes."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.function = _FUNCTION(engine.get_function_address("kernel"))
+
+
+class _Linked(NamedTuple):
+    """A kernel's code, addresses of the functions that it calls, and as `Kernel` has them."""
+
+    code: _Code
+    functions: Any
+    scratch: int
+    doubtful: frozenset[str]
 
 
 class _Scalars:
@@ -89,10 +109,11 @@ class LLVMBackend:
         )
         self._kind = f"{llvm.llvm_version_info} {self._machine.triple} {cpu} {features}"
         self._directory = directory
-        self._scratch = threading.local()
-        #: By text: the function, and what keeps its code in memory.
-        self._compiled: dict[str, tuple[Any, Any]] = {}
-        self._known: dict[Any, tuple[Any, Any, Any]] = {}
+        self._scratch = Scratch()
+        #: The latest kernels, for new shapes of the same arrays.
+        self._known: dict[Any, _Linked] = {}
+        #: By a digest of its text, code that is remembered or that somebody evaluates by.
+        self._loaded: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
         #: Kernels as text, of which it was asked whether they have been compiled.
         self._written: dict[Any, Any] = {}
 
@@ -109,7 +130,8 @@ class LLVMBackend:
         try:
             made = self._written.get(key)
             if made is None:
-                made = self._written[key] = self._write(setting, exact)
+                made = self._write(setting, exact)
+                _remember(self._written, key, made)
             return self._path(made.text).exists()
         except UnsupportedError:
             return True  # it is told at once
@@ -131,38 +153,39 @@ class LLVMBackend:
                 known = self._known.get(key)
                 if known is None:
                     made = self._written.pop(key, None) or self._write(setting, exact)
-                    known = self._known[key] = self._linked(made)
-        return self._bound(setting, *known)
+                    known = self._linked(made)
+                    _remember(self._known, key, known)
+        return self._bound(setting, known)
 
     def _write(self, setting: Setting, exact: bool) -> Any:
         from dask_marsched.fusion.llvm_kernels import kernel
 
         return kernel(setting.typed, setting.layout, exact)
 
-    def _linked(self, made: Any) -> tuple[Any, Any, Any]:
-        """Return a kernel, the functions that it calls, and what space it needs."""
+    def _linked(self, made: Any) -> _Linked:
         functions = [self._status.clear, self._status.test, self._status.mask]
         for name, dtypes in made.externals:
             loop = ufunc_loops.loop(UFUNCS[name], dtypes)
             if loop is None:
                 raise UnsupportedError(f"no loop for {name} of {', '.join(map(str, dtypes))}")
             functions += [loop.function, loop.data]
-        if made.text not in self._compiled:
-            self._compiled[made.text] = self._load(made.text)
-        return self._compiled[made.text][0], np.array(functions, np.int64), made
+        digest = self._digest(made.text)
+        code = self._loaded.get(digest)
+        if code is None:
+            code = self._loaded[digest] = self._load(made.text)
+        return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
 
-    def _bound(
-        self, setting: Setting, function: Any, functions: Any, made: Any
-    ) -> Callable[[Sequence[Any]], Results]:
-        nest, status, memory = setting.nest, self._status, self._memory
+    def _bound(self, setting: Setting, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
+        nest, status, memory = setting.nest, self._status, self._scratch.address
         shape, strides = np.array(nest.shape, np.int64), np.array(nest.strides, np.int64)
-        held = (shape.ctypes.data, strides.ctypes.data, functions.ctypes.data)
-        dimensions, kept, scratch = len(nest.shape), nest.kept, made.scratch
+        held = (shape.ctypes.data, strides.ctypes.data, linked.functions.ctypes.data)
+        dimensions, kept, scratch = len(nest.shape), nest.kept, linked.scratch
+        function = linked.code.function
         places = [number for number, _ in setting.inputs]
         scalars = _Scalars([dtype for _, dtype in setting.inputs])
         pointers = _LONG * (len(places) + len(setting.typed.outputs))
 
-        def run(values: Sequence[Any], _held: Any = (shape, strides, functions)) -> Results:
+        def run(values: Sequence[Any], _held: Any = (shape, strides, linked)) -> Results:
             results = setting.allocate()
             # what a scalar has become stays where it is until the kernel has run
             operands = [
@@ -181,36 +204,27 @@ class LLVMBackend:
             if not raised:
                 return Results(setting.finish(results), set())
             names = status.names(raised)
-            doubtful = not names.isdisjoint(made.doubtful)
+            doubtful = not names.isdisjoint(linked.doubtful)
             return Results(setting.finish(results), names, doubtful)
 
         return run
 
-    def _memory(self, nbytes: int) -> int:
-        """Return the address of so many bytes that belong to this thread."""
-        scratch = self._scratch
-        if getattr(scratch, "nbytes", 0) < nbytes:
-            scratch.array = np.empty(nbytes + _ALIGNMENT, np.uint8)
-            address: int = scratch.array.__array_interface__["data"][0]
-            scratch.address, scratch.nbytes = address + -address % _ALIGNMENT, nbytes
-        found: int = scratch.address
-        return found
-
     # -- machine code ----------------------------------------------------------------------
 
-    def _load(self, text: str) -> tuple[Any, Any]:
-        """Return a kernel's function, and what has to live as long as it is used."""
+    def _load(self, text: str) -> _Code:
         llvm = self._llvm
         code = self._compile(text) if self._directory is None else self._kept(text)
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine_copy())
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return _FUNCTION(engine.get_function_address("kernel")), engine
+        return _Code(engine)
+
+    def _digest(self, text: str) -> str:
+        return hashlib.sha256(f"{self._kind}\n{text}".encode()).hexdigest()[:40]
 
     def _path(self, text: str) -> Path:
         assert self._directory is not None
-        digest = hashlib.sha256(f"{self._kind}\n{text}".encode()).hexdigest()
-        return self._directory / f"{digest[:40]}.o"
+        return self._directory / f"{self._digest(text)}.o"
 
     def _kept(self, text: str) -> bytes:
         """Return machine code from disk, which is put there first where it is missing.
@@ -247,3 +261,10 @@ class LLVMBackend:
         builder.getModulePassManager().run(module, builder)
         code: bytes = self._machine.emit_object(module)
         return code
+
+
+def _remember(where: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add something, in the place of the eldest where it is too much."""
+    if len(where) >= _MOST_KERNELS:
+        del where[next(iter(where))]
+    where[key] = value

@@ -1,7 +1,9 @@
 """Evaluation by the fastest backend: choice, failures, warnings, what is kept on disk."""
 
 import itertools
+import os
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -290,6 +292,44 @@ def test_writers_at_the_same_time_leave_a_whole_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_nobody_uses_is_deleted(tmp_path):
+    now, day = time.time(), 86400.0
+
+    def made(name, age, size=10):
+        (tmp_path / name).write_bytes(b"x" * size)
+        os.utime(tmp_path / name, (now - age, now - age))
+
+    old, new = 31 * day, 29 * day
+    for name, age in (("a" * 40, old), ("b" * 40, new)):
+        for suffix in ("o", "json", "lock"):
+            made(f"{name}.{suffix}", age)
+    made("tmpk2x_9.tmp", old)
+    made("tmpk3x_9.tmp", new)
+    made("notes.txt", old)
+    made("c" * 39 + ".o", old)
+    wanted = {*(f"{'b' * 40}.{s}" for s in ("o", "json", "lock")), "tmpk3x_9.tmp"}
+    others = {"notes.txt", "c" * 39 + ".o", "pruned"}
+    files.prune(tmp_path, now)
+    assert {path.name for path in tmp_path.iterdir()} == wanted | others
+    # once a day is enough
+    made("a" * 40 + ".o", old)
+    files.prune(tmp_path, now + day - 1)
+    assert (tmp_path / ("a" * 40 + ".o")).exists()
+    files.prune(tmp_path, now + day)
+    assert not (tmp_path / ("a" * 40 + ".o")).exists()
+
+
+def test_of_too_much_on_disk_the_latest_used_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_BYTES", 2 * 10_032)
+    now, paths = time.time(), [tmp_path / f"{digit * 40}.o" for digit in "abc"]
+    for age, path in enumerate(reversed(paths)):
+        files.write(path, b"x" * 10_000)
+        os.utime(path, (now - 60 * age - 60, now - 60 * age - 60))
+    assert files.read(paths[0]) is not None  # the eldest, which is used
+    files.prune(tmp_path)
+    assert [path.exists() for path in paths] == [True, False, True]
+
+
 def test_code_is_loaded_from_nowhere_that_others_may_write_to(tmp_path):
     assert files.private(tmp_path / "own") == tmp_path / "own"
     shared = tmp_path / "shared"
@@ -304,6 +344,72 @@ def test_closed_it_leaves_all_to_numpy():
     kernels = Kernels([fake])
     kernels.close()
     np.testing.assert_array_equal(kernels.evaluate(CHAIN, CHUNK)[0], CHUNK[0] * 2 + 1)
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 2])
+def test_threads_go_on_while_it_is_closed(tmp_path, chunks):
+    """What is to be done in the background may come too late, at any place."""
+    clock = Clock()
+    fake = Fake(clock=clock)
+    kernels = Kernels([fake], clock=clock, directory=tmp_path, patience=1.2)
+    for _ in range(chunks):
+        kernels.evaluate(CHAIN, CHUNK)
+    kernels._compiler.shutdown()  # as if another thread were at this place of `close`
+    for _ in range(6):
+        np.testing.assert_array_equal(kernels.evaluate(CHAIN, CHUNK)[0], CHUNK[0] * 2 + 1)
+    kernels.wait()
+    kernels.close()
+
+
+def test_chunks_of_any_shapes_are_not_remembered_for_ever(monkeypatch):
+    monkeypatch.setattr("dask_marsched.fusion.kernels._MOST_USES", 8)
+    kernels = Kernels([])
+    base = np.ones(2 * LEAST)
+    for size in (*range(20), *range(LEAST, LEAST + 20)):
+        for _ in range(2):
+            if size:
+                kernels.evaluate(CHAIN, [base[:size], 2, 1])
+            else:
+                with pytest.raises(NotUnderstoodError):
+                    kernels.evaluate(CHAIN, [base[:0], 2, 1])
+    assert kernels._uses.cache_info().currsize == 8
+    assert kernels.report()["runs"] == 40
+
+
+def test_expressions_are_forgotten_but_not_their_figures(monkeypatch, tmp_path):
+    monkeypatch.setattr("dask_marsched.fusion.kernels._MOST_CASES", 4)
+    kernels = Kernels([], directory=tmp_path)
+    for count in range(1, 11):
+        case, values = expression(lambda x, n=count: sum((x,) * n, x), CHUNK[0])
+        for _ in range(3):
+            kernels.evaluate(case, values)
+            compiled(kernels)
+    compiled(kernels)
+    assert len(kernels._cases) <= 4
+    assert kernels.report()["runs"] == 30
+    # what was measured is kept
+    kernels.close()
+    assert len(list(tmp_path.iterdir())) == 10
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "reduction", "inside"),
+    [("i8", "prod", (True, True)), ("u1", "prod", (True, True)), ("f8", "prod", (False, False)),
+     ("i4", "sum", (True, True)), ("f4", "sum", (True, False)), ("i2", "max", (True, True)),
+     ("f8", "max", (True, False))],
+)  # fmt: skip
+def test_what_is_the_same_in_any_order_is_reduced_inside(dtype, reduction, inside, exact):
+    clock = Clock()
+    fake = Fake(clock=clock, seconds=-0.4)
+    chunk = np.arange(2 * LEAST).astype(dtype)
+    case, values = expression(lambda x: x * 2 + 1, chunk, reduction=reduction)
+    kernels = Kernels([fake], exact=exact, clock=clock)
+    with np.errstate(over="ignore"):
+        found = evaluate(kernels, 3, case, values)
+        assert found == [getattr(np, reduction)(chunk * 2 + 1)] * 3
+    text = kernels.report()["expressions"][0]["text"]
+    assert text.startswith(f"{reduction}(") == inside[exact]
 
 
 def test_exact_sums_are_numpys_own():
