@@ -104,7 +104,10 @@ class Adoption:
 
     def announced(self, worker: str, key: Key, handle: Any, stamp: int) -> None:
         """Take note of where a worker keeps a result."""
-        self._kept[key] = (worker, handle, stamp)
+        s = self.scheduler
+        # It may come late. What is known of a task that is forgotten would never be dropped.
+        if key in s.tasks and worker in s.workers:
+            self._kept[key] = (worker, handle, stamp)
 
     def forget(self, key: Key) -> None:
         """Take note that a result is released."""

@@ -27,3 +27,13 @@ async def test_what_is_released_meanwhile_is_not_taken_over(c, s, a, b):
     adoption.forget(y.key)
     assert not await adoption._ask(heir, batch, a.address)
     assert len(asked) == 1
+
+
+@gen_cluster(client=True)
+async def test_what_is_announced_too_late_is_not_remembered(c, s, a, b):
+    x = c.submit(inc, 1)
+    await x
+    adoption = Adoption(s, caught=None)
+    adoption.announced(a.address, "forgotten", None, 1)
+    adoption.announced("tcp://127.0.0.1:1", x.key, None, 1)
+    assert not adoption._kept
