@@ -60,7 +60,7 @@ class Failover:
         if settings.adopts:
             self._adoption = Adoption(scheduler, caught, settings.restart_patience)
             if _installed(self._adoption):
-                engine.replicas.keeper = self._dropping.keeper = self._adoption.keeper
+                engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
             else:
                 self._adoption = None
         if settings.second_runs:
