@@ -127,8 +127,11 @@ class Failover:
         """Tell what the loss of a worker makes necessary."""
         if self._seconds is not None:
             self._seconds.worker_lost(worker)
-        adopted = self._adoption.adopted(worker) if self._adoption is not None else 0
-        self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted)
+        adopted, given_away = 0, None
+        if self._adoption is not None:
+            adopted = self._adoption.adopted(worker)
+            given_away = self._adoption.given_away(worker)
+        self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted, given_away=given_away)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take note of where workers keep their results, and of who can take them over."""

@@ -21,7 +21,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 from dask_marsched.host import standing_in
 from dask_marsched.host.contract import demand
 from dask_marsched.host.heirs import Heirs
-from dask_marsched.host.standing_in import StandingIn
+from dask_marsched.host.standing_in import GivenAway, StandingIn
 
 #: Topic of the events that tell the scheduler where results are.
 KEPT = "marsched-kept"
@@ -127,6 +127,10 @@ class Adoption:
     def adopted(self, worker: str) -> int:
         """Return how many results of a worker that was removed were taken over; asked once."""
         return self._adopted.pop(worker, 0)
+
+    def given_away(self, worker: str) -> GivenAway | None:
+        """Return what a worker that was removed had to do, if its removal waited; asked once."""
+        return self._standing_in.given_away(worker)
 
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
         s = self.scheduler
