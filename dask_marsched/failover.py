@@ -123,10 +123,17 @@ class Failover:
         if self._protection is not None:
             self._protection.released(ts)
 
+    def worker_came(self) -> None:
+        """Take note that there is another worker."""
+        if self._protection is not None:
+            self._protection.workers_changed()
+
     def worker_lost(self, worker: str, stimulus_id: str) -> None:
         """Tell what the loss of a worker makes necessary."""
         if self._seconds is not None:
             self._seconds.worker_lost(worker)
+        if self._protection is not None:
+            self._protection.workers_changed()
         adopted, given_away = 0, None
         if self._adoption is not None:
             adopted = self._adoption.adopted(worker)
