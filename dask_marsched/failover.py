@@ -60,7 +60,7 @@ class Failover:
         if settings.adopts:
             self._adoption = Adoption(scheduler, caught, settings.restart_patience)
             if _installed(self._adoption):
-                engine.replicas.keeper = self._dropping.keeper = self._adoption.keeper
+                engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
             else:
                 self._adoption = None
         if settings.second_runs:
@@ -123,12 +123,22 @@ class Failover:
         if self._protection is not None:
             self._protection.released(ts)
 
+    def worker_came(self) -> None:
+        """Take note that there is another worker."""
+        if self._protection is not None:
+            self._protection.workers_changed()
+
     def worker_lost(self, worker: str, stimulus_id: str) -> None:
         """Tell what the loss of a worker makes necessary."""
         if self._seconds is not None:
             self._seconds.worker_lost(worker)
-        adopted = self._adoption.adopted(worker) if self._adoption is not None else 0
-        self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted)
+        if self._protection is not None:
+            self._protection.workers_changed()
+        adopted, given_away = 0, None
+        if self._adoption is not None:
+            adopted = self._adoption.adopted(worker)
+            given_away = self._adoption.given_away(worker)
+        self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted, given_away=given_away)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take note of where workers keep their results, and of who can take them over."""

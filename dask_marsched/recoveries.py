@@ -12,6 +12,7 @@ from dask.utils import key_split
 from dask_marsched.counters import Counters
 from dask_marsched.guard import guarded
 from dask_marsched.host.losses import LastMoves, Loss, read_loss
+from dask_marsched.host.standing_in import GivenAway
 
 #: Topic of the events, for ``client.get_events`` and ``client.subscribe_topic``.
 TOPIC = "marsched-failover"
@@ -45,7 +46,14 @@ class Recoveries:
         self.moved = self._moves.note
 
     @guarded(lambda: None)
-    def worker_lost(self, worker: str, stimulus_id: str, *, adopted: int = 0) -> None:
+    def worker_lost(
+        self,
+        worker: str,
+        stimulus_id: str,
+        *,
+        adopted: int = 0,
+        given_away: GivenAway | None = None,
+    ) -> None:
         """Take note that a worker was removed; the scheduler has reacted already.
 
         Parameters
@@ -56,12 +64,16 @@ class Recoveries:
             Of the removal.
         adopted
             Results of it that other workers have taken over.
+        given_away
+            What it was to do, if that went to others before it was removed.
         """
-        loss = read_loss(self.scheduler, self._moves.of(stimulus_id))
+        died, sent_again = given_away or (self._clock(), ())
+        moves = [(key, "processing", "released") for key in sent_again]
+        loss = read_loss(self.scheduler, moves + self._moves.of(stimulus_id))
         if not (loss.lost or loss.interrupted or adopted):
             return  # it had nothing to do
         event = _event(worker, loss, adopted)
-        event["time"] = self._clock()
+        event["time"] = died
         self._last.append(event)
         self._totals.update(
             losses=1,
@@ -71,10 +83,9 @@ class Recoveries:
             excess=event["excess"],
         )
         self.scheduler.log_event(TOPIC, {"action": "worker-lost", **event})
-        waited_for = {*loss.again, *loss.interrupted}
-        if waited_for:
-            opened = _Open(event, waited_for)
-            for key in waited_for:
+        if loss.pending:
+            opened = _Open(event, set(loss.pending))
+            for key in loss.pending:
                 self._missing.setdefault(key, []).append(opened)
         else:
             self._ended(event)

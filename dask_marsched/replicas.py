@@ -30,8 +30,8 @@ class Replicas:
 
     Attributes
     ----------
-    keeper
-        Returns who holds a result so that it outlives that worker's process, or None.
+    keepers
+        Returns who holds a result so that it outlives that worker's process.
     protected
         Whether all copies of a result are to stay.
     """
@@ -39,7 +39,7 @@ class Replicas:
     def __init__(self, active: bool = True) -> None:
         self._active = active
         self.protected: Callable[[TaskState], bool] = lambda ts: False
-        self.keeper: Callable[[TaskState], WorkerState | None] = lambda ts: None
+        self.keepers: Callable[[TaskState], Iterable[WorkerState]] = lambda ts: ()
         self._suspects: dict[TaskState, None] = {}
 
     def copied(self, tasks: Iterable[TaskState | None]) -> None:
@@ -67,11 +67,10 @@ class Replicas:
             there = _holders(ts)
             if not needed or not _may_drop(ts) or not needed <= there or self.protected(ts):
                 continue  # None in `needed` is a dependent that waits
-            keeper = self.keeper(ts)
-            if keeper is not None and any(ws.host == keeper.host for ws in needed if ws):
-                # Theirs are views of the same memory, which is lost with them: nothing is saved
-                # where the keeper's goes, and it would have to be computed again.
-                needed.add(keeper)
+            # Copies on a keeper's host are views of the same memory, which is lost with them:
+            # nothing is saved where the keeper's goes, and it would have to be computed again.
+            hosts = {ws.host for ws in needed if ws}
+            needed.update(ws for ws in self.keepers(ts) if ws.host in hosts)
             for ws in sorted(there - needed, key=lambda ws: ws.address):
                 drop.setdefault(ws, []).append(ts)
         self._suspects.clear()

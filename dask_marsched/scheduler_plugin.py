@@ -305,6 +305,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             if failover is not None:
                 failover.released(ts)
 
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Copy to a worker that came what there was no other for."""
+        if self._failover is not None:
+            self._failover.worker_came()
+
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:

@@ -157,7 +157,8 @@ def fetching(dask_worker):
 
 
 def where_kept(key, dask_scheduler):
-    return dask_scheduler.plugins["marsched"]._failover._adoption._kept[key][1:]
+    (where,) = dask_scheduler.plugins["marsched"]._failover._adoption._kept[key].values()
+    return where
 
 
 async def take_over(key, where, gone, dask_worker):

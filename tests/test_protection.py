@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from distributed import wait
+from distributed import Event, Scheduler, Worker, wait
 from distributed.utils_test import async_poll_for
 
 from dask_marsched.config import Settings
@@ -61,6 +61,72 @@ async def test_the_budget_holds(c, s, a, b):
     await wait(future)
     s.plugins["marsched"]._failover._protection._look()
     assert check(s)["protected"] == 0
+
+
+def read(*parts: Any, gate: str | None = None) -> int:
+    """Have a result; with a gate not before that event is set."""
+    if gate is not None:
+        Event(gate).wait()
+    return 1
+
+
+def kept_by(s: Scheduler) -> set[Any]:
+    return {ts.key for ts in s.plugins["marsched"]._failover._protection._kept}
+
+
+@planned_cluster(TWO_WORKERS, plugin=lambda: protecting(dear=10.0))
+async def test_what_becomes_dear_as_its_inputs_are_released_is_copied(c, s, a, b):
+    """Something else reads the first as long as the gate is shut."""
+    protection = s.plugins["marsched"]._failover._protection
+    first = c.submit(read, key="first", workers=[a.address])
+    between = c.submit(read, first, key="between", workers=[a.address])
+    end = c.submit(read, between, key="end", workers=[a.address])
+    last = c.submit(read, first, key="last", gate="go", workers=[b.address])
+    await wait(end)
+    del first, between
+    await async_poll_for(lambda: s.tasks["between"].state == "released", 5)
+    protection._durations = {"first": 9.0, "between": 1.0, "end": 1.0, "last": 0.0}
+    protection._look()
+    assert check(s)["protected"] == 0
+    await Event("go").set()
+    await last
+    await async_poll_for(lambda: len(s.tasks["end"].who_has) == 2, 10)
+    assert kept_by(s) == {"end"}
+
+
+@planned_cluster(TWO_WORKERS, plugin=protecting)
+async def test_what_the_budget_did_not_allow_is_copied_when_it_does(c, s, a, b):
+    protection = s.plugins["marsched"]._failover._protection
+    x, y = c.submit(bytes, 1000, key="x"), c.submit(bytes, 1000, key="y")
+    await wait([x, y])
+    memory = sum(ws.memory_limit for ws in s.workers.values())
+    protection.share = 1.5 * s.tasks["x"].nbytes / memory  # for one of them
+    await async_poll_for(lambda: kept_by(s), 10)
+    (key,) = kept_by(s)
+    (other,) = {"x", "y"} - {key}
+    protection._look()
+    assert kept_by(s) == {key}
+    (x if key == "x" else y).release()
+    await async_poll_for(lambda: kept_by(s) == {other}, 10)
+    await async_poll_for(lambda: len(s.tasks[other].who_has) == 2, 10)
+    assert check(s)["protected"] == 2
+
+
+@planned_cluster(TWO_WORKERS, plugin=protecting)
+async def test_what_is_left_of_two_copies_is_copied_again(c, s, a, b):
+    future = c.submit(bytes, 1000, key="x")
+    await wait(future)
+    ts = s.tasks["x"]
+    await async_poll_for(lambda: len(ts.who_has) == 2, 10)
+    await b.close()
+    await async_poll_for(lambda: len(ts.who_has) == 1, 10)
+    assert not kept_by(s)
+    s.plugins["marsched"]._failover._protection._look()  # there is nobody to hold another
+    async with Worker(s.address) as another:
+        await async_poll_for(lambda: len(ts.who_has) == 2, 10)
+        assert kept_by(s) == {"x"}
+        assert another.address in {ws.address for ws in ts.who_has}
+        assert check(s)["protected"] == 2
 
 
 @planned_cluster(TWO_WORKERS)

@@ -1,12 +1,17 @@
 """What is told of a worker's loss, on a real cluster."""
 
+import asyncio
+
 import dask.array as da
-from distributed import wait
+import pytest
+from distributed import Event, wait
+from distributed.metrics import time
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
 from dask_marsched.config import Settings
 from dask_marsched.host import adoption
+from dask_marsched.host.adoption import KEPT
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster, plugin_of
 
@@ -49,6 +54,58 @@ async def test_a_worker_that_had_nothing_is_no_loss(c, s, *workers):
     await workers[2].close()
     assert plugin_of(s).report()["recoveries"]["losses"] == 0
     assert not s.get_events("marsched-failover")
+
+
+def adopting() -> MarsSchedulerPlugin:
+    return MarsSchedulerPlugin(settings=Settings(adopt="all", restart_patience=60))
+
+
+def gated(name):
+    """Wait until an event is set."""
+    return Event(name).wait()
+
+
+@pytest.mark.parametrize("meanwhile", ["it ends elsewhere", "it still runs"])
+@planned_cluster([("127.0.0.1", 1)] * 2, plugin=adopting)
+async def test_what_waits_for_an_heir_is_told_from_the_death_on(c, s, a, b, meanwhile):
+    adoption = plugin_of(s)._failover._adoption
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_an_heir(dead, seconds):
+        waits.set()
+        await goes_on.wait()
+        return False  # and none came
+
+    adoption.heirs.wait = wait_for_an_heir
+    here = {"workers": [a.address], "allow_other_workers": True}
+    x = c.submit(inc, 1, key="x", **here)
+    await wait(x)
+    s.log_event(KEPT, (a.address, "x", None, 1))
+    runs = c.submit(gated, "go", key="runs", **here)
+    await async_poll_for(lambda: "runs" in a.state.tasks and a.state.executing_count, 5)
+    await s.remove_worker(a.address, stimulus_id="died")
+    await waits.wait()
+    await async_poll_for(lambda: b.state.executing_count, 5)
+    x.release()  # so that nothing is lost, and another stimulus came since
+    await async_poll_for(lambda: "x" not in s.tasks, 5)
+    assert not s.get_events("marsched-failover")
+    if meanwhile == "it ends elsewhere":
+        await Event("go").set()
+        await runs
+    removed = time()
+    goes_on.set()
+    await async_poll_for(lambda: a.address not in s.workers, 5)
+    (_, lost), *told = s.get_events("marsched-failover")
+    assert (lost["interrupted"], lost["lost"], lost["again"]) == (1, 0, 0)
+    assert lost["time"] < removed
+    assert len(told) == (meanwhile == "it ends elsewhere")
+    await Event("go").set()
+    assert await runs
+    await async_poll_for(lambda: len(s.get_events("marsched-failover")) == 2, 5)
+    (_, recovered) = s.get_events("marsched-failover")[1]
+    assert (recovered["action"], recovered["time"]) == ("recovered", lost["time"])
+    assert recovered["seconds"] >= removed - lost["time"]
+    assert not adoption._standing_in._given_away
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)

@@ -184,7 +184,15 @@ async def test_what_both_workers_read_stays_on_both(c, s, a, b):
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
 async def test_what_outlives_its_worker_stays_there(c, s, a, b):
-    plugin_of(s)._engine.replicas.keeper = lambda ts: s.workers[a.address]
+    plugin_of(s)._engine.replicas.keepers = lambda ts: [s.workers[a.address]]
+    future = await copied_to_both(c, s, a, b)
+    await nothing_went(s, future, "x", a, b)
+
+
+@planned_cluster(TWO_WORKERS, config=CONFIG)
+async def test_what_outlives_several_workers_stays_with_the_one_of_its_readers_host(c, s, a, b):
+    there = types.SimpleNamespace(host="there", address=b.address)
+    plugin_of(s)._engine.replicas.keepers = lambda ts: [there, s.workers[a.address]]
     future = await copied_to_both(c, s, a, b)
     await nothing_went(s, future, "x", a, b)
 
@@ -192,7 +200,7 @@ async def test_what_outlives_its_worker_stays_there(c, s, a, b):
 @planned_cluster(TWO_WORKERS, config=CONFIG)
 async def test_it_goes_if_its_readers_are_on_another_host(c, s, a, b):
     there = types.SimpleNamespace(host="there", address=a.address)
-    plugin_of(s)._engine.replicas.keeper = lambda ts: there
+    plugin_of(s)._engine.replicas.keepers = lambda ts: [there]
     future = await copied_to_both(c, s, a, b)
     await dropped(s, a, "x")
     await Event("go").set()

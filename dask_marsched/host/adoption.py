@@ -21,7 +21,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 from dask_marsched.host import standing_in
 from dask_marsched.host.contract import demand
 from dask_marsched.host.heirs import Heirs
-from dask_marsched.host.standing_in import StandingIn
+from dask_marsched.host.standing_in import GivenAway, StandingIn
 
 #: Topic of the events that tell the scheduler where results are.
 KEPT = "marsched-kept"
@@ -70,7 +70,8 @@ class Adoption:
         self._patience = patience
         self._standing_in = StandingIn(scheduler, caught)
         self._caught = caught
-        self._kept: dict[Key, tuple[str, Any, int]] = {}
+        # By worker: each host may have it, and of those that do one may drop it, or die.
+        self._kept: dict[Key, dict[str, tuple[Any, int]]] = {}
         self._under_way: dict[str, asyncio.Future[Set[WorkerState]]] = {}
         self._adopted: dict[str, int] = {}
         self._moved: dict[str, list[Key]] = {}
@@ -104,7 +105,10 @@ class Adoption:
 
     def announced(self, worker: str, key: Key, handle: Any, stamp: int) -> None:
         """Take note of where a worker keeps a result."""
-        self._kept[key] = (worker, handle, stamp)
+        s = self.scheduler
+        # It may come late. What is known of a task that is forgotten would never be dropped.
+        if key in s.tasks and worker in s.workers:
+            self._kept.setdefault(key, {})[worker] = (handle, stamp)
 
     def forget(self, key: Key) -> None:
         """Take note that a result is released."""
@@ -113,17 +117,20 @@ class Adoption:
     def kept(self) -> set[Key]:
         """Return the keys of the results that outlive their worker's process."""
         tasks = self.scheduler.tasks
-        return {key for key in self._kept if key in tasks and self.keeper(tasks[key]) is not None}
+        return {key for key in self._kept if key in tasks and self.keepers(tasks[key])}
 
-    def keeper(self, ts: TaskState) -> WorkerState | None:
-        """Return the worker that holds a result so that it outlives its process, if one does."""
-        kept = self._kept.get(ts.key)
-        ws: WorkerState | None = self.scheduler.workers.get(kept[0]) if kept is not None else None
-        return ws if ws is not None and ws in (ts.who_has or ()) else None
+    def keepers(self, ts: TaskState) -> list[WorkerState]:
+        """Return the workers that hold a result so that it outlives their processes."""
+        found = map(self.scheduler.workers.get, self._kept.get(ts.key, ()))
+        return [ws for ws in found if ws is not None and ws in (ts.who_has or ())]
 
     def adopted(self, worker: str) -> int:
         """Return how many results of a worker that was removed were taken over; asked once."""
         return self._adopted.pop(worker, 0)
+
+    def given_away(self, worker: str) -> GivenAway | None:
+        """Return what a worker that was removed had to do, if its removal waited; asked once."""
+        return self._standing_in.given_away(worker)
 
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
         s = self.scheduler
@@ -169,6 +176,9 @@ class Adoption:
     async def _remove(self, address: str, stimulus_id: str, kwargs: dict[str, Any]) -> Any:
         """Remove a worker whose results have been taken over, as far as that can be."""
         s = self.scheduler
+        for key in [key for key, where in self._kept.items() if where.pop(address, None)]:
+            if not self._kept[key]:
+                del self._kept[key]
         answer = await type(s).remove_worker(s, address, stimulus_id=stimulus_id, **kwargs)
         self.heirs.gone(address)
         try:
@@ -235,7 +245,9 @@ class Adoption:
         return [
             ts
             for ts in ws.has_what
-            if ts.key in self._kept and ts.who_has == only and (ts.waiters or ts.who_wants)
+            if ws.address in self._kept.get(ts.key, ())
+            and ts.who_has == only
+            and (ts.waiters or ts.who_wants)
         ]
 
     def _batches(
@@ -264,7 +276,8 @@ class Adoption:
         """Have one worker take over results; return which it could, None if it does not answer."""
         s = self.scheduler
         # What was released since it was put into the batch is not taken over.
-        chunks = [(ts.key, *self._kept[ts.key][1:]) for ts in batch if ts.key in self._kept]
+        kept = [(ts.key, self._kept.get(ts.key, {}).get(gone)) for ts in batch]
+        chunks = [(key, *where) for key, where in kept if where is not None]
         if not chunks:
             return []
         try:
@@ -277,7 +290,7 @@ class Adoption:
             return None
         keys: list[Key] = answer["adopted"]
         for key in keys:
-            if key in self._kept:
-                self._kept[key] = (heir.address, *self._kept[key][1:])
+            if gone in self._kept.get(key, ()):
+                self._kept[key][heir.address] = self._kept[key].pop(gone)
         s.add_keys(worker=heir.address, keys=keys, stimulus_id=f"marsched-adopt-{time()}")
         return keys

@@ -28,14 +28,14 @@ class Dropping:
 
     Attributes
     ----------
-    keeper : callable
-        Returns who holds a result so that it outlives that worker's process, or None.
+    keepers : callable
+        Returns who holds a result so that it outlives that worker's process.
     protected : callable or None
         Whether all copies of a result are to stay.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.keeper: Callable[[TaskState], WorkerState | None] = lambda ts: None
+        self.keepers: Callable[[TaskState], list[WorkerState]] = lambda ts: []
         self.protected: Callable[[TaskState], bool] | None = None
         self._manager: Any = scheduler.extensions.get("amm")
         self._fits = not misfits(scheduler)
@@ -59,7 +59,7 @@ class Dropping:
         if candidates is None:
             if self.is_protected(ts) and len(ts.who_has or ()) <= 2:
                 return None
-            keeper = self.keeper(ts)
-            if keeper is not None:
-                candidates = (ts.who_has or set()) - {keeper}
+            keepers = self.keepers(ts)
+            if keepers:  # one is enough
+                candidates = (ts.who_has or set()) - set(keepers[:1])
         return type(self._manager)._find_dropper(self._manager, ts, candidates, pending_drop)

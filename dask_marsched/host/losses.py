@@ -31,6 +31,8 @@ class Loss:
         one, or to another with an input that is lost.
     again
         Keys of operands with a result before that are computed again.
+    pending
+        Which of both have no result yet: there may have been time enough for it.
     recovery
         What would have sufficed, by `dask_marsched.policies.failover.scan`.
     because
@@ -41,6 +43,7 @@ class Loss:
     lost: list[Key]
     interrupted: list[Key]
     again: list[Key]
+    pending: list[Key]
     recovery: Recovery
     because: dict[Key, Key | None]
 
@@ -90,7 +93,10 @@ def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
                 again[key] = None
     own = [tasks[key] for key in {**lost, **again} if key in tasks]
     because = {key: _reader(tasks[key]) for key in again}
-    return Loss(list(lost), list(interrupted), list(again), _least(own, lost), because)
+    pending = [
+        key for key in {**interrupted, **again} if key in tasks and tasks[key].state in _PENDING
+    ]
+    return Loss(list(lost), list(interrupted), list(again), pending, _least(own, lost), because)
 
 
 def _reader(ts: TaskState) -> Key | None:

@@ -65,7 +65,11 @@ class Protection:
         self._dropping = dropping
         self._caught = caught
         self._durations: dict[str, float] = {}
+        # Of the new ones it is not known yet how dear they are; who reads what was released may
+        # have become dear.
         self._new: dict[TaskState, None] = {}
+        self._released: dict[TaskState, None] = {}
+        self._dear: dict[TaskState, Candidate[TaskState]] = {}
         self._kept: dict[TaskState, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._installed = False
@@ -89,8 +93,8 @@ class Protection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._new.clear()
-        self._kept.clear()
+        for known in (self._new, self._dear, self._released, self._kept):
+            known.clear()
 
     def is_protected(self, ts: TaskState) -> bool:
         """Whether all copies of a result stay."""
@@ -104,15 +108,26 @@ class Protection:
         before = self._durations.get(name, seconds)
         self._durations[name] = before + (seconds - before) / 8
         self._new[ts] = None
-        if self._installed and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)
+        self._look_soon()
 
     def released(self, ts: TaskState) -> None:
         """Take note that a result is not needed any more, or lost."""
-        self._new.pop(ts, None)
-        self._kept.pop(ts, None)
+        for known in (self._new, self._dear, self._kept):
+            known.pop(ts, None)
+        self._released[ts] = None
+        self._look_soon()
+
+    def workers_changed(self) -> None:
+        """Take note that a worker was removed, or another came that can hold copies."""
+        for ts in [ts for ts in self._kept if len(ts.who_has or ()) < 2]:
+            del self._kept[ts]
+        self._look_soon()
 
     # -- looking ---------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        if self._installed and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -123,8 +138,8 @@ class Protection:
 
     def _copy_some(self) -> None:
         s = self.scheduler
-        found = [self._candidate(ts) for ts in self._new if _is_alone(ts)]
-        self._new.clear()
+        self._find_dear()
+        found = [c for ts, c in self._dear.items() if ts not in self._kept and _is_alone(ts)]
         memory = sum(ws.memory_limit for ws in s.workers.values())
         budget = self.share * memory - sum(self._kept.values())
         asked: dict[str, list[Any]] = {}
@@ -143,6 +158,26 @@ class Protection:
         if asked:
             count = sum(map(len, asked.values()))
             s.log_event(TOPIC, {"action": "protected", "results": count, "time": time()})
+
+    def _find_dear(self) -> None:
+        """Find out how dear results are of which that is not known, or not any more."""
+        # What reads something that was released takes longer to have again, and so does what
+        # reads that, in turn, where it was released before.
+        gone = list(self._released)
+        while gone:
+            for ts in gone.pop().dependents:
+                if ts.who_has:
+                    self._new[ts] = None
+                elif ts.state == "released" and ts not in self._released:
+                    self._released[ts] = None
+                    gone.append(ts)
+        # The order must not depend on that of a set.
+        for ts in sorted(self._new, key=lambda ts: ts.priority or ()):
+            candidate = self._candidate(ts)
+            if candidate.seconds >= self.rule.least:
+                self._dear[ts] = candidate
+        self._new.clear()
+        self._released.clear()
 
     def _candidate(self, ts: TaskState) -> Candidate[TaskState]:
         seconds = seconds_to_have_again(

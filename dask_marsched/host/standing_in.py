@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
+from dask.typing import Key
 from distributed.core import Status
+from distributed.metrics import time
 from distributed.scheduler import Scheduler, WorkerState
 
 REGISTER = "register-worker"
@@ -30,6 +32,21 @@ def misfits(scheduler: Any) -> list[str]:
     return found
 
 
+class GivenAway(NamedTuple):
+    """What a worker was to do when it died, and others have to do.
+
+    Attributes
+    ----------
+    time
+        Of its death.
+    keys
+        Of the operands.
+    """
+
+    time: float
+    keys: list[Key]
+
+
 class StandingIn:
     """Dead workers whose removal waits.
 
@@ -45,6 +62,7 @@ class StandingIn:
         self.scheduler: Any = scheduler
         self._caught = caught
         self._waiting: dict[str, tuple[asyncio.Task[None], asyncio.Task[None]]] = {}
+        self._given_away: dict[str, GivenAway] = {}
         self._stock: Any = None
 
     def __contains__(self, address: str) -> bool:
@@ -60,6 +78,11 @@ class StandingIn:
         if self._stock is not None:
             self.scheduler.handlers[REGISTER] = self._stock
             self._stock = None
+        self._given_away.clear()
+
+    def given_away(self, worker: str) -> GivenAway | None:
+        """Return what a worker that was removed had to do, if its removal waited; asked once."""
+        return self._given_away.pop(worker, None)
 
     def hold(
         self,
@@ -95,7 +118,9 @@ class StandingIn:
         try:
             self._free_its_name(ws)
             self.scheduler.handle_worker_status_change(Status.paused, ws, stimulus_id)
-            self._give_away_its_work(ws, stimulus_id)
+            self._given_away[ws.address] = GivenAway(
+                time(), self._give_away_its_work(ws, stimulus_id)
+            )
             await asyncio.wait([ended])
             if not ended.cancelled():
                 ended.result()
@@ -112,7 +137,7 @@ class StandingIn:
         ws.name = f"{ws.name} (gone from {ws.address})"
         aliases[ws.name] = ws.address
 
-    def _give_away_its_work(self, ws: WorkerState, stimulus_id: str) -> None:
+    def _give_away_its_work(self, ws: WorkerState, stimulus_id: str) -> list[Key]:
         # As `remove_worker` does it. What has killed too many workers stays until that decides.
         s = self.scheduler
         released = {}
@@ -123,6 +148,7 @@ class StandingIn:
                 released[ts.key] = "released"
         s.transitions(released, stimulus_id)
         s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+        return list(released)
 
     async def _add_worker(self, comm: Any, *, address: str, **kwargs: Any) -> Any:
         # Where the port is fixed the process that comes after it has its address, and Dask knows

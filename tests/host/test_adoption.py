@@ -1,6 +1,6 @@
 """What a scheduler asks of the worker that takes over."""
 
-from distributed.utils_test import gen_cluster, inc
+from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.adoption import Adoption
 
@@ -27,3 +27,45 @@ async def test_what_is_released_meanwhile_is_not_taken_over(c, s, a, b):
     adoption.forget(y.key)
     assert not await adoption._ask(heir, batch, a.address)
     assert len(asked) == 1
+
+
+@gen_cluster(client=True)
+async def test_what_is_announced_too_late_is_not_remembered(c, s, a, b):
+    x = c.submit(inc, 1)
+    await x
+    adoption = Adoption(s, caught=None)
+    adoption.announced(a.address, "forgotten", None, 1)
+    adoption.announced("tcp://127.0.0.1:1", x.key, None, 1)
+    assert not adoption._kept
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1), ("127.0.0.1", 1), ("127.0.0.2", 1)])
+async def test_of_what_several_have_published_each_is_taken_over_by_itself(c, s, a, b, there):
+    """One of another host has published it as well, and has dropped it since."""
+    asked = []
+
+    async def adopt(chunks, gone):
+        asked.append(([*chunks], gone))
+        b.update_data({key: 2 for key, _, _ in chunks})
+        return {"status": "OK", "adopted": [key for key, _, _ in chunks]}
+
+    b.handlers["marsched_adopt"] = adopt
+    x = c.submit(inc, 1, workers=[a.address])
+    await c.replicate(x, workers=[a.address, there.address])
+    ts = s.tasks[x.key]
+    adoption = Adoption(s, caught=None)
+    adoption.heirs.ready(b.address)
+    adoption.announced(a.address, x.key, "of a", 1)
+    adoption.announced(there.address, x.key, "of there", 2)
+    assert adoption.keepers(ts) == [s.workers[a.address], s.workers[there.address]]
+    s.request_remove_replicas(there.address, [x.key], stimulus_id="test")
+    await async_poll_for(lambda: len(ts.who_has) == 1, 5)
+    assert adoption.keepers(ts) == [s.workers[a.address]]
+    await adoption._remove_worker(a.address, stimulus_id="died")
+    assert asked == [([(x.key, "of a", 1)], a.address)]
+    assert adoption.keepers(ts) == [s.workers[b.address]]
+    assert adoption._kept == {x.key: {b.address: ("of a", 1), there.address: ("of there", 2)}}
+    # What a worker has announced goes with it.
+    await adoption._remove_worker(there.address, stimulus_id="died")
+    await adoption._remove_worker(b.address, stimulus_id="died")
+    assert adoption._kept == {}
