@@ -20,6 +20,7 @@ from dask_marsched.fusion import numpy_backend
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.blocks_backend import BlocksBackend
 from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
+from dask_marsched.fusion.numexpr_backend import NumexprBackend
 from dask_marsched.fusion.setting import setting, signature
 from tests.fusion.expressions import ARITHMETIC, FLOATS, INTEGERS, cases, refill
 from tests.fusion.expressions import expression as expression_of
@@ -263,8 +264,8 @@ OF_THE_C_LIBRARY = {"sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "
 @given(st.sampled_from(FLOATS).flatmap(lambda dtype: cases((None,), (dtype,), ARITHMETIC)))
 def test_numexpr(case):
     """Arithmetic to the last bit, functions of the C library within 4 units of NumPy's."""
-    numexpr_backend = pytest.importorskip("dask_marsched.fusion.numexpr_backend")
-    backend = numexpr_backend.NumexprBackend()
+    pytest.importorskip("numexpr").set_num_threads(1)
+    backend = NumexprBackend()
     check(backend, case, exact=False)
     for op in sorted(OF_THE_C_LIBRARY):
         chain, inputs = expression_of(lambda x, o=op: x.call(o), case[1][-1])
