@@ -6,6 +6,7 @@ latter after they are compiled and the fastest is found.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 import time
@@ -102,6 +103,10 @@ def chunk(name: str, form: str, dtype: str, mib: int) -> Chunk:
 
 def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
     """Return what a worker runs its tasks by."""
+    with contextlib.suppress(ImportError):
+        import numexpr
+
+        numexpr.set_num_threads(1)  # as on a worker that a nanny starts; nobody else uses it here
     found, missing = backends.make(Settings().kernels_backends, directory)
     if "llvm" in missing:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")

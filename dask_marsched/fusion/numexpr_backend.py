@@ -1,4 +1,9 @@
-"""numexpr: its virtual machine on one thread, for floats and what it computes as NumPy does."""
+"""numexpr: its virtual machine on one thread, for floats and what it computes as NumPy does.
+
+Its threads are the process's, and whoever changes their number waits for all of them, with the
+interpreter's lock held: if one of them runs an expression of somebody else's, for ever. So the
+number is looked at, and never set.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,8 @@ class NumexprBackend:
     Raises
     ------
     ImportError
-        If numexpr is not installed, or there is no way to the floating-point flags.
+        If numexpr is not installed or not of use here (it has more than one thread, or Intel's
+        VML), or there is no way to the floating-point flags.
     """
 
     name = "numexpr"
@@ -42,12 +48,20 @@ class NumexprBackend:
         import numexpr
 
         self._numexpr: Any = numexpr
+        if numexpr.use_vml:
+            raise ImportError("numexpr with VML has threads of VML's, and its results")
+        several = self._several()
+        if several is not None:
+            raise ImportError(f"{several}; NUMEXPR_NUM_THREADS=1 when the worker starts")
         status = float_status.functions()
         if status is None:
             raise ImportError("the floating-point flags of this processor are not known")
         self._status = status
-        #: numexpr has one pool of threads for the process; on one thread it uses the caller's.
-        self._lock = threading.Lock()
+
+    def _several(self) -> str | None:
+        """Return why numexpr cannot be used now; None if it runs in the thread that calls it."""
+        threads = self._numexpr.get_num_threads()
+        return None if threads == 1 else f"numexpr runs with {threads} threads"
 
     def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression in its setting.
@@ -55,8 +69,11 @@ class NumexprBackend:
         Raises
         ------
         UnsupportedError
-            If numexpr does not compute it as NumPy does.
+            If numexpr does not compute it as NumPy does, or runs with several threads by now.
         """
+        several = self._several()
+        if several is not None:
+            raise UnsupportedError(several)
         if exact or setting.typed.reduced or len(setting.typed.outputs) > 1:
             raise UnsupportedError("reductions" if not exact else "not exact")
         if setting.order != tuple(range(len(setting.shape))):
@@ -66,21 +83,27 @@ class NumexprBackend:
         used = sorted({int(k) for k in re.findall(r"x(\d+)", text)})
         kind = self._numexpr.necompiler.getType
         arguments = [(f"x{k}", kind(np.empty(0, setting.inputs[k][1]))) for k in used]
-        function = self._numexpr.NumExpr(text, signature=arguments)
-        status, threads = self._status, self._numexpr
+        made = threading.local()  # what numexpr makes of an expression holds its operands
+        status = self._status
+
+        def function() -> Any:
+            if not hasattr(made, "function"):
+                made.function = self._numexpr.NumExpr(text, signature=arguments)
+            return made.function
+
+        function()
 
         def run(values: Sequence[Any]) -> Results:
+            several = self._several()
+            if several is not None:
+                raise RuntimeError(several)
             operands, (result,) = setting.operands(values), setting.allocate()
-            with self._lock:
-                before = threads.set_num_threads(1)
-                try:
-                    status.clear()
-                    given = (operands[k] for k in used)
-                    function(*given, out=result, order="K", casting="no", ex_uses_vml=False)
-                    raised = status.raised()
-                finally:
-                    threads.set_num_threads(before)
-            return Results([result], raised)
+            call, given = function(), [operands[k] for k in used]
+            status.clear()
+            call(*given, out=result, order="K", casting="no", ex_uses_vml=False)
+            raised = status.raised()
+            # the flags of other threads, should it have had some, are not known
+            return Results([result], raised, doubtful=self._several() is not None)
 
         return run
 

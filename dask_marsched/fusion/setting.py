@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_marsched.fusion import memory_order
 from dask_marsched.fusion.expression import (
     Expression,
     InputType,
@@ -137,12 +138,7 @@ class Setting:
 
     def strides(self, number: int) -> tuple[int, ...]:
         """Return the bytes between an input's elements along each axis, 0 where it is broadcast."""
-        found = self.signatures[number]
-        if isinstance(found, type):
-            return (0,) * len(self.shape)
-        _, shape, strides, _ = found
-        missing = (0,) * (len(self.shape) - len(shape))
-        return missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+        return _strides(self.signatures[number], len(self.shape))
 
     def _result_strides(self, dtype: np.dtype[Any]) -> tuple[int, ...]:
         strides, step = [0] * len(self.shape), dtype.itemsize
@@ -224,15 +220,29 @@ def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Settin
             raise NotUnderstoodError("positions along several axes")
         if not axes:
             raise NotUnderstoodError("a reduction along no axis")
-    order = _order(shape, signatures)
-    _check_values(expression, shape, shapes)
+    found = _shapes(expression, shape, shapes)
+    strides = [tuple(map(abs, _strides(given, len(shape)))) for given in signatures]
+    order = memory_order.order(expression, found, strides)
     made = Setting(typed(expression, types), shape, axes, signatures, order)
     _check_constants(made)
     return made
 
 
-def _check_values(expression: Expression, shape: tuple[int, ...], shapes: Sequence[Any]) -> None:
-    """Make sure that every result has the common shape of the inputs, and what has none is safe."""
+def _strides(found: Signature, dimensions: int) -> tuple[int, ...]:
+    if isinstance(found, type):
+        return (0,) * dimensions
+    _, shape, strides, _ = found
+    missing = (0,) * (dimensions - len(shape))
+    return missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+
+
+def _shapes(
+    expression: Expression, shape: tuple[int, ...], shapes: Sequence[Any]
+) -> list[tuple[int, ...]]:
+    """Return the shapes of all nodes, with 1 for axes that one does not have.
+
+    Every result must have the common shape of the inputs, and what has none must be safe.
+    """
     found: list[tuple[int, ...]] = []
     for node in expression.nodes:
         own = shapes[node.param] if node.op == "input" else ()
@@ -242,6 +252,7 @@ def _check_values(expression: Expression, shape: tuple[int, ...], shapes: Sequen
             raise NotUnderstoodError("a power of a scalar")
     if any(found[output.node] != shape for output in expression.outputs):
         raise NotUnderstoodError("results of different shapes")
+    return [(1,) * (len(shape) - len(own)) + own for own in found]
 
 
 def _check_constants(made: Setting) -> None:
@@ -269,34 +280,3 @@ def _check_constants(made: Setting) -> None:
             direct = nodes[exponent].op == "input" and constant[exponent] == axes
             if constant[exponent] and not direct:
                 raise NotUnderstoodError("an exponent that is the same along an axis")
-
-
-def _order(shape: tuple[int, ...], signatures: tuple[Signature, ...]) -> tuple[int, ...]:
-    """Return the order of axes in memory that NumPy gives to a result of such inputs.
-
-    This is how ``numpy.nditer`` sorts axes: by strides, and as in C where operands disagree.
-    """
-    strides = []
-    for found in signatures:
-        if not isinstance(found, type):
-            missing = len(shape) - len(found[1])
-            own = zip(found[1], found[2], strict=True)
-            strides.append((0,) * missing + tuple(0 if n == 1 else abs(s) for n, s in own))
-    order: list[int] = []  # the innermost first
-    for axis in reversed(range(len(shape))):
-        place = len(order)
-        for position in reversed(range(len(order))):
-            verdict = _lies_inside(axis, order[position], strides)
-            if verdict is None:
-                continue
-            if not verdict:
-                break
-            place = position
-        order.insert(place, axis)
-    return tuple(reversed(order))
-
-
-def _lies_inside(axis: int, other: int, strides: list[tuple[int, ...]]) -> bool | None:
-    """Whether an axis belongs inside of another one; None if no operand tells."""
-    verdicts = {s[other] > s[axis] for s in strides if s[axis] and s[other]}
-    return None if not verdicts else False not in verdicts

@@ -31,6 +31,8 @@ class _Part(NamedTuple):
         How it is evaluated; None for what is not understood.
     done
         Steps whose results are not needed after it.
+    dropped
+        By member, steps whose results no later one needs, where members run one by one.
     """
 
     result: int
@@ -38,7 +40,8 @@ class _Part(NamedTuple):
     inputs: tuple[int, ...]
     referred: tuple[int, ...]
     unit: Unit | None
-    done: tuple[int, ...]
+    done: tuple[int, ...] = ()
+    dropped: tuple[tuple[int, ...], ...] = ()
 
 
 class Program:
@@ -60,7 +63,7 @@ class Program:
             if steps[number].kind not in ("input", "literal"):
                 members.setdefault(group, []).append(number)
         parts = [self._part(root, tuple(own)) for root, own in sorted(members.items())]
-        self.parts = _with_ends(parts, len(steps) - 1)
+        self.parts = [_with_drops(part, steps) for part in _with_ends(parts, len(steps) - 1)]
         #: Whether kernels can gain anything.
         self.worthwhile = any(part.unit is not None and part.unit.worthwhile for part in parts)
 
@@ -73,7 +76,7 @@ class Program:
     def _part(self, root: int, members: tuple[int, ...]) -> _Part:
         steps = self.steps
         if steps[root].kind == "opaque":
-            return _Part(root, members, steps[root].args, steps[root].args, None, ())
+            return _Part(root, members, steps[root].args, steps[root].args, None)
         nodes: list[Node] = []
         places: dict[int, int] = {}
         inputs: list[int] = []
@@ -98,8 +101,8 @@ class Program:
                 found = steps[root].what
                 unit = FORMS[found.form](nodes, places[steps[root].args[0]], found)
         except NotUnderstoodError:
-            return _Part(root, members, tuple(inputs), referred, None, ())
-        return _Part(root, members, tuple(inputs), referred, unit, ())
+            return _Part(root, members, tuple(inputs), referred, None)
+        return _Part(root, members, tuple(inputs), referred, unit)
 
     def run(
         self,
@@ -141,17 +144,19 @@ class Program:
                     return part.unit.run(operands, params[part.result].node, evaluate)
                 except NotUnderstoodError:
                     pass
-        local = dict(found)
-        for number in part.members:
+            del operands  # they hold what is to be dropped on the way
+        for number, dropped in zip(part.members, part.dropped, strict=True):
             node, names = params[number]
             if node is not None:
                 uses = self.steps[number].uses
                 if names is None:
                     names = references(node)
-                local[number] = node(
-                    {name: local[use] for name, use in zip(names, uses, strict=True)}
+                found[number] = node(
+                    {name: found[use] for name, use in zip(names, uses, strict=True)}
                 )
-        return local[part.result]
+            for gone in dropped:
+                found.pop(gone, None)
+        return found[part.result]
 
 
 def _is_plain(value: Any) -> bool:
@@ -186,3 +191,14 @@ def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
         if number != result:
             done.setdefault(position, []).append(number)
     return [part._replace(done=tuple(done.get(n, ()))) for n, part in enumerate(parts)]
+
+
+def _with_drops(part: _Part, steps: tuple[Step, ...]) -> _Part:
+    """Tell, by member, what nobody needs after it: Dask, too, lets go of results at once."""
+    last = {use: member for member in part.members for use in (member, *steps[member].uses)}
+    ended = {*part.members, *part.done} - {part.result}
+    return part._replace(
+        dropped=tuple(
+            tuple(use for use in ended if last.get(use) == member) for member in part.members
+        )
+    )

@@ -90,6 +90,7 @@ _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "less"
 ARITHMETIC = (["negative", "absolute", "square", "sqrt"],
               ["add", "subtract", "multiply", "divide"])  # fmt: skip
 _CASTS = ["<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"]
+LAYOUTS = ["C", "C", "F", "F", "strided", "reversed", "unaligned", "turned"]
 EXPONENTS = (2, 0.5, -1, 3, 2.0, 1)
 
 
@@ -99,7 +100,9 @@ def arrays(draw, shape, dtypes=DTYPES, scalars=False):
     dtype = np.dtype(draw(st.sampled_from(dtypes)))
     own = tuple(1 if draw(st.integers(0, 5)) == 0 else n for n in shape)
     own = own[draw(st.integers(0, 1)) if len(own) > 1 else 0 :]
-    layout = draw(st.sampled_from(["C", "C", "F", "strided", "reversed", "unaligned"]))
+    layout = draw(
+        st.sampled_from(["C", "C", "F", "F", "strided", "reversed", "unaligned", "turned"])
+    )
     step = 2 if layout == "strided" else 1
     full = tuple(n * step for n in own)
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -111,6 +114,8 @@ def arrays(draw, shape, dtypes=DTYPES, scalars=False):
         return single if layout == "C" else np.array(single)
     if layout == "F":
         return np.asfortranarray(made)
+    if layout == "turned":  # neither C nor F where there are three axes
+        return np.moveaxis(np.moveaxis(made, 0, -1).copy(), -1, 0)
     if layout == "strided":
         return made[tuple(slice(None, None, 2) for _ in own)]
     if layout == "reversed":
@@ -136,6 +141,11 @@ def _values(random, shape, dtype, awkward):
     if dtype.kind == "c":
         return (made + 1j * random.normal(0, 2, shape)).astype(dtype)
     return made.astype(dtype)
+
+
+def steps(array):
+    """Return the strides of an array's axes of more than one element, which tell how it lies."""
+    return [s for n, s in zip(array.shape, array.strides, strict=True) if n > 1]
 
 
 def refill(values, seed):

@@ -9,6 +9,7 @@ import xarray as xr
 from dask._task_spec import Task, TaskRef
 
 from dask_marsched.fusion.blocks_backend import BlocksBackend
+from tests.fusion.expressions import steps
 from tests.host.kernel_runs import LLVM, a_runner, both, run_both
 
 SHAPE, CHUNKS = (60, 300), (30, 300)
@@ -85,6 +86,22 @@ LAYOUTS = {
     "one value": np.broadcast_to(FLOATS[0, 0], SHAPE),
 }
 
+NORMAL = RANDOM.normal(0, 3, SHAPE)
+ROW, COLUMN, TURNED = (
+    da.from_array(Source(values), chunks=-1, asarray=False)
+    for values in (NORMAL[:1], NORMAL[:, :1], np.asfortranarray(NORMAL))
+)
+
+
+def needs_c(x):
+    assert x.flags.c_contiguous
+    return x.ravel(order="A").reshape(x.shape)
+
+
+def user(x):
+    return x.map_blocks(needs_c, dtype=x.dtype, meta=np.empty((0, 0)))
+
+
 #: Awkward collections by name.
 CASES = {
     "complex square": [Z**2 + 1, (Z * 0) ** 2 * 1],
@@ -112,6 +129,9 @@ CASES = {
     "one branch casts": da.where(X > 0, (X * 1).astype("i4"), 3),
     "nested conditions": da.where(X != 0, 1 / X, da.where(X > 1, da.log(X), -0.0)) * 2,
     "casts": [(X * 1).astype(t) for t in ("i1", "u2", "u4", "u8", "f2", "f4", "?")],
+    "row, column and Fortran": [f((ROW + COLUMN) * TURNED) for f in (abs, user, da.sum, da.std)],
+    "sums of them along axes": [((ROW + COLUMN) * TURNED).sum(axis=a) for a in (0, 1)],
+    "Fortran first": [f((ROW * TURNED) + COLUMN) for f in (abs, da.sum, da.std)],
     "unpacked": da.where(PACKED == -32768, np.float32(np.nan), PACKED * np.float32(0.01) + 273),
     "beyond the type": (whole("u1", 0, 200) + 1 < 300) & (whole("i1") > -1000),
     "u8 and i8": (whole("u8", 0, 99) - whole("i8")) * 2,
@@ -215,6 +235,7 @@ def identical(got, wanted):
         assert np.all(got == wanted)
     else:
         assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+        assert steps(got) == steps(wanted)
         for part in wanted.dtype.names or ():
             identical(got[part], wanted[part])
         if wanted.dtype.kind in "fc":

@@ -1,0 +1,77 @@
+"""numexpr's threads belong to the process: they are counted, and never changed."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dask_marsched.fusion.backend import UnsupportedError
+from dask_marsched.fusion.kernels import Kernels
+from dask_marsched.fusion.setting import setting, signature
+from dask_marsched.fusion.tuner import Trial
+from tests.fusion.expressions import expression
+
+numexpr = pytest.importorskip("numexpr")
+numexpr_backend = pytest.importorskip("dask_marsched.fusion.numexpr_backend")
+
+CHAIN, VALUES = expression(lambda x: x * 2 + x, np.arange(100_000.0))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = numexpr.set_num_threads(1)
+    yield
+    numexpr.set_num_threads(before)
+
+
+def prepared(backend):
+    return backend.prepare(setting(CHAIN, signature(VALUES)), False)
+
+
+def test_the_number_of_threads_is_never_set(monkeypatch):
+    """Who sets it while another thread runs an expression may wait for ever."""
+    run = prepared(numexpr_backend.NumexprBackend())
+    for module in (numexpr, numexpr.utils):
+        monkeypatch.setattr(module, "set_num_threads", lambda n: pytest.fail("set"))
+    np.testing.assert_array_equal(run(VALUES).values[0], VALUES[0] * 3)
+
+
+def test_with_several_threads_it_is_not_used():
+    numexpr.set_num_threads(2)
+    with pytest.raises(ImportError, match="runs with 2 threads; NUMEXPR_NUM_THREADS=1"):
+        numexpr_backend.NumexprBackend()
+
+
+def test_nor_once_somebody_has_set_another_number(monkeypatch):
+    backend = numexpr_backend.NumexprBackend()
+    kernels = Kernels([backend])
+    monkeypatch.setattr(Trial, "choose", lambda self, ready: ready[0] if ready else "numpy")
+    kernels.evaluate(CHAIN, VALUES)
+    kernels.wait()
+    assert kernels.report()["expressions"][0]["given_up"] == {}
+    numexpr.set_num_threads(2)
+    with pytest.raises(UnsupportedError, match="2 threads"):
+        prepared(backend)
+    np.testing.assert_array_equal(kernels.evaluate(CHAIN, VALUES)[0], VALUES[0] * 3)
+    (found,) = kernels.report()["expressions"]
+    assert found["given_up"] == {"numexpr": "RuntimeError: numexpr runs with 2 threads"}
+    kernels.close()
+
+
+def test_threads_do_not_disturb_each_other():
+    """What numexpr compiles keeps the addresses of its operands while it runs."""
+    run = prepared(numexpr_backend.NumexprBackend())
+    wrong, together = [], threading.Barrier(4)
+
+    def work(factor):
+        x = VALUES[0] * factor
+        together.wait()
+        same = [np.array_equal(run([x, 2]).values[0], x * 3) for _ in range(50)]
+        wrong.extend(factor for equal in same if not equal)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
