@@ -38,6 +38,9 @@ from dask_marsched.suitability import Suitability
 #: message; the array object that all the sources of a Zarr store read is the common case.
 _WORTH_STAYING_FOR = 64 * 2**10
 
+#: Seconds that operands of unknown duration stay behind others with their inputs.
+_LONG = 1.0
+
 
 class PlacementEngine:
     """Decides where and when the tasks of one scheduler run.
@@ -363,13 +366,19 @@ class PlacementEngine:
         """Whether work stealing may move a task.
 
         While operands are withheld, a worker with nothing to do is given one of those instead.
-        A task of unknown duration stays with its inputs: Dask would take it for a long one.
+        None of those may be where a task is bound to be, though. A task of unknown duration stays
+        with its inputs: Dask would take it for a long one. But not for long behind others: these
+        may be long ones, or even wait for it.
         """
-        if not self.settings.steal_protection:
+        if not self.settings.steal_protection or snapshot.restricted(ts):
             return True
         if len(self.policies.withholding):
             return False
-        return not ts.dependencies or snapshot.duration(ts) is not None
+        if not ts.dependencies or snapshot.duration(ts) is not None:
+            return True
+        ws = ts.processing_on
+        fetching = ts.get_nbytes_deps() / self.scheduler.bandwidth
+        return ws is not None and snapshot.busy_for(ws) >= max(_LONG, 2 * fetching)
 
     @guarded(lambda: math.inf)
     def retry_after(self, ts: TaskState, worker: str, error: str) -> float:

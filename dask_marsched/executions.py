@@ -11,6 +11,8 @@ from typing import Any
 #: Executions and graphs that are remembered. Together they take a few megabytes at most.
 _MOST_EXECUTIONS = 10_000
 _MOST_GRAPHS = 100
+#: Of the graphs but the last: keys outlive what they are names of.
+_MOST_WANTED = 200_000
 
 _LOADING = frozenset({"transfer", "disk-read", "deserialize"})
 
@@ -116,6 +118,8 @@ class Executions:
     ) -> None:
         """Remember a graph."""
         self.graphs.append(Graph(next(self._numbers), client, now, operands, wanted))
+        while len(self.graphs) > 1 and sum(len(g.wanted) for g in self.graphs) > _MOST_WANTED:
+            self.graphs.popleft()
 
     def sent(self, key: Hashable, now: float) -> None:
         """Remember when an operand was sent to a worker."""

@@ -44,6 +44,12 @@ def test_memory_is_bounded(monkeypatch):
         log.graph_arrived("c", 0.0, 1, {"x"})
     assert len(log.graphs) == 100
     assert log.graphs[-1].number == 999
+    monkeypatch.setattr(executions, "_MOST_WANTED", 12)
+    for wanted in (10, 2, 1):
+        log.graph_arrived("c", 0.0, 20, range(wanted))
+    assert [len(graph.wanted) for graph in log.graphs] == [2, 1]
+    log.graph_arrived("c", 0.0, 20, range(20))  # the last one is always there
+    assert [len(graph.wanted) for graph in log.graphs] == [20]
 
 
 def test_what_left_its_worker_is_not_remembered():

@@ -106,6 +106,9 @@ class Cluster:
             time.sleep(0.05)
         common = ["--nthreads", "1", "--memory-limit", _MEMORY_LIMIT, "--no-dashboard"]
         common += ["--scheduler-file", str(told), "--local-directory", str(self.directory)]
+        # Imported by two threads at once, as a new worker may, it ends in an import error, the
+        # worker closes, and its nanny with it: in stock Dask too.
+        common += ["--preload", "dask.dataframe"]
         if self.hosts:
             for host in self.hosts:
                 own = ["--nworkers", str(_WORKERS_OF_HOST), "--host", host.address]

@@ -278,6 +278,11 @@ def duration(ts: TaskState) -> float | None:
     return float(mean) if mean >= 0 else None
 
 
+def busy_for(ws: WorkerState) -> float:
+    """Return for how many seconds all threads of a worker were busy at its last heartbeat."""
+    return min(ws.executing.values()) if len(ws.executing) >= ws.nthreads else 0.0
+
+
 def mean_nbytes(ts: TaskState) -> float:
     """Return the mean size in bytes of results of tasks like this one; inf if there is none."""
     prefix = ts.prefix

@@ -266,6 +266,44 @@ async def test_stealing_of_tasks_that_read_the_same_input(c, s, a, b):
     assert await c.gather(futures) == [1000 + i for i in range(30)]
 
 
+def wait_for(x, gate):
+    return Event(gate).wait(timeout=30)
+
+
+def let_go(x, gate):
+    Event(gate).set()
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_what_another_waits_for_does_not_stay_behind_it(c, s, a, b):
+    """Both are with their input, and how long such tasks take is never known."""
+    x = (await c.scatter([b"x"], workers=[a.address]))[0]
+    waiting = c.submit(wait_for, x, "go")
+    await async_poll_for(lambda: a.state.executing, 5)
+    opening = c.submit(let_go, x, "go", key="opening")
+    await async_poll_for(lambda: "opening" in s.tasks, 5)
+    assert s.tasks["opening"].processing_on.address == a.address
+    assert await waiting
+    await opening
+
+
+@planned_cluster(
+    [("127.0.0.1", 1), ("127.0.0.1", 1, {"resources": {"GPU": 1}}),
+     ("127.0.0.1", 1, {"resources": {"GPU": 1}})],
+    config={"distributed.scheduler.work-stealing-interval": "1h"},
+)  # fmt: skip
+async def test_what_is_restricted_is_stolen_while_others_are_withheld(c, s, *workers):
+    held = c.map(wait_for, range(40), ["go"] * 40)
+    await async_poll_for(lambda: s.queued, 5)
+    bound = c.submit(inc, 1, resources={"GPU": 1}, key="bound")
+    await async_poll_for(lambda: "bound" in s.tasks, 5)
+    engine = plugin_of(s)._engine
+    assert engine.may_steal(s.tasks["bound"])
+    assert not engine.may_steal(s.tasks[held[0].key])
+    await Event("go").set()
+    await c.gather([*held, bound])
+
+
 # ---- Data that the user moves ----------------------------------------------------------------
 
 
