@@ -228,17 +228,22 @@ class Admission:
         first = self.host.next_fetch()
         incoming: int = self.host.state.transfer_incoming_bytes
         room = incoming + self.quota.free
-        if first is None or self.quota.fits(first[0]):
+        if first is None:
             return room
+        nbytes = max(first[0], 1)  # an empty result is fetched too
+        if self.quota.fits(nbytes):
+            # What is negligible also where nothing is free: to answer with less would be to
+            # withhold it, and nobody would look again.
+            return max(room, incoming + nbytes)
         waits = bool(incoming or self.host.state.executing)
         # Where nothing else will make room, even what is read earlier leaves.
-        hope = self.evictor.evict(first[0] - self.quota.free, (), first[1] if waits else None)
+        hope = self.evictor.evict(nbytes - self.quota.free, (), first[1] if waits else None)
         if waits or hope:
             self.counts.throttled += 1
             self._refused_at = self.quota.used
             self._watch()
             return 0
-        return incoming + first[0]
+        return incoming + nbytes
 
     @guarded(lambda: True)
     def may_load(self, nbytes: int) -> bool:

@@ -470,6 +470,20 @@ async def test_inputs_are_fetched_when_there_is_room(c, s, a, b):
 
 
 @planned_cluster([("127.0.0.1", 1), ("127.0.0.1", 1)], plugin=with_quota)
+async def test_small_inputs_are_fetched_where_nothing_is_free(c, s, a, b):
+    xs = [c.submit(operator.mul, n, 2, workers=[b.address]) for n in range(3)]
+    empty = c.submit(np.empty, 0, workers=[b.address])
+    await wait([*xs, empty])
+    assert s.tasks[empty.key].nbytes == 0
+    leave_free(a, -50 * MB)
+    assert admission_of(a).quota.held == 0  # nothing could be evicted either
+    readers = [c.submit(inc, x, workers=[a.address]) for x in xs]
+    assert await c.gather(readers) == [1, 3, 5]
+    assert await c.submit(len, empty, workers=[a.address]) == 0
+    assert counts_of(a)["throttled"] == 0
+
+
+@planned_cluster([("127.0.0.1", 1), ("127.0.0.1", 1)], plugin=with_quota)
 async def test_spilled_results_are_sent(c, s, a, b):
     x = c.submit(array, 4, workers=[a.address], key="x")
     await wait(x)
