@@ -104,8 +104,8 @@ class Admission:
         self.needs = NeedModel()
         self._meter = PeakMeter()
         self._surplus = surplus
+        #: of all that was admitted, until it has ended
         self._kinds: dict[Key, Kind] = {}
-        self._ended: set[Key] = set()
         self._deferred: dict[Key, int] = {}
         self._refused_at = 0
         self._measured: dict[Key, _Measured] = {}
@@ -290,7 +290,8 @@ class Admission:
         need = self.quota.grants.get(ts.key)
         if need is not None:
             self.quota.change(ts.key, Need(output=need.output))
-            self._ended.add(ts.key)
+            # The process grows beside its results too; only quiet moments show it exactly.
+            self._floor += self.quota.limit // 500
 
     @guarded(lambda: None)
     def stimulated(self) -> None:
@@ -345,21 +346,21 @@ class Admission:
             quota.held, quota.transfers = held, self.host.transfers()
 
     def _settle_ended(self) -> None:
-        tasks = self.host.state.tasks
-        for key in list(self._ended):
-            ts = tasks.get(key)
-            if ts is None or ts.state not in _ON_THREADS:
-                self._settle(key, ts)
+        """Close the books on what was admitted and has ended.
 
-    def _settle(self, key: Key, ts: TaskState | None) -> None:
-        """Close the books on an operand that has run."""
-        self._ended.discard(key)
-        self.quota.release(key)
-        kind = self._kinds.pop(key, None)
-        if kind is not None and ts is not None and ts.state == "memory":
-            self.needs.observe_output(kind, ts.nbytes or 0)
-        # The process grows beside its results too; only quiet moments show it exactly.
-        self._floor += self.quota.limit // 500
+        Told by the state machine alone: what is cancelled before it starts never gets to
+        `finished`, wherever in the chain of those that wrap `execute` it is dropped.
+        """
+        state = self.host.state
+        for key, kind in list(self._kinds.items()):
+            ts = state.tasks.get(key)
+            # Admitted, its state changes later. Executed, it leaves the set before it is stored.
+            if ts is not None and (ts in state.executing or ts.state in _ON_THREADS):
+                continue
+            self.quota.release(key)
+            del self._kinds[key]
+            if ts is not None and ts.state == "memory":
+                self.needs.observe_output(kind, ts.nbytes or 0)
 
     def _lap(self) -> None:
         """Share what the process took since the last lap among what was measured in it."""

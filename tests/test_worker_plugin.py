@@ -19,6 +19,7 @@ from distributed.worker_state_machine import WorkerState
 from dask_marsched.config import Settings
 from dask_marsched.host.store import Store
 from dask_marsched.policies.needs import Kind, NeedModel
+from dask_marsched.policies.quota import Need, Request
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
 from tests.compat.harness import check, planned_cluster, plugin_of, report_of
@@ -68,6 +69,12 @@ def counts_of(worker):
     report = admission_of(worker).report()
     assert report["exceptions"] == {}, report["last_exception"]
     return report
+
+
+def assert_nothing_is_left(worker):
+    admission = admission_of(worker)
+    assert counts_of(worker)["promised"] == 0
+    assert not any((admission.quota.grants, admission._kinds, admission._measured))
 
 
 def leave_free(worker, nbytes):
@@ -505,7 +512,7 @@ async def test_seceded_tasks_hold_nothing_back(c, s, a):
     await known(c, array, 5, 20 * MB)
     leave_free(a, MB)
     np.testing.assert_array_equal(await c.submit(outer), array(5, 20 * MB))
-    assert counts_of(a)["promised"] == 0
+    assert_nothing_is_left(a)
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
@@ -518,9 +525,42 @@ async def test_failing_and_cancelled_tasks_leave_nothing_behind(c, s, a):
     failing.clear()
     await Event("gate").set()
     await async_poll_for(lambda: not a.state.tasks, 5)
+    assert_nothing_is_left(a)
+
+
+@planned_cluster(ONE, plugin=lambda: with_quota(interrupt=True))
+async def test_what_is_cancelled_before_it_starts_leaves_nothing_behind(c, s, a):
+    execute = a.execute
+
+    async def cancelled_first(key, *, stimulus_id):
+        await c.cancel(futures)
+        await async_poll_for(lambda: a.state.tasks[key].state == "cancelled", 5)
+        return await execute(key, stimulus_id=stimulus_id)
+
+    a.execute = cancelled_first
+    futures = [c.submit(blocked_until, "never", key="blocked")]
+    await async_poll_for(lambda: futures[0].cancelled() and not a.state.tasks, 5)
+    a.execute = execute
+    assert counts_of(a)["admitted"] == 1
+    assert_nothing_is_left(a)
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_where_inputs_cannot_be_read_working_space_is_given_back(c, s, a, monkeypatch):
+    async def fails(ts):
+        raise ZeroDivisionError("on purpose")
+
     admission = admission_of(a)
-    assert counts_of(a)["promised"] == 0
-    assert not any((admission._kinds, admission._ended, admission._measured))
+    x = c.submit(gated, "gate", key="x")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    admission.quota.force(Request("x", Need(1, 2, 3)))
+    monkeypatch.setattr(admission.host, "_load", fails)
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        await admission.host._execute("x", stimulus_id="test")
+    assert admission.quota.grants == {"x": Need(output=2)}
+    await Event("gate").set()
+    await wait(x)
+    assert_nothing_is_left(a)
 
 
 @planned_cluster([("127.0.0.1", 2, {"resources": {"R": 1}})], plugin=with_quota)
