@@ -235,7 +235,7 @@ class Admission:
             # What is negligible also where nothing is free: to answer with less would be to
             # withhold it, and nobody would look again.
             return max(room, incoming + nbytes)
-        waits = bool(incoming or self.host.state.executing)
+        waits = bool(incoming or (self.host.state.executing and not self._stuck()))
         # Where nothing else will make room, even what is read earlier leaves.
         hope = self.evictor.evict(nbytes - self.quota.free, (), first[1] if waits else None)
         if waits or hope:

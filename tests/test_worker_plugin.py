@@ -460,6 +460,18 @@ async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a):
     assert found["deferrals"] == found["forced"] == 1
 
 
+@planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=lambda: with_quota(quota_patience=0))
+async def test_what_waits_for_an_operand_whose_input_does_not_fit_is_freed(c, s, a, b):
+    x = c.submit(array, 1, workers=[b.address], key="x")
+    await wait(x)
+    blocked = c.submit(blocked_until, "gate", workers=[a.address], key="blocked")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, MB)
+    opening = c.submit(opener, "gate", 8, x, workers=[a.address], key="opener")
+    await wait([blocked, opening])
+    assert counts_of(a)["throttled"] >= 1
+
+
 @planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=with_quota)
 async def test_inputs_are_fetched_when_there_is_room(c, s, a, b):
     gate = Event("gate")
