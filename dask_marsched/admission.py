@@ -331,8 +331,10 @@ class Admission:
         self._settle_ended()
         quota = self.quota
         for ts in self.host.state.long_running:
-            # It may wait for others to run. What it really takes shows in the process.
+            # It may wait for others to run, also of its kind. What it really takes shows in the
+            # process; how much of that was its own does not.
             quota.release(ts.key)
+            self._measured.pop(ts.key, None)
         now = time.monotonic()
         held = self.host.store.held
         age = min(max(quota.free / _FILLS, _RSS_AGES[0]), _RSS_AGES[1])

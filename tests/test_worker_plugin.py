@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, Event, Nanny, Worker, wait
+from distributed import Client, Event, Future, Nanny, Worker, wait, worker_client
 from distributed.comm import CommClosedError
 from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
@@ -432,6 +432,26 @@ async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a):
     await wait([blocked, opening])
 
 
+def nested(x, depth):
+    if not depth:
+        return x.nbytes
+    with worker_client() as client:
+        return client.submit(nested, Future("x", client), depth - 1).result()
+
+
+@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=3600))
+async def test_what_seceded_does_not_hold_back_others_of_its_kind(c, s, a):
+    if not admission_of(a)._meter.available:
+        pytest.skip("this kernel does not tell")
+    leave_free(a, 400 * MB)
+    nbytes = max(40 * MB, admission_of(a).quota.limit // 16 // 8 * 8)
+    x = c.submit(array, 1, nbytes, key="x")
+    await wait(x)
+    leave_free(a, 10 * nbytes)
+    assert await c.submit(nested, x, 2) == nbytes
+    assert_nothing_is_left(a)
+
+
 @planned_cluster(ONE, plugin=with_parts)
 async def test_without_a_quota_nothing_is_told(c, s, a):
     x = c.persist(da.ones((1000,), chunks=500))
@@ -516,8 +536,6 @@ async def test_spilled_results_are_sent(c, s, a, b):
 @planned_cluster(ONE, plugin=with_quota)
 async def test_seceded_tasks_hold_nothing_back(c, s, a):
     def outer():
-        from distributed import worker_client
-
         with worker_client() as client:
             return client.submit(array, 5, 20 * MB).result()
 
