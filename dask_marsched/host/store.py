@@ -118,7 +118,14 @@ class Store(SpillBuffer, SpillingBuffer):
     # -- moving between tiers --------------------------------------------------------------
 
     def evict(self) -> int:
-        """Move the key that is needed last from memory to disk (see `SpillBuffer.evict`)."""
+        """Move the key that is needed last from memory to disk (see `SpillBuffer.evict`).
+
+        Returns
+        -------
+        int
+            Its bytes; -1 if it could not be written, or if there is none but those that other
+            threads are writing: distributed's loop, on the event loop, would ask again at once.
+        """
         return self._evict(nodefault)
 
     def evict_key(self, key: Key) -> int:
@@ -141,7 +148,7 @@ class Store(SpillBuffer, SpillingBuffer):
         except HandledError:
             return -1
         except KeyError:
-            return 0
+            return -1 if key is nodefault else 0
 
     def in_memory(self, key: Key) -> object | None:
         """Return what is in memory under a key, or None; the order of eviction stays as it is."""

@@ -314,6 +314,33 @@ def test_one_key_can_be_spilled(store):
     assert store.evict_key("c") == 0
 
 
+def test_where_all_is_being_written_nothing_can_be_evicted(store, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+    write = store.slow.write
+
+    def slowly(key, value):
+        begun.set()
+        go.wait()
+        return write(key, value)
+
+    store["a"] = array(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(store.slow, "write", slowly)
+        thread = threading.Thread(target=store.evict_key, args=("a",))
+        thread.start()
+        begun.wait()
+    try:
+        assert store.evict() == -1  # what distributed's loop ends at
+        assert store.evict_key("a") == 0
+        store["b"] = array(2)
+        assert store.evict() > 0
+    finally:
+        go.set()
+        thread.join()
+    assert set(store.slow) == {"a", "b"}
+    assert store.evict() == -1
+
+
 def test_what_may_not_be_promoted_stays_on_disk(store):
     store["a"] = array(3)
     store.evict()
