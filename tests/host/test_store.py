@@ -341,6 +341,34 @@ def test_where_all_is_being_written_nothing_can_be_evicted(store, monkeypatch):
     assert store.evict() == -1
 
 
+@pytest.mark.parametrize("view", ["items", "values"])
+def test_all_are_seen_while_they_move(store, view):
+    for i in range(6):
+        store[i] = array(i)
+    store.evict_key(4)
+    store.evict_key(5)
+    seen = []
+    for found in getattr(store, view)():
+        seen.append(found[1][0] if view == "items" else found[0])
+        store.evict()
+        if len(seen) == 1:
+            assert store[5][0] == 5  # comes back
+            del store[2]
+    assert sorted(seen) == [0, 1, 3, 4, 5]
+
+
+def test_looking_at_all_of_them_moves_none(store):
+    for i in range(4):
+        store[i] = array(i)
+    store.evict_key(0)
+    assert [key for key, value in store.items() if value[0] == key] == [1, 2, 3, 0]
+    assert [value[0] for value in store.values()] == [1, 2, 3, 0]
+    assert (set(store.fast), set(store.slow)) == ({1, 2, 3}, {0})
+    assert list(store.fast.order) == [1, 2, 3]
+    with pytest.raises(KeyError):
+        store.peek("gone")
+
+
 def test_what_may_not_be_promoted_stays_on_disk(store):
     store["a"] = array(3)
     store.evict()
