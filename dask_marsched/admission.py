@@ -40,7 +40,7 @@ _UNTRIED = 1 / 16
 _SHUFFLES = 0.1
 #: States of a task that may be running.
 _ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
-#: Share of a core below which the process is taken to wait for something.
+#: Share of a core below which the threads of tasks are taken to wait for something.
 _QUIET = 0.05
 
 
@@ -387,7 +387,7 @@ class Admission:
         if not self._watching:
             self._watching = True
             if not self._quiet_since:
-                self._quiet_since, self._cpu = time.monotonic(), time.process_time()
+                self._quiet_since, self._cpu = time.monotonic(), _threads_time()
             asyncio.get_running_loop().call_later(_WATCH, self._look)
 
     @guarded(lambda: None)
@@ -395,7 +395,7 @@ class Admission:
         self._watching = False
         if not self.host.installed:
             return
-        cpu = time.process_time()
+        cpu = _threads_time()
         if cpu - self._cpu > _QUIET * _WATCH:
             self._quiet_since = time.monotonic()
         self._cpu = cpu
@@ -433,6 +433,15 @@ class Admission:
             "exceptions": dict(self.counters.exceptions),
             "last_exception": self.counters.last_exception,
         }
+
+
+def _threads_time() -> float:
+    """Return the CPU seconds of this process without those of the thread that asks.
+
+    That is the event loop's, which is never quiet: with its monitors and heartbeats it takes up to
+    a tenth of a core on a slow machine.
+    """
+    return time.process_time() - time.thread_time()
 
 
 def _kind(ts: TaskState) -> Kind:

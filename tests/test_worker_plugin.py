@@ -1,8 +1,10 @@
 """The quota on real workers: what is deferred, evicted, forced; and how it comes and goes."""
 
+import asyncio
 import gc
 import operator
 import sys
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -478,6 +480,33 @@ async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a):
     await wait([blocked, opening])
     found = counts_of(a)
     assert found["deferrals"] == found["forced"] == 1
+
+
+def compute_a_little():
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+
+
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_what_the_event_loop_does_is_not_taken_for_work(c, s, a):
+    await known(c, opener, "other", 40 * MB)
+    blocked = c.submit(blocked_until, "gate", key="blocked")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, MB)
+    opening = c.submit(opener, "gate", 40 * MB, key="opener-1")
+    admission = admission_of(a)
+    await async_poll_for(lambda: admission.counts.deferrals, 5)
+    admission._look()
+    since = admission._quiet_since
+    compute_a_little()
+    admission._look()
+    assert admission._quiet_since == since > 0
+    await asyncio.to_thread(compute_a_little)
+    admission._look()
+    assert admission._quiet_since > since
+    await Event("gate").set()
+    await wait([blocked, opening])
 
 
 @planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=lambda: with_quota(quota_patience=0))
