@@ -40,7 +40,7 @@ _UNTRIED = 1 / 16
 _SHUFFLES = 0.1
 #: States of a task that may be running.
 _ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
-#: Share of a core below which the process is taken to wait for something.
+#: Share of a core below which the threads of tasks are taken to wait for something.
 _QUIET = 0.05
 
 
@@ -104,8 +104,8 @@ class Admission:
         self.needs = NeedModel()
         self._meter = PeakMeter()
         self._surplus = surplus
+        #: of all that was admitted, until it has ended
         self._kinds: dict[Key, Kind] = {}
-        self._ended: set[Key] = set()
         self._deferred: dict[Key, int] = {}
         self._refused_at = 0
         self._measured: dict[Key, _Measured] = {}
@@ -228,17 +228,22 @@ class Admission:
         first = self.host.next_fetch()
         incoming: int = self.host.state.transfer_incoming_bytes
         room = incoming + self.quota.free
-        if first is None or self.quota.fits(first[0]):
+        if first is None:
             return room
-        waits = bool(incoming or self.host.state.executing)
+        nbytes = max(first[0], 1)  # an empty result is fetched too
+        if self.quota.fits(nbytes):
+            # What is negligible also where nothing is free: to answer with less would be to
+            # withhold it, and nobody would look again.
+            return max(room, incoming + nbytes)
+        waits = bool(incoming or (self.host.state.executing and not self._stuck()))
         # Where nothing else will make room, even what is read earlier leaves.
-        hope = self.evictor.evict(first[0] - self.quota.free, (), first[1] if waits else None)
+        hope = self.evictor.evict(nbytes - self.quota.free, (), first[1] if waits else None)
         if waits or hope:
             self.counts.throttled += 1
             self._refused_at = self.quota.used
             self._watch()
             return 0
-        return incoming + first[0]
+        return incoming + nbytes
 
     @guarded(lambda: True)
     def may_load(self, nbytes: int) -> bool:
@@ -285,7 +290,8 @@ class Admission:
         need = self.quota.grants.get(ts.key)
         if need is not None:
             self.quota.change(ts.key, Need(output=need.output))
-            self._ended.add(ts.key)
+            # The process grows beside its results too; only quiet moments show it exactly.
+            self._floor += self.quota.limit // 500
 
     @guarded(lambda: None)
     def stimulated(self) -> None:
@@ -325,8 +331,10 @@ class Admission:
         self._settle_ended()
         quota = self.quota
         for ts in self.host.state.long_running:
-            # It may wait for others to run. What it really takes shows in the process.
+            # It may wait for others to run, also of its kind. What it really takes shows in the
+            # process; how much of that was its own does not.
             quota.release(ts.key)
+            self._measured.pop(ts.key, None)
         now = time.monotonic()
         held = self.host.store.held
         age = min(max(quota.free / _FILLS, _RSS_AGES[0]), _RSS_AGES[1])
@@ -340,21 +348,21 @@ class Admission:
             quota.held, quota.transfers = held, self.host.transfers()
 
     def _settle_ended(self) -> None:
-        tasks = self.host.state.tasks
-        for key in list(self._ended):
-            ts = tasks.get(key)
-            if ts is None or ts.state not in _ON_THREADS:
-                self._settle(key, ts)
+        """Close the books on what was admitted and has ended.
 
-    def _settle(self, key: Key, ts: TaskState | None) -> None:
-        """Close the books on an operand that has run."""
-        self._ended.discard(key)
-        self.quota.release(key)
-        kind = self._kinds.pop(key, None)
-        if kind is not None and ts is not None and ts.state == "memory":
-            self.needs.observe_output(kind, ts.nbytes or 0)
-        # The process grows beside its results too; only quiet moments show it exactly.
-        self._floor += self.quota.limit // 500
+        Told by the state machine alone: what is cancelled before it starts never gets to
+        `finished`, wherever in the chain of those that wrap `execute` it is dropped.
+        """
+        state = self.host.state
+        for key, kind in list(self._kinds.items()):
+            ts = state.tasks.get(key)
+            # Admitted, its state changes later. Executed, it leaves the set before it is stored.
+            if ts is not None and (ts in state.executing or ts.state in _ON_THREADS):
+                continue
+            self.quota.release(key)
+            del self._kinds[key]
+            if ts is not None and ts.state == "memory":
+                self.needs.observe_output(kind, ts.nbytes or 0)
 
     def _lap(self) -> None:
         """Share what the process took since the last lap among what was measured in it."""
@@ -379,7 +387,7 @@ class Admission:
         if not self._watching:
             self._watching = True
             if not self._quiet_since:
-                self._quiet_since, self._cpu = time.monotonic(), time.process_time()
+                self._quiet_since, self._cpu = time.monotonic(), _threads_time()
             asyncio.get_running_loop().call_later(_WATCH, self._look)
 
     @guarded(lambda: None)
@@ -387,7 +395,7 @@ class Admission:
         self._watching = False
         if not self.host.installed:
             return
-        cpu = time.process_time()
+        cpu = _threads_time()
         if cpu - self._cpu > _QUIET * _WATCH:
             self._quiet_since = time.monotonic()
         self._cpu = cpu
@@ -425,6 +433,15 @@ class Admission:
             "exceptions": dict(self.counters.exceptions),
             "last_exception": self.counters.last_exception,
         }
+
+
+def _threads_time() -> float:
+    """Return the CPU seconds of this process without those of the thread that asks.
+
+    That is the event loop's, which is never quiet: with its monitors and heartbeats it takes up to
+    a tenth of a core on a slow machine.
+    """
+    return time.process_time() - time.thread_time()
 
 
 def _kind(ts: TaskState) -> Kind:

@@ -1,8 +1,10 @@
 """The quota on real workers: what is deferred, evicted, forced; and how it comes and goes."""
 
+import asyncio
 import gc
 import operator
 import sys
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, Event, Nanny, Worker, wait
+from distributed import Client, Event, Future, Nanny, Worker, wait, worker_client
 from distributed.comm import CommClosedError
 from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
@@ -19,6 +21,7 @@ from distributed.worker_state_machine import WorkerState
 from dask_marsched.config import Settings
 from dask_marsched.host.store import Store
 from dask_marsched.policies.needs import Kind, NeedModel
+from dask_marsched.policies.quota import Need, Request
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
 from tests.compat.harness import check, planned_cluster, plugin_of, report_of
@@ -68,6 +71,12 @@ def counts_of(worker):
     report = admission_of(worker).report()
     assert report["exceptions"] == {}, report["last_exception"]
     return report
+
+
+def assert_nothing_is_left(worker):
+    admission = admission_of(worker)
+    assert counts_of(worker)["promised"] == 0
+    assert not any((admission.quota.grants, admission._kinds, admission._measured))
 
 
 def leave_free(worker, nbytes):
@@ -425,6 +434,26 @@ async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a):
     await wait([blocked, opening])
 
 
+def nested(x, depth):
+    if not depth:
+        return x.nbytes
+    with worker_client() as client:
+        return client.submit(nested, Future("x", client), depth - 1).result()
+
+
+@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=3600))
+async def test_what_seceded_does_not_hold_back_others_of_its_kind(c, s, a):
+    if not admission_of(a)._meter.available:
+        pytest.skip("this kernel does not tell")
+    leave_free(a, 400 * MB)
+    nbytes = max(40 * MB, admission_of(a).quota.limit // 16 // 8 * 8)
+    x = c.submit(array, 1, nbytes, key="x")
+    await wait(x)
+    leave_free(a, 10 * nbytes)
+    assert await c.submit(nested, x, 2) == nbytes
+    assert_nothing_is_left(a)
+
+
 @planned_cluster(ONE, plugin=with_parts)
 async def test_without_a_quota_nothing_is_told(c, s, a):
     x = c.persist(da.ones((1000,), chunks=500))
@@ -453,6 +482,45 @@ async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a):
     assert found["deferrals"] == found["forced"] == 1
 
 
+def compute_a_little():
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+
+
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_what_the_event_loop_does_is_not_taken_for_work(c, s, a):
+    await known(c, opener, "other", 40 * MB)
+    blocked = c.submit(blocked_until, "gate", key="blocked")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, MB)
+    opening = c.submit(opener, "gate", 40 * MB, key="opener-1")
+    admission = admission_of(a)
+    await async_poll_for(lambda: admission.counts.deferrals, 5)
+    admission._look()
+    since = admission._quiet_since
+    compute_a_little()
+    admission._look()
+    assert admission._quiet_since == since > 0
+    await asyncio.to_thread(compute_a_little)
+    admission._look()
+    assert admission._quiet_since > since
+    await Event("gate").set()
+    await wait([blocked, opening])
+
+
+@planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=lambda: with_quota(quota_patience=0))
+async def test_what_waits_for_an_operand_whose_input_does_not_fit_is_freed(c, s, a, b):
+    x = c.submit(array, 1, workers=[b.address], key="x")
+    await wait(x)
+    blocked = c.submit(blocked_until, "gate", workers=[a.address], key="blocked")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    leave_free(a, MB)
+    opening = c.submit(opener, "gate", 8, x, workers=[a.address], key="opener")
+    await wait([blocked, opening])
+    assert counts_of(a)["throttled"] >= 1
+
+
 @planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=with_quota)
 async def test_inputs_are_fetched_when_there_is_room(c, s, a, b):
     gate = Event("gate")
@@ -470,6 +538,20 @@ async def test_inputs_are_fetched_when_there_is_room(c, s, a, b):
 
 
 @planned_cluster([("127.0.0.1", 1), ("127.0.0.1", 1)], plugin=with_quota)
+async def test_small_inputs_are_fetched_where_nothing_is_free(c, s, a, b):
+    xs = [c.submit(operator.mul, n, 2, workers=[b.address]) for n in range(3)]
+    empty = c.submit(np.empty, 0, workers=[b.address])
+    await wait([*xs, empty])
+    assert s.tasks[empty.key].nbytes == 0
+    leave_free(a, -50 * MB)
+    assert admission_of(a).quota.held == 0  # nothing could be evicted either
+    readers = [c.submit(inc, x, workers=[a.address]) for x in xs]
+    assert await c.gather(readers) == [1, 3, 5]
+    assert await c.submit(len, empty, workers=[a.address]) == 0
+    assert counts_of(a)["throttled"] == 0
+
+
+@planned_cluster([("127.0.0.1", 1), ("127.0.0.1", 1)], plugin=with_quota)
 async def test_spilled_results_are_sent(c, s, a, b):
     x = c.submit(array, 4, workers=[a.address], key="x")
     await wait(x)
@@ -483,15 +565,13 @@ async def test_spilled_results_are_sent(c, s, a, b):
 @planned_cluster(ONE, plugin=with_quota)
 async def test_seceded_tasks_hold_nothing_back(c, s, a):
     def outer():
-        from distributed import worker_client
-
         with worker_client() as client:
             return client.submit(array, 5, 20 * MB).result()
 
     await known(c, array, 5, 20 * MB)
     leave_free(a, MB)
     np.testing.assert_array_equal(await c.submit(outer), array(5, 20 * MB))
-    assert counts_of(a)["promised"] == 0
+    assert_nothing_is_left(a)
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
@@ -504,9 +584,42 @@ async def test_failing_and_cancelled_tasks_leave_nothing_behind(c, s, a):
     failing.clear()
     await Event("gate").set()
     await async_poll_for(lambda: not a.state.tasks, 5)
+    assert_nothing_is_left(a)
+
+
+@planned_cluster(ONE, plugin=lambda: with_quota(interrupt=True))
+async def test_what_is_cancelled_before_it_starts_leaves_nothing_behind(c, s, a):
+    execute = a.execute
+
+    async def cancelled_first(key, *, stimulus_id):
+        await c.cancel(futures)
+        await async_poll_for(lambda: a.state.tasks[key].state == "cancelled", 5)
+        return await execute(key, stimulus_id=stimulus_id)
+
+    a.execute = cancelled_first
+    futures = [c.submit(blocked_until, "never", key="blocked")]
+    await async_poll_for(lambda: futures[0].cancelled() and not a.state.tasks, 5)
+    a.execute = execute
+    assert counts_of(a)["admitted"] == 1
+    assert_nothing_is_left(a)
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_where_inputs_cannot_be_read_working_space_is_given_back(c, s, a, monkeypatch):
+    async def fails(ts):
+        raise ZeroDivisionError("on purpose")
+
     admission = admission_of(a)
-    assert counts_of(a)["promised"] == 0
-    assert not any((admission._kinds, admission._ended, admission._measured))
+    x = c.submit(gated, "gate", key="x")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    admission.quota.force(Request("x", Need(1, 2, 3)))
+    monkeypatch.setattr(admission.host, "_load", fails)
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        await admission.host._execute("x", stimulus_id="test")
+    assert admission.quota.grants == {"x": Need(output=2)}
+    await Event("gate").set()
+    await wait(x)
+    assert_nothing_is_left(a)
 
 
 @planned_cluster([("127.0.0.1", 2, {"resources": {"R": 1}})], plugin=with_quota)

@@ -8,7 +8,7 @@ metrics. Chunks in shared memory are among those in memory: an array over other 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from distributed.core import Status
 from distributed.metrics import context_meter
 from distributed.sizeof import safe_sizeof
 from distributed.spill import HandledError, SpillBuffer, SpilledSize
+from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
@@ -47,6 +48,26 @@ def misfits(worker: Any) -> list[str]:
 
 class Unsuited(RuntimeError):
     """A worker was set up in such a way that a part has nothing to do there. No defect."""
+
+
+class _Items(BufferItemsView[Key, object]):
+    _mapping: Store
+
+    def __iter__(self) -> Iterator[tuple[Key, object]]:
+        for key in self._mapping:
+            try:
+                value = self._mapping.peek(key)
+            except KeyError:  # gone meanwhile
+                continue
+            yield key, value
+
+
+class _Values(BufferValuesView[object]):
+    _mapping: Store
+
+    def __iter__(self) -> Iterator[object]:
+        for _, value in _Items(self._mapping):
+            yield value
 
 
 class Store(SpillBuffer, SpillingBuffer):
@@ -115,10 +136,46 @@ class Store(SpillBuffer, SpillingBuffer):
             # Not SpillBuffer's: another thread may evict the key while that looks at it
             return SpillingBuffer.__getitem__(self, key)
 
+    # -- all of them, while threads move them between tiers --------------------------------
+
+    def __iter__(self) -> Iterator[Key]:
+        # In one step: between the tiers one that moves would be missed.
+        with self.lock:
+            return iter([*self.fast, *self.slow])
+
+    def items(self) -> ItemsView[Key, object]:
+        """Return the keys with their values; what is on disk stays there. Skips what is gone."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[object]:
+        """Return the values; what is on disk stays there. Skips what is gone."""
+        return _Values(self)
+
+    def peek(self, key: Key) -> object:
+        """Return a value without a change to where it is, or to the order of eviction.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        with self.lock:
+            if key in self.fast:
+                return self.fast.d[key]
+            entry = self.slow.entry(key)
+        return self.slow.read(entry)
+
     # -- moving between tiers --------------------------------------------------------------
 
     def evict(self) -> int:
-        """Move the key that is needed last from memory to disk (see `SpillBuffer.evict`)."""
+        """Move the key that is needed last from memory to disk (see `SpillBuffer.evict`).
+
+        Returns
+        -------
+        int
+            Its bytes; -1 if it could not be written, or if there is none but those that other
+            threads are writing: distributed's loop, on the event loop, would ask again at once.
+        """
         return self._evict(nodefault)
 
     def evict_key(self, key: Key) -> int:
@@ -141,7 +198,7 @@ class Store(SpillBuffer, SpillingBuffer):
         except HandledError:
             return -1
         except KeyError:
-            return 0
+            return -1 if key is nodefault else 0
 
     def in_memory(self, key: Key) -> object | None:
         """Return what is in memory under a key, or None; the order of eviction stays as it is."""

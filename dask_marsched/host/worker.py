@@ -271,10 +271,11 @@ class WorkerAdapter:
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.state.tasks[key]
-        # Held until the task ends, as distributed does with its inputs.
-        loaded = await self._load(ts)
-        self.brain.starting(ts)
+        loaded: list[object] = []
         try:
+            # Held until the task ends, as distributed does with its inputs.
+            loaded = await self._load(ts)
+            self.brain.starting(ts)
             return await self._stock["execute"](key, stimulus_id=stimulus_id)
         finally:
             del loaded

@@ -314,6 +314,61 @@ def test_one_key_can_be_spilled(store):
     assert store.evict_key("c") == 0
 
 
+def test_where_all_is_being_written_nothing_can_be_evicted(store, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+    write = store.slow.write
+
+    def slowly(key, value):
+        begun.set()
+        go.wait()
+        return write(key, value)
+
+    store["a"] = array(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(store.slow, "write", slowly)
+        thread = threading.Thread(target=store.evict_key, args=("a",))
+        thread.start()
+        begun.wait()
+    try:
+        assert store.evict() == -1  # what distributed's loop ends at
+        assert store.evict_key("a") == 0
+        store["b"] = array(2)
+        assert store.evict() > 0
+    finally:
+        go.set()
+        thread.join()
+    assert set(store.slow) == {"a", "b"}
+    assert store.evict() == -1
+
+
+@pytest.mark.parametrize("view", ["items", "values"])
+def test_all_are_seen_while_they_move(store, view):
+    for i in range(6):
+        store[i] = array(i)
+    store.evict_key(4)
+    store.evict_key(5)
+    seen = []
+    for found in getattr(store, view)():
+        seen.append(found[1][0] if view == "items" else found[0])
+        store.evict()
+        if len(seen) == 1:
+            assert store[5][0] == 5  # comes back
+            del store[2]
+    assert sorted(seen) == [0, 1, 3, 4, 5]
+
+
+def test_looking_at_all_of_them_moves_none(store):
+    for i in range(4):
+        store[i] = array(i)
+    store.evict_key(0)
+    assert [key for key, value in store.items() if value[0] == key] == [1, 2, 3, 0]
+    assert [value[0] for value in store.values()] == [1, 2, 3, 0]
+    assert (set(store.fast), set(store.slow)) == ({1, 2, 3}, {0})
+    assert list(store.fast.order) == [1, 2, 3]
+    with pytest.raises(KeyError):
+        store.peek("gone")
+
+
 def test_what_may_not_be_promoted_stays_on_disk(store):
     store["a"] = array(3)
     store.evict()
