@@ -156,6 +156,15 @@ class ExtentTable:
             extent.state = ExtentState.FREE
             self._free.add(extent)
 
+    def empty(self, extent: Extent) -> None:
+        """Count a free extent as empty: its space is given back.
+
+        What this takes does not grow with the number of extents, as it does with `trim`.
+        """
+        assert extent.state is ExtentState.FREE
+        self._empty(extent)
+        self._least_idle = min(self._least_idle, self.idle)
+
     def trim(self) -> list[Extent]:
         """Count all free extents as empty and return those whose space has to be given back."""
         victims = [e for e in self._free if e.filled]
