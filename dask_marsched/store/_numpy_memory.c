@@ -7,6 +7,9 @@
  * An extent is granted (FREE), is an array's (USED), and may be taken from it: published, it is
  * not to be used again when the array ends (TAKEN), until whoever took it hears of that (ENDED).
  * Where none fits, memory comes from NumPy's own handler, and the size is noted down.
+ *
+ * A forked process has copies of all this, of memory that is its parent's: what was granted there
+ * is INHERITED here. No array is made in it, and those that were are let go of without a trace.
  */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -18,7 +21,7 @@
 #define MOST_EXTENTS 4096
 #define MOST_WANTED 64
 
-enum state { EMPTY, FREE, USED, TAKEN, ENDED };
+enum state { EMPTY, FREE, USED, TAKEN, ENDED, INHERITED };
 
 typedef struct {
     char *memory;
@@ -72,7 +75,7 @@ static void *use_extent(size_t size) {
 static int end_of(void *memory) {
     pthread_mutex_lock(&lock);
     int i = at(memory);
-    if (i >= 0) {
+    if (i >= 0 && extents[i].state != INHERITED) {
         extents[i].state = extents[i].state == TAKEN ? ENDED : FREE;
         extents[i].turn = ++turns;
     }
@@ -274,6 +277,19 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_numpy_memory", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
+/* Another thread may be at the table as one forks; in the child it would never go on. */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
+
+static void after_fork_in_child(void) {
+    for (int i = 0; i < n_extents; i++)
+        if (extents[i].state == FREE || extents[i].state == USED || extents[i].state == TAKEN)
+            extents[i].state = INHERITED;
+    n_wanted = 0;
+    pthread_mutex_unlock(&lock);
+}
+
 PyMODINIT_FUNC PyInit__numpy_memory(void) {
     import_array();
     stock = (PyDataMem_Handler *)PyCapsule_GetPointer(PyDataMem_DefaultHandler, "mem_handler");
@@ -282,5 +298,9 @@ PyMODINIT_FUNC PyInit__numpy_memory(void) {
     handler_capsule = PyCapsule_New(&handler, "mem_handler", NULL);
     if (handler_capsule == NULL)
         return NULL;
+    static int at_fork; /* to lock twice would be for ever */
+    if (!at_fork && pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0)
+        return PyErr_NoMemory();
+    at_fork = 1;
     return PyModule_Create(&module);
 }

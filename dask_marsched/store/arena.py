@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from dask_marsched.store.segment import (
     SegmentAddress,
     open_segment,
 )
+from dask_marsched.store.shared_memory import SharedMemory
 from dask_marsched.store.sparse import punch
 
 logger = logging.getLogger(__name__)
@@ -121,14 +121,13 @@ class Arena:
     def __init__(self, address: SegmentAddress, cap: int) -> None:
         self.address = address
         self.counters = ArenaCounters()
-        self.fd = open_segment(address)
+        fd = open_segment(address)
         try:
-            locks.is_unread(self.fd, 0, 1)  # does this kernel know such locks?
+            locks.is_unread(fd, 0, 1)  # does this kernel know such locks?
             # Shared: what is written here is what peers see.
-            self._memory = mmap.mmap(self.fd, segment_size(cap))
+            self._memory = SharedMemory(fd, segment_size(cap))
         except BaseException:
-            os.close(self.fd)
-            del self.fd
+            os.close(fd)
             raise
         self._flags = np.frombuffer(self._memory, np.uint8, SLOTS, FLAGS_OFFSET)
         self._flags[:] = 0
@@ -140,6 +139,11 @@ class Arena:
         self._closed = False
         #: our own private mappings, to be used again
         self.pool = MappingPool()
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor of the segment, open as long as the memory is mapped."""
+        return self._memory.fd
 
     @property
     def live(self) -> int:
@@ -271,8 +275,6 @@ class Arena:
         if hasattr(self, "pool"):
             self._grants.withdraw()
             self.pool.close()
-        if hasattr(self, "fd"):
-            os.close(self.fd)
 
     def _take(self, frame: memoryview) -> Extent | None:
         array = np.frombuffer(frame, np.uint8)

@@ -14,6 +14,7 @@ from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.segment import create_segment
+from tests.store.forks import Child
 from tests.store.peers import peers
 
 MIB = 1 << 20
@@ -241,6 +242,51 @@ def test_threads_get_memory_of_their_own(arena):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_forked_process_makes_arrays_of_its_own(arena):
+    arena.grant([MIB])
+    child = Child(lambda: is_here(arena, here(np.full, N, 77.0)))
+    x = here(np.full, N, 1.0)
+    assert is_here(arena, x)
+    assert child.call() is False
+    assert (x == 1).all()
+
+
+def test_what_a_forked_process_writes_is_its_own(arena):
+    arena.grant([MIB, MIB])
+    held = [here(numbers), here(numbers)]
+    chunk = put(arena, held[0])
+
+    def write():
+        for x in held:
+            x += 1
+        totals = [x.sum() for x in held]
+        held[0].resize(2 * N, refcheck=False)
+        del x
+        held.clear()
+        return totals
+
+    assert Child(write).call() == [numbers().sum() + N] * 2
+    for x in (*held, read(chunk.handle, chunk.map())):
+        assert np.array_equal(x, numbers())
+    del x
+    assert is_here(arena, held[1])
+
+
+def test_a_forked_process_may_grant_memory_of_its_own(arena):
+    arena.grant([MIB])
+
+    def make():
+        address = create_segment(segment_size(32 * MIB))
+        own = Arena(address, 32 * MIB)
+        own.grant([MIB])
+        x = here(numbers)
+        chunk = put(own, x)
+        view = read(chunk.handle, chunk.map())
+        return own.counters.made_here, view.sum()
+
+    assert Child(make).call() == (1, numbers().sum())
 
 
 def test_without_the_compiled_part_all_is_copied(arena, monkeypatch):
