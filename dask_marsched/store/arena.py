@@ -266,14 +266,19 @@ class Arena:
         self._releases.later(extent)
 
     def close(self) -> None:
-        """Stop publishing. What is published stays readable as long as anybody holds it."""
+        """Stop publishing. What is published stays readable as long as anybody holds it.
+
+        All other memory goes back to the system, and that of each chunk as it ends.
+        """
         self._closed = True
-        self._withdraw()
+        with self._releases.held():
+            self._give_back()
+        self.trim()
         self.pool.close()
 
     def __del__(self) -> None:
         if hasattr(self, "pool"):
-            self._grants.withdraw()
+            self._grants.retire()
             self.pool.close()
 
     def _take(self, frame: memoryview) -> Extent | None:
@@ -334,8 +339,18 @@ class Arena:
         self._flags[extent.slot] = 0
         self._stamps[extent.slot] = 0
         self._table.release(extent)
+        if self._closed and self.fd >= 0:
+            self._give_back()
 
-    def _reclaim(self) -> None:
-        self._table.reclaim(
+    def _give_back(self) -> None:
+        """Give back what is in nobody's use, of a closed arena: nobody else comes to do it."""
+        for extent in self._grants.retire():
+            self._table.release(extent)
+        for extent in self._reclaim():
+            self._table.empty(extent)
+            punch(self.fd, extent.offset, extent.size)
+
+    def _reclaim(self) -> list[Extent]:
+        return self._table.reclaim(
             lambda e: not self._grants.is_used(e) and locks.is_unread(self.fd, e.offset, e.size)
         )

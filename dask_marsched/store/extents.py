@@ -148,13 +148,15 @@ class ExtentTable:
         self.orphaned += extent.filled
         self.orphans.add(extent)
 
-    def reclaim(self, unread: Callable[[Extent], bool]) -> None:
-        """Free the orphaned extents of which ``unread`` says that nobody reads them."""
-        for extent in [e for e in self.orphans if unread(e)]:
+    def reclaim(self, unread: Callable[[Extent], bool]) -> list[Extent]:
+        """Free, and return, the orphaned extents that nobody reads, as ``unread`` tells."""
+        freed = [e for e in self.orphans if unread(e)]
+        for extent in freed:
             self.orphans.remove(extent)
             self.orphaned -= extent.filled
             extent.state = ExtentState.FREE
             self._free.add(extent)
+        return freed
 
     def empty(self, extent: Extent) -> None:
         """Count a free extent as empty: its space is given back.

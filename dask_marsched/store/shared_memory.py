@@ -71,6 +71,7 @@ class SharedMemory(mmap.mmap):
     def __del__(self) -> None:
         if hasattr(self, "fd"):
             os.close(self.fd)
+            self.fd = -1  # where a cycle ends, other finalizers may come later
 
 
 _mapped: weakref.WeakSet[SharedMemory] = weakref.WeakSet()

@@ -15,7 +15,7 @@ from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.segment import create_segment
 from tests.store.forks import Child
-from tests.store.peers import peers
+from tests.store.peers import peers, segments
 
 MIB = 1 << 20
 N = MIB // 8
@@ -61,6 +61,10 @@ def read(handle, mapping):
 
 def is_here(arena, array):
     return arena.is_made_here(array.ctypes.data, array.nbytes)
+
+
+def blocks(fd):
+    return 512 * os.fstat(fd).st_blocks
 
 
 def put(arena, array):
@@ -223,6 +227,45 @@ def test_arrays_outlast_the_arena(arena):
     # what was its place belongs to no arena that publishes
     assert put(arena, here(numbers)) is not None
     assert arena.counters.made_here == 0
+
+
+def test_memory_goes_with_what_is_in_it_when_the_arena_is_closed():
+    before = segments([os.getpid()])
+    address = create_segment(segment_size(32 * MIB))
+    (segment,) = segments([os.getpid()]) - before
+    closed = Arena(address, 32 * MIB)
+    drop = put(closed, numbers(4 * N))
+    closed.grant([MIB] * 5)
+    kept, published, ended = here(numbers), here(numbers), here(numbers)
+    chunks = [put(closed, published), put(closed, ended)]
+    del drop, ended
+    closed.close()
+    assert 4 * MIB > blocks(address.fd) > 3 * MIB
+    chunks.pop()
+    assert 3 * MIB > blocks(address.fd) > 2 * MIB
+    chunks.pop()
+    assert 3 * MIB > blocks(address.fd) > 2 * MIB, "of the arrays"
+    os.close(address.fd)
+    del closed
+    gc.collect()
+    assert np.array_equal(kept, numbers())
+    assert np.array_equal(published, numbers())
+    del kept
+    assert segment in segments([os.getpid()])
+    del published
+    gc.collect()
+    assert segment not in segments([os.getpid()])
+
+
+def test_arrays_that_end_after_their_arena_is_closed_are_given_back_with_the_next_chunk(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    chunk = put(arena, -numbers())
+    arena.close()
+    del x
+    del chunk
+    assert (arena.filled, arena.live) == (0, 0)
+    assert blocks(arena.fd) < 200_000
 
 
 def test_threads_get_memory_of_their_own(arena):
