@@ -2,11 +2,18 @@
  *
  * NumPy asks a handler for the memory of arrays (NEP 49), one that belongs to the context of the
  * code that runs. It asks and gives back anywhere, also where no Python code may run: so what is
- * done here takes a lock for some hundred nanoseconds, and calls nothing of Python.
+ * done here takes a lock for some hundred nanoseconds, and calls nothing of Python but what may
+ * be called anywhere.
  *
  * An extent is granted (FREE), is an array's (USED), and may be taken from it: published, it is
  * not to be used again when the array ends (TAKEN), until whoever took it hears of that (ENDED).
  * Where none fits, memory comes from NumPy's own handler, and the size is noted down.
+ *
+ * Whoever granted may grant no more, and take nothing. What is still an array's then is LEFT to it,
+ * and is let go of when that has ended (GONE).
+ *
+ * A forked process has copies of all this, of memory that is its parent's: what was granted there
+ * is INHERITED here. No array is made in it, and those that were are let go of without a trace.
  */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -18,7 +25,7 @@
 #define MOST_EXTENTS 4096
 #define MOST_WANTED 64
 
-enum state { EMPTY, FREE, USED, TAKEN, ENDED };
+enum state { EMPTY, FREE, USED, TAKEN, ENDED, LEFT, GONE, INHERITED };
 
 typedef struct {
     char *memory;
@@ -42,7 +49,8 @@ static int at(void *memory) {
     if ((char *)memory < lowest || (char *)memory >= highest)
         return -1;
     for (int i = 0; i < n_extents; i++)
-        if (extents[i].memory == memory && extents[i].state != EMPTY && extents[i].state != ENDED)
+        if (extents[i].memory == memory && extents[i].state != EMPTY && extents[i].state != ENDED
+            && extents[i].state != GONE)
             return i;
     return -1;
 }
@@ -69,14 +77,36 @@ static void *use_extent(size_t size) {
     return best >= 0 ? extents[best].memory : NULL;
 }
 
+/* Let go of what is nobody's any more. Needs the interpreter. */
+static int let_go_of_the_gone(void *unused) {
+    PyObject *owner;
+    do {
+        owner = NULL;
+        pthread_mutex_lock(&lock);
+        for (int i = 0; owner == NULL && i < n_extents; i++)
+            if (extents[i].state == GONE) {
+                owner = extents[i].owner;
+                extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
+            }
+        pthread_mutex_unlock(&lock);
+        Py_XDECREF(owner);
+    } while (owner != NULL);
+    return 0;
+}
+
 static int end_of(void *memory) {
+    int is_gone = 0;
     pthread_mutex_lock(&lock);
     int i = at(memory);
-    if (i >= 0) {
-        extents[i].state = extents[i].state == TAKEN ? ENDED : FREE;
+    if (i >= 0 && extents[i].state != INHERITED) {
+        enum state before = extents[i].state;
+        is_gone = before == LEFT;
+        extents[i].state = before == TAKEN ? ENDED : is_gone ? GONE : FREE;
         extents[i].turn = ++turns;
     }
     pthread_mutex_unlock(&lock);
+    if (is_gone) /* by the main thread, soon; where too much waits for that, at the next grant */
+        Py_AddPendingCall(let_go_of_the_gone, NULL);
     return i >= 0;
 }
 
@@ -137,6 +167,7 @@ static PyObject *grant(PyObject *self, PyObject *args) {
     Py_buffer memory;
     if (!PyArg_ParseTuple(args, "Ow*", &owner, &memory))
         return NULL;
+    let_go_of_the_gone(NULL);
     pthread_mutex_lock(&lock);
     int i = 0;
     while (i < n_extents && extents[i].state != EMPTY)
@@ -167,27 +198,46 @@ static long number_of(PyObject *arg) {
     return -1;
 }
 
-/* Let go of an extent if it is in a certain state; return whether it was. */
-static PyObject *let_go(PyObject *arg, enum state state) {
-    long i = number_of(arg);
+/* Let go of an extent; return whether it is this owner's no more. */
+static PyObject *let_go(PyObject *args, int (*may_go)(enum state)) {
+    PyObject *number, *owner;
+    if (!PyArg_ParseTuple(args, "OO", &number, &owner))
+        return NULL;
+    long i = number_of(number);
     if (i < 0)
         return NULL;
-    PyObject *owner = NULL;
     pthread_mutex_lock(&lock);
-    if (extents[i].state == state) {
-        owner = extents[i].owner;
+    int is_its = extents[i].owner == owner;
+    int goes = is_its && may_go(extents[i].state);
+    if (goes)
         extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
-    }
     pthread_mutex_unlock(&lock);
-    if (owner == NULL)
-        Py_RETURN_FALSE;
-    Py_DECREF(owner);
-    Py_RETURN_TRUE;
+    if (goes)
+        Py_DECREF(owner);
+    return PyBool_FromLong(goes || !is_its);
 }
 
-static PyObject *withdraw(PyObject *self, PyObject *arg) { return let_go(arg, FREE); }
+static int is_free(enum state state) { return state == FREE; }
 
-static PyObject *forget(PyObject *self, PyObject *arg) { return let_go(arg, ENDED); }
+static int has_ended(enum state state) { return state == ENDED || state == GONE; }
+
+static PyObject *withdraw(PyObject *self, PyObject *args) { return let_go(args, is_free); }
+
+static PyObject *forget(PyObject *self, PyObject *args) { return let_go(args, has_ended); }
+
+static PyObject *retire(PyObject *self, PyObject *owner) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < n_extents; i++) {
+        if (extents[i].owner != owner)
+            continue;
+        if (extents[i].state == FREE)
+            extents[i].state = ENDED;
+        else if (extents[i].state == USED || extents[i].state == TAKEN)
+            extents[i].state = LEFT;
+    }
+    pthread_mutex_unlock(&lock);
+    Py_RETURN_NONE;
+}
 
 /* Return the extent of an array that can be published in it, else -1. The lock is held. */
 static int takable(void *memory, Py_ssize_t bytes) {
@@ -263,16 +313,31 @@ static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
 static PyMethodDef methods[] = {
     {"allocate_here", allocate_here, METH_O, NULL},
     {"grant", grant, METH_VARARGS, NULL},
-    {"withdraw", withdraw, METH_O, NULL},
+    {"withdraw", withdraw, METH_VARARGS, NULL},
     {"can_take", can_take, METH_VARARGS, NULL},
     {"take", take, METH_VARARGS, NULL},
-    {"forget", forget, METH_O, NULL},
+    {"forget", forget, METH_VARARGS, NULL},
+    {"retire", retire, METH_O, NULL},
     {"turn", turn, METH_O, NULL},
     {"sizes_wanted", sizes_wanted, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_numpy_memory", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+/* Another thread may be at the table as one forks; in the child it would never go on. */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
+
+static void after_fork_in_child(void) {
+    for (int i = 0; i < n_extents; i++)
+        if (extents[i].state == FREE || extents[i].state == USED || extents[i].state == TAKEN
+            || extents[i].state == LEFT)
+            extents[i].state = INHERITED;
+    n_wanted = 0;
+    pthread_mutex_unlock(&lock);
+}
 
 PyMODINIT_FUNC PyInit__numpy_memory(void) {
     import_array();
@@ -282,5 +347,9 @@ PyMODINIT_FUNC PyInit__numpy_memory(void) {
     handler_capsule = PyCapsule_New(&handler, "mem_handler", NULL);
     if (handler_capsule == NULL)
         return NULL;
+    static int at_fork; /* to lock twice would be for ever */
+    if (!at_fork && pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0)
+        return PyErr_NoMemory();
+    at_fork = 1;
     return PyModule_Create(&module);
 }

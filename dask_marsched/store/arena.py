@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from dask_marsched.store.segment import (
     SegmentAddress,
     open_segment,
 )
+from dask_marsched.store.shared_memory import SharedMemory
 from dask_marsched.store.sparse import punch
 
 logger = logging.getLogger(__name__)
@@ -121,14 +121,13 @@ class Arena:
     def __init__(self, address: SegmentAddress, cap: int) -> None:
         self.address = address
         self.counters = ArenaCounters()
-        self.fd = open_segment(address)
+        fd = open_segment(address)
         try:
-            locks.is_unread(self.fd, 0, 1)  # does this kernel know such locks?
+            locks.is_unread(fd, 0, 1)  # does this kernel know such locks?
             # Shared: what is written here is what peers see.
-            self._memory = mmap.mmap(self.fd, segment_size(cap))
+            self._memory = SharedMemory(fd, segment_size(cap))
         except BaseException:
-            os.close(self.fd)
-            del self.fd
+            os.close(fd)
             raise
         self._flags = np.frombuffer(self._memory, np.uint8, SLOTS, FLAGS_OFFSET)
         self._flags[:] = 0
@@ -140,6 +139,11 @@ class Arena:
         self._closed = False
         #: our own private mappings, to be used again
         self.pool = MappingPool()
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor of the segment, open as long as the memory is mapped."""
+        return self._memory.fd
 
     @property
     def live(self) -> int:
@@ -262,17 +266,20 @@ class Arena:
         self._releases.later(extent)
 
     def close(self) -> None:
-        """Stop publishing. What is published stays readable as long as anybody holds it."""
+        """Stop publishing. What is published stays readable as long as anybody holds it.
+
+        All other memory goes back to the system, and that of each chunk as it ends.
+        """
         self._closed = True
-        self._withdraw()
+        with self._releases.held():
+            self._give_back()
+        self.trim()
         self.pool.close()
 
     def __del__(self) -> None:
         if hasattr(self, "pool"):
-            self._grants.withdraw()
+            self._grants.retire()
             self.pool.close()
-        if hasattr(self, "fd"):
-            os.close(self.fd)
 
     def _take(self, frame: memoryview) -> Extent | None:
         array = np.frombuffer(frame, np.uint8)
@@ -332,8 +339,18 @@ class Arena:
         self._flags[extent.slot] = 0
         self._stamps[extent.slot] = 0
         self._table.release(extent)
+        if self._closed and self.fd >= 0:
+            self._give_back()
 
-    def _reclaim(self) -> None:
-        self._table.reclaim(
+    def _give_back(self) -> None:
+        """Give back what is in nobody's use, of a closed arena: nobody else comes to do it."""
+        for extent in self._grants.retire():
+            self._table.release(extent)
+        for extent in self._reclaim():
+            self._table.empty(extent)
+            punch(self.fd, extent.offset, extent.size)
+
+    def _reclaim(self) -> list[Extent]:
+        return self._table.reclaim(
             lambda e: not self._grants.is_used(e) and locks.is_unread(self.fd, e.offset, e.size)
         )

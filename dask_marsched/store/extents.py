@@ -148,13 +148,24 @@ class ExtentTable:
         self.orphaned += extent.filled
         self.orphans.add(extent)
 
-    def reclaim(self, unread: Callable[[Extent], bool]) -> None:
-        """Free the orphaned extents of which ``unread`` says that nobody reads them."""
-        for extent in [e for e in self.orphans if unread(e)]:
+    def reclaim(self, unread: Callable[[Extent], bool]) -> list[Extent]:
+        """Free, and return, the orphaned extents that nobody reads, as ``unread`` tells."""
+        freed = [e for e in self.orphans if unread(e)]
+        for extent in freed:
             self.orphans.remove(extent)
             self.orphaned -= extent.filled
             extent.state = ExtentState.FREE
             self._free.add(extent)
+        return freed
+
+    def empty(self, extent: Extent) -> None:
+        """Count a free extent as empty: its space is given back.
+
+        What this takes does not grow with the number of extents, as it does with `trim`.
+        """
+        assert extent.state is ExtentState.FREE
+        self._empty(extent)
+        self._least_idle = min(self._least_idle, self.idle)
 
     def trim(self) -> list[Extent]:
         """Count all free extents as empty and return those whose space has to be given back."""

@@ -111,7 +111,7 @@ class Grants:
         number = self._taken.get(extent)
         if number is None:
             return False
-        if not native.forget(number):
+        if not native.forget(number, self._memory):
             return True
         del self._taken[extent]
         return False
@@ -130,11 +130,25 @@ class Grants:
             turn = turns[number] = native.turn(number)
             if unneeded and before.get(number) != turn:
                 continue
-            if native.withdraw(number):
-                extent = self._granted.pop(number)
-                self.nbytes -= extent.filled
-                found.append(extent)
+            if native.withdraw(number, self._memory):
+                found.append(self._let_go(number))
                 turns.pop(number)
         if unneeded:
             self._turns = turns
         return found
+
+    def retire(self) -> list[Extent]:
+        """Return the extents that are no array's any more; nothing is granted from here on.
+
+        Arrays keep their memory, and that goes with them whether or not anybody calls this again.
+        """
+        if native is None:
+            return []
+        native.retire(self._memory)
+        ended = [n for n in self._granted if native.forget(n, self._memory)]
+        return [self._let_go(number) for number in ended]
+
+    def _let_go(self, number: int) -> Extent:
+        extent = self._granted.pop(number)
+        self.nbytes -= extent.filled
+        return extent

@@ -149,9 +149,10 @@ class SpillFile:
     def _release(self, extent: Extent) -> None:
         self._table.release(extent)
         self._table.reclaim(lambda orphan: orphan is extent)
+        # Only this one, since the event loop waits: there may have been many, and all are empty.
+        self._table.empty(extent)
         # Its pages that the system has not written yet need not be written any more
-        for victim in self._table.trim():
-            punch(self.fd, victim.offset, victim.size)
+        punch(self.fd, extent.offset, extent.size)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):

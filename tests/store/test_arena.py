@@ -243,6 +243,20 @@ def test_a_closed_arena_publishes_no_more(arena):
     assert (read(chunk.handle, chunk.map()) == X).all()
 
 
+def test_a_closed_arena_gives_everything_back_as_it_ends(arena):
+    chunks = [arena.put(*to_frames(X)) for _ in range(3)]
+    mapping = Attachments().map(chunks[2].handle)
+    chunks.pop(0)
+    arena.close()
+    assert arena.filled == 2 * X.nbytes
+    chunks.pop()
+    assert arena.filled == 2 * X.nbytes, "a peer reads it"
+    del mapping
+    chunks.pop()
+    assert arena.filled == 0
+    assert blocks(arena.fd) < 200_000
+
+
 # --- the segment --------------------------------------------------------------------------
 
 

@@ -90,6 +90,7 @@ operations = st.lists(
         st.tuples(st.just("release"), st.integers(0, 100)),
         st.tuples(st.just("read"), st.integers(0, 100)),
         st.tuples(st.just("reclaim"), st.just(0)),
+        st.tuples(st.just("empty"), st.integers(0, 100)),
         st.tuples(st.just("trim"), st.just(0)),
         st.tuples(st.just("trim unneeded"), st.just(0)),
     ),
@@ -119,6 +120,14 @@ def test_invariants(steps):
             read ^= {held[n % len(held)]}
         elif step == "reclaim":
             extents.reclaim(lambda e, read=read: e not in read)
+        elif step == "empty":
+            idle = extents.idle
+            free = sorted((e.slot, e) for e in everything if e.state is ExtentState.FREE)
+            if free:
+                _, extent = free[n % len(free)]
+                filled = extent.filled
+                extents.empty(extent)
+                assert (extent.filled, extents.idle) == (0, idle - filled)
         elif step == "trim":
             assert all(v.state is ExtentState.FREE for v in extents.trim())
         elif step == "trim unneeded":

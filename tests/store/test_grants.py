@@ -14,7 +14,8 @@ from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.segment import create_segment
-from tests.store.peers import peers
+from tests.store.forks import Child
+from tests.store.peers import peers, segments
 
 MIB = 1 << 20
 N = MIB // 8
@@ -60,6 +61,10 @@ def read(handle, mapping):
 
 def is_here(arena, array):
     return arena.is_made_here(array.ctypes.data, array.nbytes)
+
+
+def blocks(fd):
+    return 512 * os.fstat(fd).st_blocks
 
 
 def put(arena, array):
@@ -224,6 +229,45 @@ def test_arrays_outlast_the_arena(arena):
     assert arena.counters.made_here == 0
 
 
+def test_memory_goes_with_what_is_in_it_when_the_arena_is_closed():
+    before = segments([os.getpid()])
+    address = create_segment(segment_size(32 * MIB))
+    (segment,) = segments([os.getpid()]) - before
+    closed = Arena(address, 32 * MIB)
+    drop = put(closed, numbers(4 * N))
+    closed.grant([MIB] * 5)
+    kept, published, ended = here(numbers), here(numbers), here(numbers)
+    chunks = [put(closed, published), put(closed, ended)]
+    del drop, ended
+    closed.close()
+    assert 4 * MIB > blocks(address.fd) > 3 * MIB
+    chunks.pop()
+    assert 3 * MIB > blocks(address.fd) > 2 * MIB
+    chunks.pop()
+    assert 3 * MIB > blocks(address.fd) > 2 * MIB, "of the arrays"
+    os.close(address.fd)
+    del closed
+    gc.collect()
+    assert np.array_equal(kept, numbers())
+    assert np.array_equal(published, numbers())
+    del kept
+    assert segment in segments([os.getpid()])
+    del published
+    gc.collect()
+    assert segment not in segments([os.getpid()])
+
+
+def test_arrays_that_end_after_their_arena_is_closed_are_given_back_with_the_next_chunk(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    chunk = put(arena, -numbers())
+    arena.close()
+    del x
+    del chunk
+    assert (arena.filled, arena.live) == (0, 0)
+    assert blocks(arena.fd) < 200_000
+
+
 def test_threads_get_memory_of_their_own(arena):
     arena.grant([MIB] * 8)
     wrong = []
@@ -241,6 +285,51 @@ def test_threads_get_memory_of_their_own(arena):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_forked_process_makes_arrays_of_its_own(arena):
+    arena.grant([MIB])
+    child = Child(lambda: is_here(arena, here(np.full, N, 77.0)))
+    x = here(np.full, N, 1.0)
+    assert is_here(arena, x)
+    assert child.call() is False
+    assert (x == 1).all()
+
+
+def test_what_a_forked_process_writes_is_its_own(arena):
+    arena.grant([MIB, MIB])
+    held = [here(numbers), here(numbers)]
+    chunk = put(arena, held[0])
+
+    def write():
+        for x in held:
+            x += 1
+        totals = [x.sum() for x in held]
+        held[0].resize(2 * N, refcheck=False)
+        del x
+        held.clear()
+        return totals
+
+    assert Child(write).call() == [numbers().sum() + N] * 2
+    for x in (*held, read(chunk.handle, chunk.map())):
+        assert np.array_equal(x, numbers())
+    del x
+    assert is_here(arena, held[1])
+
+
+def test_a_forked_process_may_grant_memory_of_its_own(arena):
+    arena.grant([MIB])
+
+    def make():
+        address = create_segment(segment_size(32 * MIB))
+        own = Arena(address, 32 * MIB)
+        own.grant([MIB])
+        x = here(numbers)
+        chunk = put(own, x)
+        view = read(chunk.handle, chunk.map())
+        return own.counters.made_here, view.sum()
+
+    assert Child(make).call() == (1, numbers().sum())
 
 
 def test_without_the_compiled_part_all_is_copied(arena, monkeypatch):

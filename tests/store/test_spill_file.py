@@ -5,7 +5,9 @@ import resource
 
 import numpy as np
 import pytest
+from sortedcontainers import SortedKeyList
 
+from dask_marsched.store import extents
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.spill_file import SpillFile
 from tests.store.arrays import kinds, same
@@ -64,6 +66,24 @@ def test_space_is_given_back_with_the_last_reader(file):
     del frame
     gc.collect()
     assert (file.live, blocks(file)) == (0, 0)
+
+
+def test_what_a_release_takes_does_not_grow_with_what_was_released_before(tmp_path, monkeypatch):
+    looked_at = []
+
+    class Watched(SortedKeyList):
+        def __iter__(self):
+            for extent in super().__iter__():
+                looked_at.append(extent)
+                yield extent
+
+    monkeypatch.setattr(extents, "SortedKeyList", Watched)
+    file = SpillFile(str(tmp_path))
+    spilled = [file.write([memoryview(b"x" * 1000)]) for _ in range(100)]
+    while spilled:
+        spilled.pop()
+    assert (file.live, blocks(file)) == (0, 0)
+    assert len(looked_at) <= 100
 
 
 def test_readers_write_for_themselves_only(file):

@@ -1,0 +1,107 @@
+"""What a forked process does to the memory and the files of its parent: nothing."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from dask_marsched.store import locks
+from dask_marsched.store.arena import Arena, segment_size
+from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.frames import from_frames, to_frames
+from dask_marsched.store.segment import create_segment, read_stamp
+from dask_marsched.store.shared_memory import SharedMemory
+from dask_marsched.store.spill_file import SpillFile
+from tests.store.forks import Child
+
+MIB = 1 << 20
+N = MIB // 8
+
+
+@pytest.fixture
+def arena():
+    address = create_segment(segment_size(32 * MIB))
+    made = Arena(address, 32 * MIB)
+    yield made
+    made.close()
+    os.close(address.fd)
+
+
+def put(arena, array):
+    return arena.put(*to_frames(array), plain=True)
+
+
+def drop(held):
+    held.clear()
+    gc.collect()
+
+
+def test_memory_is_private_there():
+    address = create_segment(segment_size(MIB))
+    memory = SharedMemory(address.fd, segment_size(MIB))
+    shown = np.frombuffer(memory, np.uint8)
+    shown[-1] = 1
+
+    def add():
+        shown[-1] += 1
+        return shown[-1]
+
+    child = Child(add)
+    assert child.call() == 2
+    assert shown[-1] == 1
+    child = Child(lambda: os.pwrite(address.fd, b"3", 0) and bytes(shown[:1]))
+    assert child.call() == b"3", "the same file, as it is"
+
+
+def test_what_it_lets_go_of_its_parent_keeps(arena):
+    held = {"chunk": put(arena, np.arange(N))}
+    attachments = Attachments()
+    handle, stamp = held["chunk"].handle, held["chunk"].stamp
+    held["mapping"] = attachments.map(handle)
+    Child(lambda: drop(held)).call()
+    assert read_stamp(arena.fd, handle.slot) == stamp
+    assert attachments.orphaned == 0
+    assert not locks.is_unread(arena.fd, handle.offset, 1)
+    view = from_frames(handle.header, held["mapping"].frames(handle.lengths))
+    assert np.array_equal(view, np.arange(N))
+
+
+def test_what_it_lets_go_of_stays_on_disk(tmp_path):
+    file = SpillFile(str(tmp_path))
+    held = [file.write([np.arange(N).view("u1").data])]
+    Child(lambda: drop(held)).call()
+    (frame,), _ = held[0].read()
+    assert np.array_equal(np.frombuffer(frame, int), np.arange(N))
+
+
+def test_it_publishes_and_spills_nothing_in_its_parents_place(arena, tmp_path):
+    file = SpillFile(str(tmp_path))
+
+    def refusals():
+        found = []
+        for do in (
+            lambda: put(arena, np.ones(N)),
+            arena.trim,
+            lambda: file.write([memoryview(b"x")]),
+        ):
+            try:
+                do()
+            except OSError as error:
+                found.append(str(error))
+        return found
+
+    found = Child(refusals).call()
+    assert len(found) == 3
+    assert all("forked" in message for message in found)
+    assert (arena.filled, file.live) == (0, 0)
+
+
+def test_it_may_have_an_arena_of_its_own(arena):
+    def publish():
+        address = create_segment(segment_size(32 * MIB))
+        chunk = put(Arena(address, 32 * MIB), np.arange(N))
+        mapping = Attachments().map(chunk.handle)
+        return from_frames(chunk.handle.header, mapping.frames(chunk.handle.lengths)).sum()
+
+    assert Child(publish).call() == np.arange(N).sum()
