@@ -53,6 +53,7 @@ def test_xarray_climatology():
     assert "Standard deviation of the anomaly: 0.00" in printed
 
 
+@pytest.mark.slow
 def test_xarray_climatology_of_a_given_store(tmp_path):
     path = tmp_path / "winds.zarr"
     time = pd.date_range("2001-01-01", periods=730)
@@ -63,6 +64,7 @@ def test_xarray_climatology_of_a_given_store(tmp_path):
     assert "Standard deviation of the anomaly: 2.00" in printed
 
 
+@pytest.mark.slow
 def test_own_policy():
     printed = run(sys.executable, "examples/own_policy.py", "--size", "1000")
     rows = re.findall(r"^(.*?)  +moved (\S+ \w+) between the workers$", printed, re.M)

@@ -130,6 +130,7 @@ def test_failing_run_is_a_measurement_and_the_next_one_works(cluster):
     assert cluster.measure(workloads.get("cumsum"), 0).error is None
 
 
+@pytest.mark.slow
 def test_run_without_end_and_dead_worker_are_measurements(tmp_path):
     setting = Setting(1, 1, Parameters(0.05, 65536, tmp_path), timeout=2)
 

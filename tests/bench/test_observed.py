@@ -1,6 +1,9 @@
+import pytest
+
 from dask_marsched.bench import observed
 
 
+@pytest.mark.slow
 def test_a_real_scheduler_with_and_without_the_observer():
     pairs = observed.throughput(100, 2)
     assert len(pairs) == 2

@@ -11,7 +11,9 @@ def test_a_stock_page_is_drawn(dashboard, open_page):
     assert watched.faults == []
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"]
+)
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_what_goes_on(dashboard, open_page, camera, name, dark):
     theme = "dark" if dark else "light"

@@ -8,6 +8,7 @@ import sys
 import uuid
 
 import cloudpickle
+import pytest
 
 from dask_marsched.simulation.isolation import with_repeatable_tokens, with_tokens
 
@@ -61,6 +62,7 @@ def test_reports_are_the_same_whatever_the_names_and_the_hash_seed():
     assert seeds[0].split().count("True") == 2
 
 
+@pytest.mark.slow
 def test_reports_are_the_same_in_a_process_with_the_hash_seed_of_those_that_simulate():
     seeds = [_printed(_LAYERS, *given) for given in (("0", "a"), ("1", "b"), ("2", "a"))]
     assert seeds[0] == seeds[1] == seeds[2]
