@@ -73,7 +73,8 @@ def _loop(numpy: bool, begun: str, ended: str) -> None:
             if numpy:
                 np.sin(x)
     finally:
-        Path(ended).write_text(str(time.monotonic()))
+        Path(f"{ended}.part").write_text(str(time.monotonic()))
+        Path(f"{ended}.part").rename(ended)  # whoever waits for it finds all of it
 
 
 def _short(seconds: float) -> None:
@@ -112,7 +113,6 @@ def _latencies(client: Client, directory: str, count: int) -> list[float]:
         start = time.monotonic()
         future.cancel()
         _wait_for(ended)
-        time.sleep(0.005)  # it has been written, but perhaps not all of it
         found.append(float(Path(ended).read_text()) - start)
     return found
 
