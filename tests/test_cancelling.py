@@ -57,12 +57,17 @@ async def test_clients_cancel_with_dependents(c, s, *workers):
     await Event("go").set()
 
 
+async def wanted_by_both(c, other, s):
+    """Return a future of either client of the same task, which waits for an event."""
+    futures = [client.submit(gated, 1, "go", key="x") for client in (c, other)]
+    await async_poll_for(lambda: "x" in s.tasks and len(s.tasks["x"].who_wants) == 2, 5)
+    return futures
+
+
 @planned_cluster(plugin=interrupting)
 async def test_what_another_client_wants_goes_on(c, s, *workers):
     async with Client(s.address, asynchronous=True) as other:
-        mine = c.submit(gated, 1, "go", key="x")
-        theirs = other.submit(gated, 1, "go", key="x")
-        await async_poll_for(lambda: "x" in s.tasks and len(s.tasks["x"].who_wants) == 2, 5)
+        mine, theirs = await wanted_by_both(c, other, s)
         await c.cancel(mine)
         await async_poll_for(lambda: len(s.tasks["x"].who_wants) == 1, 5)
         await Event("go").set()
@@ -77,9 +82,7 @@ async def test_what_another_client_wants_goes_on(c, s, *workers):
 @planned_cluster(plugin=interrupting)
 async def test_what_relies_on_what_another_client_wants_goes_on(c, s, *workers):
     async with Client(s.address, asynchronous=True) as other:
-        mine = c.submit(gated, 1, "go", key="x")
-        theirs = other.submit(gated, 1, "go", key="x")
-        await async_poll_for(lambda: "x" in s.tasks and len(s.tasks["x"].who_wants) == 2, 5)
+        mine, theirs = await wanted_by_both(c, other, s)
         after = c.submit(inc, mine, key="after")
         await c.cancel(mine)
         await async_poll_for(lambda: len(s.tasks["x"].who_wants) == 1, 5)

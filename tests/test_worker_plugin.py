@@ -470,13 +470,18 @@ def opener(gate, nbytes, *inputs):
     return array(0, nbytes)
 
 
-@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=0))
-async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a):
+async def blocked_and_opener(c, a):
+    """Return what runs, and what that waits for, for which there is no room."""
     await known(c, opener, "other", 40 * MB)
     blocked = c.submit(blocked_until, "gate", key="blocked")
     await async_poll_for(lambda: bool(a.state.executing), 5)
     leave_free(a, MB)
-    opening = c.submit(opener, "gate", 40 * MB, key="opener-1")
+    return blocked, c.submit(opener, "gate", 40 * MB, key="opener-1")
+
+
+@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=0))
+async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a):
+    blocked, opening = await blocked_and_opener(c, a)
     await wait([blocked, opening])
     found = counts_of(a)
     assert found["deferrals"] == found["forced"] == 1
@@ -490,11 +495,7 @@ def compute_a_little():
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
 async def test_what_the_event_loop_does_is_not_taken_for_work(c, s, a):
-    await known(c, opener, "other", 40 * MB)
-    blocked = c.submit(blocked_until, "gate", key="blocked")
-    await async_poll_for(lambda: bool(a.state.executing), 5)
-    leave_free(a, MB)
-    opening = c.submit(opener, "gate", 40 * MB, key="opener-1")
+    blocked, opening = await blocked_and_opener(c, a)
     admission = admission_of(a)
     await async_poll_for(lambda: admission.counts.deferrals, 5)
     admission._look()

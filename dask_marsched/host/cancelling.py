@@ -15,6 +15,8 @@ from dask.typing import Key
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState
 
+from dask_marsched.host.interrupts import CANCEL
+
 _HANDLER = "cancel-keys"
 
 
@@ -109,7 +111,7 @@ def cancel(
             released.setdefault(cs.client_key, []).append(ts.key)
         cancelled[ts.key] = None
     for who, own in released.items():
-        scheduler.client_releases_keys(keys=own, client=who, stimulus_id=f"cancel-key-{time()}")
+        scheduler.client_releases_keys(keys=own, client=who, stimulus_id=f"{CANCEL}-{time()}")
     known = set(named) if told else set()
     for who in sorted(cs.client_key for cs in clients):
         tell = [key for key in cancelled if not (who == client and key in known)]

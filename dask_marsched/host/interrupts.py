@@ -29,9 +29,10 @@ _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _raise_in_thread.restype = ctypes.c_int
 #: Turns of a loop, at each of which what was sent to a thread may arrive.
 _TURNS = 100
-#: What is released by these was cancelled, or has a result by now. What nobody wants any more since
-#: a future was dropped, or a client closed, runs to its end: it may write somewhere.
-_ENDED_BY = ("cancel-key-", "marsched-second-run-")
+#: Stimuli (the first is Dask's own) of which what is released was cancelled, or has a result by
+#: now. What nobody wants any more since a future was dropped, or a client closed, runs to its end:
+#: it may write somewhere.
+CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
 
 
 class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
@@ -241,7 +242,7 @@ class Interrupts:
 
     def _free_keys(self, keys: Collection[Key], **kwargs: Any) -> None:
         self._stock_free_keys(keys=keys, **kwargs)
-        if not str(kwargs.get("stimulus_id")).startswith(_ENDED_BY):
+        if not str(kwargs.get("stimulus_id")).startswith((CANCEL, SECOND_RUN)):
             return
         tasks = self.worker.state.tasks
         for key in keys:

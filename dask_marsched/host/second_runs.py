@@ -18,6 +18,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand
+from dask_marsched.host.interrupts import SECOND_RUN
 from dask_marsched.host.reaching_out import functions, read_function
 from dask_marsched.policies.stragglers import Durations, Running, StragglerRule
 
@@ -222,7 +223,7 @@ class SecondRuns:
 
     def _free(self, ws: WorkerState, key: Key) -> None:
         if ws.address in self.scheduler.stream_comms:
-            stimulus_id = f"marsched-second-run-{time()}"
+            stimulus_id = f"{SECOND_RUN}-{time()}"
             message = {"op": "free-keys", "keys": [key], "stimulus_id": stimulus_id}
             self.scheduler.worker_send(ws.address, message)
 
