@@ -38,6 +38,9 @@ from dask_marsched.suitability import Suitability
 #: message; the array object that all the sources of a Zarr store read is the common case.
 _WORTH_STAYING_FOR = 64 * 2**10
 
+#: As many workers without a free thread are looked at in turn for what may wait there.
+_MOST_BUSY = 16
+
 #: Seconds that operands of unknown duration stay behind others with their inputs.
 _LONG = 1.0
 
@@ -80,6 +83,7 @@ class PlacementEngine:
         self._running: set[WorkerState] = set()
         self._suitability = Suitability(scheduler, policies, self._seniority)
         self._finished: dict[WorkerState, None] = {}
+        self._turn = 0
 
     def observe(self, observer: Following | None) -> None:
         """Tell an observer of what is planned and fetched."""
@@ -230,7 +234,8 @@ class PlacementEngine:
         """Withhold a task that went to the scheduler's queue."""
         home = None
         if ts.dependencies:
-            there = snapshot.input_bytes(ts)
+            s = self.scheduler
+            there = snapshot.held(snapshot.fetches(ts, len(s.running) or 1, s.bandwidth))
             best = min(there, key=lambda ws: (-there[ws], self._seniority(ws)), default=None)
             if best is not None and there[best] >= _WORTH_STAYING_FOR:
                 home = best.address
@@ -249,14 +254,33 @@ class PlacementEngine:
         if not len(self.policies.withholding):
             self._finished.clear()
             return []
-        free = set(s.idle_task_count)
-        free.update(ws for ws in self._finished if ws in s.running)
+        free = self._may_take_more()
         if self.pace.most(time()) < s.total_nthreads:
             placed = self._paced(free)
         else:
             placed = self._evenly(free)
         self._finished.clear()
         return placed
+
+    def _may_take_more(self) -> set[WorkerState]:
+        """Return the workers to look at: with a free thread, or just done with something, or next.
+
+        Those whose threads are busy may have another wait for them as what they rely on comes
+        elsewhere. To look at each of a hundred for every result takes longer than most tasks.
+        """
+        s, has_free_thread = self.scheduler, self.slots.has_free_thread
+        found = {ws for ws in self._finished if ws in s.running}
+        busy = []
+        for ws in s.idle_task_count:
+            if has_free_thread(ws.nthreads, _in_progress(ws)):
+                found.add(ws)
+            else:
+                busy.append(ws)
+        if len(busy) > _MOST_BUSY:
+            busy.sort(key=self._seniority)
+            self._turn = (self._turn + _MOST_BUSY) % len(busy)
+            busy = (busy + busy)[self._turn : self._turn + _MOST_BUSY]
+        return found.union(busy)
 
     def _evenly(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
         """Give workers what they have slots for, each one more in turn."""

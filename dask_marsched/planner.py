@@ -48,9 +48,13 @@ class Observer(Protocol):
         """Take note of other units for some of the tasks of a plan."""
 
 
+#: A plan is made again when there are so many times the workers that it was made for.
+_MANY_MORE = 4
+
+
 @dataclass(eq=False)
 class _Plan:
-    """A plan that may be made again: sizes are being learned, or its units have workers.
+    """A plan that may be made again: as sizes are learned, or workers come and go.
 
     `unstarted` holds its initial operands that have not been sent to a worker yet; the plan is
     dropped with the last of them.
@@ -60,6 +64,7 @@ class _Plan:
     tasks: list[TaskState]
     guessed: dict[int, Any]
     bound_to_workers: bool
+    n_workers: int
     unstarted: dict[TaskState, int] = field(default_factory=dict)
 
 
@@ -165,18 +170,14 @@ class Planner:
             if self.settings.quota_enabled or self.settings.store_shared:
                 exact = sizes.exact
                 self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
-        # A plan made while there is no worker is made again when one joins.
-        bound = not self.workers or any(unit.worker is not None for unit in units)
-        learning = bool(guessed) and self.settings.learn_sizes
-        if bound or learning:
-            plan = _Plan(graph, tasks, guessed, bound)
-            plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
-            if plan.unstarted:
-                self._plans[plan] = None
-                self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
-            if learning:
-                self._unlearned.update((tasks[i], of) for i, of in guessed.items())
-                self._next_replan = self._observed + max(4, 2 * len(self.workers))
+        plan = _Plan(graph, tasks, guessed, _bound(units), len(self.workers))
+        plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
+        if plan.unstarted:
+            self._plans[plan] = None
+            self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
+        if guessed and self.settings.learn_sizes:
+            self._unlearned.update((tasks[i], of) for i, of in guessed.items())
+            self._next_replan = self._observed + max(4, 2 * len(self.workers))
 
     def _graph(self, tasks: list[TaskState], sizes: Any, guessed: dict[int, Any]) -> OperandGraph:
         exact = sizes.exact if sizes is not None else {}
@@ -249,10 +250,12 @@ class Planner:
             self._replan(plan)
 
     def spread_again(self, workers: list[str]) -> None:
-        """Plan again for other workers what was planned for particular ones."""
+        """Plan again what was planned for particular workers, or for far fewer."""
         self.workers = workers
-        for plan in [p for p in self._plans if p.bound_to_workers]:
-            self._replan(plan)
+        for plan in list(self._plans):
+            many_more = bool(workers) and len(workers) >= _MANY_MORE * plan.n_workers
+            if plan.bound_to_workers or many_more:
+                self._replan(plan)
 
     def _replan(self, plan: _Plan) -> None:
         """Plan again the units that no worker has begun with."""
@@ -270,6 +273,7 @@ class Planner:
         }
         if pending:
             units = self._assign(graph, plan.tasks, pending)
+            plan.bound_to_workers, plan.n_workers = _bound(units), len(self.workers)
             self.install(plan.tasks, units)
             if self.observer is not None:
                 self.observer.planned_again(plan.tasks, units)
@@ -304,3 +308,7 @@ class Planner:
         self._cut_up.clear()
         self._known.clear()
         self._model = SizeModel()
+
+
+def _bound(units: list[Unit]) -> bool:
+    return any(unit.worker is not None for unit in units)

@@ -9,6 +9,8 @@ from distributed.scheduler import TaskState, WorkerState
 
 #: Bytes of a result from which on it pays to send a message about a copy of it.
 _WORTH_A_MESSAGE = 64 * 2**10
+#: More tasks than this for a thread may be spread again.
+_MANY = 2
 
 
 class Replicas:
@@ -18,7 +20,8 @@ class Replicas:
     Once all its dependents have been sent to workers, and these all have it, the other copies are
     of no use: where results are joined they would double what the join holds, within
     milliseconds, while Dask's active memory manager looks once in two seconds. As long as a
-    dependent waits, all copies stay: it may go to any of them.
+    dependent waits, all copies stay: it may go to any of them. So they do as long as many were sent
+    where the threads are few: other workers may take some of those over.
 
     Copies of what a client holds are left alone: it may have asked for them. At least one
     replica of each result stays.
@@ -67,6 +70,8 @@ class Replicas:
             there = _holders(ts)
             if not needed or not _may_drop(ts) or not needed <= there or self.protected(ts):
                 continue  # None in `needed` is a dependent that waits
+            if len(ts.waiters or ()) > _MANY * sum(ws.nthreads for ws in needed if ws):
+                continue
             # Copies on a keeper's host are views of the same memory, which is lost with them:
             # nothing is saved where the keeper's goes, and it would have to be computed again.
             hosts = {ws.host for ws in needed if ws}

@@ -44,38 +44,41 @@ class Suitability:
     def most_suitable(self, ts: TaskState) -> WorkerState | None:
         """Return the worker for a ready task, None if its inputs are on none that runs."""
         s = self.scheduler
-        there = snapshot.input_bytes(ts)
-        if len(there) > 1:
-            there = {ws: there[ws] for ws in sorted(there, key=self.seniority)}
-        holders = [ws for ws in there if ws in s.running]
+        fetches = snapshot.fetches(ts, len(s.running) or 1, s.bandwidth)
+        saved = snapshot.held(fetches)
+        holders = [ws for ws in saved if ws in s.running]
         if not holders:
             return None
-        holders = self._on_one_host(ts, holders)
-        if len(holders) == 1:
-            ws = holders[0]
-        else:
-            ws = holders[self.policies.placement.choose(self._candidates(ts, holders, there))]
+        if len(holders) > 1:
+            holders.sort(key=self.seniority)
+            holders = self._on_one_host(fetches, holders)
+        ws = holders[0]
+        if len(holders) > 1:
+            ws = holders[self.policies.placement.choose(self._candidates(ts, holders, saved))]
         if len(self.policies.withholding) or len(ws.processing) < ws.nthreads:
             return ws
         if snapshot.duration(ts) is None:
             return ws
+        there = snapshot.input_bytes(ts)  # by itself it waits for all that it fetches
         ws = self._less_busy(ts, ws, holders, there)
         return self._spare(ts, ws, there) if s.idle else ws
 
     @staticmethod
     def _candidates(
-        ts: TaskState, holders: list[WorkerState], there: dict[WorkerState, int]
+        ts: TaskState, holders: list[WorkerState], there: dict[WorkerState, float]
     ) -> list[Candidate]:
         most = max(there[ws] for ws in holders)
         tied = [ws for ws in holders if there[ws] == most]
         met = snapshot.met_bytes(ts, tied) if len(tied) > 1 else {}
         return [snapshot.candidate(ws, there[ws], met.get(ws, 0)) for ws in holders]
 
-    def _on_one_host(self, ts: TaskState, holders: list[WorkerState]) -> list[WorkerState]:
+    def _on_one_host(
+        self, fetches: dict[TaskState, float], holders: list[WorkerState]
+    ) -> list[WorkerState]:
         """Return the workers of the hosts with most of the inputs: within one they move fast."""
-        if not self.several_to_a_host or len(holders) == 1:
+        if not self.several_to_a_host:
             return holders
-        there = snapshot.input_bytes_by_host(ts)
+        there = snapshot.held_by_host(fetches)
         most = max(there[ws.host] for ws in holders)
         return [ws for ws in holders if there[ws.host] == most]
 

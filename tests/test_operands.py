@@ -123,7 +123,7 @@ async def test_what_is_being_interrupted(c, s, a):
     assert (await dask_marsched.operands(c)).counts["cancelling"] == 0
 
 
-@planned_cluster([("127.0.0.1", 1)], worker_kwargs={"memory_limit": "1GiB"})
+@planned_cluster([("127.0.0.1", 1)])
 async def test_what_is_on_disk(c, s, a):
     x = c.submit(bytes, 1000, key="x")
     await wait(x)

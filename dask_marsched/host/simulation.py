@@ -321,7 +321,7 @@ def _fill_sets_anew(graph: Any) -> None:
         dependencies: Any = graph.dependencies
         for name, others in dependencies.items():
             if len(others) > 1:
-                dependencies[name] = {*sorted(others)}
+                dependencies[name] = {*sorted(others, key=str)}
         for layer in graph.layers.values():
             if isinstance(layer, MaterializedLayer):
                 for node in layer.mapping.values():

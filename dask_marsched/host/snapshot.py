@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from distributed.scheduler import TaskState, WorkerState
 
@@ -13,11 +13,18 @@ from dask_marsched.core.graph import NO_HOME, Edges, OperandGraph
 from dask_marsched.core.plan import WorkerSlot
 from dask_marsched.policies.placement import Candidate
 
+N = TypeVar("N", int, float)
+
 #: States of tasks whose results exist or have failed: not operands to plan.
 _DONE = frozenset({"memory", "erred", "forgotten"})
 
 #: A task with more dependents than this is taken to make one of them ready without a look.
 _MOST_DEPENDENTS = 32
+
+#: An input is read often that each worker needs for as many tasks as this.
+_OFTEN = 4
+#: How many times as long as copying it all work with it must take on the workers that have it.
+_WORTH_COPYING = 2
 
 #: As many dependents of a task, and inputs of each, are looked at for what its result meets.
 _MOST_MET = 8
@@ -149,12 +156,57 @@ def _home(ts: TaskState, worker_number: Mapping[str, int]) -> tuple[int, float]:
 
 def input_bytes(ts: TaskState) -> dict[WorkerState, int]:
     """Return how many bytes of a task's inputs each worker holds."""
-    there: dict[WorkerState, int] = {}
-    for dts in ts.dependencies:
-        size = dts.get_nbytes()
+    return held({dts: dts.get_nbytes() for dts in ts.dependencies})
+
+
+def held(sizes: Mapping[TaskState, N]) -> dict[WorkerState, N]:
+    """Return the sum of the sizes of the results that each worker holds."""
+    there: dict[WorkerState, N] = {}
+    for dts, size in sizes.items():
         for ws in dts.who_has or ():
-            there[ws] = there.get(ws, 0) + size
+            there[ws] = there[ws] + size if ws in there else size
     return there
+
+
+def held_by_host(sizes: Mapping[TaskState, float]) -> dict[str, float]:
+    """Return the sum of the sizes of the results that each host holds, copies counted once."""
+    there: dict[str, float] = {}
+    for dts, size in sizes.items():
+        for host in {ws.host for ws in dts.who_has or ()}:
+            there[host] = there.get(host, 0) + size
+    return there
+
+
+def fetches(ts: TaskState, n_workers: int, bandwidth: float) -> dict[TaskState, float]:
+    """Return what it costs a task to read each of its inputs where they are not, in bytes.
+
+    Of an input that so many tasks wait for that each worker would read it several times (a model
+    that is applied to all chunks), a worker fetches one copy for all of those. That is as good as
+    nothing where copying takes less time than to have all the work where the copies are by now.
+
+    Parameters
+    ----------
+    ts
+        The task. Its inputs are in memory.
+    n_workers
+        Number of workers that share the tasks.
+    bandwidth
+        Bytes a second between workers.
+    """
+    costs: dict[TaskState, float] = {}
+    for dts in ts.dependencies:
+        costs[dts] = size = dts.get_nbytes()
+        waiters = len(dts.waiters or ())
+        if waiters < _OFTEN * n_workers:
+            continue
+        each = duration(ts)
+        if each is None:
+            costs[dts] = size * n_workers / waiters
+            continue
+        threads = sum(ws.nthreads for ws in dts.who_has or ()) or 1
+        if _WORTH_COPYING * size / bandwidth <= waiters * each / threads:
+            costs[dts] = 0
+    return costs
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:
@@ -211,16 +263,6 @@ def read_elsewhere(
         if max(there.values()) > there[own.address]:
             return True
     return False
-
-
-def input_bytes_by_host(ts: TaskState) -> dict[str, int]:
-    """Return how many bytes of a task's inputs each host holds, copies on a host counted once."""
-    there: dict[str, int] = {}
-    for dts in ts.dependencies:
-        size = dts.get_nbytes()
-        for host in {ws.host for ws in dts.who_has or ()}:
-            there[host] = there.get(host, 0) + size
-    return there
 
 
 def input_bytes_on(ts: TaskState, ws: WorkerState) -> tuple[float, float]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from sortedcontainers import SortedKeyList
 
@@ -141,6 +142,14 @@ class _Unit:
         return ranked[len(ranked) // 2 :]
 
 
+class _Head(NamedTuple):
+    """The operand that comes next of the units that a worker has opened."""
+
+    priority: Priority
+    operand: Any
+    unit: _Unit
+
+
 @register("withholding")
 class UnitQueues:
     """Units are opened in global order of priority by whichever worker has a slot (default).
@@ -149,7 +158,7 @@ class UnitQueues:
     it opens a unit: one whose inputs it holds, or else, of the first `window` unopened ones,
     the one for which it has to fetch least; else it takes over the less urgent half of the
     largest unit of another worker. A more urgent user priority, or an older graph, always goes
-    first.
+    first, whoever has opened its units.
 
     Parameters
     ----------
@@ -175,6 +184,8 @@ class UnitQueues:
         # withheld any more, or whose unit has another owner now, are stale and skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
+        # How many units with something withheld there are of each user priority and graph.
+        self._urgencies: Counter[Priority] = Counter()
         self._shares = HostShares()
 
     def plan(
@@ -224,22 +235,23 @@ class UnitQueues:
 
     def offer(self, worker: Any, locality: Locality) -> Offer | None:
         """Return what a worker with a free slot should run next. Changes nothing."""
+        if not self._withheld:
+            return None
+        urgent = min(self._urgencies)
         own = self._own_head(worker)
+        if own is not None and own.unit.first[:2] == urgent:
+            return Offer(own.operand, "own")
         first = self._unopened[0] if self._unopened else None
-        if own is not None and (first is None or own[0][:2] <= first.first[:2]):
-            return Offer(own[1], "own")
-        if first is not None:
+        if first is not None and first.first[:2] == urgent:
             unit = self._choose_unopened(worker, first, locality)
             return Offer(unit.head()[1], "opened", unit)
-        victim = self._fullest()
-        if victim is None:
-            return None
+        victim = self._fullest(urgent)
         return Offer(victim.less_urgent_half()[0], "taken", victim)
 
     def urgency(self, worker: Any) -> Priority | None:
         """Return the priority of the next operand of a worker's units, None if there is none."""
         own = self._own_head(worker)
-        return None if own is None else own[0]
+        return None if own is None else own.priority
 
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand goes to the worker."""
@@ -315,6 +327,7 @@ class UnitQueues:
     def _add(self, unit: _Unit, operand: Any, priority: Priority, home: Any | None) -> None:
         self._withheld[operand] = unit
         was_empty = not unit.ready
+        self._urgencies[unit.first[:2]] += was_empty
         unit.ready[operand] = priority
         if unit.owner is not None:
             heap = self._opened.setdefault(unit.owner, [])
@@ -329,6 +342,10 @@ class UnitQueues:
         if unit is None:
             return None
         if len(unit.ready) == 1:
+            urgency = unit.first[:2]
+            self._urgencies[urgency] -= 1
+            if not self._urgencies[urgency]:
+                del self._urgencies[urgency]
             if unit.owner is None:
                 self._leave_unopened(unit)
             else:
@@ -343,21 +360,22 @@ class UnitQueues:
         for operand, priority in unit.ready.items():
             heapq.heappush(heap, (priority, next(self._sequence), operand))
 
-    def _own_head(self, worker: Any) -> tuple[Priority, Any] | None:
+    def _own_head(self, worker: Any) -> _Head | None:
         heap = self._opened.get(worker)
         while heap:
             priority, _, operand = heap[0]
             unit = self._withheld.get(operand)
             if unit is not None and unit.owner == worker:
-                return priority, operand
+                return _Head(priority, operand, unit)
             heapq.heappop(heap)
         return None
 
     # -- taking over -----------------------------------------------------------------------
 
-    def _fullest(self) -> _Unit | None:
+    def _fullest(self, urgency: Priority) -> _Unit:
         """Return the opened unit with most ready operands, the more urgent one on a tie."""
-        return min(self._running, key=lambda u: (-len(u.ready), u.first, u.number), default=None)
+        units = (unit for unit in self._running if unit.first[:2] == urgency)
+        return min(units, key=lambda unit: (-len(unit.ready), unit.first, unit.number))
 
 
 def _units_by_priority() -> SortedKeyList:

@@ -84,6 +84,16 @@ def test_user_priority_and_older_graphs_go_first() -> None:
     assert taken(queues, "w", "w", "w") == "cdb"
 
 
+def test_what_is_urgent_is_taken_from_another_s_unit_before_anything_else_is_opened() -> None:
+    queues = UnitQueues()
+    queues.plan("abcd", (0, 0, 0))
+    queues.plan("x", (0, 1, 0))
+    for i, operand in enumerate("abcd"):
+        queues.enqueue(operand, (0, 0, i))
+    queues.enqueue("x", (0, 1, 0))
+    assert taken(queues, "w1", "w2", "w2", "w1", "w2", "w1") == "acdbx-"
+
+
 def test_units_go_where_their_inputs_are() -> None:
     queues = UnitQueues()
     for i, (operand, where) in enumerate(zip("abcd", ["w1", "w1", "w2", "w2"], strict=True)):

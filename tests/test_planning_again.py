@@ -1,0 +1,40 @@
+"""Plans are made again for a cluster that has become much larger, but not at each join."""
+
+import contextlib
+import itertools
+
+import dask
+from distributed import Client, Event, Scheduler, Worker, wait
+from distributed.utils_test import async_poll_for
+
+from tests.compat.harness import planned_cluster, report_of
+
+
+@dask.delayed
+def gated(i):
+    Event("go").wait()
+    return i
+
+
+async def grow(c: Client, s: Scheduler, n_workers: int) -> int:
+    """Return how often a graph was planned again, while so many workers join."""
+    tasks = [gated(i) for i in range(2 * n_workers)]
+    futures = c.compute([a + b for a, b in itertools.pairwise(tasks)])
+    await async_poll_for(lambda: s.tasks, 10)
+    async with contextlib.AsyncExitStack() as workers:
+        for _ in range(n_workers):
+            await workers.enter_async_context(Worker(s.address, nthreads=1, validate=True))
+        replanned = report_of(s)["replanned"]
+        await Event("go").set()
+        await wait(futures)
+    return replanned
+
+
+@planned_cluster([])
+async def test_a_graph_that_comes_before_the_workers(c, s):
+    assert await grow(c, s, 17) == 3  # for the first, the fourth and the sixteenth
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_a_cluster_that_grows(c, s, *workers):
+    assert await grow(c, s, 8) == 1  # for the eighth of ten
