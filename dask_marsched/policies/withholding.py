@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from sortedcontainers import SortedKeyList
 
@@ -137,17 +137,11 @@ class _Unit:
         operand = min(self.ready, key=self.ready.__getitem__)
         return self.ready[operand], operand
 
-    def less_urgent_half(self) -> list[Any]:
-        ranked = sorted(self.ready, key=self.ready.__getitem__)
+    def less_urgent_half(self, urgency: Priority) -> list[Any]:
+        """Return half of what has an urgency."""
+        alike = [o for o, priority in self.ready.items() if priority[:2] == urgency]
+        ranked = sorted(alike, key=self.ready.__getitem__)
         return ranked[len(ranked) // 2 :]
-
-
-class _Head(NamedTuple):
-    """The operand that comes next of the units that a worker has opened."""
-
-    priority: Priority
-    operand: Any
-    unit: _Unit
 
 
 @register("withholding")
@@ -184,7 +178,7 @@ class UnitQueues:
         # withheld any more, or whose unit has another owner now, are stale and skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
-        # How many units with something withheld there are of each user priority and graph.
+        # How many operands of each user priority and graph are withheld.
         self._urgencies: Counter[Priority] = Counter()
         self._shares = HostShares()
 
@@ -237,21 +231,24 @@ class UnitQueues:
         """Return what a worker with a free slot should run next. Changes nothing."""
         if not self._withheld:
             return None
-        urgent = min(self._urgencies)
+        urgency = min(self._urgencies)
         own = self._own_head(worker)
-        if own is not None and own.unit.first[:2] == urgent:
-            return Offer(own.operand, "own")
+        if own is not None and own[0][:2] == urgency:
+            return Offer(own[1], "own")
         first = self._unopened[0] if self._unopened else None
-        if first is not None and first.first[:2] == urgent:
-            unit = self._choose_unopened(worker, first, locality)
-            return Offer(unit.head()[1], "opened", unit)
-        victim = self._fullest(urgent)
-        return Offer(victim.less_urgent_half()[0], "taken", victim)
+        if first is None or first.first[:2] > urgency:
+            victim = self._fullest(urgency)
+            if victim is not None:
+                return Offer(victim.less_urgent_half(urgency)[0], "taken", victim)
+        if first is None:
+            return None
+        unit = self._choose_unopened(worker, first, locality)
+        return Offer(unit.head()[1], "opened", unit)
 
     def urgency(self, worker: Any) -> Priority | None:
         """Return the priority of the next operand of a worker's units, None if there is none."""
         own = self._own_head(worker)
-        return None if own is None else own.priority
+        return None if own is None else own[0]
 
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand goes to the worker."""
@@ -263,7 +260,7 @@ class UnitQueues:
             self._running[unit] = None
             self._push_ready(unit)
         elif offer.how == "taken":
-            moved = unit.less_urgent_half()
+            moved = unit.less_urgent_half(unit.ready[operand][:2])
             self.plan(moved, unit.ready[moved[0]], worker)
         self._drop(operand)
 
@@ -327,7 +324,7 @@ class UnitQueues:
     def _add(self, unit: _Unit, operand: Any, priority: Priority, home: Any | None) -> None:
         self._withheld[operand] = unit
         was_empty = not unit.ready
-        self._urgencies[unit.first[:2]] += was_empty
+        self._urgencies[priority[:2]] += 1
         unit.ready[operand] = priority
         if unit.owner is not None:
             heap = self._opened.setdefault(unit.owner, [])
@@ -341,11 +338,11 @@ class UnitQueues:
         unit = self._withheld.pop(operand, None)
         if unit is None:
             return None
+        urgency = unit.ready[operand][:2]
+        self._urgencies[urgency] -= 1
+        if not self._urgencies[urgency]:
+            del self._urgencies[urgency]
         if len(unit.ready) == 1:
-            urgency = unit.first[:2]
-            self._urgencies[urgency] -= 1
-            if not self._urgencies[urgency]:
-                del self._urgencies[urgency]
             if unit.owner is None:
                 self._leave_unopened(unit)
             else:
@@ -360,22 +357,24 @@ class UnitQueues:
         for operand, priority in unit.ready.items():
             heapq.heappush(heap, (priority, next(self._sequence), operand))
 
-    def _own_head(self, worker: Any) -> _Head | None:
+    def _own_head(self, worker: Any) -> tuple[Priority, Any] | None:
         heap = self._opened.get(worker)
         while heap:
             priority, _, operand = heap[0]
             unit = self._withheld.get(operand)
             if unit is not None and unit.owner == worker:
-                return _Head(priority, operand, unit)
+                return priority, operand
             heapq.heappop(heap)
         return None
 
     # -- taking over -----------------------------------------------------------------------
 
-    def _fullest(self, urgency: Priority) -> _Unit:
+    def _fullest(self, urgency: Priority) -> _Unit | None:
         """Return the opened unit with most ready operands, the more urgent one on a tie."""
-        units = (unit for unit in self._running if unit.first[:2] == urgency)
-        return min(units, key=lambda unit: (-len(unit.ready), unit.first, unit.number))
+        units: Iterable[_Unit] = self._running
+        if len(self._urgencies) > 1:
+            units = [unit for unit in units if unit.head()[0][:2] == urgency]
+        return min(units, key=lambda u: (-len(u.ready), u.first, u.number), default=None)
 
 
 def _units_by_priority() -> SortedKeyList:

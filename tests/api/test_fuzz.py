@@ -17,7 +17,7 @@ import dask_marsched
 from tests.processes import dask_command
 
 #: Cases for each operation, and schemathesis' phases; `make fuzz` takes more of both.
-CASES = os.environ.get("MARSCHED_FUZZ_CASES", "5")
+CASES = os.environ.get("MARSCHED_FUZZ_CASES", "3")
 PHASES = os.environ.get("MARSCHED_FUZZ_PHASES", "examples,fuzzing")
 
 lacking = importlib.util.find_spec("schemathesis") is None

@@ -158,6 +158,7 @@ def test_planning_is_timed_in_processes_of_its_own():
     assert 0 < result.seconds < 60
 
 
+@pytest.mark.slow
 def test_command_prints_and_saves(tmp_path):
     saved, page = tmp_path / "bench.json", tmp_path / "bench.md"
     arguments = "--select thin-column-sum,binary-mean --repeat 1 --workers 2 --size 0.02"

@@ -100,9 +100,8 @@ def test_a_pane_opens_by_a_click(lab, name):
     assert lab.faults == []
 
 
-@pytest.mark.parametrize(
-    "dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_panes_are_dragged_beside_each_other(open_lab, camera, dark):
     lab = open_lab(dark)
     open_pane(lab, "plan")

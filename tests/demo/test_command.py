@@ -26,6 +26,7 @@ def run(tmp_path, *options):
     )
 
 
+@pytest.mark.slow
 def test_whole(tmp_path):
     first = run(tmp_path, "--store", "weather.zarr", "--json", "numbers.json")
     assert first.returncode == 0, first.stderr

@@ -31,7 +31,7 @@ MANY = os.environ.get("HYPOTHESIS_PROFILE") == "kernels"
 #: Drawing many takes minutes.
 pytestmark = [pytest.mark.timeout(0)] if MANY else []
 some = settings(
-    max_examples=int(os.environ.get("MARSCHED_EXAMPLES", "250" if MANY else "40")),
+    max_examples=int(os.environ.get("MARSCHED_EXAMPLES", "250" if MANY else "25")),
     deadline=None,
     derandomize=not MANY,
     suppress_health_check=list(HealthCheck),

@@ -13,7 +13,7 @@ from dask_marsched.fusion.setting import setting, signature
 from tests.fusion.expressions import Building, expression, of, steps
 
 RANDOM = np.random.default_rng(0)
-MANY = int(os.environ.get("MARSCHED_EXAMPLES", "300"))
+MANY = int(os.environ.get("MARSCHED_EXAMPLES", "150"))
 ROW, COLUMN = RANDOM.random((1, 30)), RANDOM.random((20, 1))
 F = np.asfortranarray(RANDOM.random((20, 30)))
 C = RANDOM.random((20, 30))
@@ -79,7 +79,7 @@ def chains(draw):
     return of(building, terms[-1]), building.values
 
 
-@settings(max_examples=MANY, deadline=None, derandomize=MANY == 300)
+@settings(max_examples=MANY, deadline=None, derandomize=MANY == 150)
 @given(chains())
 def test_whatever_is_written(case):
     agrees(*case)

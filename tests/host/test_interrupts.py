@@ -77,6 +77,7 @@ sys.settrace(lambda *_: None)
 """
 
 
+@pytest.mark.slow
 def test_what_debuggers_and_coverage_follow_does_not_hang_afterwards():
     # It would as long as the interpreter looks for an exception that is not on its way any more.
     subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=60)

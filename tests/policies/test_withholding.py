@@ -237,7 +237,7 @@ class Withholding(RuleBasedStateMachine):
 
 
 TestWithholding = Withholding.TestCase
-TestWithholding.settings = settings(max_examples=200, stateful_step_count=40)
+TestWithholding.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 def test_priorities_are_compared_only_where_needed() -> None:

@@ -120,6 +120,7 @@ def test_a_computation_that_cannot_run_is_explained():
     assert "no, it cannot run" in str(found)
 
 
+@pytest.mark.slow
 def test_larger_chunks_are_advised_for_very_many_small_ones():
     found = explain((source(20, 20, side=5) + 1).sum(), **QUICK)
     assert "tiny-chunks" in rules(found)

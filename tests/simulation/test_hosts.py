@@ -3,6 +3,7 @@
 from typing import Any
 
 import dask.array as da
+import pytest
 
 from dask_marsched.policies.withholding import UnitQueues
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -31,5 +32,6 @@ def test_units_that_follow_each_other_run_on_one_host() -> None:
     assert between_hosts(UnitQueues(), 2) < 0.8 * between_hosts(Unaware(), 2)
 
 
+@pytest.mark.slow
 def test_nothing_changes_where_each_worker_has_a_host_of_its_own() -> None:
     assert between_hosts(UnitQueues(), 8) == between_hosts(Unaware(), 8)

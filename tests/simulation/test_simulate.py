@@ -117,13 +117,14 @@ TROUBLE = {
 }
 
 
-@pytest.mark.parametrize("policy", ["stock", "default"])
+@pytest.mark.parametrize("policy", [pytest.param("stock", marks=pytest.mark.slow), "default"])
 @pytest.mark.parametrize("options", [{}, TROUBLE], ids=["calm", "trouble"])
 def test_reports_are_bit_identical_across_processes(run, policy, options):
     first, second = (run(policy=policy, isolated=True, seed=3, **options) for _ in range(2))
     assert comparable(first) == comparable(second)
 
 
+@pytest.mark.slow
 def test_the_seed_varies_the_durations(run):
     assert run(seed=1).makespan != run(seed=2).makespan
     assert run(seed=1, noise=0.0).makespan == run(seed=2, noise=0.0).makespan
