@@ -12,17 +12,17 @@ from dask_marsched.config import register_defaults as _register_defaults
 _register_defaults()
 
 from dask_marsched.cancelling import cancel  # noqa: E402  # needs the defaults
-from dask_marsched.client import Client  # noqa: E402  # needs the defaults
 from dask_marsched.operands import operands  # noqa: E402  # needs the defaults
-from dask_marsched.policies.registry import register as register_policy  # noqa: E402  # needs the defaults
-from dask_marsched.preload import dask_setup, dask_teardown  # noqa: E402  # needs the defaults
-from dask_marsched.scheduler_plugin import MarsSchedulerPlugin  # noqa: E402  # needs the defaults
 from dask_marsched.status import status  # noqa: E402  # needs the defaults
 
 if _typing.TYPE_CHECKING:
+    from dask_marsched.client import Client
+    from dask_marsched.policies.registry import register as register_policy
+    from dask_marsched.preload import dask_setup, dask_teardown
     from dask_marsched.progressing import progress
     from dask_marsched.recording import Recording, record
     from dask_marsched.report.context import performance_report
+    from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
     from dask_marsched.simulation.explain import explain
     from dask_marsched.simulation.graph_file import load_graph, save_graph
     from dask_marsched.simulation.simulate import simulate
@@ -49,14 +49,20 @@ __all__ = [
     "status",
 ]
 
-# Imported on first use: schedulers load this package, and have no use for the digital twin.
+# Imported on first use: nannies and commands load this package, and have no use for dask.array, nor
+# schedulers for the digital twin.
 _LAZY = {
+    "Client": "dask_marsched.client",
+    "MarsSchedulerPlugin": "dask_marsched.scheduler_plugin",
     "Recording": "dask_marsched.recording",
+    "dask_setup": "dask_marsched.preload",
+    "dask_teardown": "dask_marsched.preload",
     "performance_report": "dask_marsched.report.context",
     "record": "dask_marsched.recording",
     "progress": "dask_marsched.progressing",
     "explain": "dask_marsched.simulation.explain",
     "load_graph": "dask_marsched.simulation",
+    "register_policy": "dask_marsched.policies.registry:register",
     "save_graph": "dask_marsched.simulation",
     "simulate": "dask_marsched.simulation",
 }
@@ -65,4 +71,9 @@ _LAZY = {
 def __getattr__(name: str) -> _typing.Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_importlib.import_module(_LAZY[name]), name)
+    module, _, attribute = _LAZY[name].partition(":")
+    return getattr(_importlib.import_module(module), attribute or name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

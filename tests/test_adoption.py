@@ -235,6 +235,7 @@ def test_the_next_process_of_a_lonely_worker_takes_over():
         assert dask_marsched.status(client).exceptions == {}
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_come_is_waited_for_no_longer_than_set():
     settings = Settings(adopt="all", restart_patience=0.5)
     with (

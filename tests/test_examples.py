@@ -47,6 +47,7 @@ def test_cluster_from_command_line():
     assert re.search(r"exceptions +none\n", printed)
 
 
+@pytest.mark.slow
 def test_xarray_climatology():
     printed = run(sys.executable, "examples/xarray_climatology.py", "--years", "1")
     # of one year every day is its own climatology
@@ -73,6 +74,7 @@ def test_own_policy():
     assert moved[2] < 0.5 * moved[0]
 
 
+@pytest.mark.slow
 def test_explain():
     printed = run(sys.executable, "examples/explain.py")
     assert "will it fit?" in printed

@@ -149,6 +149,7 @@ async def test_xarray_climatology(c, s, *workers):
     assert report_of(s)["graphs_planned"] == 1
 
 
+@pytest.mark.slow
 @planned_cluster(config={"distributed.scheduler.worker-saturation": float("inf")})
 async def test_without_queuing(c, s, *workers):
     graph = (field(size=100, chunk=5) + 1).sum(axis=1)

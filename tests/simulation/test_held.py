@@ -61,6 +61,7 @@ def test_explained(client, persisted):
     assert sum(page.sizes.values()) == page.tasks + 16
 
 
+@pytest.mark.slow
 def test_without_a_client_sizes_are_those_of_the_graph():
     with (
         local_cluster(n_workers=1, processes=False) as cluster,
