@@ -32,11 +32,13 @@ def scheduler_probe() -> Callable[..., dict[str, Any]]:
                 for address, worker in dask_scheduler.workers.items()
             },
         }
+        preload = sys.modules.get("dask_marsched.preload")
+        if preload is not None:
+            answer["preload_failure"] = preload.failures.get(dask_scheduler)
         # What was never imported cannot be registered.
-        loaded = sys.modules.get("dask_marsched")
+        loaded = sys.modules.get("dask_marsched.scheduler_plugin")
         if loaded is None:
             return answer
-        answer["preload_failure"] = loaded.preload.failures.get(dask_scheduler)
         reports = [
             plugin.report()
             for plugin in list(dask_scheduler.plugins.values())

@@ -103,7 +103,7 @@ class Workers:
 
     def __init__(self, client):
         self.client = client
-        self.addresses = list(client.scheduler_info(n_workers=-1)["workers"])
+        self.addresses = list(client.nthreads())
 
     def __getitem__(self, i):
         return self.client.run(state, workers=[self.addresses[i]])[self.addresses[i]]
