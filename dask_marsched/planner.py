@@ -171,11 +171,14 @@ class Planner:
                 exact = sizes.exact
                 self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
         plan = _Plan(graph, tasks, guessed, _bound(units), len(self.workers))
-        plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
-        if plan.unstarted:
-            self._plans[plan] = None
-            self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
-        if guessed and self.settings.learn_sizes:
+        learning = bool(guessed) and self.settings.learn_sizes
+        # Others are as good as they get, but for a larger cluster: too little to keep a graph for.
+        if plan.bound_to_workers or learning or not self.workers:
+            plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
+            if plan.unstarted:
+                self._plans[plan] = None
+                self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
+        if learning:
             self._unlearned.update((tasks[i], of) for i, of in guessed.items())
             self._next_replan = self._observed + max(4, 2 * len(self.workers))
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from sortedcontainers import SortedKeyList
+from sortedcontainers import SortedDict, SortedKeyList
 
 from dask_marsched.policies.host_shares import HostShares, Share
 from dask_marsched.policies.registry import register
@@ -178,8 +177,9 @@ class UnitQueues:
         # withheld any more, or whose unit has another owner now, are stale and skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
-        # How many operands of each user priority and graph are withheld.
-        self._urgencies: Counter[Priority] = Counter()
+        # How many operands of each user priority and graph are withheld. Sorted: there may be
+        # thousands of small graphs.
+        self._urgencies = SortedDict()
         self._shares = HostShares()
 
     def plan(
@@ -231,7 +231,7 @@ class UnitQueues:
         """Return what a worker with a free slot should run next. Changes nothing."""
         if not self._withheld:
             return None
-        urgency = min(self._urgencies)
+        urgency: Priority = self._urgencies.keys()[0]
         own = self._own_head(worker)
         if own is not None and own[0][:2] == urgency:
             return Offer(own[1], "own")
@@ -324,7 +324,8 @@ class UnitQueues:
     def _add(self, unit: _Unit, operand: Any, priority: Priority, home: Any | None) -> None:
         self._withheld[operand] = unit
         was_empty = not unit.ready
-        self._urgencies[priority[:2]] += 1
+        urgency = priority[:2]
+        self._urgencies[urgency] = self._urgencies.get(urgency, 0) + 1
         unit.ready[operand] = priority
         if unit.owner is not None:
             heap = self._opened.setdefault(unit.owner, [])
