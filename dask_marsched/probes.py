@@ -130,3 +130,26 @@ def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
         return times
 
     return probe
+
+
+def load_probe() -> Callable[..., dict[str, Any]]:
+    """Return the function that tells what a worker has had to do so far.
+
+    It answers with ``threads`` as `processor_probe`, the identifier of the ``loop``'s, the ``pid``
+    of the process, how many transfers to other workers it has ``sent``, and their ``nbytes``.
+    """
+    threads = processor_probe()
+
+    def probe(dask_worker: Any = None) -> dict[str, Any]:
+        import os
+        import threading
+
+        return {
+            "threads": threads(),
+            "pid": os.getpid(),
+            "loop": threading.get_ident(),  # this runs there
+            "sent": getattr(dask_worker, "transfer_outgoing_count_total", 0),
+            "nbytes": getattr(dask_worker, "transfer_outgoing_bytes_total", 0),
+        }
+
+    return probe

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import time
 import uuid
 from array import array
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +19,7 @@ from distributed import Scheduler
 from distributed.comm import get_address_host
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_marsched.probes import processor_probe
+from dask_marsched.probes import load_probe
 from dask_marsched.recorded_block import RecordedBlock
 
 if TYPE_CHECKING:
@@ -99,22 +102,27 @@ class TaskRecorder(SchedulerPlugin):
             scheduler.remove_plugin(self.name)
 
 
-def _take(name: str, dask_scheduler: Scheduler) -> tuple[dict[str, Any], dict[str, int]] | None:
-    """Remove a recorder; return what it noted and what the cluster is. To be run there."""
+_Taken = tuple[dict[str, Any], dict[str, int], tuple[str, int]]
+
+
+def _take(name: str, dask_scheduler: Scheduler) -> _Taken | None:
+    """Remove a recorder; return its notes, what the cluster is, host and process. To run there."""
     recorder = dask_scheduler.plugins.get(name)
     if not isinstance(recorder, TaskRecorder):
         return None
     dask_scheduler.remove_plugin(name)
     workers = list(dask_scheduler.workers.values())
+    process = (get_address_host(dask_scheduler.address), os.getpid())
     if not workers:
-        return recorder.executions, {}
+        return recorder.executions, {}, process
     cluster = {
         "workers": len(workers),
         "hosts": len({ws.host for ws in workers}),
         "threads": min(ws.nthreads for ws in workers),
     }
     limits = [ws.memory_limit for ws in workers if ws.memory_limit]
-    return recorder.executions, cluster | ({"memory_limit": min(limits)} if limits else {})
+    cluster |= {"memory_limit": min(limits)} if limits else {}
+    return recorder.executions, cluster, process
 
 
 class Recording(RecordedBlock):
@@ -154,6 +162,9 @@ class Recording(RecordedBlock):
         self._name = _PREFIX + uuid.uuid4().hex
         self._cores: dict[str, int] = {}
         self._processor: dict[str, dict[int, tuple[float, float]]] = {}
+        self._loads: dict[str, dict[str, Any]] = {}
+        self._loops: list[tuple[float, int, int]] = []
+        self._elapsed = 0.0
 
     def __repr__(self) -> str:
         if not self.executions:
@@ -172,14 +183,13 @@ class Recording(RecordedBlock):
         self.executions, self.cluster = {}, {}
         self.recorded = datetime.now().astimezone().isoformat(timespec="seconds")
         await self._record_by(TaskRecorder(self._name, self._client.id), self._name)
-        self._processor = await self._processor_times()
+        self._loads = await self._loads_now()
+        self._elapsed = -time.monotonic()
 
-    async def _processor_times(self) -> dict[str, dict[int, tuple[float, float]]]:
+    async def _loads_now(self) -> dict[str, dict[str, Any]]:
         run: Any = self._client.run
-        times: dict[str, dict[int, tuple[float, float]]] = await run(
-            processor_probe(), on_error="ignore"
-        )
-        return times
+        loads: dict[str, dict[str, Any]] = await run(load_probe(), on_error="ignore")
+        return loads
 
     async def _end(self, error: BaseException | None) -> None:
         try:
@@ -188,25 +198,54 @@ class Recording(RecordedBlock):
             if found is None:
                 raise RuntimeError("the scheduler lost the recording: was it restarted?")
             cores: Any = await self._client.run(cpu_count, on_error="ignore")
-            processor = await self._processor_times()
+            self._elapsed += time.monotonic()
+            loads = await self._loads_now()
         except Exception:
             if error is None:  # else the error of the block is what the user has to see
                 raise
             return
-        self.executions, self.cluster = found
-        self._processor = {
-            worker: {
-                thread: (ran - before[0], waited - before[1])
-                for thread, (ran, waited) in threads.items()
-                for before in [self._processor.get(worker, {}).get(thread, (0.0, 0.0))]
-            }
-            for worker, threads in processor.items()
-        }
+        self.executions, self.cluster, scheduler = found
+        self._take_loads(loads, scheduler)
         self._cores = {get_address_host(address): int(count) for address, count in cores.items()}
         if self._cores:
             self.cluster["cores"] = min(self._cores.values())
         if self._path is not None and error is None:
             self.save(self._path)
+
+    def _take_loads(self, loads: dict[str, dict[str, Any]], scheduler: tuple[str, int]) -> None:
+        """Note what threads and event loops have had to do since the beginning."""
+        self._processor, self._loops = {}, []
+        nothing: dict[str, Any] = {"threads": {}, "sent": 0, "nbytes": 0}
+        process = {worker: (get_address_host(worker), loads[worker]["pid"]) for worker in loads}
+        processes = Counter([scheduler, *process.values()])
+        for worker, load in loads.items():
+            before = self._loads.get(worker, nothing)
+            self._processor[worker] = times = {}
+            for thread, (ran, waited) in load["threads"].items():
+                ran_before, waited_before = before["threads"].get(thread, (0.0, 0.0))
+                times[thread] = (ran - ran_before, waited - waited_before)
+            # What a worker that joined has needed to start is no matter of its tasks. An event loop
+            # of several, or of the scheduler too, does not tell what is whose.
+            if load["loop"] in before["threads"] and processes[process[worker]] == 1:
+                sent, nbytes = (load[name] - before[name] for name in ("sent", "nbytes"))
+                self._loops.append((times[load["loop"]][0], sent, nbytes))
+
+    @property
+    def overhead(self) -> float:
+        """How many times as long as usual the workers took for everything besides tasks.
+
+        See `dask_marsched.simulation.spec.ClusterSpec`; 1 where the system does not tell, or the
+        recording was too short.
+        """
+        from dask_marsched.simulation.overhead import Loop, overhead_of
+
+        return overhead_of([Loop(*loop) for loop in self._loops], len(self), self._elapsed)
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the start of the first task to the end of the last one."""
+        executions = self._ended()
+        return float(max(executions["stop"]) - min(executions["start"]))
 
     @property
     def costs(self) -> Costs:
@@ -222,7 +261,8 @@ class Recording(RecordedBlock):
         """
         from dask_marsched.simulation.recorded import costs_of
 
-        return costs_of(self._ended(), self._cores, self._processor)
+        costs = costs_of(self._ended(), self._cores, self._processor)
+        return dataclasses.replace(costs, overhead=self.overhead)
 
     def save(self, path: str | Path) -> None:
         """Write the costs and all executions to a Parquet file.

@@ -93,6 +93,37 @@ def test_workers_tell_how_long_their_threads_ran(cluster):
     assert waited >= 0
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell")
+def test_a_recording_tells_what_the_workers_needed_besides(tmp_path):
+    path = tmp_path / "costs.parquet"
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit="2 GiB"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        dask_marsched.record(client, path) as recording,
+    ):
+        client.gather(client.map(abs, range(300)))
+    assert len(recording._loops) == 2
+    assert all(seconds > 0 for seconds, _, _ in recording._loops)
+    assert recording.overhead not in (0, 1)
+    assert recording.makespan > 0
+    assert Costs.load(path).overhead == recording.costs.overhead == recording.overhead
+    x = da.ones(4, chunks=1).sum()
+    assert simulate(x, costs=path, isolated=True).cluster["overhead"] == recording.overhead
+    assert simulate(x, costs=path, isolated=True, overhead=2).cluster["overhead"] == 2
+
+
+def test_an_event_loop_of_several_workers_tells_nothing(cluster):
+    with (
+        Client(cluster, set_as_default=False) as client,
+        dask_marsched.record(client) as recording,
+    ):
+        client.gather(client.map(abs, range(300)))
+    assert recording._loops == []
+    assert recording.overhead == 1
+
+
 def test_what_ran_before_and_after_is_not_recorded(cluster):
     with Client(cluster, set_as_default=False) as client:
         client.submit(abs, -1, key="before").result()

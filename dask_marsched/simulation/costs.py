@@ -36,16 +36,20 @@ class Costs:
     held : mapping
         For each result that is on the cluster before anything runs the numbers of the workers
         that hold it; empty where that is not known. It costs nothing but its bytes.
+    overhead : float
+        How many times as long as usual the processes took for everything besides tasks, see
+        :class:`ClusterSpec`; what `simulate` takes where it is not told.
     """
 
     nbytes: Mapping[Any, int]
     seconds: Mapping[Any, float] = dataclasses.field(default_factory=dict)
     input_nbytes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
     held: Mapping[Any, Places] = dataclasses.field(default_factory=dict)
+    overhead: float = 1.0
 
     def without_durations(self) -> Costs:
         """Return the same sizes with durations derived from them: the same on every machine."""
-        return dataclasses.replace(self, seconds={})
+        return dataclasses.replace(self, seconds={}, overhead=1.0)
 
     def holding(self, collections: Iterable[Any]) -> Costs:
         """Return these costs, and what clusters tell of the futures in collections."""
@@ -78,8 +82,8 @@ class Costs:
         ImportError
             If pyarrow is not installed.
         """
-        columns, _ = costs_file.read(os.fspath(path))
-        return Costs(**columns)
+        columns, facts = costs_file.read(os.fspath(path))
+        return Costs(**columns, overhead=facts.get("overhead", 1.0))
 
     @staticmethod
     def of(given: Any) -> Costs:
@@ -149,7 +153,7 @@ class Costs:
             for mapping in (seconds, input_nbytes):
                 if twin in mapping:
                     mapping[key] = mapping[twin]
-        return Costs(nbytes, seconds, input_nbytes, self.held)
+        return dataclasses.replace(self, nbytes=nbytes, seconds=seconds, input_nbytes=input_nbytes)
 
     def covers(self, dsk: Mapping[Any, Any]) -> bool:
         """Return True if these are the costs of a graph, tokens aside."""

@@ -68,6 +68,7 @@ def write(
     texts = [encode_key(key) for key in keys]
     facts = {
         "format": _FORMAT,
+        "overhead": costs.overhead,
         "keys_by_repr": sum(not _is_exact(key) for key in keys),
         **facts,
     }

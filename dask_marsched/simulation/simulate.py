@@ -80,9 +80,9 @@ def simulate(
         ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin. A
         name with ``+chains`` or ``+subgraphs`` behind it joins tasks too (`marsched.fusion`).
     costs
-        Recorded sizes and durations: `Costs`, a `dask_marsched.Recording`, or the path of a file
-        that either wrote; of this program or of the same one on other data. What is missing is
-        derived from the graph, or guessed (`SimulationReport.cost_sources`); nothing is executed.
+        Recorded sizes and durations: `Costs`, a `dask_marsched.Recording`, or a file of either; of
+        this program or on other data. What is missing is derived from the graph or guessed
+        (`SimulationReport.cost_sources`); nothing is executed.
     faults
         What befalls the workers: objects, or tuples such as ``(seconds, "kill", worker)``; see
         `dask_marsched.simulation.faults`.
@@ -109,14 +109,14 @@ def simulate(
     RuntimeError
         If the computation fails, gets stuck, or a plugin's hook raises.
     """
+    known = Costs.of(costs)
     spec = cluster_spec(
         hosts, workers=workers, threads=threads, memory_limit=memory_limit, bandwidth=bandwidth,
-        latency=latency, cores=cores, seed=seed, **details,
+        latency=latency, cores=cores, seed=seed, **{"overhead": known.overhead} | details,
     )  # fmt: skip
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
-    annotations = dask.get_annotations()
-    known = Costs.of(costs).holding(items)
-    faults = read_faults(faults)
+    annotations, faults = dask.get_annotations(), read_faults(faults)
+    known = known.holding(items)
     job = _Job(items, spec, policy, known, faults, annotations, timeline, validate)
     return isolation.call(job.run, isolated, layer_names(items))
 

@@ -50,6 +50,10 @@ class ClusterSpec:
     idle_load : float
         Cores that a process takes for what it does periodically. Where ``cores`` is given, what
         the processes of a host take of them is shared like all the rest.
+    overhead : float
+        How many times as long as by default everything takes that a process does besides tasks:
+        `task_overhead`, `message_cost`, `batch_cost`, `transfer_cost`, `idle_load` and the copies
+        of `copy_bandwidth`, where they are not given. A recording tells it of its cluster.
     noise : float
         Relative spread of the durations of tasks, drawn from the seed and the key.
     seed : int
@@ -72,6 +76,7 @@ class ClusterSpec:
     transfer_cost: float
     copy_bandwidth: float
     idle_load: float
+    overhead: float
     noise: float
     seed: int
 
@@ -89,8 +94,10 @@ DETAILS: dict[str, Any] = {
     "transfer_cost": "1ms",
     "copy_bandwidth": "2.5GB/s",
     "idle_load": 0.03,
+    "overhead": 1.0,
     "noise": 0.05,
 }
+_SLOWED = ("task_overhead", "message_cost", "batch_cost", "transfer_cost", "idle_load")
 _RATES = ("bandwidth", "local_bandwidth", "disk_bandwidth", "copy_bandwidth")
 _TIMES = ("latency", "task_overhead", "message_cost", "batch_cost", "transfer_cost")
 
@@ -115,11 +122,13 @@ def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
     """
     if hosts is None:
         hosts = given["workers"] if given["cores"] is None else 1
+    explicit = given.keys()
     given = DETAILS | {"local_bandwidth": given["bandwidth"], "hosts": hosts} | given
     for name in given:
         if name not in ClusterSpec.__dataclass_fields__:
             accepted = ", ".join(sorted(ClusterSpec.__dataclass_fields__))
             raise TypeError(f"unknown argument {name!r}; the cluster's are {accepted}")
+    usual = DETAILS.keys() - explicit
     for name in _RATES:
         given[name] = _rate(name, given[name])
     for name in _TIMES:
@@ -130,7 +139,9 @@ def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
     given["resources"] = dict(given["resources"] or {})
     spec = ClusterSpec(**given)
     _check(spec)
-    return spec
+    factors = dict.fromkeys(_SLOWED, spec.overhead) | {"copy_bandwidth": 1 / spec.overhead}
+    slowed = {name: getattr(spec, name) * x for name, x in factors.items() if name in usual}
+    return dataclasses.replace(spec, **slowed)
 
 
 def _rate(name: str, value: Any) -> float:
@@ -148,7 +159,7 @@ def _parsed(name: str, value: Any, parse: Any, accepted: str) -> Any:
 
 
 def _check(spec: ClusterSpec) -> None:
-    for name in ("hosts", "cores", "idle_load", "noise", "seed"):
+    for name in ("hosts", "cores", "idle_load", "overhead", "noise", "seed"):
         value = getattr(spec, name)
         if not isinstance(value, int | float) and not (name == "cores" and value is None):
             raise ValueError(f"{name} must be a number, not {value!r}")
@@ -168,6 +179,8 @@ def _check(spec: ClusterSpec) -> None:
         raise ValueError(f"cores must be more than 0, or None, not {spec.cores}")
     if spec.idle_load < 0:
         raise ValueError(f"idle_load must be 0 cores or more, not {spec.idle_load}")
+    if spec.overhead <= 0:
+        raise ValueError(f"overhead must be more than 0, not {spec.overhead}")
     if not 0 <= spec.noise < 1:
         raise ValueError(f"noise must be at least 0 and less than 1, not {spec.noise}")
     for name, amount in spec.resources.items():

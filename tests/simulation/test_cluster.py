@@ -221,4 +221,5 @@ def test_idle_processes_take_their_share_of_the_cores(run):
     long = {"costs": Costs({"x": 8}, {"x": 10.0}), "workers": 3, "cores": 1}
     x = delayed(len)("", dask_key_name="x")
     assert run(x, **long, idle_load=0.0).makespan == pytest.approx(10, rel=0.01)
-    assert run(x, **long, idle_load=0.25).makespan == pytest.approx(20, rel=0.01)
+    # Of three workers, and of a scheduler that needs 2.3 times as much
+    assert run(x, **long, idle_load=0.25).makespan == pytest.approx(23.25, rel=0.01)
