@@ -261,8 +261,9 @@ def _ratio(value: float | None) -> str:
 
 NOTE = (
     "Medians over the repetitions, and for the twin over three seeds of each. x: the twin's "
-    "number divided by the real one. The twin knows the durations and sizes of the tasks "
-    "from the real run beside it, and nothing else of it. "
+    "number divided by the real one. The twin knows the durations and sizes of the tasks from "
+    "the real run beside it, and how slow its event loops were; nothing else of it. seconds: from "
+    "the start of the first task to the end of the last one. "
     "Bytes count where more than 25 MiB move. managed: peak of the managed bytes of all workers "
     "together."
 )
