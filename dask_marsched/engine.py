@@ -29,17 +29,15 @@ from dask_marsched.policies.pace import ROUND_TRIP, Pace
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.slots import SlotRule
-from dask_marsched.policies.withholding import Offer, Priority
+from dask_marsched.policies.withholding import Offer
 from dask_marsched.replicas import Replicas
 from dask_marsched.retries import Retries
 from dask_marsched.suitability import Suitability
+from dask_marsched.vacancies import Vacancies, in_progress
 
 #: Bytes of inputs from which on a withheld operand has a home. Less is fetched in the time of a
 #: message; the array object that all the sources of a Zarr store read is the common case.
 _WORTH_STAYING_FOR = 64 * 2**10
-
-#: As many workers without a free thread are looked at in turn for what may wait there.
-_MOST_BUSY = 16
 
 #: Seconds that operands of unknown duration stay behind others with their inputs.
 _LONG = 1.0
@@ -82,8 +80,7 @@ class PlacementEngine:
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
         self._suitability = Suitability(scheduler, policies, self._seniority)
-        self._finished: dict[WorkerState, None] = {}
-        self._turn = 0
+        self.vacancies = Vacancies(scheduler, self.slots, self._seniority)
 
     def observe(self, observer: Following | None) -> None:
         """Tell an observer of what is planned and fetched."""
@@ -137,7 +134,7 @@ class PlacementEngine:
     def finished(self, ts: TaskState) -> None:
         """Learn from a result, and remember that its worker has a slot again."""
         for ws in ts.who_has or ():
-            self._finished[ws] = None
+            self.vacancies.finished[ws] = None
         self.pace.back(ts, snapshot.duration(ts))
         self.replicas.progressed(ts)
         self.retries.settled(ts)
@@ -157,6 +154,7 @@ class PlacementEngine:
         self.planner.forget(ts)
         self.pace.forget(ts)
         self.retries.settled(ts)
+        self.replicas.forget(ts)
 
     @guarded(lambda: None)
     def sent(self, ts: TaskState) -> None:
@@ -192,7 +190,7 @@ class PlacementEngine:
                 self._joined[ws.address] = next(self._numbers)
         for ws in self._running - running:
             self.policies.withholding.release(ws.address)
-            self._finished.pop(ws, None)
+            self.vacancies.left(ws)
         # One that is paused keeps its number for when it comes back.
         for address in [a for a in self._joined if a not in self.scheduler.workers]:
             del self._joined[address]
@@ -250,37 +248,15 @@ class PlacementEngine:
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
         """Return which withheld tasks go to which workers now."""
         self.workers_changed()
-        s = self.scheduler
-        if not len(self.policies.withholding):
-            self._finished.clear()
-            return []
-        free = self._may_take_more()
-        if self.pace.most(time()) < s.total_nthreads:
-            placed = self._paced(free)
-        else:
-            placed = self._evenly(free)
-        self._finished.clear()
-        return placed
-
-    def _may_take_more(self) -> set[WorkerState]:
-        """Return the workers to look at: with a free thread, or just done with something, or next.
-
-        Those whose threads are busy may have another wait for them as what they rely on comes
-        elsewhere. To look at each of a hundred for every result takes longer than most tasks.
-        """
-        s, has_free_thread = self.scheduler, self.slots.has_free_thread
-        found = {ws for ws in self._finished if ws in s.running}
-        busy = []
-        for ws in s.idle_task_count:
-            if has_free_thread(ws.nthreads, _in_progress(ws)):
-                found.add(ws)
+        placed: list[tuple[TaskState, WorkerState]] = []
+        if len(self.policies.withholding):
+            now = time()
+            if self.pace.most(now) < self.scheduler.total_nthreads:
+                placed = self._paced(now)
             else:
-                busy.append(ws)
-        if len(busy) > _MOST_BUSY:
-            busy.sort(key=self._seniority)
-            self._turn = (self._turn + _MOST_BUSY) % len(busy)
-            busy = (busy + busy)[self._turn : self._turn + _MOST_BUSY]
-        return found.union(busy)
+                placed = self._evenly(self.vacancies.look(now))
+        self.vacancies.told()
+        return placed
 
     def _evenly(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
         """Give workers what they have slots for, each one more in turn."""
@@ -298,36 +274,38 @@ class PlacementEngine:
             turn = still_free
         return placed
 
-    def _paced(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
+    def _paced(self, now: float) -> list[tuple[TaskState, WorkerState]]:
         """Give workers with a free thread all that they have slots for, one after the other.
 
         Those in the middle of a unit come first, the most urgent before: a sum waits for the last
         of its inputs, and the others with it. Then those that have just finished something, for
         they are sent messages anyway, then those that hold least, so that not a few hold all.
         """
-        room = self.pace.room(time())
         placed: list[tuple[TaskState, WorkerState]] = []
+        room = self.pace.room(now)
         if room <= 0:
             return placed
-        urgency = self.policies.withholding.urgency
-        begun: list[tuple[Priority, WorkerState]] = []
-        others = []
-        for ws in free:
-            if self.slots.has_free_thread(ws.nthreads, _in_progress(ws)):
-                if (next_one := urgency(ws.address)) is not None:
-                    begun.append((next_one, ws))
-                else:
-                    others.append(ws)
-        begun.sort(key=lambda one: one[0])
-        others.sort(key=lambda ws: (ws not in self._finished, ws.nbytes, self._seniority(ws)))
-        self._fill([*(ws for _, ws in begun), *others], room, placed)
+        get, withholding = self.scheduler.workers.get, self.policies.withholding
+        self._fill(filter(None, map(get, withholding.begun())), room, placed)
+        if len(placed) < room and len(withholding):
+            self._fill(sorted(self.vacancies.finished, key=self._load), room, placed)
+        if len(placed) < room and len(withholding):
+            self._fill(sorted(self.vacancies.look(now), key=self._load), room, placed)
         return placed
 
+    def _load(self, ws: WorkerState) -> tuple[int, int]:
+        return ws.nbytes, self._seniority(ws)
+
     def _fill(
-        self, turn: list[WorkerState], room: float, placed: list[tuple[TaskState, WorkerState]]
+        self,
+        turn: Iterable[WorkerState],
+        room: float,
+        placed: list[tuple[TaskState, WorkerState]],
     ) -> None:
         for ws in turn:
-            if not self.slots.has_free_thread(ws.nthreads, _in_progress(ws)):
+            if len(placed) >= room:
+                return
+            if not self.vacancies.has_free_thread(ws):
                 continue
             more: dict[TaskState, float] = {}
             while len(placed) < room and (offer := self._next(ws, more)) is not None:
@@ -350,9 +328,9 @@ class PlacementEngine:
 
         `more` holds what it got in this dispatch already, and the expected durations.
         """
-        in_progress = _in_progress(ws) + len(more)
+        having = in_progress(ws) + len(more)
         backlog = ws.occupancy + sum(more.values())
-        if self.slots.is_full(ws.nthreads, in_progress, backlog):
+        if self.slots.is_full(ws.nthreads, having, backlog):
             return None  # the frequent case: to look for an offer takes longer
         offer = self.policies.withholding.offer(
             ws.address,
@@ -361,25 +339,25 @@ class PlacementEngine:
         if offer is None:
             return None
         duration = snapshot.duration(offer.operand)
-        if not self.slots.has_free_thread(ws.nthreads, in_progress):
+        if not self.slots.has_free_thread(ws.nthreads, having):
             admitted = self.slots.admits(
                 ws.nthreads,
-                in_progress,
+                having,
                 duration,
                 backlog,
                 snapshot.mean_nbytes(offer.operand),
                 read=bool(offer.operand.dependents),
             )
-            if not admitted and not self._may_wait(ws, in_progress, more, offer.operand):
+            if not admitted and not self._may_wait(ws, having, more, offer.operand):
                 return None
         more[offer.operand] = duration or 0.0
         return offer
 
     def _may_wait(
-        self, ws: WorkerState, in_progress: int, more: Collection[TaskState], ts: TaskState
+        self, ws: WorkerState, having: int, more: Collection[TaskState], ts: TaskState
     ) -> bool:
         """Whether a task may wait on a worker whose threads are all busy."""
-        if not ts.dependents or not self.slots.may_wait(ws.nthreads, in_progress):
+        if not ts.dependents or not self.slots.may_wait(ws.nthreads, having):
             return False  # what nobody reads is no start of anything
         here, everywhere = snapshot.input_bytes_on(ts, ws)
         # One that has to fetch is left for a worker that may not have to.
@@ -419,13 +397,9 @@ class PlacementEngine:
     def clear(self) -> None:
         """Drop all plans: the scheduler restarts, or the plugin has been removed."""
         self.planner.clear()
-        self._finished.clear()
+        self.vacancies.clear()
         self.pace.clear()
         self.replicas.clear()
         self.retries.clear()
         for ts in list(self.scheduler.tasks.values()):
             self.policies.withholding.forget(ts)
-
-
-def _in_progress(ws: WorkerState) -> int:
-    return len(ws.processing) - len(ws.long_running)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from distributed.core import Status
 from distributed.scheduler import TaskState, WorkerState
@@ -11,6 +11,8 @@ from distributed.scheduler import TaskState, WorkerState
 _WORTH_A_MESSAGE = 64 * 2**10
 #: More tasks than this for a thread may be spread again.
 _MANY = 2
+#: Readers of a result up to which all are looked at each time.
+_SEEN_AT_ONCE = 8
 
 
 class Replicas:
@@ -44,6 +46,9 @@ class Replicas:
         self.protected: Callable[[TaskState], bool] = lambda ts: False
         self.keepers: Callable[[TaskState], Iterable[WorkerState]] = lambda ts: ()
         self._suspects: dict[TaskState, None] = {}
+        #: Of results that many read, one reader that all copies are kept for. While there is one
+        #: the others need no look, which would take as long as there are readers, for each of them.
+        self._reason: dict[TaskState, TaskState] = {}
 
     def copied(self, tasks: Iterable[TaskState | None]) -> None:
         """Take note of results that a worker has fetched."""
@@ -58,19 +63,25 @@ class Replicas:
         if self._active:
             self.copied(ts.dependencies)
 
+    def forget(self, ts: TaskState) -> None:
+        """Take note that a result is gone for good."""
+        self._reason.pop(ts, None)
+
     def clear(self) -> None:
         """Drop everything."""
         self._suspects.clear()
+        self._reason.clear()
 
     def superfluous(self) -> dict[WorkerState, list[TaskState]]:
         """Return the copies to be dropped, by worker."""
         drop: dict[WorkerState, list[TaskState]] = {}
         for ts in self._suspects:
-            needed = {waiter.processing_on for waiter in ts.waiters or ()}
             there = _holders(ts)
-            if not needed or not _may_drop(ts) or not needed <= there or self.protected(ts):
-                continue  # None in `needed` is a dependent that waits
-            if len(ts.waiters or ()) > _MANY * sum(ws.nthreads for ws in needed if ws):
+            waiters = ts.waiters or ()
+            if not waiters or self._is_wanted_elsewhere(ts) or _are_many(waiters, there):
+                continue
+            needed = {waiter.processing_on for waiter in waiters}
+            if _are_many(waiters, needed) or not _may_drop(ts) or self.protected(ts):
                 continue
             # Copies on a keeper's host are views of the same memory, which is lost with them:
             # nothing is saved where the keeper's goes, and it would have to be computed again.
@@ -80,6 +91,21 @@ class Replicas:
                 drop.setdefault(ws, []).append(ts)
         self._suspects.clear()
         return drop
+
+    def _is_wanted_elsewhere(self, ts: TaskState) -> bool:
+        """Whether a task that reads a result waits, or has been sent where the result is not."""
+        there, waiters = _holders(ts), ts.waiters or ()
+        reason = self._reason.pop(ts, None)
+        if reason is None or reason not in waiters or reason.processing_on in there:
+            reason = next((w for w in waiters if w.processing_on not in there), None)
+        if reason is not None and len(waiters) > _SEEN_AT_ONCE:
+            self._reason[ts] = reason
+        return reason is not None
+
+
+def _are_many(waiters: Collection[TaskState], workers: Iterable[WorkerState | None]) -> bool:
+    """Whether so many tasks are on so few threads that others may take some of them over."""
+    return len(waiters) > _MANY * sum(ws.nthreads for ws in workers if ws)
 
 
 def _holders(ts: TaskState) -> set[WorkerState]:

@@ -45,8 +45,12 @@ class Suitability:
         """Return the worker for a ready task, None if its inputs are on none that runs."""
         s = self.scheduler
         fetches = snapshot.fetches(ts, len(s.running) or 1, s.bandwidth)
-        saved = snapshot.held(fetches)
+        # What costs nothing to fetch decides nothing, and all workers may hold it.
+        saved = snapshot.held({dts: cost for dts, cost in fetches.items() if cost})
         holders = [ws for ws in saved if ws in s.running]
+        if not holders:
+            saved = snapshot.held(fetches)
+            holders = [ws for ws in saved if ws in s.running]
         if not holders:
             return None
         if len(holders) > 1:

@@ -11,10 +11,14 @@ import pytest
 from dask.delayed import Delayed, delayed
 from distributed import Client, Event, Scheduler, Worker
 from distributed import scheduler as scheduler_module
+from distributed.core import Status
 from distributed.utils import wait_for
 from distributed.utils_test import async_poll_for, gen_cluster
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_marsched.config import Settings
+from dask_marsched.replicas import Replicas
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import check, our_failures, planned_cluster, plugin_of
 
@@ -316,3 +320,72 @@ async def test_uninstalled_the_scheduler_hears_of_copies_as_before(c, s, a, b):
         await c.compute(joined("another", value_at(a, "u", 1), value_at(b, "v", 1)))
     assert not failures, failures[0]
     s.validate_state()
+
+
+# ---- What is looked at -----------------------------------------------------------------------
+
+
+class _Worker(types.SimpleNamespace):
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+class _Task(types.SimpleNamespace):
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+WORKERS = [_Worker(address=f"w{i}", host="h", nthreads=4, status=Status.running) for i in range(6)]
+PLACES = st.none() | st.sampled_from(range(len(WORKERS)))
+
+
+@given(
+    first=st.lists(PLACES, min_size=1, max_size=30),
+    changes=st.lists(
+        st.tuples(st.integers(0, 29), PLACES | st.just("done"), st.sets(st.integers(0, 5)))
+    ),
+)
+def test_what_is_remembered_of_a_result_changes_nothing(
+    first: list[int | None], changes: list[tuple[int, Any, set[int]]]
+) -> None:
+    readers = [_Task(processing_on=None if at is None else WORKERS[at]) for at in first]
+    ts: Any = _Task(nbytes=LARGE, state="memory", who_wants=None, waiters=set(readers))
+    ts.who_has = set(WORKERS[:2])
+    replicas = Replicas()
+    for number, at, there in changes:
+        ts.who_has = {WORKERS[i] for i in there} or ts.who_has
+        reader = readers[number % len(readers)]
+        if at == "done":
+            ts.waiters.discard(reader)
+        else:
+            reader.processing_on = None if at is None else WORKERS[at]
+        fresh = Replicas()
+        for one in (replicas, fresh):
+            one.copied([ts])
+        assert replicas.superfluous() == fresh.superfluous()
+
+
+def test_a_result_that_many_read_is_looked_at_as_a_whole_a_few_times_only() -> None:
+    """Of 10,000 tasks that read it each one that ends says that the result may be superfluous."""
+    looks = 0
+
+    class Reader(_Task):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looks
+            looks += name == "processing_on"
+            return super().__getattribute__(name)
+
+    here, there = WORKERS[:2]
+    readers = [Reader(processing_on=here) for _ in range(10_000)]
+    readers[-1].processing_on = None
+    ts: Any = _Task(nbytes=LARGE, state="memory", who_wants=None, waiters=set(readers))
+    ts.who_has = {here, there}
+    replicas = Replicas()
+    for reader in readers[:-1]:
+        ts.waiters.discard(reader)
+        replicas.copied([ts])
+        assert replicas.superfluous() == {}
+    assert looks < 40_000
+    readers[-1].processing_on = here
+    replicas.copied([ts])
+    assert replicas.superfluous() == {there: [ts]}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from sortedcontainers import SortedDict, SortedKeyList
+from sortedcontainers import SortedDict, SortedKeyList, SortedList
 
 from dask_marsched.policies.host_shares import HostShares, Share
 from dask_marsched.policies.registry import register
@@ -84,11 +84,8 @@ class WithholdingPolicy(Protocol):
         """Return what a worker with a free slot should run next. Changes nothing."""
         ...
 
-    def urgency(self, worker: Any) -> Priority | None:
-        """Return the priority of the next operand of the units that a worker has begun.
-
-        None if nothing of them waits. Changes nothing.
-        """
+    def begun(self) -> list[Any]:
+        """Return the workers of whose begun units something waits, the most urgent first."""
         ...
 
     def accept(self, offer: Offer, worker: Any) -> None:
@@ -177,6 +174,10 @@ class UnitQueues:
         # withheld any more, or whose unit has another owner now, are stale and skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
+        # The heads of these heaps, with their worker, sorted; those of `_moved` as they were.
+        self._by_head = SortedList()
+        self._head_of: dict[Any, tuple[Priority, int, Any]] = {}
+        self._moved: set[Any] = set()
         # How many operands of each user priority and graph are withheld. Sorted: there may be
         # thousands of small graphs.
         self._urgencies = SortedDict()
@@ -245,10 +246,12 @@ class UnitQueues:
         unit = self._choose_unopened(worker, first, locality)
         return Offer(unit.head()[1], "opened", unit)
 
-    def urgency(self, worker: Any) -> Priority | None:
-        """Return the priority of the next operand of a worker's units, None if there is none."""
-        own = self._own_head(worker)
-        return None if own is None else own[0]
+    def begun(self) -> list[Any]:
+        """Return the workers of whose begun units something waits, the most urgent first."""
+        for worker in self._moved:
+            self._note_head(worker)
+        self._moved.clear()
+        return [worker for _, _, worker in self._by_head]
 
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand goes to the worker."""
@@ -267,6 +270,8 @@ class UnitQueues:
     def release(self, worker: Any) -> None:
         """Spread what a worker had opened: it left, paused or retires."""
         self._opened.pop(worker, None)
+        self._moved.discard(worker)
+        self._note_head(worker)
         for unit in dict.fromkeys(u for u in self._unit_of.values() if u.owner == worker):
             unit.owner = None
             self._running.pop(unit, None)
@@ -330,6 +335,7 @@ class UnitQueues:
         if unit.owner is not None:
             heap = self._opened.setdefault(unit.owner, [])
             heapq.heappush(heap, (priority, next(self._sequence), operand))
+            self._moved.add(unit.owner)
             self._running[unit] = None
         elif was_empty:
             unit.home = home
@@ -339,6 +345,8 @@ class UnitQueues:
         unit = self._withheld.pop(operand, None)
         if unit is None:
             return None
+        if unit.owner is not None:
+            self._moved.add(unit.owner)
         urgency = unit.ready[operand][:2]
         self._urgencies[urgency] -= 1
         if not self._urgencies[urgency]:
@@ -354,6 +362,7 @@ class UnitQueues:
         return unit.ready.pop(operand)
 
     def _push_ready(self, unit: _Unit) -> None:
+        self._moved.add(unit.owner)
         heap = self._opened.setdefault(unit.owner, [])
         for operand, priority in unit.ready.items():
             heapq.heappush(heap, (priority, next(self._sequence), operand))
@@ -367,6 +376,14 @@ class UnitQueues:
                 return priority, operand
             heapq.heappop(heap)
         return None
+
+    def _note_head(self, worker: Any) -> None:
+        if (before := self._head_of.pop(worker, None)) is not None:
+            self._by_head.remove(before)
+        if self._own_head(worker) is not None:
+            priority, number, _ = self._opened[worker][0]
+            self._head_of[worker] = head = priority, number, worker
+            self._by_head.add(head)
 
     # -- taking over -----------------------------------------------------------------------
 

@@ -51,15 +51,16 @@ def test_a_worker_that_runs_dry_takes_the_less_urgent_half_of_the_fullest() -> N
     assert taken(queues, "w1", "w1", "w1") == "bc-"
 
 
-def test_the_urgency_of_a_worker_is_that_of_what_it_has_begun() -> None:
+def test_the_workers_that_have_begun_with_what_is_most_urgent_come_first() -> None:
     queues = UnitQueues()
-    fill(queues, ["ab", "c"])
-    assert queues.urgency("w1") is None
-    assert taken(queues, "w1") == "a"
-    assert queues.urgency("w1") == (0.0, 0.0, 1.0)
-    assert queues.urgency("w2") is None
+    fill(queues, ["ab", "cde"])
+    assert queues.begun() == []
+    assert taken(queues, "w1", "w2") == "ac"
+    assert queues.begun() == ["w1", "w2"]
     assert taken(queues, "w1") == "b"
-    assert queues.urgency("w1") is None
+    assert queues.begun() == ["w2"]
+    queues.release("w2")
+    assert queues.begun() == []
 
 
 def test_planned_for_a_worker() -> None:
@@ -174,7 +175,7 @@ class Withholding(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.queues = UnitQueues(window=2)
-        self.withheld: set[int] = set()
+        self.withheld: dict[int, tuple[int, int, int]] = {}
         self.shares = Share(), Share()
 
     @rule(
@@ -198,18 +199,18 @@ class Withholding(RuleBasedStateMachine):
     @rule(operand=OPERANDS, user=st.integers(0, 1), home=st.none() | WORKERS)
     def enqueue(self, operand: int, user: int, home: str | None) -> None:
         if operand not in self.withheld:
-            self.queues.enqueue(operand, (user, 0, operand), home)
-            self.withheld.add(operand)
+            self.withheld[operand] = user, 0, operand
+            self.queues.enqueue(operand, self.withheld[operand], home)
 
     @rule(operand=OPERANDS)
     def withdraw(self, operand: int) -> None:
         assert self.queues.withdraw(operand) == (operand in self.withheld)
-        self.withheld.discard(operand)
+        self.withheld.pop(operand, None)
 
     @rule(operand=OPERANDS)
     def forget(self, operand: int) -> None:
         self.queues.forget(operand)
-        self.withheld.discard(operand)
+        self.withheld.pop(operand, None)
         assert not self.queues.planned(operand)
 
     @rule(worker=WORKERS)
@@ -223,7 +224,7 @@ class Withholding(RuleBasedStateMachine):
         if offer is not None:
             assert offer.operand in self.withheld
             assert self.queues.owner(offer.operand) is not None
-            self.withheld.remove(offer.operand)
+            del self.withheld[offer.operand]
 
     @precondition(lambda self: self.withheld)
     @rule(worker=WORKERS)
@@ -234,6 +235,15 @@ class Withholding(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         assert len(self.queues) == len(self.withheld)
+
+    @rule()  # and not an invariant: most changes are seen several at a time
+    def ranks_those_that_have_begun(self) -> None:
+        heads: dict[str, tuple[int, int, int]] = {}
+        for operand, priority in self.withheld.items():
+            worker = self.queues.owner(operand)
+            if worker is not None:
+                heads[worker] = min(priority, heads.get(worker, priority))
+        assert self.queues.begun() == sorted(heads, key=heads.__getitem__)
 
 
 TestWithholding = Withholding.TestCase
