@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ from dask_marsched.policies.placement import Candidate
 
 #: Other workers that are looked at in place of one that has the inputs but is busy.
 _MOST_OTHERS = 8
+#: Of more workers with inputs the policy is asked about those with most of them only: copies of a
+#: result that all tasks read may be on all workers.
+_MOST_ASKED = 32
 
 
 class Suitability:
@@ -54,11 +58,15 @@ class Suitability:
         if not holders:
             return None
         if len(holders) > 1:
-            holders.sort(key=self.seniority)
             holders = self._on_one_host(fetches, holders)
-        ws = holders[0]
-        if len(holders) > 1:
-            ws = holders[self.policies.placement.choose(self._candidates(ts, holders, saved))]
+        asked = holders
+        if len(holders) > _MOST_ASKED:
+            most = max(saved[ws] for ws in holders)
+            asked = [ws for ws in holders if saved[ws] == most]
+        ws = asked[0]
+        if len(asked) > 1:
+            asked.sort(key=self.seniority)
+            ws = asked[self.policies.placement.choose(self._candidates(ts, asked, saved))]
         if len(self.policies.withholding) or len(ws.processing) < ws.nthreads:
             return ws
         if snapshot.duration(ts) is None:
@@ -97,7 +105,7 @@ class Suitability:
         near = [ws for ws in holders if 2 * there[ws] >= there[chosen] and ws is not chosen]
         if not near:
             return chosen
-        near = sorted(near, key=lambda ws: -there[ws])[:_MOST_OTHERS]  # of as much: the senior
+        near = heapq.nsmallest(_MOST_OTHERS, near, key=lambda ws: (-there[ws], self.seniority(ws)))
         met = snapshot.met_bytes(ts, [chosen, *near])
         index = self.policies.placement.relief(
             snapshot.candidate(chosen, _input_bytes(ts), met[chosen], backlog=True),
@@ -113,7 +121,9 @@ class Suitability:
         idle = [ws for ws in self.scheduler.idle.values() if not ws.processing]
         if not idle or len(chosen.processing) < chosen.nthreads:
             return chosen
-        idle = sorted(idle, key=lambda ws: (-there.get(ws, 0), self.seniority(ws)))[:_MOST_OTHERS]
+        idle = heapq.nsmallest(
+            _MOST_OTHERS, idle, key=lambda ws: (-there.get(ws, 0), self.seniority(ws))
+        )
         index = self.policies.placement.spare(
             snapshot.candidate(chosen, _input_bytes(ts), backlog=True),
             [snapshot.candidate(ws, there.get(ws, 0), backlog=True) for ws in idle],
