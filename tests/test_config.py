@@ -190,7 +190,8 @@ def test_defaults():
     assert settings.steal_protection
     assert settings.enabled
     assert settings.fusion == "off"
-    assert not any((settings.quota_enabled, settings.store_enabled, settings.store_shared))
+    assert settings.quota_enabled
+    assert not any((settings.store_enabled, settings.store_shared))
 
 
 def test_yaml_schema_documentation_and_program_agree():

@@ -39,6 +39,7 @@ FLOORS = (
     ("dask_marsched.observer", 4),
     ("dask_marsched.dashboard", 4),
     ("dask_marsched.suitability", 4),
+    ("dask_marsched.vacancies", 4),
     ("dask_marsched.engine", 4),
     ("dask_marsched.admission", 4),
     ("dask_marsched.kernel_part", 4),

@@ -98,7 +98,7 @@ def test_a_recording_tells_what_the_workers_needed_besides(tmp_path):
     path = tmp_path / "costs.parquet"
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit="2 GiB"
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit="2 GiB"
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
         dask_marsched.record(client, path) as recording,

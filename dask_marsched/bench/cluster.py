@@ -29,7 +29,7 @@ KERNELS = "kernels"  # behind the name of a policy
 #: What else may stand there: options that it sets.
 PARTS: dict[str, dict[str, Any]] = {
     KERNELS: {"marsched.fusion.kernels": True},
-    "quota": {"marsched.quota.enabled": True},
+    "noquota": {"marsched.quota.enabled": False},
     "store": {"marsched.store.enabled": True},
     "shared": {"marsched.store.shared": True},
     "uninterrupted": {"marsched.cancelling.interrupt": False},

@@ -82,10 +82,10 @@ def _progress(measurement: Measurement) -> None:
     "policies",
     multiple=True,
     help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
-    "join tasks, +kernels to evaluate them by fused kernels, +quota, +store or +shared for these "
-    "parts of the workers; may be given several times. "
+    "join tasks, +kernels to evaluate them by fused kernels, +noquota, +store or +shared for these "
+    "parts of the workers, or without; may be given several times. "
     "[default: stock and default; with --memory-tight stock, tuned and default, of these and "
-    "unshared]",
+    "shared]",
 )
 @click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1))
 @click.option("--workers", default=4, show_default=True, type=click.IntRange(min=1))

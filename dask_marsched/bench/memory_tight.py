@@ -35,8 +35,8 @@ CONTESTANTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         {"distributed.worker.memory.target": 0.455, "distributed.worker.memory.spill": 0.55},
         None,
     ),
-    "default": ({}, {"quota.enabled": True, "store.enabled": True, "store.shared": True}),
-    "unshared": ({}, {"quota.enabled": True, "store.enabled": True, "store.shared": False}),
+    "default": ({}, {}),
+    "shared": ({}, {"store.shared": True}),
 }
 #: Those that run where nothing else is asked for.
 COMPARED = ("stock", "tuned", "default")

@@ -215,8 +215,8 @@ def test_what_stands_behind_the_name_of_a_policy(policy, fusion, kernels):
 
 
 def test_parts_of_the_workers_stand_behind_it_too():
-    settings = policy_plugin("default+quota+shared+uninterrupted").settings
-    assert settings.quota_enabled
+    settings = policy_plugin("default+noquota+shared+uninterrupted").settings
+    assert not settings.quota_enabled
     assert settings.store_shared
     assert not settings.interrupt
     assert policy_plugin("default+store").settings.store_enabled
