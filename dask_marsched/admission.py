@@ -38,6 +38,8 @@ _SMALL, _MEASURED = 1 / 64, 3
 _UNTRIED = 1 / 16
 #: Share of the limit for each of the two buffers of distributed's shuffles.
 _SHUFFLES = 0.1
+#: The process is taken to grow by what an operand needs, divided by this.
+_GROWTH = 1000
 #: States of a task that may be running.
 _ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
 #: Share of a core below which the threads of tasks are taken to wait for something.
@@ -62,6 +64,7 @@ class _Measured:
     kind: Kind
     expected: int
     most: int = 0
+    together: int | None = None
 
 
 class Admission:
@@ -110,7 +113,7 @@ class Admission:
         self._refused_at = 0
         self._measured: dict[Key, _Measured] = {}
         self._lap_held = self._lap_transfers = self._lap_surplus = 0
-        self._floor = 0
+        self._floor = self._held_seen = 0
         self.evictor = Evictor(self.host, self.counters)
         self._observed = 0.0
         self._watching = False
@@ -286,17 +289,20 @@ class Admission:
         if ts.key in self._measured:
             self._lap()
             measured = self._measured.pop(ts.key)
-            self.needs.observe_footprint(measured.kind, measured.most)
+            self.needs.observe_footprint(measured.kind, measured.most, measured.together)
         need = self.quota.grants.get(ts.key)
         if need is not None:
             self.quota.change(ts.key, Need(output=need.output))
-            # The process grows beside its results too; only quiet moments show it exactly.
-            self._floor += self.quota.limit // 500
+            # It grows beside its results too; only quiet moments show that exactly. As much for
+            # each, whatever its size, would hide what large ones take behind many small ones.
+            self._floor += need.total // _GROWTH
 
     @guarded(lambda: None)
     def stimulated(self) -> None:
         """Evict what is too much, and look again if memory came back."""
         self._settle_ended()
+        if self._measured and self.host.store.held < self._lap_held - _SMALL * self.quota.limit:
+            self._lap()  # what has left meanwhile must not hide what the operands take
         if self._is_at_ease():
             return
         self._refresh()
@@ -338,8 +344,9 @@ class Admission:
         now = time.monotonic()
         held = self.host.store.held
         age = min(max(quota.free / _FILLS, _RSS_AGES[0]), _RSS_AGES[1])
-        if exact or now - self._observed > age:
-            self._observed = now
+        left = held < self._held_seen - _SMALL * quota.limit  # of a view, nothing has left
+        if exact or left or now - self._observed > age:
+            self._observed, self._held_seen = now, held
             resident = self.host.resident_memory()
             quota.observe(resident, held, self.host.transfers())
             most = resident - held
@@ -348,11 +355,7 @@ class Admission:
             quota.held, quota.transfers = held, self.host.transfers()
 
     def _settle_ended(self) -> None:
-        """Close the books on what was admitted and has ended.
-
-        Told by the state machine alone: what is cancelled before it starts never gets to
-        `finished`, wherever in the chain of those that wrap `execute` it is dropped.
-        """
+        """Close the books on what has ended; what is cancelled never gets to `finished`."""
         state = self.host.state
         for key, kind in list(self._kinds.items()):
             ts = state.tasks.get(key)
@@ -378,6 +381,8 @@ class Admission:
             total = sum(m.expected for m in self._measured.values())
             for measured in self._measured.values():
                 share = measured.expected / total if total else 1 / len(self._measured)
+                if len(self._measured) > 1:
+                    measured.together = max(measured.together or 0, excess)
                 measured.most = max(measured.most, int(excess * share))
         self._lap_held, self._lap_transfers, self._lap_surplus = held, transfers, surplus
 
@@ -436,11 +441,7 @@ class Admission:
 
 
 def _threads_time() -> float:
-    """Return the CPU seconds of this process without those of the thread that asks.
-
-    That is the event loop's, which is never quiet: with its monitors and heartbeats it takes up to
-    a tenth of a core on a slow machine.
-    """
+    """Return the CPU seconds of this process without its event loop's, which is never quiet."""
     return time.process_time() - time.thread_time()
 
 
