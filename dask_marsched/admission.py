@@ -22,6 +22,7 @@ from dask_marsched.host.foresight import known_nbytes
 from dask_marsched.host.peak import PeakMeter
 from dask_marsched.host.store import Store, Unsuited
 from dask_marsched.host.worker import LEAVE_TO_DASK, WorkerAdapter
+from dask_marsched.policies.footprints import Footprints, Known
 from dask_marsched.policies.needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Quota, Request
 
@@ -38,8 +39,6 @@ _SMALL, _MEASURED = 1 / 64, 3
 _UNTRIED = 1 / 16
 #: Share of the limit for each of the two buffers of distributed's shuffles.
 _SHUFFLES = 0.1
-#: The process is taken to grow by what an operand needs, divided by this.
-_GROWTH = 1000
 #: States of a task that may be running.
 _ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
 #: Share of a core below which the threads of tasks are taken to wait for something.
@@ -55,16 +54,6 @@ class AdmissionCounts:
     forced: int = 0
     throttled: int = 0
     untried: int = 0
-
-
-@dataclass
-class _Measured:
-    """An operand whose footprint is being measured."""
-
-    kind: Kind
-    expected: int
-    most: int = 0
-    together: int | None = None
 
 
 class Admission:
@@ -111,9 +100,8 @@ class Admission:
         self._kinds: dict[Key, Kind] = {}
         self._deferred: dict[Key, int] = {}
         self._refused_at = 0
-        self._measured: dict[Key, _Measured] = {}
-        self._lap_held = self._lap_transfers = self._lap_surplus = 0
-        self._floor = self._held_seen = 0
+        self._footprints = Footprints()
+        self._held_seen = 0
         self.evictor = Evictor(self.host, self.counters)
         self._observed = 0.0
         self._watching = False
@@ -189,8 +177,7 @@ class Admission:
             or self.needs.is_measured(kind)
         ):
             return False
-        running = (m.kind.prefix for m in self._measured.values())
-        if kind.prefix not in running or self._stuck():
+        if kind.prefix not in self._footprints.prefixes() or self._stuck():
             return False
         self.counts.untried += 1
         return True
@@ -281,28 +268,25 @@ class Admission:
             expected = need.output + need.working
             if expected >= _SMALL * self.quota.limit or self.needs.seen(kind) < _MEASURED:
                 self._lap()
-                self._measured[ts.key] = _Measured(kind, expected)
+                self._footprints.begin(ts.key, kind, expected)
 
     @guarded(lambda: None)
     def finished(self, ts: TaskState) -> None:
         """Give back inputs and working space; the result is not stored yet."""
-        if ts.key in self._measured:
+        if ts.key in self._footprints:
             self._lap()
-            measured = self._measured.pop(ts.key)
-            self.needs.observe_footprint(measured.kind, measured.most, measured.together)
+            self.needs.observe_footprint(*self._footprints.end(ts.key))
         need = self.quota.grants.get(ts.key)
         if need is not None:
             self.quota.change(ts.key, Need(output=need.output))
-            # It grows beside its results too; only quiet moments show that exactly. As much for
-            # each, whatever its size, would hide what large ones take behind many small ones.
-            self._floor += need.total // _GROWTH
+            self._footprints.grow(need.total)
 
     @guarded(lambda: None)
     def stimulated(self) -> None:
         """Evict what is too much, and look again if memory came back."""
         self._settle_ended()
-        if self._measured and self.host.store.held < self._lap_held - _SMALL * self.quota.limit:
-            self._lap()  # what has left meanwhile must not hide what the operands take
+        if self._footprints.are_hidden_by(self.host.store.held, _SMALL * self.quota.limit):
+            self._lap()
         if self._is_at_ease():
             return
         self._refresh()
@@ -340,22 +324,26 @@ class Admission:
             # It may wait for others to run, also of its kind. What it really takes shows in the
             # process; how much of that was its own does not.
             quota.release(ts.key)
-            self._measured.pop(ts.key, None)
+            self._footprints.drop(ts.key)
         now = time.monotonic()
         held = self.host.store.held
         age = min(max(quota.free / _FILLS, _RSS_AGES[0]), _RSS_AGES[1])
-        left = held < self._held_seen - _SMALL * quota.limit  # of a view, nothing has left
+        # Where results leave that are views of others, nothing leaves the process.
+        left = held < self._held_seen - _SMALL * quota.limit
         if exact or left or now - self._observed > age:
             self._observed, self._held_seen = now, held
             resident = self.host.resident_memory()
             quota.observe(resident, held, self.host.transfers())
-            most = resident - held
-            self._floor = min(self._floor, most) if quota.grants or quota.transfers else most
+            self._footprints.settle(resident - held, not (quota.grants or quota.transfers))
         else:
             quota.held, quota.transfers = held, self.host.transfers()
 
     def _settle_ended(self) -> None:
-        """Close the books on what has ended; what is cancelled never gets to `finished`."""
+        """Close the books on what was admitted and has ended.
+
+        Told by the state machine alone: what is cancelled before it starts never gets to
+        `finished`, wherever in the chain of those that wrap `execute` it is dropped.
+        """
         state = self.host.state
         for key, kind in list(self._kinds.items()):
             ts = state.tasks.get(key)
@@ -368,23 +356,14 @@ class Admission:
                 self.needs.observe_output(kind, ts.nbytes or 0)
 
     def _lap(self) -> None:
-        """Share what the process took since the last lap among what was measured in it."""
-        peak = self._meter.lap()
-        held, transfers, surplus = self.host.store.held, self.host.transfers(), self._surplus()
-        if self._measured:
-            known = max(held, self._lap_held) + max(transfers, self._lap_transfers)
-            # The peak is the kernel's, with all shared pages; the rest counts them once. Inputs
-            # stay mapped while they are read, so that either end of the lap knows of them.
-            known += max(surplus, self._lap_surplus)
-            known += sum(need.inputs for need in self.quota.grants.values())
-            excess = max(peak - self._floor - known, 0)
-            total = sum(m.expected for m in self._measured.values())
-            for measured in self._measured.values():
-                share = measured.expected / total if total else 1 / len(self._measured)
-                if len(self._measured) > 1:
-                    measured.together = max(measured.together or 0, excess)
-                measured.most = max(measured.most, int(excess * share))
-        self._lap_held, self._lap_transfers, self._lap_surplus = held, transfers, surplus
+        """Share what the process took since the last lap among the operands that ran in it."""
+        known = Known(
+            self.host.store.held,
+            self.host.transfers(),
+            self._surplus(),
+            sum(need.inputs for need in self.quota.grants.values()),
+        )
+        self._footprints.lap(self._meter.lap(), known)
 
     # -- while something is deferred -------------------------------------------------------
 
@@ -441,7 +420,11 @@ class Admission:
 
 
 def _threads_time() -> float:
-    """Return the CPU seconds of this process without its event loop's, which is never quiet."""
+    """Return the CPU seconds of this process without those of the thread that asks.
+
+    That is the event loop's, which is never quiet: with its monitors and heartbeats it takes up to
+    a tenth of a core on a slow machine.
+    """
     return time.process_time() - time.thread_time()
 
 

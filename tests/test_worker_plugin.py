@@ -76,7 +76,7 @@ def counts_of(worker):
 def assert_nothing_is_left(worker):
     admission = admission_of(worker)
     assert counts_of(worker)["promised"] == 0
-    assert not any((admission.quota.grants, admission._kinds, admission._measured))
+    assert not any((admission.quota.grants, admission._kinds, admission._footprints.prefixes()))
 
 
 def leave_free(worker, nbytes):
@@ -412,7 +412,7 @@ async def test_the_first_of_a_kind_runs_alone_of_it(c, s, a):
     leave_free(a, 10 * nbytes)
     assert admission_of(a).quota.limit / 16 < 2 * nbytes
     first = c.submit(gated, "gate", x, key="gated-1")
-    await async_poll_for(lambda: bool(admission_of(a)._measured), 5)
+    await async_poll_for(lambda: bool(admission_of(a)._footprints.prefixes()), 5)
     second = c.submit(gated, "gate", x, key="gated-2")
     other = c.submit(np.sum, x, key="other")
     assert await other == nbytes / 8  # another kind goes first
@@ -665,6 +665,44 @@ async def test_working_space_is_learned(c, s, a):
     assert learned.footprints == 3
     assert 20 * MB < learned.footprint < 120 * MB
     assert learned.output < MB
+
+
+def allocating(gate, nbytes):
+    Event(gate).wait()
+    return int(np.ones(nbytes, dtype="u1")[-1])
+
+
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_what_leaves_meanwhile_does_not_hide_working_space(c, s, a):
+    admission = admission_of(a)
+    if not admission._meter.available:
+        pytest.skip("this kernel does not tell")
+    admission.quota.limit = 32 * 100 * MB
+    old = c.submit(array, 1, 100 * MB, key="old")
+    await wait(old)
+    running = c.submit(allocating, "gate", 100 * MB, key="allocating-1")
+    await async_poll_for(lambda: "allocating" in admission._footprints.prefixes(), 5)
+    old.release()
+    await async_poll_for(lambda: "old" not in a.data, 5)
+    gc.collect()
+    await Event("gate").set()
+    await running
+    assert admission.needs.footprint(Kind("allocating", 0, 0)) > 80 * MB
+
+
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_where_a_view_leaves_nothing_is_free(c, s, a):
+    admission = admission_of(a)
+    admission.quota.limit = 32 * 100 * MB
+    whole = c.submit(array, 1, 100 * MB, key="whole")
+    view = c.submit(operator.getitem, whole, slice(None), key="view")
+    await wait(view)
+    admission._refresh(exact=True)
+    before = admission.quota.used
+    view.release()
+    await async_poll_for(lambda: "view" not in a.data, 5)
+    admission._refresh()
+    assert admission.quota.used > before - 20 * MB
 
 
 # --- the store ----------------------------------------------------------------------------

@@ -21,7 +21,6 @@ class _Learned:
     footprint: float = 0.0
     outputs: int = 0
     footprints: int = 0
-    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +67,11 @@ class NeedModel:
             learned.output = _larger_at_once(learned.output, value)
             learned.outputs += 1
 
-    def observe_footprint(self, kind: Kind, nbytes: int, together: int | None = None) -> None:
-        """Learn from an operand that took `nbytes` at most at one time, its inputs apart.
-
-        Where others ran beside it that is its share of what they took `together`, which it may
-        exceed: two that take much at different times may do so at the same time next time. Until
-        one has run alone all of that is taken to be its own. That is too much, so that where
-        memory is tight the next one does run alone.
-        """
+    def observe_footprint(self, kind: Kind, nbytes: int) -> None:
+        """Learn from an operand that took `nbytes` at most at one time, its inputs apart."""
         scale = kind.input_bytes or 1
-        for learned, unit in ((self._of(kind), 1), (self._like(kind), scale)):
-            if together is None:
-                before = learned.footprint if learned.alone else 0.0
-                learned.footprint = _larger_at_once(before, nbytes / unit)
-                learned.alone = True
-            else:
-                most = nbytes if learned.alone else together
-                learned.footprint = max(learned.footprint, most / unit)
+        for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
+            learned.footprint = _larger_at_once(learned.footprint, value)
             learned.footprints += 1
 
     def seen(self, kind: Kind) -> int:

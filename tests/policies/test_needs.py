@@ -81,24 +81,3 @@ def test_a_result_is_part_of_the_footprint(seen):
         kind = Kind("add", n, inputs if n else 0)
         (model.observe_output if is_output else model.observe_footprint)(kind, nbytes)
         assert model.footprint(kind) >= model.output(kind) >= 0
-
-
-def test_until_one_has_run_alone_it_is_taken_to_need_all_that_several_took() -> None:
-    model = NeedModel()
-    kind = Kind("var", 2, 64 * MB)
-    model.observe_footprint(kind, 60 * MB, together=120 * MB)
-    model.observe_footprint(kind, 50 * MB, together=100 * MB)
-    assert model.footprint(kind, 0) == 120 * MB
-    model.observe_footprint(kind, 80 * MB)
-    assert model.footprint(kind, 0) == 80 * MB
-
-
-def test_what_one_took_alone_is_only_raised_by_the_shares_of_several() -> None:
-    model = NeedModel()
-    kind = Kind("var", 2, 64 * MB)
-    model.observe_footprint(kind, 80 * MB)
-    for _ in range(20):
-        model.observe_footprint(kind, 60 * MB, together=120 * MB)
-    assert model.footprint(kind, 0) == 80 * MB
-    model.observe_footprint(kind, 90 * MB, together=180 * MB)
-    assert model.footprint(kind, 0) == 90 * MB
