@@ -331,6 +331,42 @@ async def test_cold_results_make_room(c, s, a):
     assert found["failed_evictions"] == 0
 
 
+def first(x):
+    return x[:1]
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_an_edge_does_not_keep_a_chunk_in_memory(c, s, a):
+    whole = c.submit(array, 1, key="whole")
+    edges = [c.submit(first, whole, key=f"edge-{i}") for i in range(3)]
+    await wait(edges)
+    assert a.data["edge-0"].base is a.data["whole"]
+    leave_free(a, -8 * MB)
+    assert await c.submit(inc, 1) == 2
+    await async_poll_for(lambda: admission_of(a).evictor.counts.parted == 3, 5)
+    assert a.data.is_spilled("whole")
+    assert a.data.held < MB
+    assert counts_of(a)["evicted_bytes"] >= 10 * MB
+    assert await c.gather(edges) == [[1.0]] * 3
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_what_was_cut_into_pieces_leaves_all_at_once(c, s, a):
+    whole = c.submit(array, 1, key="whole")
+    step = 10 * MB // 8 // 4
+    cuts = [slice(i * step, (i + 1) * step) for i in range(4)]
+    pieces = [c.submit(operator.getitem, whole, cut, key=f"piece-{cut.start}") for cut in cuts]
+    await wait(pieces)
+    whole.release()
+    await async_poll_for(lambda: "whole" not in a.data, 5)
+    assert a.data.held == pytest.approx(10 * MB, rel=0.01)
+    leave_free(a, -8 * MB)
+    assert await c.submit(inc, 1) == 2
+    await async_poll_for(lambda: admission_of(a).evictor.counts.evictions >= 4, 5)
+    assert a.data.held < MB
+    assert sum(await c.gather([c.submit(np.sum, p) for p in pieces])) == 10 * MB / 8
+
+
 @planned_cluster(ONE, plugin=with_quota)
 async def test_what_is_small_beside_the_quota_is_measured_a_few_times(c, s, a):
     admission, kind = admission_of(a), Kind("array", 0, 0)

@@ -8,11 +8,12 @@ metrics. Chunks in shared memory are among those in memory: an array over other 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from pathlib import Path
 from typing import Any, Literal
 
 import distributed
+import numpy as np
 from dask.typing import Key
 from distributed import Worker
 from distributed.core import Status
@@ -22,6 +23,7 @@ from distributed.spill import HandledError, SpillBuffer, SpilledSize
 from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
+from dask_marsched.store.buffers import Together
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.spill_tier import SpillTier
@@ -205,28 +207,38 @@ class Store(SpillBuffer, SpillingBuffer):
         return self.fast.d.get(key)
 
     def exchange(self, key: Key, old: object, new: object) -> None:
-        """Let another object take the place of one in memory, if that is still there.
-
-        Both are of the same size, and equal. Nobody notices: neither the order of eviction nor
-        any weight changes.
-        """
-        with self.fast.lock:
-            if key in self.fast.d and self.fast.d[key] is old:
-                self.fast.d[key] = new
+        """Let an equal object take the place of one in memory, if that is still there."""
+        self.fast.exchange(key, old, new)
 
     # -- what a quota asks -----------------------------------------------------------------
 
     @property
     def held(self) -> int:
-        """Bytes of the results in memory."""
-        return int(self.fast.total_weight)
+        """Bytes of the results in memory; what several are views of counts once, and whole."""
+        return int(self.fast.total_weight) + self.fast.buffers.hidden
 
-    @property
-    def resident(self) -> Mapping[Key, float]:
-        """Bytes of each result in memory that can be evicted, with effect."""
-        # A copy made in one step: threads evict meanwhile.
-        weights = list(self.fast.weights.items())
-        return {k: w for k, w in weights if w and k not in self.logged_pickle_errors}
+    def evictable(self) -> list[Together]:
+        """Return the results in memory that can be evicted, with effect, as they leave it."""
+        with self.lock:
+            weights, buffers = dict(self.fast.weights), self.fast.buffers
+            found = list(buffers.together())
+            found += [
+                Together((k,), (), int(w)) for k, w in weights.items() if w and k not in buffers
+            ]
+        failed = self.logged_pickle_errors
+        return [some for some in found if failed.isdisjoint(some.leaving)]
+
+    def part(self, keys: Iterable[Key]) -> None:
+        """Give small views memory of their own, so that what they are of can go.
+
+        May be called from any thread. Written to disk they would be contiguous as well.
+        """
+        for key in keys:
+            view = self.in_memory(key)
+            if type(view) is np.ndarray:
+                own = view.copy()
+                own.flags.writeable = view.flags.writeable
+                self.exchange(key, view, own)
 
     def is_spilled(self, key: Key) -> bool:
         """Tell whether a result is on disk only."""

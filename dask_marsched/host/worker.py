@@ -194,12 +194,17 @@ class WorkerAdapter:
 
     def residents(self) -> list[Resident]:
         """Return the results in memory, with their next use."""
-        tasks, next_use = self.state.tasks, self.next_use
-        return [
-            Resident(key, int(nbytes), next_use(tasks[key]), tasks[key].priority)
-            for key, nbytes in self.store.resident.items()
-            if key in tasks
-        ]
+        tasks, found = self.state.tasks, []
+        for some in self.store.evictable():
+            leaving = [tasks[key] for key in some.leaving if key in tasks]
+            if leaving or some.staying:
+                read = [use for ts in leaving if (use := self.next_use(ts)) is not None]
+                made = leaving[0].priority if leaving else None
+                resident = Resident(
+                    some.leaving, some.nbytes, min(read, default=None), made, some.staying
+                )
+                found.append(resident)
+        return found
 
     def next_use(self, ts: TaskState) -> Any:
         """Return the first priority of the tasks to run here that read a result, or None.

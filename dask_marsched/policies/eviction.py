@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A result in memory.
+    """A result in memory, or several that share theirs.
 
     Parameters
     ----------
-    key
-        Its key.
+    keys
+        What goes to the disk.
     nbytes
-        Its size, bytes.
+        Bytes that are freed.
     next_use
-        Priority of the next operand known to read it, or None.
+        Priority of the next operand known to read one of them, or None.
     made
-        Its own priority.
+        Their own priority.
+    staying
+        Keys of small views that get memory of their own.
     """
 
-    key: Any
+    keys: tuple[Any, ...]
     nbytes: int
     next_use: Any
     made: Any
+    staying: tuple[Any, ...] = ()
 
 
 def coldest(
-    residents: Iterable[Resident], nbytes: int, keep: Collection[Any] = (), before: Any = None
+    residents: Iterable[Resident], nbytes: int, keep: Set[Any] = frozenset(), before: Any = None
 ) -> list[Resident]:
     """Return what to evict to free `nbytes`, in this order; less where there is no more.
 
@@ -57,7 +60,8 @@ def coldest(
     candidates = [
         resident
         for resident in residents
-        if resident.key not in keep
+        if keep.isdisjoint(resident.keys)
+        and keep.isdisjoint(resident.staying)
         and (before is None or resident.next_use is None or resident.next_use > before)
     ]
     # Many small ones cost more to evict than they free.

@@ -11,6 +11,7 @@ import zict
 from dask.typing import Key
 from zict.common import NoDefault, locked, nodefault
 
+from dask_marsched.store.buffers import Buffers
 from dask_marsched.store.spill_tier import SpillTier
 
 #: When a key is needed next: the greater, the later; None if that is not known.
@@ -32,6 +33,8 @@ class NeededLastFirst(zict.LRU[Key, object]):
 
     Attributes
     ----------
+    buffers : Buffers
+        The memory of the values.
     next_use : callable, optional
         Must not raise; called under the lock, from any thread.
     gone : callable, optional
@@ -50,6 +53,7 @@ class NeededLastFirst(zict.LRU[Key, object]):
     ) -> None:
         super().__init__(n, {}, weight=weight)
         self.lock = lock
+        self.buffers = Buffers()
         self._tier = tier
         self._leaving: set[Key] = set()
 
@@ -108,8 +112,27 @@ class NeededLastFirst(zict.LRU[Key, object]):
             raise
 
     @locked
+    def set_noevict(self, key: Key, value: object) -> None:
+        """Store a key without evicting others (see `zict.LRU.set_noevict`)."""
+        super().set_noevict(key, value)
+        self.buffers.add(key, value, int(self.weights[key]))
+
+    @locked
+    def exchange(self, key: Key, old: object, new: object) -> None:
+        """Let another object take the place of one, if that is still there.
+
+        Both are of the same size, and equal. Nobody notices: neither the order of eviction nor
+        any weight changes.
+        """
+        if key in self.d and self.d[key] is old:
+            self.d[key] = new
+            self.buffers.discard(key)
+            self.buffers.add(key, new, int(self.weights[key]))
+
+    @locked
     def __delitem__(self, key: Key) -> None:
         super().__delitem__(key)
+        self.buffers.discard(key)
         if self.gone is not None:
             self.gone(key)
 

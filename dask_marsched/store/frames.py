@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
 from distributed.protocol import deserialize, serialize
 from numpy.typing import NDArray
+
+#: Bytes that are copied at a time.
+_PIECE = 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,6 +46,37 @@ def is_plain_array(value: object) -> TypeGuard[NDArray[Any]]:
         and 0 not in value.strides
         and not value.dtype.hasobject
     )
+
+
+def is_strided(value: object) -> TypeGuard[NDArray[Any]]:
+    """Tell whether an array's bytes are apart, so that to serialize it would copy it."""
+    return (
+        type(value) is np.ndarray
+        and value.nbytes >= 2 * _PIECE
+        and not (value.flags.c_contiguous or value.flags.f_contiguous)
+        and 0 not in value.strides
+        and not value.dtype.hasobject
+    )
+
+
+def to_pieces(value: NDArray[Any]) -> tuple[bytes, int, Iterator[memoryview]]:
+    """Return the header of an array that `is_strided`, its bytes, and these in pieces.
+
+    As `to_frames`, without the memory that a copy takes. Each piece is there until the next one.
+    """
+    # Never written to, so that it takes no memory either
+    header, (frame,) = to_frames(np.empty(value.shape, value.dtype))
+    return header, frame.nbytes, _pieces(value)
+
+
+def _pieces(value: NDArray[Any]) -> Iterator[memoryview]:
+    elements = max(_PIECE // value.dtype.itemsize, 1)
+    flags = ["external_loop", "buffered"]
+    with np.nditer(
+        value, flags, [["readonly", "contig"]], order="C", buffersize=elements
+    ) as pieces:  # type: ignore[call-overload]
+        for piece in pieces:
+            yield memoryview(piece.view(np.uint8))
 
 
 def _flat(frame: Buffer) -> memoryview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -127,7 +127,12 @@ class SpillFile:
         OSError
             If the disk is full or fails; nothing is left of them then.
         """
-        lengths = tuple(frame.nbytes for frame in frames)
+        return self.write_pieces(tuple(frame.nbytes for frame in frames), ([f] for f in frames))
+
+    def write_pieces(
+        self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]
+    ) -> SpilledFrames:
+        """Write frames of these lengths, each of them piece by piece (see `write`)."""
         offsets, nbytes = frame_offsets(lengths)
         if not nbytes:
             return SpilledFrames(self, None, lengths)
@@ -135,11 +140,12 @@ class SpillFile:
             allocation = self._table.allocate(nbytes)
         assert allocation is not None  # it is endless
         spilled = SpilledFrames(self, allocation.extent, lengths)
-        for start, frame in zip(offsets, frames, strict=True):
+        for start, pieces in zip(offsets, frames, strict=True):
             at = allocation.extent.offset + start
-            while frame:
-                n = os.pwrite(self.fd, frame, at)
-                at, frame = at + n, frame[n:]
+            for piece in pieces:
+                while piece:
+                    n = os.pwrite(self.fd, piece, at)
+                    at, piece = at + n, piece[n:]
         return spilled
 
     def release(self, extent: Extent) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
@@ -18,7 +18,13 @@ from distributed.spill import MaxSpillExceeded, PickleError, SpilledSize
 from numpy.typing import NDArray
 
 from dask_marsched.store.extents import whole_pages
-from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
+from dask_marsched.store.frames import (
+    from_frames,
+    is_plain_array,
+    is_strided,
+    to_frames,
+    to_pieces,
+)
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import Mapping
 from dask_marsched.store.spill_file import SpilledFrames, SpillFile
@@ -253,30 +259,43 @@ class SpillTier(MutableMapping[Key, object]):
         return self.compression is None and is_plain_array(value) and value.nbytes >= _LEAST_NOTED
 
     def _write(self, key: Key, value: object) -> Entry:
+        codecs: list[str | None]
+        lengths: tuple[int, ...]
+        frames: Iterable[Iterable[memoryview]]
         try:
             with context_meter.meter("serialize"):
-                header, frames = to_frames(value)
+                if self.compression is None and is_strided(value):
+                    header, nbytes, pieces = to_pieces(value)
+                    lengths, codecs, frames = (nbytes,), [None], [pieces]
+                else:
+                    header, whole = to_frames(value)
+                    codecs = self._compress(whole)
+                    lengths, frames = tuple(f.nbytes for f in whole), [[f] for f in whole]
         except Exception as error:
             raise PickleError(key) from error
-        codecs: list[str | None] = [None] * len(frames)
-        if self.compression is not None:
-            for i, frame in enumerate(frames):
-                codecs[i], smaller = maybe_compress(frame, compression=self.compression)
-                frames[i] = memoryview(smaller).cast("B")
-        nbytes = sum(frame.nbytes for frame in frames)
+        nbytes = sum(lengths)
         # Chunks that are mapped back are in memory and on disk: the limit is one of the disk.
         if self.max_weight is not False and (
             self._file.live + whole_pages(nbytes) > self.max_weight
         ):
             raise MaxSpillExceeded(key)
         with context_meter.meter("disk-write", "seconds"):
-            spilled = self._file.write(frames)
+            spilled = self._file.write_pieces(lengths, frames)
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", nbytes, "bytes")
         self.counters.written += 1
         self.counters.written_bytes += nbytes
         weight = SpilledSize(safe_sizeof(value), nbytes)
         return Entry(header, tuple(codecs), spilled, weight, [])
+
+    def _compress(self, frames: list[memoryview]) -> list[str | None]:
+        """Compress frames in their place; return by what."""
+        codecs: list[str | None] = [None] * len(frames)
+        if self.compression is not None:
+            for i, frame in enumerate(frames):
+                codecs[i], smaller = maybe_compress(frame, compression=self.compression)
+                frames[i] = memoryview(smaller).cast("B")
+        return codecs
 
 
 def _place(array: NDArray[Any]) -> tuple[int, int]:

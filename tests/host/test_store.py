@@ -236,6 +236,45 @@ def test_what_is_in_use_and_comes_back_is_not_written_again(store):
     assert store.spill_tier.counters.written == 1
 
 
+def test_what_several_are_views_of_is_held_once(store):
+    whole = array(1)
+    store["whole"], store["view"], store["edge"] = whole, whole[:], whole[:2]
+    del whole
+    assert store.held == N
+    assert [(s.leaving, s.staying) for s in store.evictable()] == [(("whole", "view"), ("edge",))]
+    store.evict_key("whole")
+    store.evict_key("view")
+    assert store.held == N  # the edge keeps it
+    store.part(["edge", "gone"])
+    assert store.held == 16
+    assert store.in_memory("edge").base is None
+    assert (store["edge"] == 1).all()
+    assert store["whole"] is store["view"]
+    assert store.held == N + 16
+    store.clear()
+    assert store.held == 0
+
+
+def test_a_view_that_gets_its_own_memory_looks_the_same(store):
+    whole = np.arange(N // 8, dtype=">i4").reshape(5, -1)
+    edge = whole[:, :3]
+    edge.flags.writeable = False
+    store["edge"] = edge
+    store.part(["edge"])
+    assert store["edge"] is not edge
+    assert same(store["edge"], edge)
+    assert not store["edge"].flags.writeable
+
+
+def test_what_is_spilled_in_pieces_comes_back(make):
+    buf = make()
+    buf["inner"] = inner = np.random.default_rng(0).random((602, 1002))[1:-1, 1:-1]
+    expected = inner.copy()
+    del inner
+    assert buf.evict() == expected.nbytes
+    assert same(buf["inner"], expected)
+
+
 @pytest.mark.parametrize("change", ["content", "shape", "half"])
 def test_another_view_is_written(store, change):
     store["a"] = whole = array(1)
@@ -298,7 +337,7 @@ def test_what_takes_no_memory_here_is_spilled_last(store):
     store["foreign"] = foreign
     store["own"] = array()
     assert store.held == dask.sizeof.sizeof(array())
-    assert list(store.resident) == ["own"]
+    assert [some.leaving for some in store.evictable()] == [("own",)]
     store.evict()
     assert list(store.slow) == ["own"]
     assert store.evict() == 0

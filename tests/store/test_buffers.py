@@ -1,0 +1,117 @@
+"""Which results in memory share the same bytes."""
+
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_marsched.store.buffers import Buffers, Together, buffer_of
+from dask_marsched.store.mapping import Mapping
+
+N = 8000
+
+
+def buffers_with(**values):
+    buffers = Buffers()
+    for key, value in values.items():
+        buffers.add(key, value, value.nbytes)
+    return buffers
+
+
+def held(values, buffers):
+    return sum(value.nbytes for value in values) + buffers.hidden
+
+
+def test_a_view_of_a_view_is_of_the_same_bytes():
+    x = np.zeros(N // 8)
+    assert buffer_of(x) == buffer_of(x[:4][1:]) == buffer_of(x.reshape(10, -1).T) == (id(x), N)
+    assert buffer_of(x.copy()) != buffer_of(x)
+
+
+def test_what_came_in_one_message_is_of_the_same_bytes():
+    message = memoryview(bytearray(N))
+    arrays = [np.frombuffer(message[i : i + 80], "u1") for i in (0, 160)]
+    assert buffer_of(arrays[0]) == buffer_of(arrays[1]) == (id(message.obj), N)
+
+
+def test_what_is_mapped_is_as_large_as_its_mapping(tmp_path):
+    with open(tmp_path / "file", "wb+") as file:
+        file.truncate(N)
+        mapping = Mapping(file.fileno(), 0, N, keep=None)
+    (frame,) = mapping.frames([N])
+    assert buffer_of(np.frombuffer(frame)[:3]) == (id(mapping), N)
+
+
+def test_other_peoples_memory_is_not_known(tmp_path):
+    for value in (
+        np.memmap(tmp_path / "file", "u1", "w+", shape=N)[:10],
+        np.ma.masked_equal([1, 2], 1),
+        np.array([None, {}]),
+        [np.zeros(3)],
+        "text",
+    ):
+        assert buffer_of(value) is None
+
+
+def test_bytes_count_once_and_as_long_as_any_view_is_there():
+    x = np.zeros(N // 8)
+    views = {"all": x[:], "half": x[: N // 16], "edge": x[:1]}
+    buffers = buffers_with(whole=x, **views)
+    assert held([x, *views.values()], buffers) == N
+    del x
+    for key in ("whole", "all", "half"):
+        buffers.discard(key)
+        buffers.discard(key)
+    assert held([views["edge"]], buffers) == N
+    buffers.discard("edge")
+    assert buffers.hidden == 0
+
+
+def test_a_small_view_is_copied_and_the_rest_goes():
+    x = np.zeros(N // 8)
+    buffers = buffers_with(whole=x, view=x[:], edge=x[:2], other=np.ones(3))
+    assert list(buffers.together()) == [
+        Together(("whole", "view"), ("edge",), N - 16),
+        Together(("other",), (), 24),
+    ]
+    buffers.discard("whole")
+    buffers.discard("view")
+    assert next(buffers.together()) == Together((), ("edge",), N - 16)
+
+
+@pytest.mark.parametrize("n", [2, 4, 7])
+def test_pieces_that_are_not_small_leave_together(n):
+    pieces = np.zeros((n, N // 8))
+    buffers = buffers_with(**{str(i): piece for i, piece in enumerate(pieces)})
+    (together,) = buffers.together()
+    assert together == Together(tuple(map(str, range(n))), (), n * N)
+
+
+def test_not_all_small_pieces_are_copied():
+    pieces = np.zeros((16, N // 8))
+    buffers = buffers_with(**{str(i): piece for i, piece in enumerate(pieces)})
+    (together,) = buffers.together()
+    assert (len(together.leaving), len(together.staying)) == (14, 2)
+    assert together.nbytes == 14 * N
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 40))))
+def test_the_books_are_those_of_what_is_there(changes):
+    roots = [np.zeros(size) for size in (1, 10, 20, 40)]
+    buffers, there = Buffers(), {}
+    for key, root, size in changes:
+        buffers.discard(key)
+        there.pop(key, None)
+        if size:
+            there[key] = roots[root][:size]
+            buffers.add(key, there[key], there[key].nbytes)
+    gc.collect(0)
+    expected = sum(r.nbytes for r in roots if any(v.base is r for v in there.values()))
+    assert held(there.values(), buffers) == expected
+    groups = list(buffers.together())
+    assert sorted(k for g in groups for k in (*g.leaving, *g.staying)) == sorted(there)
+    stays = sum(there[k].nbytes for g in groups for k in g.staying)
+    assert sum(g.nbytes for g in groups) == expected - stays
+    assert stays <= expected / 8
