@@ -744,6 +744,25 @@ async def test_where_a_view_leaves_nothing_is_free(c, s, a):
 # --- the store ----------------------------------------------------------------------------
 
 
+def inner(n):
+    return np.zeros((n + 2, n + 2))[1:-1, 1:-1]
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_what_is_copied_to_be_sent_counts(c, s, a):
+    host = admission_of(a).host
+    whole = c.submit(array, 1, key="whole")
+    apart = c.submit(inner, 1000, key="apart")
+    await wait([whole, apart])
+    sending = object()
+    host._outgoing[sending] = ["whole", "apart", "gone"]
+    assert host.transfers() == 8 * MB
+    a.data.evict_key("whole")
+    assert host.transfers() == 18 * MB
+    del host._outgoing[sending]
+    assert host.transfers() == 0
+
+
 @planned_cluster(ONE, plugin=lambda: with_quota(store_enabled=True))
 async def test_the_quota_rules_the_store(c, s, a):
     assert report_of(s)["worker_parts"] == ["quota", "store"]

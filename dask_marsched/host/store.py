@@ -25,6 +25,7 @@ from zict.common import NoDefault, nodefault
 
 from dask_marsched.store.buffers import Together
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
+from dask_marsched.store.frames import is_strided
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.spill_tier import SpillTier
 
@@ -243,6 +244,10 @@ class Store(SpillBuffer, SpillingBuffer):
     def is_spilled(self, key: Key) -> bool:
         """Tell whether a result is on disk only."""
         return key not in self.fast and key in self.slow
+
+    def takes_more_to_send(self, key: Key) -> bool:
+        """Tell whether a result takes its size once more while it is sent."""
+        return self.is_spilled(key) or is_strided(self.in_memory(key))
 
     def load(self, key: Key) -> object:
         """Return a result that may be on disk; raise KeyError if there is none."""

@@ -171,9 +171,9 @@ class WorkerAdapter:
         nbytes: int = self.state.transfer_incoming_bytes
         if not self._outgoing:
             return nbytes
-        tasks, spilled = self.state.tasks, self.store.is_spilled
+        tasks, copied = self.state.tasks, self.store.takes_more_to_send
         sent = {key for keys in self._outgoing.values() for key in keys}
-        return nbytes + sum(tasks[k].nbytes or 0 for k in sent if k in tasks and spilled(k))
+        return nbytes + sum(tasks[k].nbytes or 0 for k in sent if k in tasks and copied(k))
 
     def next_fetch(self) -> tuple[int, Any] | None:
         """Return bytes and priority of the next input to fetch."""
