@@ -18,7 +18,8 @@ def gated(i):
 
 async def grow(c: Client, s: Scheduler, n_workers: int) -> int:
     """Return how often a graph was planned again, while so many workers join."""
-    tasks = [gated(i) for i in range(2 * n_workers)]
+    # Each worker is sent two of them: some have to be left when the last one joins.
+    tasks = [gated(i) for i in range(4 * n_workers)]
     futures = c.compute([a + b for a, b in itertools.pairwise(tasks)])
     await async_poll_for(lambda: s.tasks, 10)
     async with contextlib.AsyncExitStack() as workers:

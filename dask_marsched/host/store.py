@@ -237,7 +237,7 @@ class Store(SpillBuffer, SpillingBuffer):
         for key in keys:
             view = self.in_memory(key)
             if type(view) is np.ndarray:
-                own = view.copy()
+                own = view.copy(order="K")
                 own.flags.writeable = view.flags.writeable
                 self.exchange(key, view, own)
 

@@ -255,14 +255,16 @@ def test_what_several_are_views_of_is_held_once(store):
     assert store.held == 0
 
 
-def test_a_view_that_gets_its_own_memory_looks_the_same(store):
-    whole = np.arange(N // 8, dtype=">i4").reshape(5, -1)
-    edge = whole[:, :3]
+@pytest.mark.parametrize("order", "CF")
+def test_a_view_that_gets_its_own_memory_looks_the_same(store, order):
+    whole = np.arange(N // 8, dtype=">i4").reshape(5, -1, order=order)
+    edge = whole[:3] if order == "C" else whole[:, :3]
     edge.flags.writeable = False
     store["edge"] = edge
     store.part(["edge"])
     assert store["edge"] is not edge
     assert same(store["edge"], edge)
+    assert store["edge"].strides == edge.strides
     assert not store["edge"].flags.writeable
 
 
