@@ -12,6 +12,7 @@ from unittest import mock
 import dask.array as da
 import pytest
 from distributed import Client, Event, wait
+from distributed.core import rpc
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
@@ -157,7 +158,9 @@ async def test_it_ends_with_the_scheduler_and_on_restart(c, s, a):
             comm.abort()
     await task
     assert told[-1]["status"] in ("lost", "cancelled")
-    await Event("never").set()
+    # The client may not have heard yet that its connections are closed.
+    async with rpc(s.address) as scheduler:
+        await scheduler.event_set(name="never")
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)
