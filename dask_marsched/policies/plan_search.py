@@ -37,8 +37,10 @@ _TOLERANCE = 1.1
 FAST_LINK = 1e9
 #: What a plan may hold with such links, against stock Dask. They shorten the time that copies
 #: wait for what they are joined with, of which stock Dask has more: a peak that is lower with slow
-#: links may be higher with fast ones.
-_FAST_TOLERANCE = 1.15
+#: links may be higher with fast ones. The forecast of stock Dask is low: of 18 workloads on
+#: 16 workers the twin's workers held 1.33 times as much (geometric mean), summing thin columns 1.39
+#: times. With 1.15 that moved 0.20 of stock's bytes instead of 0.08; the others did not change.
+_FAST_TOLERANCE = 1.25
 #: Bytes below this part of stock's do not count any more.
 _LEAST_MOVED = 0.01
 #: Weights of memory and of time against bytes moved, in logarithms.
