@@ -1,4 +1,4 @@
-"""The table of `bench --simulated`: ratios, and what the workers hold beside what is known of it."""
+"""The table of `bench --simulated`: what workers hold, and what the scheduler knows of it."""
 
 from __future__ import annotations
 
