@@ -114,7 +114,8 @@ class Admission:
             raise Unsuited("the worker has no memory limit")
         self.host.install()
         self.host.raise_spill_net(self.settings.quota_fraction)
-        self.host.bound_shuffles(int(self.quota.limit * _SHUFFLES))
+        self.host.shuffles.bound(int(self.quota.limit * _SHUFFLES))
+        self.host.shuffles.let_go()
         self._refresh(exact=True)
 
     async def uninstall(self) -> None:

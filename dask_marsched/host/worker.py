@@ -24,6 +24,7 @@ from distributed.worker_state_machine import TaskState, UnpauseEvent
 
 from dask_marsched.host import worker_contract
 from dask_marsched.host.contract import demand
+from dask_marsched.host.shuffle_buffers import ShuffleBuffers
 from dask_marsched.host.store import Store
 from dask_marsched.policies.eviction import Resident
 
@@ -78,6 +79,11 @@ class WorkerAdapter:
         Its data.
     brain
         Decides.
+
+    Attributes
+    ----------
+    shuffles : ShuffleBuffers
+        The memory of distributed's shuffles.
     """
 
     def __init__(self, worker: Worker, store: Store, brain: Brain) -> None:
@@ -90,7 +96,7 @@ class WorkerAdapter:
         self._outgoing: dict[object, Collection[Key]] = {}
         self._promoted: set[Key] = set()
         self._poked = False
-        self._limiters: list[tuple[Any, int]] = []
+        self.shuffles = ShuffleBuffers(worker)
 
     def install(self) -> None:
         """Replace what decides on starting tasks and on fetching their inputs.
@@ -129,8 +135,7 @@ class WorkerAdapter:
         worker.handlers["get_data"] = self._stock["get_data"]
         del worker.execute
         worker.memory_manager.memory_spill_fraction = self._spill_fraction
-        for limiter, limit in self._limiters:
-            limiter.limit = limit
+        self.shuffles.restore()
         self.store.fast.n, self.store.may_promote = self._target, self._stock_promotion
         self.poke()
 
@@ -141,19 +146,6 @@ class WorkerAdapter:
             highest = manager.memory_pause_fraction or 1.0
             net = (fraction + highest) / 2 if fraction < highest else highest
             manager.memory_spill_fraction = max(manager.memory_spill_fraction, net)
-
-    def bound_shuffles(self, nbytes: int) -> None:
-        """Let the buffers of distributed's shuffles take no more than this each.
-
-        They are bounded by configuration only, to a gigabyte, whatever the memory limit is.
-        """
-        shuffles = self.worker.plugins.get("shuffle")
-        for name in ("memory_limiter_comms", "memory_limiter_disk"):
-            limiter: Any = getattr(shuffles, name, None)
-            limit = getattr(limiter, "limit", None)
-            if limit is not None and limit > nbytes:
-                self._limiters.append((limiter, limit))
-                limiter.limit = nbytes
 
     # -- what the brain asks for -----------------------------------------------------------
 

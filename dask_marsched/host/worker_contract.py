@@ -7,6 +7,8 @@ from typing import Any
 
 from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
+from dask_marsched.host import shuffle_buffers
+
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "worker": (
         "handlers",
@@ -72,6 +74,8 @@ def misfits(worker: Any) -> list[str]:
         found.append("UnpauseEvent takes no 'stimulus_id'")
     if "annotations" not in inspect.signature(ComputeTaskEvent).parameters:
         found.append("ComputeTaskEvent takes no 'annotations'")
+    if (shuffles := getattr(worker, "plugins", {}).get("shuffle")) is not None:
+        found += shuffle_buffers.misfits(shuffles)
     return found
 
 

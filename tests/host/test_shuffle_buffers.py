@@ -1,0 +1,98 @@
+"""What distributed's shuffles keep in memory, and that they are left as they were."""
+
+from __future__ import annotations
+
+import weakref
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Event, Worker
+from distributed.shuffle._buffer import ShardsBuffer
+from distributed.shuffle._rechunk import ArrayRechunkRun
+from distributed.utils_test import async_poll_for, gen_cluster
+
+from dask_marsched.host import shuffle_buffers
+from dask_marsched.host.shuffle_buffers import ShuffleBuffers
+
+ROWS = 6
+
+
+def row(block_info=None):
+    """Make a row; the last one not before it is told to."""
+    number = block_info[None]["chunk-location"][0]
+    if number == ROWS - 1:
+        Event("go").wait()
+    return np.full((1, 60_000), float(number))
+
+
+@gen_cluster(client=True)
+async def test_what_was_sent_is_let_go_while_others_are_made(c, s, a, b, monkeypatch):
+    made = []
+    stock = ArrayRechunkRun._shard_partition
+
+    def noted(self, data, partition_id):
+        out = stock(self, data, partition_id)
+        made.extend(weakref.ref(part) for _, parts in out.values() for _, (_, part) in parts)
+        return out
+
+    monkeypatch.setattr(ArrayRechunkRun, "_shard_partition", noted)
+    buffers = [ShuffleBuffers(worker) for worker in (a, b)]
+    for shuffles in buffers:
+        shuffles.let_go()
+    x = da.map_blocks(row, chunks=((1,) * ROWS, (60_000,)), dtype=float)
+    with dask.config.set({"array.chunk-size": 480_000}):  # or rows are joined before they are cut
+        columns = x.rechunk((ROWS, 15_000), method="p2p")
+        result = c.compute(columns.sum(axis=0))
+
+    def sent():
+        written = [
+            run._disk_buffer.bytes_written
+            for w in (a, b)
+            for run in w.plugins["shuffle"].shuffle_runs._runs
+        ]
+        return sum(written) >= (ROWS - 1) * 60_000 * 8
+
+    await async_poll_for(sent, timeout=10)
+    await async_poll_for(lambda: not any(part() is not None for part in made), timeout=10)
+    assert len(made) == 4 * (ROWS - 1)
+    await Event("go").set()
+    assert (await result == sum(range(ROWS))).all()
+    for shuffles in buffers:
+        shuffles.restore()
+        shuffles.restore()
+    assert "_refresh" not in vars(a.plugins["shuffle"].shuffle_runs)
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_bounds_are_taken_back(s, a):
+    shuffles = a.plugins["shuffle"]
+    before = shuffles.memory_limiter_comms.limit, shuffles.memory_limiter_disk.limit
+    buffers = ShuffleBuffers(a)
+    buffers.bound(1000)
+    assert shuffles.memory_limiter_comms.limit == shuffles.memory_limiter_disk.limit == 1000
+    buffers.restore()
+    assert (shuffles.memory_limiter_comms.limit, shuffles.memory_limiter_disk.limit) == before
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_a_worker_without_shuffles_is_left_alone(s, a: Worker):
+    await a.plugin_remove("shuffle")
+    buffers = ShuffleBuffers(a)
+    buffers.bound(1000)
+    buffers.let_go()
+    buffers.restore()
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)])
+async def test_another_distributed_is_noticed(s, a):
+    shuffles = a.plugins["shuffle"]
+    assert shuffle_buffers.misfits(shuffles) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardsBuffer, "process", lambda self, shards: None)
+        patch.delattr(shuffles, "memory_limiter_disk")
+        assert shuffle_buffers.misfits(shuffles) == [
+            "shuffles.memory_limiter_disk is missing",
+            "ShardsBuffer.process does not take 'id', 'shards' and 'size'",
+        ]
