@@ -57,6 +57,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("assignment.stake", "stake", *accepted.AT_LEAST_ZERO),
     Option("assignment.kappa", "kappa", *accepted.BOUND),
     Option("assignment.kappa-unknown", "kappa_unknown", *accepted.ABOVE_ZERO),
+    Option("assignment.tiles", "tiles", *accepted.SWITCH),
     Option("ordering.policy", "ordering", *accepted.named("ordering")),
     Option("placement.policy", "placement", *accepted.named("placement")),
     Option("withholding.policy", "withholding", *accepted.named("withholding")),
@@ -205,6 +206,8 @@ class Settings:
         configuration) to choose it for each graph by forecasts.
     kappa_unknown : float
         The same as long as most sizes are not known.
+    tiles : bool
+        Whether matrix products and their like run in tiles where a forecast says it is better.
     horizon : float
         Queued work per thread below which more is sent ahead, seconds.
     horizon_bytes : int
@@ -297,6 +300,7 @@ class Settings:
     stake: float = _default("stake")
     kappa: float | None = _default("kappa")
     kappa_unknown: float = _default("kappa_unknown")
+    tiles: bool = _default("tiles")
     ordering: str = _default("ordering")
     placement: str = _default("placement")
     withholding: str = _default("withholding")

@@ -330,7 +330,8 @@ class PlacementEngine:
         """
         having = in_progress(ws) + len(more)
         backlog = ws.occupancy + sum(more.values())
-        if self.slots.is_full(ws.nthreads, having, backlog):
+        ahead = self.planner.has_tiles and self.slots.may_fetch(ws.nthreads, having)
+        if not ahead and self.slots.is_full(ws.nthreads, having, backlog):
             return None  # the frequent case: to look for an offer takes longer
         offer = self.policies.withholding.offer(
             ws.address,
@@ -348,7 +349,8 @@ class PlacementEngine:
                 snapshot.mean_nbytes(offer.operand),
                 read=bool(offer.operand.dependents),
             )
-            if not admitted and not self._may_wait(ws, having, more, offer.operand):
+            ahead = ahead and offer.how == "own" and self.planner.in_tile(offer.operand)
+            if not admitted and not ahead and not self._may_wait(ws, having, more, offer.operand):
                 return None
         more[offer.operand] = duration or 0.0
         return offer

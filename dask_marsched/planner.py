@@ -113,6 +113,7 @@ class Planner:
         self._plans: dict[_Plan, None] = {}
         self._plan_of: dict[TaskState, _Plan] = {}
         self._cut_up: set[TaskState] = set()
+        self._tiled: set[TaskState] = set()
         self._known: dict[TaskState, int] = {}
         self._new_kinds = False
         self._next_replan = self._observed = 0
@@ -123,6 +124,15 @@ class Planner:
         That is less work than to move the result, so it runs where the result is.
         """
         return len(ts.dependencies) == 1 and not self._cut_up.isdisjoint(ts.dependencies)
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether a tile of any plan is not done."""
+        return bool(self._tiled)
+
+    def in_tile(self, ts: TaskState) -> bool:
+        """Whether a task belongs to a tile: its worker may fetch for it ahead."""
+        return ts in self._tiled
 
     def known_nbytes(self, ts: TaskState) -> int | None:
         """Return the size of a result as its graph tells it, bytes; kept for workers only."""
@@ -160,6 +170,7 @@ class Planner:
         planned = self.policies.withholding.planned
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         units = self._assign(graph, tasks, fresh)
+        self._tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
         self.install(tasks, units)
         if self.observer is not None:
             self.observer.planned(graph, tasks, units)
@@ -294,6 +305,7 @@ class Planner:
         """Drop a task that Dask has forgotten."""
         self._unlearned.pop(ts, None)
         self._cut_up.discard(ts)
+        self._tiled.discard(ts)
         self._known.pop(ts, None)
         self.started(ts)
         group = ts.group
@@ -309,6 +321,7 @@ class Planner:
         self._plan_of.clear()
         self._unlearned.clear()
         self._cut_up.clear()
+        self._tiled.clear()
         self._known.clear()
         self._model = SizeModel()
 

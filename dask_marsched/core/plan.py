@@ -42,8 +42,12 @@ class Unit:
         Number of the worker planned for them, or None: whichever has a slot first.
     share
         Units of the same number belong on one host, whichever begins with them; None: on any.
+    tile
+        Its operands share what they read, which is still to be computed: a worker that has begun
+        with it may fetch for the next ones while others run.
     """
 
     operands: tuple[int, ...]
     worker: int | None = None
     share: int | None = None
+    tile: bool = False

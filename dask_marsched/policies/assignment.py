@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 from dask_marsched.core.graph import OperandGraph
@@ -27,6 +28,7 @@ from dask_marsched.policies.plan_search import (
     stock_peak,
 )
 from dask_marsched.policies.registry import register
+from dask_marsched.policies.tiled_plans import with_tiles
 
 
 @runtime_checkable
@@ -187,6 +189,9 @@ class BoundedUnits:
         each graph by forecasts (`dask_marsched.policies.plan_search`).
     kappa_unknown
         The same bound where most sizes are not known yet: nothing can be forecast then.
+    tiles
+        Whether products, as of matrices, are run in tiles where a forecast says that this is
+        better (`dask_marsched.policies.tiled_plans`).
 
     Notes
     -----
@@ -196,14 +201,19 @@ class BoundedUnits:
     """
 
     name: ClassVar[str] = "units"
-    options: ClassVar[tuple[str, ...]] = ("stake", "kappa", "kappa_unknown")
+    options: ClassVar[tuple[str, ...]] = ("stake", "kappa", "kappa_unknown", "tiles")
 
     def __init__(
-        self, stake: float = 0.15, kappa: float | None = None, kappa_unknown: float = 4.0
+        self,
+        stake: float = 0.15,
+        kappa: float | None = None,
+        kappa_unknown: float = 4.0,
+        tiles: bool = True,
     ) -> None:
         self.stake = stake
         self.kappa = kappa
         self.kappa_unknown = kappa_unknown
+        self.tiles = tiles
         self._checks = Checks()
 
     def assign(
@@ -251,8 +261,14 @@ class BoundedUnits:
                 units = plan(bounds)
         if not by_host:
             units = join_counterparts(graph, units, role.hub, stake=self.stake, limit=limit)
+            if known and workers and self.tiles:
+                units = with_tiles(graph, units, workers)
         if pending is not None:
-            units = [Unit(o) for unit in units if (o := _restrict(unit.operands, pending))]
+            units = [
+                replace(unit, operands=o)
+                for unit in units
+                if (o := _restrict(unit.operands, pending))
+            ]
             units.sort(key=lambda unit: unit.operands[0])
         if not by_host or not units:
             return units

@@ -127,10 +127,15 @@ class _Run:
             self.queues.locate(dict(enumerate(hosts)))
         shares: defaultdict[int | None, Share] = defaultdict(Share)
         self.withheld = bytearray(len(graph))
+        self.in_tile: set[int] = set()
+        # Workers that may be sent operands of their tile ahead.
+        self.fetching: dict[int, None] = {}
         for unit in units:
             for i in unit.operands:
                 self.withheld[i] = 1
             if not like_stock:
+                if unit.tile:
+                    self.in_tile.update(unit.operands)
                 share = None if unit.share is None else shares[unit.share]
                 self.queues.plan(unit.operands, (0.0, 0.0, unit.operands[0]), None, share)
         self.now = self.moved = self.between = self.live = self.peak = 0.0
@@ -189,6 +194,8 @@ class _Run:
         if self.withheld[i]:
             home = max(there, key=lambda w: (there[w], -w)) if there else None
             self.queues.enqueue(i, (0.0, 0.0, i), None if self.like_stock else home)
+            if i in self.in_tile and (owner := self.queues.owner(i)) is not None:
+                self.fetching[owner] = None
         elif not there:
             self._send(i, min(range(len(self.free)), key=self.in_progress.__getitem__))
         elif self.like_stock:
@@ -283,6 +290,8 @@ class _Run:
         if self.in_progress[w] < self.slots[w]:
             self.room[w] = None
         self.backlog[w] -= self.seconds[i]
+        if self.in_tile:
+            self.fetching[w] = None
         for j in self.inputs[i]:
             self.unread[j] -= 1
             if not self.unread[j]:
@@ -303,6 +312,18 @@ class _Run:
                     return
                 self.queues.accept(offer, w)
                 self._send(offer.operand, w)
+        for w in self.fetching:
+            self._fetch_ahead(w)
+        self.fetching.clear()
+
+    def _fetch_ahead(self, w: int) -> None:
+        """Give a worker more of its tile: one in wait for each thread, to fetch its inputs."""
+        while self.in_progress[w] < 2 * self.slots[w]:
+            offer = self.queues.offer(w, self._locality)
+            if offer is None or offer.how != "own" or offer.operand not in self.in_tile:
+                return
+            self.queues.accept(offer, w)
+            self._send(offer.operand, w)
 
     def _locality(self, i: int, w: int) -> tuple[float, float]:
         nbytes = self.graph.nbytes

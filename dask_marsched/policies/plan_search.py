@@ -135,7 +135,7 @@ def choose_bounds(
             plans[bounds] = plan(bounds)
             found[bounds] = run.plan(plans[bounds])
     most = max(stock.peak, _TOLERANCE * min(f.peak for f in found.values()))
-    costs = {bounds: _cost(f, stock) for bounds, f in found.items() if f.peak <= most}
+    costs = {bounds: cost(f, stock) for bounds, f in found.items() if f.peak <= most}
     if len({w.host for w in workers}) > 1:
         lean = _lean_with_fast_links(run, {bounds: plans[bounds] for bounds in costs})
         costs = {bounds: costs[bounds] for bounds in lean}
@@ -290,7 +290,8 @@ def _lean_with_fast_links(run: Forecaster, plans: dict[Bounds, list[Unit]]) -> l
     return [bounds for bounds, peak in peaks.items() if peak <= most]
 
 
-def _cost(plan: Forecast, stock: Forecast) -> float:
+def cost(plan: Forecast, stock: Forecast) -> float:
+    """Return what a plan costs: the logarithms of its shares of stock's, weighed."""
     moved = max(plan.moved, _LEAST_MOVED * stock.moved, 1.0) / max(stock.moved, 1.0)
     return (
         math.log(moved)

@@ -20,7 +20,10 @@ def alone(g: OperandGraph) -> list[Unit]:
 def plans(draw: st.DrawFn, g: OperandGraph) -> list[Unit]:
     """Draw disjoint units of operands; some operands may be in none."""
     number = {i: draw(st.integers(-1, 4)) for i in g if not g.inputs[i] or draw(st.booleans())}
-    units = [Unit(tuple(i for i, n in number.items() if n == unit)) for unit in range(5)]
+    units = [
+        Unit(tuple(i for i, n in number.items() if n == unit), tile=draw(st.booleans()))
+        for unit in range(5)
+    ]
     return sorted((u for u in units if u.operands), key=lambda u: u.operands)
 
 

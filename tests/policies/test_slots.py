@@ -101,3 +101,9 @@ def test_full_is_who_has_more_in_wait_than_the_horizon() -> None:
     assert not rule.is_full(1, 2, 0.01)
     assert rule.is_full(1, 2, 0.011)
     assert SlotRule(saturation=0.5).is_full(4, 2, 0.0)
+
+
+def test_one_more_of_a_tile_for_each_thread_may_fetch() -> None:
+    rule = SlotRule()
+    assert [rule.may_fetch(2, having) for having in (1, 3, 4)] == [True, True, False]
+    assert not SlotRule(saturation=0.5).may_fetch(2, 0)

@@ -1,0 +1,214 @@
+"""Tiles of products: blocks of a layer in which everything meets everything, each for one worker.
+
+Of a matrix product each block of one factor meets a whole row of blocks of the other one. Run
+where most of its inputs happen to be, the products on one worker read nearly all blocks. Those of
+one tile, a box in the grid of products, read only those of its edges: the same work with less
+surface.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_marsched.core.graph import OperandGraph
+
+Ints = NDArray[np.int64]
+
+#: A shorter axis is not worth being cut.
+_LEAST_EXTENT = 3
+#: Tiles for each worker, at most.
+_TILES = 2
+#: Part of a layer that has to be products.
+_MOST_OF_IT = 2 / 3
+#: Ways of cutting a layer that are compared.
+_COMPARED = 200
+
+
+class _Layer(NamedTuple):
+    """Operands whose keys are a full grid: their numbers, and the place of each along each axis."""
+
+    members: Ints
+    places: Ints
+    extents: tuple[int, ...]
+
+
+class _Meetings(NamedTuple):
+    """Edges from operands to what they read, both counted from 0, and the bytes of each edge."""
+
+    reader: Ints
+    read: Ints
+    nbytes: NDArray[np.float64]
+    readers: int
+
+
+def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
+    """Cut the layers of products into tiles.
+
+    An operand is a product if at least two of the operands that it reads are read along a whole
+    axis of its layer, as the blocks of two matrices that are multiplied, and are half of the bytes
+    that it reads. A layer is told by the keys of its operands, a name with indices behind it
+    (`dask.array`).
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    workers
+        Number of workers.
+
+    Returns
+    -------
+    list of tuples of int
+        Disjoint tiles, one or two for each worker and layer, by layer; the numbers in each are
+        ascending. None where a layer has fewer than two operands for each worker, and none for a
+        single worker.
+    """
+    found: list[tuple[int, ...]] = []
+    if workers < 2:
+        return found
+    for layer in _layers(graph, 2 * workers):
+        if _is_of_products(graph, layer):
+            found.extend(_cut(graph, layer, workers))
+    return found
+
+
+def _layers(graph: OperandGraph, least: int) -> Iterator[_Layer]:
+    """Yield the layers of at least so many operands that are full grids of two axes or more."""
+    by_name: dict[tuple[Hashable, int], list[int]] = {}
+    for i, key in enumerate(graph.keys):
+        if isinstance(key, tuple) and len(key) > 2 and graph.inputs[i]:
+            by_name.setdefault((key[0], len(key)), []).append(i)
+    for members in by_name.values():
+        if len(members) < least or max(len(graph.inputs[i]) for i in members) < 2:
+            continue
+        indices = np.array([graph.keys[i][1:] for i in members])  # type: ignore[index]
+        if indices.dtype.kind != "i":
+            continue
+        ranked = [np.unique(axis, return_inverse=True)[1] for axis in indices.T]
+        places = np.stack(ranked, axis=1).astype(np.int64)
+        extents = tuple(int(e) for e in places.max(axis=0) + 1)
+        if math.prod(extents) == len(members):
+            yield _Layer(np.array(members), places, extents)
+
+
+def _reads(graph: OperandGraph, members: Sequence[int]) -> _Meetings:
+    """Return what operands read."""
+    edges = [(n, j) for n, i in enumerate(members) for j in graph.inputs[i]]
+    reader, numbers = np.array(edges, dtype=np.int64).T
+    unique, read = np.unique(numbers, return_inverse=True)
+    nbytes = np.array([graph.nbytes[j] for j in unique.tolist()], dtype=float)
+    return _Meetings(reader, read, nbytes[read], len(members))
+
+
+def _is_of_products(graph: OperandGraph, layer: _Layer) -> bool:
+    """Whether most operands of a layer are products (`find_tiles`)."""
+    meets = _reads(graph, layer.members.tolist())
+    times_read = np.bincount(meets.read)
+    along_an_axis = np.zeros(len(times_read), dtype=bool)
+    for axis, extent in enumerate(layer.extents):
+        if extent < _LEAST_EXTENT:
+            continue
+        maybe = np.flatnonzero(times_read >= extent)
+        if not len(maybe):
+            continue
+        row = np.full(len(times_read), -1)
+        row[maybe] = np.arange(len(maybe))
+        of = row[meets.read] >= 0
+        seen = np.zeros((len(maybe), extent), dtype=bool)
+        seen[row[meets.read[of]], layer.places[meets.reader[of], axis]] = True
+        along_an_axis[maybe] |= seen.all(axis=1)
+    along = along_an_axis[meets.read]
+    count = np.bincount(meets.reader, along, meets.readers)
+    nbytes = np.bincount(meets.reader, meets.nbytes, meets.readers)
+    along_nbytes = np.bincount(meets.reader, meets.nbytes * along, meets.readers)
+    return bool(np.mean((count >= 2) & (2 * along_nbytes >= nbytes)) >= _MOST_OF_IT)
+
+
+def _cut(graph: OperandGraph, layer: _Layer, workers: int) -> list[tuple[int, ...]]:
+    """Cut a layer where least moves, weighed with how evenly the workers are used."""
+    members = layer.members.tolist()
+    reads = _reads(graph, members)
+    sums, joined = _joins(graph, members)
+    _, joined_again = _joins(graph, sums)
+    cheapest, tile_of = math.inf, None
+    for parts in _partitions(layer.extents, workers):
+        tile = _number(layer, parts)
+        count = math.prod(parts)
+        moved = _copied(reads, tile, count)
+        if joined is not None:
+            of_sum, lost = _met_elsewhere(joined, tile)
+            moved += lost
+            if joined_again is not None:
+                moved += _met_elsewhere(joined_again, of_sum)[1]
+        largest = np.bincount(tile, minlength=count).max() * math.ceil(count / workers)
+        uneven = largest * workers / len(members)
+        cost = float(moved) * uneven**2
+        if cost < cheapest:
+            cheapest, tile_of = cost, tile
+    if tile_of is None:
+        return []
+    order = np.argsort(tile_of, kind="stable")
+    ends = np.flatnonzero(np.diff(tile_of[order])) + 1
+    return [tuple(sorted(part.tolist())) for part in np.split(layer.members[order], ends)]
+
+
+def _joins(graph: OperandGraph, members: Sequence[int]) -> tuple[list[int], _Meetings | None]:
+    """Return what reads the members, and what of the members they read."""
+    number = {i: n for n, i in enumerate(members)}
+    readers = sorted({d for i in members for d in graph.dependents[i]})
+    edges = [
+        (n, number[j], graph.nbytes[j])
+        for n, d in enumerate(readers)
+        for j in graph.inputs[d]
+        if j in number
+    ]
+    if not edges:
+        return readers, None
+    reader, read, nbytes = zip(*edges, strict=True)
+    return readers, _Meetings(np.array(reader), np.array(read), np.array(nbytes), len(readers))
+
+
+def _partitions(extents: tuple[int, ...], workers: int) -> list[tuple[int, ...]]:
+    """Return in how many parts each axis may be cut, the most even ones first."""
+
+    def unevenness(parts: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
+        largest = math.prod(math.ceil(e / p) for e, p in zip(extents, parts, strict=True))
+        return largest * math.ceil(math.prod(parts) / workers), sum(parts), parts
+
+    most = _TILES * workers
+    found = (
+        parts
+        for parts in itertools.product(*(range(1, min(e, most) + 1) for e in extents))
+        if workers <= math.prod(parts) <= most
+    )
+    return sorted(found, key=unevenness)[:_COMPARED]
+
+
+def _number(layer: _Layer, parts: tuple[int, ...]) -> Ints:
+    """Return the tile of each operand, if its axes are cut into so many parts."""
+    tile = np.zeros(len(layer.members), dtype=np.int64)
+    for axis, count in enumerate(parts):
+        tile = tile * count + layer.places[:, axis] * count // layer.extents[axis]
+    return tile
+
+
+def _copied(reads: _Meetings, tile: Ints, count: int) -> float:
+    """Return the bytes that the tiles read between them."""
+    nbytes = np.zeros(int(reads.read.max()) + 1)
+    nbytes[reads.read] = reads.nbytes
+    wanted = np.zeros((len(nbytes), count), dtype=bool)
+    wanted[reads.read, tile[reads.reader]] = True
+    return float(wanted.sum(axis=1) @ nbytes)
+
+
+def _met_elsewhere(joined: _Meetings, tile: Ints) -> tuple[Ints, float]:
+    """Return the tile of each join, that of its first input, and the bytes from other tiles."""
+    of = np.zeros(joined.readers, dtype=np.int64)
+    of[joined.reader[::-1]] = tile[joined.read[::-1]]
+    return of, float(joined.nbytes[tile[joined.read] != of[joined.reader]].sum())

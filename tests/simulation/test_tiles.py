@@ -1,0 +1,62 @@
+"""Everything that meets everything runs in tiles: less moves, and no more is held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.array as da
+import pytest
+
+from dask_marsched.simulation import SimulationReport, simulate
+from dask_marsched.simulation.faults import Kill
+
+WORKERS = 8
+
+
+def matrix(seed: int) -> Any:
+    return da.random.default_rng(seed).random((8 * 512, 8 * 512), chunks=512)
+
+
+def product() -> Any:
+    return matrix(0) @ matrix(1)
+
+
+def covariance() -> Any:
+    return da.cov(matrix(0))
+
+
+def run(collection: Any, policy: str = "default", tiles: bool = True, **more: Any) -> Any:
+    with dask.config.set({"marsched.assignment.tiles": tiles}):
+        report: SimulationReport = simulate(
+            collection,
+            workers=WORKERS,
+            threads=4,
+            hosts=WORKERS,
+            policy=policy,
+            timeline=False,
+            isolated=False,
+            **more,
+        )
+    assert policy == "stock" or report.plugin["exceptions"] == {}
+    return report
+
+
+@pytest.mark.parametrize("collection", [product, covariance])
+def test_tiles_move_less_and_hold_no_more_than_stock_dask(collection):
+    stock, without, found = (
+        run(collection(), "stock"),
+        run(collection(), tiles=False),
+        run(collection()),
+    )
+    assert found.bytes_moved < 0.85 * without.bytes_moved
+    assert found.peak_memory <= stock.peak_memory
+    assert found.makespan <= 1.05 * stock.makespan
+    assert found.tasks_recomputed == 0
+
+
+def test_a_tile_whose_worker_dies_is_run_by_others():
+    whole = run(product())
+    found = run(product(), faults=[Kill(at=whole.makespan / 2, worker=3)])
+    assert found.tasks == whole.tasks
+    assert found.tasks_recomputed > 0

@@ -1,0 +1,44 @@
+"""Products in tiles on a cluster: the same results, nothing left of them, nothing lost."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed.utils_test import async_poll_for
+
+from dask_marsched.policies import tiled_plans
+from tests.compat.harness import planned_cluster, plugin_of
+
+
+def matrix(seed):
+    return da.random.default_rng(seed).integers(0, 9, (8, 8), chunks=1)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """Take tiles whatever the forecast says: it is about larger chunks."""
+    for bound in ("_OF_STOCK", "_MORE"):
+        monkeypatch.setattr(tiled_plans, bound, float("inf"))
+    monkeypatch.setattr(tiled_plans, "cost", lambda plan, stock: plan.moved)
+
+
+@planned_cluster([("127.0.0.1", 2)] * 4)
+async def test_products_come_out_the_same_and_are_forgotten(c, s, *workers):
+    x, y = matrix(0), matrix(1)
+    expected = x.compute(scheduler="sync") @ y.compute(scheduler="sync")
+    future = c.compute(x @ y)
+    planner = plugin_of(s)._engine.planner
+    await async_poll_for(lambda: planner.has_tiles, 10)
+    np.testing.assert_array_equal(await future, expected)
+    del future
+    await async_poll_for(lambda: not s.tasks, 10)
+    assert not planner.has_tiles
+
+
+@planned_cluster([("127.0.0.1", 1)] * 4)
+async def test_a_worker_that_leaves_takes_no_tile_with_it(c, s, *workers):
+    x = matrix(0)
+    expected = x.compute(scheduler="sync")
+    future = c.compute(x @ x)
+    await async_poll_for(lambda: plugin_of(s)._engine.planner.has_tiles, 10)
+    await workers[1].close()
+    np.testing.assert_array_equal(await future, expected @ expected)
