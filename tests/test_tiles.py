@@ -16,7 +16,7 @@ def matrix(seed):
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """Take tiles whatever the forecast says: it is about larger chunks."""
-    for bound in ("_OF_STOCK", "_MORE"):
+    for bound in ("_MOST_OF_STOCK", "_MORE"):
         monkeypatch.setattr(tiled_plans, bound, float("inf"))
     monkeypatch.setattr(tiled_plans, "cost", lambda plan, stock: plan.moved)
 
