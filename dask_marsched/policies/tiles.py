@@ -82,7 +82,7 @@ def _layers(graph: OperandGraph, least: int) -> Iterator[_Layer]:
     """Yield the layers of at least so many operands that are full grids of two axes or more."""
     by_name: dict[tuple[Hashable, int], list[int]] = {}
     for i, key in enumerate(graph.keys):
-        if isinstance(key, tuple) and len(key) > 2 and graph.inputs[i]:
+        if isinstance(key, tuple) and len(key) > 2 and graph.inputs[i] and _is_place(key[1:]):
             by_name.setdefault((key[0], len(key)), []).append(i)
     for members in by_name.values():
         if len(members) < least or max(len(graph.inputs[i]) for i in members) < 2:
@@ -95,6 +95,10 @@ def _layers(graph: OperandGraph, least: int) -> Iterator[_Layer]:
         extents = tuple(int(e) for e in places.max(axis=0) + 1)
         if math.prod(extents) == len(members):
             yield _Layer(np.array(members), places, extents)
+
+
+def _is_place(indices: tuple[object, ...]) -> bool:
+    return all(isinstance(index, int | np.integer) for index in indices)
 
 
 def _reads(graph: OperandGraph, members: Sequence[int]) -> _Meetings:

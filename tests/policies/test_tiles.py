@@ -116,7 +116,11 @@ def test_what_is_no_grid_is_left_alone() -> None:
     reads: dict[Key, list[Key]] = {(name, i): [] for name in "xy" for i in range(6)}
     some = [(i, j) for i in range(6) for j in range(6) if (i, j) != (3, 3)]
     reads |= {("d", i, j): [("x", i), ("y", j)] for i, j in some}
-    reads |= {("named", f"{i}", f"{j}"): [("x", i), ("y", j)] for i in range(6) for j in range(6)}
+    whole = [(i, j) for i in range(6) for j in range(6)]
+    reads |= {("named", f"{i}", f"{j}"): [("x", i), ("y", j)] for i, j in whole}
+    reads |= {("nested", (i,) * (j + 1), j): [("x", i), ("y", j)] for i, j in whole}
+    reads |= {("huge", i << 70, j): [("x", i), ("y", j)] for i, j in whole}
+    reads |= {("parts", i / 2, j): [("x", i), ("y", j)] for i, j in whole}
     assert find_tiles(of(reads), 4) == []
 
 
