@@ -51,9 +51,9 @@ def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
     """Cut the layers of products into tiles.
 
     An operand is a product if at least two of the operands that it reads are read along a whole
-    axis of its layer, as the blocks of two matrices that are multiplied, and are half of the bytes
-    that it reads. A layer is told by the keys of its operands, a name with indices behind it
-    (`dask.array`).
+    axis of its layer, not all of them along the same one, as the blocks of two matrices that are
+    multiplied, and they are half of the bytes that it reads. A layer is told by the keys of its
+    operands, a name with indices behind it (`dask.array`).
 
     Parameters
     ----------
@@ -115,6 +115,7 @@ def _is_of_products(graph: OperandGraph, layer: _Layer) -> bool:
     meets = _reads(graph, layer.members.tolist())
     times_read = np.bincount(meets.read)
     along_an_axis = np.zeros(len(times_read), dtype=bool)
+    axes = np.zeros(meets.readers, dtype=int)
     for axis, extent in enumerate(layer.extents):
         if extent < _LEAST_EXTENT:
             continue
@@ -126,12 +127,17 @@ def _is_of_products(graph: OperandGraph, layer: _Layer) -> bool:
         of = row[meets.read] >= 0
         seen = np.zeros((len(maybe), extent), dtype=bool)
         seen[row[meets.read[of]], layer.places[meets.reader[of], axis]] = True
-        along_an_axis[maybe] |= seen.all(axis=1)
+        along = np.zeros(len(times_read), dtype=bool)
+        along[maybe] = seen.all(axis=1)
+        along_an_axis |= along
+        axes += np.bincount(meets.reader, along[meets.read], meets.readers) > 0
     along = along_an_axis[meets.read]
     count = np.bincount(meets.reader, along, meets.readers)
     nbytes = np.bincount(meets.reader, meets.nbytes, meets.readers)
     along_nbytes = np.bincount(meets.reader, meets.nbytes * along, meets.readers)
-    return bool(np.mean((count >= 2) & (2 * along_nbytes >= nbytes)) >= _MOST_OF_IT)
+    # A mean and a deviation that all chunks of a column are compared with: the same axis.
+    product = (count >= 2) & (axes >= 2) & (2 * along_nbytes >= nbytes)
+    return bool(product.mean() >= _MOST_OF_IT)
 
 
 def _cut(graph: OperandGraph, layer: _Layer, workers: int) -> list[tuple[int, ...]]:

@@ -92,6 +92,15 @@ def test_what_meets_its_own_chunk_only_is_no_product() -> None:
     assert find_tiles(of(reads), 4) == []
 
 
+def test_nor_is_what_meets_two_results_of_its_column() -> None:
+    grid = list(itertools.product(range(6), range(6)))
+    reads: dict[Key, list[Key]] = {("x", *at): [] for at in grid}
+    for name in ("mean", "deviation"):
+        reads |= {(name, j): [("x", i, j) for i in range(6)] for j in range(6)}
+    reads |= {("y", i, j): [("x", i, j), ("mean", j), ("deviation", j)] for i, j in grid}
+    assert find_tiles(of(reads), 4) == []
+
+
 def test_nor_is_what_meets_crumbs_besides() -> None:
     grid = list(itertools.product(range(6), range(6)))
     reads: dict[Key, list[Key]] = {(name, i): [] for name in "xy" for i in range(6)}

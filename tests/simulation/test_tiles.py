@@ -35,7 +35,6 @@ def run(collection: Any, policy: str = "default", tiles: bool = True, **more: An
             hosts=WORKERS,
             policy=policy,
             timeline=False,
-            isolated=False,
             **more,
         )
     assert policy == "stock" or report.plugin["exceptions"] == {}
