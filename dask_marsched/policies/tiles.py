@@ -27,7 +27,7 @@ _TILES = 2
 #: Part of a layer that has to be products.
 _MOST_OF_IT = 2 / 3
 #: Ways of cutting a layer that are compared.
-_COMPARED = 200
+_COMPARED = 50
 
 
 class _Layer(NamedTuple):
