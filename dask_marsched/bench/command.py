@@ -41,7 +41,7 @@ def _listing() -> str:
     for name in workloads.names(held_out=None):
         workload = workloads.get(name)
         mark = " [held out]" if workload.held_out else ""
-        if workload.kind is Kind.ELEMENTWISE:
+        if workload.kind.by_name:
             mark = " [by name]"
         lines.append(f"{name:<22}{workload.summary}{mark}")
     return "\n".join(lines)
@@ -329,7 +329,7 @@ def _simulate(options: Options) -> None:
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         found = simulated.run(
-            [w for w in chosen if w.kind is Kind.DATA],
+            [w for w in chosen if w.kind in (Kind.DATA, Kind.PRODUCTS)],
             options.policies,
             options.simulated,
             parameters,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from dask_marsched.core.graph import NO_HOME, OperandGraph
 from dask_marsched.core.plan import Unit
 from dask_marsched.policies.host_shares import Share
+from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import UnitQueues
 
 #: Bytes a second that an operand reads and writes.
@@ -32,6 +33,8 @@ _SOURCE = 2e8
 #: chosen then move 0.15 of stock's bytes instead of 0.08, in simulation, for 0.68 instead of 0.72
 #: of its peak.
 LINK = 1.5e8
+#: What a worker may be sent ahead of its tile.
+_SLOTS = SlotRule()
 #: Seconds that any operand takes at least.
 _OVERHEAD = 1e-3
 #: Seconds that the scheduler takes for an operand, of its processor, as measured for a trivial one.
@@ -317,8 +320,8 @@ class _Run:
         self.fetching.clear()
 
     def _fetch_ahead(self, w: int) -> None:
-        """Give a worker more of its tile: one in wait for each thread, to fetch its inputs."""
-        while self.in_progress[w] < 2 * self.slots[w]:
+        """Give a worker more of its tile, whose inputs it fetches meanwhile."""
+        while _SLOTS.may_fetch(self.slots[w], self.in_progress[w]):
             offer = self.queues.offer(w, self._locality)
             if offer is None or offer.how != "own" or offer.operand not in self.in_tile:
                 return

@@ -33,13 +33,13 @@ _COMPARED = 50
 class _Layer(NamedTuple):
     """Operands whose keys are a full grid: their numbers, and the place of each along each axis."""
 
-    members: Ints
+    members: list[int]
     places: Ints
     extents: tuple[int, ...]
 
 
 class _Meetings(NamedTuple):
-    """Edges from operands to what they read, both counted from 0, and the bytes of each edge."""
+    """Edges from some operands to what they read, both counted from 0; bytes of what is read."""
 
     reader: Ints
     read: Ints
@@ -73,47 +73,48 @@ def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
     if workers < 2:
         return found
     for layer in _layers(graph, 2 * workers):
-        if _is_of_products(graph, layer):
-            found.extend(_cut(graph, layer, workers))
+        inputs = sorted({j for i in layer.members for j in graph.inputs[i]})
+        reads = _meetings(graph, layer.members, inputs)
+        if _is_of_products(layer, reads):
+            found.extend(_cut(graph, layer, reads, workers))
     return found
 
 
 def _layers(graph: OperandGraph, least: int) -> Iterator[_Layer]:
     """Yield the layers of at least so many operands that are full grids of two axes or more."""
-    by_name: dict[tuple[Hashable, int], list[int]] = {}
+    by_name: dict[tuple[Hashable, int], dict[int, tuple[object, ...]]] = {}
     for i, key in enumerate(graph.keys):
         if isinstance(key, tuple) and len(key) > 2 and graph.inputs[i] and _is_place(key[1:]):
-            by_name.setdefault((key[0], len(key)), []).append(i)
+            by_name.setdefault((key[0], len(key)), {})[i] = key[1:]
     for members in by_name.values():
         if len(members) < least or max(len(graph.inputs[i]) for i in members) < 2:
             continue
-        indices = np.array([graph.keys[i][1:] for i in members])  # type: ignore[index]
+        indices = np.array(list(members.values()))
         if indices.dtype.kind != "i":
             continue
         ranked = [np.unique(axis, return_inverse=True)[1] for axis in indices.T]
         places = np.stack(ranked, axis=1).astype(np.int64)
         extents = tuple(int(e) for e in places.max(axis=0) + 1)
         if math.prod(extents) == len(members):
-            yield _Layer(np.array(members), places, extents)
+            yield _Layer(list(members), places, extents)
 
 
 def _is_place(indices: tuple[object, ...]) -> bool:
     return all(isinstance(index, int | np.integer) for index in indices)
 
 
-def _reads(graph: OperandGraph, members: Sequence[int]) -> _Meetings:
-    """Return what operands read."""
-    edges = [(n, j) for n, i in enumerate(members) for j in graph.inputs[i]]
-    reader, numbers = np.array(edges, dtype=np.int64).T
-    unique, read = np.unique(numbers, return_inverse=True)
-    nbytes = np.array([graph.nbytes[j] for j in unique.tolist()], dtype=float)
-    return _Meetings(reader, read, nbytes[read], len(members))
+def _meetings(graph: OperandGraph, readers: Sequence[int], read: Sequence[int]) -> _Meetings:
+    """Return what some operands read of some others."""
+    number = {j: n for n, j in enumerate(read)}
+    edges = [(n, number[j]) for n, i in enumerate(readers) for j in graph.inputs[i] if j in number]
+    reader, place = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    nbytes = np.array([graph.nbytes[j] for j in read], dtype=float)
+    return _Meetings(reader, place, nbytes, len(readers))
 
 
-def _is_of_products(graph: OperandGraph, layer: _Layer) -> bool:
-    """Whether most operands of a layer are products (`find_tiles`)."""
-    meets = _reads(graph, layer.members.tolist())
-    times_read = np.bincount(meets.read)
+def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
+    """Whether most operands of a layer are products, by what they read (`find_tiles`)."""
+    times_read = np.bincount(meets.read, minlength=len(meets.nbytes))
     along_an_axis = np.zeros(len(times_read), dtype=bool)
     axes = np.zeros(meets.readers, dtype=int)
     for axis, extent in enumerate(layer.extents):
@@ -133,55 +134,43 @@ def _is_of_products(graph: OperandGraph, layer: _Layer) -> bool:
         axes += np.bincount(meets.reader, along[meets.read], meets.readers) > 0
     along = along_an_axis[meets.read]
     count = np.bincount(meets.reader, along, meets.readers)
-    nbytes = np.bincount(meets.reader, meets.nbytes, meets.readers)
-    along_nbytes = np.bincount(meets.reader, meets.nbytes * along, meets.readers)
+    each = meets.nbytes[meets.read]
+    nbytes = np.bincount(meets.reader, each, meets.readers)
+    along_nbytes = np.bincount(meets.reader, each * along, meets.readers)
     # A mean and a deviation that all chunks of a column are compared with: the same axis.
     product = (count >= 2) & (axes >= 2) & (2 * along_nbytes >= nbytes)
     return bool(product.mean() >= _MOST_OF_IT)
 
 
-def _cut(graph: OperandGraph, layer: _Layer, workers: int) -> list[tuple[int, ...]]:
+def _cut(
+    graph: OperandGraph, layer: _Layer, reads: _Meetings, workers: int
+) -> list[tuple[int, ...]]:
     """Cut a layer where least moves, weighed with how evenly the workers are used."""
-    members = layer.members.tolist()
-    reads = _reads(graph, members)
-    sums, joined = _joins(graph, members)
-    _, joined_again = _joins(graph, sums)
+    members = layer.members
+    sums = _readers(graph, members)
+    joined = _meetings(graph, sums, members)
+    joined_again = _meetings(graph, _readers(graph, sums), sums)
     cheapest, tile_of = math.inf, None
     for parts in _partitions(layer.extents, workers):
         tile = _number(layer, parts)
         count = math.prod(parts)
-        moved = _copied(reads, tile, count)
-        if joined is not None:
-            of_sum, lost = _met_elsewhere(joined, tile)
-            moved += lost
-            if joined_again is not None:
-                moved += _met_elsewhere(joined_again, of_sum)[1]
+        of_sum, parts_moved = _met_elsewhere(joined, tile)
+        _, sums_moved = _met_elsewhere(joined_again, of_sum)
+        moved = _copied(reads, tile, count) + parts_moved + sums_moved
         largest = np.bincount(tile, minlength=count).max() * math.ceil(count / workers)
         uneven = largest * workers / len(members)
-        cost = float(moved) * uneven**2
+        cost = moved * float(uneven) ** 2
         if cost < cheapest:
             cheapest, tile_of = cost, tile
     if tile_of is None:
         return []
     order = np.argsort(tile_of, kind="stable")
     ends = np.flatnonzero(np.diff(tile_of[order])) + 1
-    return [tuple(sorted(part.tolist())) for part in np.split(layer.members[order], ends)]
+    return [tuple(sorted(members[n] for n in part.tolist())) for part in np.split(order, ends)]
 
 
-def _joins(graph: OperandGraph, members: Sequence[int]) -> tuple[list[int], _Meetings | None]:
-    """Return what reads the members, and what of the members they read."""
-    number = {i: n for n, i in enumerate(members)}
-    readers = sorted({d for i in members for d in graph.dependents[i]})
-    edges = [
-        (n, number[j], graph.nbytes[j])
-        for n, d in enumerate(readers)
-        for j in graph.inputs[d]
-        if j in number
-    ]
-    if not edges:
-        return readers, None
-    reader, read, nbytes = zip(*edges, strict=True)
-    return readers, _Meetings(np.array(reader), np.array(read), np.array(nbytes), len(readers))
+def _readers(graph: OperandGraph, operands: Sequence[int]) -> list[int]:
+    return sorted({d for i in operands for d in graph.dependents[i]})
 
 
 def _partitions(extents: tuple[int, ...], workers: int) -> list[tuple[int, ...]]:
@@ -210,15 +199,14 @@ def _number(layer: _Layer, parts: tuple[int, ...]) -> Ints:
 
 def _copied(reads: _Meetings, tile: Ints, count: int) -> float:
     """Return the bytes that the tiles read between them."""
-    nbytes = np.zeros(int(reads.read.max()) + 1)
-    nbytes[reads.read] = reads.nbytes
-    wanted = np.zeros((len(nbytes), count), dtype=bool)
+    wanted = np.zeros((len(reads.nbytes), count), dtype=bool)
     wanted[reads.read, tile[reads.reader]] = True
-    return float(wanted.sum(axis=1) @ nbytes)
+    return float(wanted.sum(axis=1) @ reads.nbytes)
 
 
 def _met_elsewhere(joined: _Meetings, tile: Ints) -> tuple[Ints, float]:
     """Return the tile of each join, that of its first input, and the bytes from other tiles."""
     of = np.zeros(joined.readers, dtype=np.int64)
     of[joined.reader[::-1]] = tile[joined.read[::-1]]
-    return of, float(joined.nbytes[tile[joined.read] != of[joined.reader]].sum())
+    elsewhere = joined.read[tile[joined.read] != of[joined.reader]]
+    return of, float(joined.nbytes[elsewhere].sum())

@@ -74,7 +74,7 @@ def _pieces(value: NDArray[Any]) -> Iterator[memoryview]:
     flags = ["external_loop", "buffered"]
     with np.nditer(
         value, flags, [["readonly", "contig"]], order="C", buffersize=elements
-    ) as pieces:  # type: ignore[call-overload]
+    ) as pieces:  # type: ignore[call-overload]  # lists of flags: typed for one operand only
         for piece in pieces:
             yield memoryview(piece.view(np.uint8))
 

@@ -181,8 +181,8 @@ def test_size_scales_the_chunks():
 def test_names_are_told_apart_by_use():
     general, held_out = workloads.names(), workloads.names(held_out=True)
     assert not set(general) & set(held_out)
-    others = {w.name for w in ALL if w.kind is workloads.Kind.ELEMENTWISE}
-    assert others == {"vegetation", "calibration", "rosenbrock"}
+    others = {w.name for w in ALL if w.kind.by_name}
+    assert others == {"vegetation", "calibration", "rosenbrock", "covariance", "distances"}
     assert {*general, *held_out, *others} == set(workloads.names(held_out=None))
     assert not others & {*general, *held_out}
     assert [w.name for w in workloads.select()] == list(general)

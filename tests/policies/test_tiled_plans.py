@@ -26,9 +26,7 @@ def test_products_run_in_tiles_where_less_moves() -> None:
     g, workers = sized(product(8, 4, 8)), slots(4)
     without, found = plain(g, workers), BoundedUnits().assign(g, workers)
     assert sorted(i for unit in found for i in unit.operands) == [
-        i
-        for i in g
-        if g.keys[i][0] in "abp"  # type: ignore[index]
+        i for i in g if g.keys[i][0] in "abp"
     ]
     assert {unit.tile for unit in found} == {True, False}
     assert not any(unit.tile for unit in without)
@@ -52,7 +50,7 @@ def test_nor_in_a_graph_too_large_to_tell(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_tiles_are_still_tiles_when_planned_again() -> None:
     g, workers = sized(product(8, 4, 8)), slots(4)
-    pending = {i for i in g if g.keys[i][0] == "p"} - {g.keys.index(("p", 0, 0, 0))}  # type: ignore[index]
+    pending = {i for i in g if g.keys[i][0] == "p"} - {g.keys.index(("p", 0, 0, 0))}
     found = BoundedUnits().assign(g, workers, pending)
     assert {unit.tile for unit in found} == {True}
     assert {i for unit in found for i in unit.operands} == pending

@@ -55,7 +55,7 @@ def test_a_product_of_matrices_is_cut_into_squares() -> None:
 def test_it_is_cut_inside_only_where_sums_begin_anew() -> None:
     g = product(8, 8, 8)
     for tile in keys_of(g, find_tiles(g, 16)):
-        inner = Counter(k // 4 for _, _, k, _ in tile)  # type: ignore[misc]
+        inner = Counter(k // 4 for _, _, k, _ in tile)
         assert all(count % 4 == 0 for count in inner.values())
 
 
@@ -108,7 +108,7 @@ def test_nor_is_what_meets_crumbs_besides() -> None:
     reads |= {("d", i, j): [("x", i), ("y", j), ("z", i, j)] for i, j in grid}
     g = of(reads)
     assert find_tiles(g, 4)
-    crumbs = [4.0 if key[0] in "xy" else 9.0 for key in g.keys]  # type: ignore[index]
+    crumbs = [4.0 if key[0] in "xy" else 9.0 for key in g.keys]
     assert find_tiles(g.with_nbytes(crumbs, g.known), 4) == []
 
 
@@ -152,7 +152,7 @@ def test_tiles_cut_a_layer_into_few_even_parts(
     found = find_tiles(g, workers)
     together = sorted(i for tile in found for i in tile)
     if found:
-        assert together == [i for i in g if g.keys[i][0] == "p"]  # type: ignore[index]
+        assert together == [i for i in g if g.keys[i][0] == "p"]
         assert workers <= len(found) <= 2 * workers
         assert all(tile == tuple(sorted(tile)) for tile in found)
     assert found == find_tiles(g, workers)

@@ -4,7 +4,7 @@ This package imports nothing but dask, and only relatively from itself. So it ca
 the path by itself, in an environment which has neither distributed nor the rest of the package.
 """
 
-from . import arrays, elementwise, held_out, patterns
+from . import arrays, elementwise, held_out, patterns, products
 from .registry import Kind, Parameters, Workload, get, names, register, select
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "held_out",
     "names",
     "patterns",
+    "products",
     "register",
     "select",
 ]

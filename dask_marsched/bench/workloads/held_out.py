@@ -112,22 +112,6 @@ def _cholesky(_: Parameters, x: Array) -> tuple[Array]:
     return (abs(lower).sum(axis=0),)
 
 
-def _covariance(_: Parameters, x: Array) -> tuple[Array]:
-    return (abs((da if isinstance(x, da.Array) else np).cov(x)).max(axis=0),)
-
-
-def _points(parameters: Parameters) -> tuple[Array, ...]:
-    """Two sets of points in eight dimensions; the distances between two chunks make a chunk."""
-    shape = (parameters.grid(12) * parameters.side, 8)
-    chunks = (parameters.side, 8)
-    return tuple(da.random.default_rng(seed).random(shape, chunks=chunks) for seed in (71, 72))
-
-
-def _distances(_: Parameters, x: Array, y: Array) -> tuple[Array]:
-    squares = (x * x).sum(axis=1)[:, None] + (y * y).sum(axis=1)
-    return ((squares - 2 * x @ y.T).min(axis=0),)
-
-
 def _broadcast_inputs(parameters: Parameters) -> tuple[Array, ...]:
     x = random_grid(parameters, 65, parameters.grid(10), parameters.grid(10))
     generator = da.random.default_rng(66)
@@ -244,5 +228,3 @@ _hold(
     requires=("zarr",),
 )
 _hold("bag-filter", "two hundred partitions of a bag, flattened, filtered, summed", _none, _bag)
-_hold("covariance", "cov(x): every row of chunks meets every other", _grids((73,), 6), _covariance)
-_hold("distances", "from each of many points to the nearest of others", _points, _distances)

@@ -25,11 +25,19 @@ class Kind(Enum):
         Thousands of tasks that do next to nothing: only the time a task costs matters.
     ELEMENTWISE
         Arithmetic over arrays in memory: only time matters. Run where they are named.
+    PRODUCTS
+        Everything meets everything, what tiles are for. Run where they are named.
     """
 
     DATA = "data"
     OVERHEAD = "overhead"
     ELEMENTWISE = "elementwise"
+    PRODUCTS = "products"
+
+    @property
+    def by_name(self) -> bool:
+        """Whether these run only where they are named."""
+        return self in (Kind.ELEMENTWISE, Kind.PRODUCTS)
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ def names(held_out: bool | None = False) -> tuple[str, ...]:
     return tuple(
         w.name
         for w in _registry.values()
-        if held_out is None or (w.held_out is held_out and w.kind is not Kind.ELEMENTWISE)
+        if held_out is None or (w.held_out is held_out and not w.kind.by_name)
     )
 
 
