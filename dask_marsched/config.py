@@ -59,6 +59,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("assignment.kappa-unknown", "kappa_unknown", *accepted.ABOVE_ZERO),
     Option("assignment.tiles", "tiles", *accepted.SWITCH),
     Option("ordering.policy", "ordering", *accepted.named("ordering")),
+    Option("ordering.repeatable", "repeatable_order", *accepted.SWITCH),
     Option("placement.policy", "placement", *accepted.named("placement")),
     Option("withholding.policy", "withholding", *accepted.named("withholding")),
     Option("withholding.horizon", "horizon", *accepted.DURATION),
@@ -208,6 +209,8 @@ class Settings:
         The same as long as most sizes are not known.
     tiles : bool
         Whether matrix products and their like run in tiles where a forecast says it is better.
+    repeatable_order : bool
+        Whether Dask's order of a graph follows from the graph alone, not from the process.
     horizon : float
         Queued work per thread below which more is sent ahead, seconds.
     horizon_bytes : int
@@ -302,6 +305,7 @@ class Settings:
     kappa_unknown: float = _default("kappa_unknown")
     tiles: bool = _default("tiles")
     ordering: str = _default("ordering")
+    repeatable_order: bool = _default("repeatable_order")
     placement: str = _default("placement")
     withholding: str = _default("withholding")
     horizon: float = _default("horizon")

@@ -23,6 +23,7 @@ from dask_marsched.executions import Executions
 from dask_marsched.failover import Failover
 from dask_marsched.host.cancelling import Cancelling
 from dask_marsched.host.compression import GraphCompression
+from dask_marsched.host.repeatable_order import RepeatableOrder
 from dask_marsched.host.scheduler import SchedulerAdapter
 from dask_marsched.observer import Observer
 from dask_marsched.planner import Policies
@@ -141,9 +142,14 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._reason = "switched off by marsched.enabled"
             return
         self._engine = PlacementEngine(scheduler, self.policies, self.settings)
-        compression = self._compression(scheduler, self._engine.counters)
         self._adapter = SchedulerAdapter(
-            scheduler, self._engine, self, self.stop, compression, self._leave_losses
+            scheduler,
+            self._engine,
+            self,
+            removed=self.stop,
+            compression=self._compression(scheduler, self._engine.counters),
+            order=self._order(scheduler, self._engine.counters),
+            failed=self._leave_losses,
         )
         try:
             self._adapter.install()
@@ -195,6 +201,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             groups=self.settings.fusion_groups,
             counters=counters,
         )
+
+    def _order(self, scheduler: Scheduler, counters: Counters) -> RepeatableOrder | None:
+        return RepeatableOrder(scheduler, counters) if self.settings.repeatable_order else None
 
     def stop(self) -> None:
         """Restore the scheduler, and its workers in the background. Idempotent."""

@@ -182,10 +182,13 @@ def slope(samples: Sequence[Sample]) -> float | None:
 
 def own_report(client: Client) -> tuple[dict[str, Any], dict[str, int]]:
     """Return what the plugin says of recoveries, and exceptions of its own by hook."""
-    report, workers = client.run_on_scheduler(_report), client.run(_worker_exceptions)
+    report = client.run_on_scheduler(_report)
     exceptions = Counter(report["exceptions"])
-    for own in workers.values():
-        exceptions.update(own)
+    for own in client.run(_worker_exceptions, on_error="return").values():
+        if isinstance(own, dict):
+            exceptions.update(own)
+        elif not isinstance(own, OSError):  # that is a worker that has just been killed
+            raise own
     told = report["last_exception"]
     totals = {k: v for k, v in report["recoveries"].items() if k != "last"}
     return {**totals, "retried": report["retried"], "last_exception": told}, dict(exceptions)

@@ -14,12 +14,13 @@ from dask.typing import Key
 from dask.utils import key_split
 from distributed.scheduler import Scheduler, TaskState
 
-from dask_marsched.core.graph import Edges, OperandGraph, topological_order
+from dask_marsched.core.graph import OperandGraph
 from dask_marsched.counters import Counters
 from dask_marsched.host import fused_tasks
 from dask_marsched.host.bundles import bundled
 from dask_marsched.host.fused_tasks import Joinable, join
 from dask_marsched.host.graph import ChunkSizes
+from dask_marsched.host.numbered import numbered
 from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bounds, compress
 from dask_marsched.policies.siblings import siblings
 
@@ -216,7 +217,7 @@ class GraphCompression:
     ) -> _Read:
         """Return what the policies look at."""
         known: Mapping[Key, TaskState] = self.scheduler.tasks
-        keys, inputs = _numbered(dsk)
+        keys, inputs = numbered(dsk)
         wanted = set(request.keys)
         joinable = Joinable()
         roles, uncertain = bytearray(), bytearray()
@@ -307,29 +308,6 @@ class GraphCompression:
                 dsk[key] = request.originals[key]
                 places[key] = last - 1 + place / len(members)
         return places
-
-
-def _numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
-    """Return the tasks of a graph, and what it reads from outside, in topological order."""
-    number = {key: i for i, key in enumerate(dsk)}
-    keys = list(dsk)
-    inputs: list[list[int]] = []
-    for node in dsk.values():
-        own = []
-        for key in node.dependencies:
-            i = number.get(key)
-            if i is None:
-                i = number[key] = len(keys)
-                keys.append(key)
-            own.append(i)
-        inputs.append(own)
-    inputs.extend([] for _ in range(len(keys) - len(dsk)))
-    order = topological_order(inputs)
-    place = [0] * len(order)
-    for rank, i in enumerate(order):
-        place[i] = rank
-    rows = (sorted([place[j] for j in inputs[i]]) for i in order)
-    return [keys[i] for i in order], Edges.of(rows)
 
 
 def _sizes(

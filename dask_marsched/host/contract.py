@@ -30,6 +30,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "_task_to_msg": ("ts",),
     "_validate_ready": ("ts",),
     "add_keys": ("worker", "keys", "stimulus_id"),
+    "update_graph": ("internal_priority",),
     "request_remove_replicas": ("addr", "keys", "stimulus_id"),
 }
 

@@ -20,6 +20,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host import contract, foresight, materialize
 from dask_marsched.host.compression import GraphCompression
+from dask_marsched.host.repeatable_order import RepeatableOrder
 
 #: What a decision on a ready task can be: a worker, or one of these two.
 WITHHOLD = "withhold"
@@ -90,6 +91,8 @@ class SchedulerAdapter:
         Called after that.
     compression
         Compresses graphs as they arrive; None where that is off.
+    order
+        Orders the tasks of graphs as they arrive; None leaves that to the scheduler.
     failed
         Called after the scheduler was restored because a policy had failed.
     """
@@ -101,6 +104,7 @@ class SchedulerAdapter:
         plugin: SchedulerPlugin,
         removed: Callable[[], None] = lambda: None,
         compression: GraphCompression | None = None,
+        order: RepeatableOrder | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.scheduler: Any = scheduler
@@ -109,6 +113,7 @@ class SchedulerAdapter:
         self.removed = removed
         self.failed = failed
         self.compression = compression
+        self.order = order
         self.installed = False
         self._assigned: dict[TaskState, WorkerState] = {}
         self._undispatched = False
@@ -145,8 +150,9 @@ class SchedulerAdapter:
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
         materialize.patch()
-        if self.compression is not None:
-            self.compression.install()
+        for part in (self.order, self.compression):
+            if part is not None:
+                part.install()
         self.installed = True
         for ts in list(s.queued):
             self.brain.enqueued(ts)
@@ -157,8 +163,9 @@ class SchedulerAdapter:
             return
         self.installed = False
         materialize.unpatch()
-        if self.compression is not None:
-            self.compression.uninstall()
+        for part in (self.compression, self.order):
+            if part is not None:
+                part.uninstall()
         s = self.scheduler
         for name in (
             "_TRANSITIONS_TABLE",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-import dask.order
 from dask._task_spec import GraphNode
 from dask.typing import Key
 from dask.utils import key_split
@@ -31,7 +30,7 @@ class TwinGraph:
     annotations : dict
         By kind and key, as the expression carries them.
     order : dict
-        The tasks' places in Dask's order.
+        The tasks' places in the scheduler's order.
     held : dict
         For the results that are on the cluster already the numbers of the workers that have them.
     shuffles : ShuffleTasks
@@ -58,6 +57,7 @@ def read_graph(
     places: Collection[Any],
     resources: Mapping[str, float],
     held: Mapping[Key, tuple[int, ...]],
+    order_of: Callable[[Mapping[Key, GraphNode]], dict[Key, int]],
 ) -> TwinGraph:
     """Check a graph, and look for what in it is not simulated.
 
@@ -77,6 +77,8 @@ def read_graph(
         Resources of each worker.
     held
         For the results that are on the cluster already the numbers of the workers that have them.
+    order_of
+        Returns the tasks' places in the order in which the scheduler has them.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def read_graph(
         If the graph has a cycle.
     """
     try:
-        order = dask.order.order(dsk=dict(dsk)) if dsk else {}
+        order = order_of(dsk)
     except RuntimeError as error:
         raise ValueError(f"the graph cannot be computed: {error}") from None
     own: Annotations = {name: dict(values) for name, values in annotations.items()}

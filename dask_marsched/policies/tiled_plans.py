@@ -16,9 +16,10 @@ _MOST = 50_000
 #: What tiles may hold against stock Dask: safely, and if the plan without them holds hardly less.
 #: Of twelve products on 16 to 100 workers nine were forecast within 15 % of what they held, two too
 #: high, one too low (0.9 for 1.2).
-_SAFE, _MOST_OF_STOCK = 0.9, 1.05
-#: What tiles may hold against the plan without them, beyond what is safe.
-_MORE = 1.2
+_SAFE, _MOST_OF_STOCK = 0.9, 1.1
+#: What tiles may hold against the plan without them, beyond what is safe. Six products forecast at
+#: 1.2 to 1.3 on 16 and 24 workers held 0.8 to 1.05 of it.
+_MORE = 1.3
 #: What the plan without tiles holds in simulation against its forecast, where blocks meet those of
 #: the same matrix: 1.1 to 1.7 times as much on 16 to 40 workers, more on 100.
 _FORECAST_LOW = 1.4

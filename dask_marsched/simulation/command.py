@@ -36,7 +36,7 @@ _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
     help="What goes wrong, such as kill:3@10s, join:4@12s, pause:0@1s:5s, slow:2@0s:4 or "
     "slow-link:2@0s:4 (workers are numbered from 0); may be given several times.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of the noise of the durations.")
+@click.option("--seed", default=0, show_default=True, help="Of all that is left to chance.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--trace", type=_OUTPUT, help="Where to write a trace for https://ui.perfetto.dev.")
 @click.option("--plot", type=_OUTPUT, help="Where to draw memory and activity (PNG, PDF, SVG).")

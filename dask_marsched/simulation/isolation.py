@@ -28,16 +28,17 @@ _TOKEN = re.compile(
 )
 
 
-#: The hash seed of the processes that simulate.
-_SEED = "0"
-
-
-def call(function: Callable[[], T], isolated: bool | None, names: Iterable[str] | None = None) -> T:
+def call(
+    function: Callable[[], T],
+    isolated: bool | None,
+    names: Iterable[str] | None = None,
+    seed: float = 0,
+) -> T:
     """Call a function where its result does not depend on this process.
 
     Sets of strings are iterated in an order that follows from the strings and from the process's
-    hash seed, and so do some of Dask's choices. A process of its own has a fixed seed, and in it
-    strings are others where that is asked for.
+    hash seed, and so do some of Dask's choices. A process of its own has the hash seed that is
+    asked for, and in it strings are others where that is asked for.
 
     Parameters
     ----------
@@ -45,10 +46,12 @@ def call(function: Callable[[], T], isolated: bool | None, names: Iterable[str] 
         What to call; pickled if another process is to call it.
     isolated
         True for another process. False for this one, with all names as they are. None for
-        another one unless this one has its hash seed (``PYTHONHASHSEED=0``).
+        another one unless this one has its hash seed (``PYTHONHASHSEED``).
     names
         Names in what the function holds, in an order that is the same in every process: their
         tokens, and all others, are replaced (`with_repeatable_tokens`). None: they are kept.
+    seed
+        What the hash seed follows from, 0 or above.
     """
     if isolated is False:
         return _here(function)
@@ -56,8 +59,9 @@ def call(function: Callable[[], T], isolated: bool | None, names: Iterable[str] 
     given: dict[bytes, bytes] = {}
     if names is not None:
         question, given = with_repeatable_tokens(question, names)
-    if isolated or os.environ.get("PYTHONHASHSEED") != _SEED:
-        answer = _in_process(question)
+    hash_seed = str(int(seed) % 2**32)  # Python accepts no larger ones
+    if isolated or os.environ.get("PYTHONHASHSEED") != hash_seed:
+        answer = _in_process(question, hash_seed)
     else:
         answer = _here(lambda: _answer(question))
     error, result = cloudpickle.loads(with_tokens(answer, given))
@@ -98,14 +102,14 @@ def _in_thread(function: Callable[[], T]) -> T:
     return results[0]
 
 
-def _in_process(question: bytes) -> bytes:
+def _in_process(question: bytes, hash_seed: str) -> bytes:
     code = "from dask_marsched.simulation.isolation import child; child()"
     paths = [path for path in sys.path if path]
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=question,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONHASHSEED": _SEED, "PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(paths)},
         check=False,
     )
     if done.returncode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from dask_marsched.accepted import FUSION
 from dask_marsched.config import Settings
 from dask_marsched.host.layer_names import layer_names
 from dask_marsched.host.materialize import compress_for
+from dask_marsched.host.repeatable_order import order_for
 from dask_marsched.host.simulation import (
     TwinScheduler,
     collected_errors,
@@ -87,14 +89,14 @@ def simulate(
         What befalls the workers: objects, or tuples such as ``(seconds, "kill", worker)``; see
         `dask_marsched.simulation.faults`.
     seed
-        Seed of the noise of the durations.
+        Seed of the noise of the durations, and of what stock Dask leaves to the hash seed.
     timeline
         Whether the report keeps every task, transfer and change of memory.
     validate
         Whether scheduler and workers check their invariants (slow).
     isolated
-        Run in a process of its own with a fixed hash seed: reports are then bit-identical
-        everywhere. By default so unless this one has that seed (``PYTHONHASHSEED=0``).
+        Run in a process of its own whose hash seed is ``seed``: reports are then bit-identical
+        everywhere. By default so unless this one has that hash seed (``PYTHONHASHSEED``).
 
     Returns
     -------
@@ -118,7 +120,7 @@ def simulate(
     annotations, faults = dask.get_annotations(), read_faults(faults)
     known = known.holding(items)
     job = _Job(items, spec, policy, known, faults, annotations, timeline, validate)
-    return isolation.call(job.run, isolated, layer_names(items))
+    return isolation.call(job.run, isolated, layer_names(items), spec.seed)
 
 
 def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]:
@@ -222,6 +224,7 @@ class _Job:
         graph = read_graph(
             expr, left, keys, annotations, self.annotations, scheduler.places(),
             self.spec.resources, spread(there, self.costs.held, self.spec.workers),
+            functools.partial(order_for, scheduler),
         )  # fmt: skip
         check_memory(graph, costs, self.spec.memory_limit)
         lost = [f for f in self.faults if isinstance(f, Kill)] if there else []

@@ -57,7 +57,7 @@ class ClusterSpec:
     noise : float
         Relative spread of the durations of tasks, drawn from the seed and the key.
     seed : int
-        Seed of that noise.
+        Seed of that noise, and of what stock Dask leaves to the hash seed.
     """
 
     workers: int

@@ -363,12 +363,6 @@ async def test_others_may_watch_graphs_too(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_off_changes_no_handler(c, s, a, b):
-    await c.register_plugin(MarsSchedulerPlugin(fusion="off"))
-    assert s.stream_handlers["update-graph"] == s.update_graph
-
-
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
 async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
     def broken(*args: Any) -> Any:
         raise ArithmeticError("no")

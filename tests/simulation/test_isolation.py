@@ -8,8 +8,10 @@ import sys
 import uuid
 
 import cloudpickle
+import dask.array as da
 import pytest
 
+from dask_marsched import simulate
 from dask_marsched.simulation.isolation import with_repeatable_tokens, with_tokens
 
 #: Names by chance, and names by the contents of sets, whose order the hash seed decides.
@@ -60,6 +62,17 @@ def test_reports_are_the_same_whatever_the_names_and_the_hash_seed():
     seeds = [_printed(_CHAIN, seed) for seed in ("1", "2")]
     assert seeds[0] == seeds[1]
     assert seeds[0].split().count("True") == 2
+
+
+@pytest.mark.slow
+def test_the_seed_stands_for_what_stock_dask_leaves_to_the_hash_seed():
+    left, right = (da.ones((800, 800), chunks=100) + i for i in range(2))
+    moved = [
+        simulate((left @ right).sum(), workers=4, policy="stock", seed=seed, noise=0.0).bytes_moved
+        for seed in (0, 1, 2, 2)
+    ]
+    assert len({*moved}) > 1
+    assert moved[2] == moved[3]
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from dask_marsched.bench import workloads
 from dask_marsched.policies.placement import Candidate, MostBytes
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -26,8 +28,9 @@ def run(name: str, placement: MostBytes) -> SimulationReport:
     return report
 
 
+@pytest.mark.filterwarnings("ignore:Increasing number of chunks")  # that is what products do
 def test_who_has_much_to_do_at_the_end_is_relieved() -> None:
-    relieved, other = run("rechunk-tasks", MostBytes()), run("rechunk-tasks", WithoutRelief())
-    assert relieved.makespan < 0.97 * other.makespan
+    relieved, other = run("covariance", MostBytes()), run("covariance", WithoutRelief())
+    assert relieved.makespan < 0.95 * other.makespan
     assert relieved.bytes_moved < 1.1 * other.bytes_moved
     assert relieved.peak_memory < 1.1 * other.peak_memory

@@ -1,0 +1,120 @@
+"""An order of operands that follows from their graph alone.
+
+Sets of keys are iterated in an order that follows from the hash seed of the process, and the
+names of some keys hold random numbers. What is decided by either is decided otherwise by the next
+process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+#: How far from a layer to look for what tells it from another one like it.
+_ROUNDS = 4
+
+#: How many operands of layers that are still alike are looked at for who reads them.
+_LOOKED_AT = 4
+
+
+def canonical_order(
+    names: Sequence[str],
+    indices: Sequence[tuple[Any, ...]],
+    words: Mapping[str, str],
+    inputs: Sequence[Sequence[int]],
+) -> list[int]:
+    """Return the numbers of operands in an order that does not depend on how they are numbered.
+
+    Layers come by depth, then by word, by size, and by the layers next to them up to four steps
+    away, then by which operands read their first ones: a left factor's are other ones than a right
+    factor's. Within a layer, operands come by their indices. Only layers that all of this does not
+    tell apart come in the order of their names, random or not.
+
+    Parameters
+    ----------
+    names
+        For each operand the name of its layer, unique.
+    indices
+        For each operand its place in the layer; one without has ``()``.
+    words
+        For each layer what in its name is not random.
+    inputs
+        For each operand the numbers of those it reads, all smaller than its own.
+
+    Returns
+    -------
+    list of int
+        A permutation of the operands' numbers.
+    """
+    depth: list[int] = []
+    for own in inputs:
+        depth.append(1 + max((depth[j] for j in own), default=-1))
+    members: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        members.setdefault(name, []).append(i)
+    layers = sorted(members)
+    number = {name: n for n, name in enumerate(layers)}
+    layer_of = [number[name] for name in names]
+    reads: list[set[int]] = [set() for _ in layers]
+    for i, own in enumerate(inputs):
+        reads[layer_of[i]].update(layer_of[j] for j in own)
+    first = [min(depth[i] for i in members[name]) for name in layers]
+    looks = [(first[n], words[name], len(members[name])) for n, name in enumerate(layers)]
+    rank = _refined(_ranks(looks), reads)
+    rows = [_by_index(members[name], indices) for name in layers]
+    if max(rank, default=-1) < len(rank) - 1:
+        rank = _refined(_by_readers(rank, rows, layer_of, indices, inputs), reads)
+    ordered = sorted(range(len(layers)), key=lambda n: (rank[n], layers[n]))
+    return [i for n in ordered for i in rows[n]]
+
+
+def _refined(rank: list[int], reads: Sequence[Iterable[int]]) -> list[int]:
+    """Tell apart layers of one rank by the ranks of those that they read and that read them."""
+    readers: list[list[int]] = [[] for _ in rank]
+    for n, own in enumerate(reads):
+        for m in own:
+            readers[m].append(n)
+    for _ in range(_ROUNDS):
+        if max(rank, default=-1) == len(rank) - 1:
+            break
+        looks = [
+            (rank[n], sorted(rank[m] for m in reads[n]), sorted(rank[m] for m in readers[n]))
+            for n in range(len(rank))
+        ]
+        finer = _ranks([(own, tuple(before), tuple(after)) for own, before, after in looks])
+        if max(finer) == max(rank):
+            break
+        rank = finer
+    return rank
+
+
+def _by_readers(
+    rank: list[int],
+    rows: Sequence[Sequence[int]],
+    layer_of: Sequence[int],
+    indices: Sequence[tuple[Any, ...]],
+    inputs: Sequence[Sequence[int]],
+) -> list[int]:
+    """Tell apart layers of one rank by which operands read the first ones of each."""
+    times = Counter(rank)
+    shown = {i for n, row in enumerate(rows) if times[rank[n]] > 1 for i in row[:_LOOKED_AT]}
+    readers: list[list[tuple[int, str]]] = [[] for _ in rank]
+    for i, own in enumerate(inputs):
+        for j in own:
+            if j in shown:
+                look = (rank[layer_of[i]], f"{indices[i]} {indices[j]}")
+                readers[layer_of[j]].append(look)
+    return _ranks([(own, tuple(sorted(readers[n]))) for n, own in enumerate(rank)])
+
+
+def _ranks(looks: Sequence[Any]) -> list[int]:
+    place = {look: n for n, look in enumerate(sorted(set(looks)))}
+    return [place[look] for look in looks]
+
+
+def _by_index(members: list[int], indices: Sequence[tuple[Any, ...]]) -> list[int]:
+    try:
+        return sorted(members, key=indices.__getitem__)
+    except TypeError:  # numbers beside words
+        return sorted(members, key=lambda i: [(type(x).__name__, repr(x)) for x in indices[i]])

@@ -1,0 +1,217 @@
+"""Dask's order of graphs that arrive at a real scheduler: the same in every process."""
+
+import functools
+import operator
+import os
+import subprocess
+import sys
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.order
+import pytest
+from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
+from dask.typing import Key
+from dask.utils import key_split
+from distributed import Scheduler
+from distributed.utils_test import captured_logger, gen_cluster
+
+from dask_marsched.host.repeatable_order import order_for, repeatable_order
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from tests.compat.harness import planned_cluster, report_of
+
+PLUGIN = "marsched"
+TWO_WORKERS = [("127.0.0.1", 1)] * 2
+
+
+def product() -> Any:
+    """Matrices by `da.random`, whose names are other ones in every process."""
+    rng = da.random.default_rng()
+    left, right = (rng.random((60, 60), chunks=10) for _ in range(2))
+    return (left @ right).sum()
+
+
+def graph_of(collection: Any) -> dict[Key, GraphNode]:
+    found: dict[Key, GraphNode] = collection.__dask_graph__().to_dict()
+    return dask._task_spec.convert_legacy_graph(found)
+
+
+def shape(order: dict[Key, int]) -> list[str]:
+    """Return tasks in an order, by what in their keys is not random."""
+    keys = sorted(order, key=order.__getitem__)
+    return [f"{key_split(k)} {k[1:] if isinstance(k, tuple) else ()}" for k in keys]
+
+
+PRINT = f"from {__name__} import *; print('\\n'.join(shape(repeatable_order(graph_of(product())))))"
+
+
+# ---- The order ----------------------------------------------------------------------------------
+
+
+def is_an_order(order: dict[Key, int], dsk: dict[Key, GraphNode]) -> bool:
+    return sorted(order.values()) == list(range(len(dsk))) and set(order) == set(dsk)
+
+
+def test_every_task_has_its_place_after_what_it_reads() -> None:
+    dsk = graph_of(product())
+    order = repeatable_order(dsk)
+    assert is_an_order(order, dsk)
+    assert all(order[d] < order[k] for k, node in dsk.items() for d in node.dependencies)
+
+
+def test_it_is_the_same_in_every_process_and_for_every_name() -> None:
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(printed) == 1
+    assert len(printed.pop().splitlines()) == len(graph_of(product()))
+
+
+def test_data_and_other_names_for_results_are_ordered_too() -> None:
+    dsk: dict[Key, GraphNode] = {
+        "data": DataNode("data", 5),
+        "more": Task("more", operator.add, TaskRef("data"), TaskRef("outside")),
+        "again": Alias("again", "more"),
+    }
+    order = repeatable_order(dsk)
+    assert is_an_order(order, dsk)
+    assert order["data"] < order["more"] < order["again"]
+
+
+@pytest.mark.parametrize("keys", [[1, "1", ("1",), (1, 2)], [b"a", 2.5, ("a", "b"), ("a", 1)]])
+def test_keys_of_every_kind_are_ordered(keys: list[Key]) -> None:
+    dsk: dict[Key, GraphNode] = {k: Task(k, operator.add, 1, i) for i, k in enumerate(keys)}
+    assert is_an_order(repeatable_order(dsk), dsk)
+
+
+def test_an_empty_graph_has_an_order() -> None:
+    assert repeatable_order({}) == {}
+
+
+# ---- Graphs that arrive -------------------------------------------------------------------------
+
+
+class Watch:
+    """Remembers the graphs that a scheduler reads and the places it gave their tasks."""
+
+    def __init__(self, s: Scheduler) -> None:
+        self.seen: list[tuple[dict[Key, GraphNode], dict[Key, int]]] = []
+        create = s._create_taskstate_from_graph
+
+        @functools.wraps(create)
+        def watched(**kwargs: Any) -> Any:
+            dsk, places = dict(kwargs["dsk"]), dict(kwargs["ordered"])
+            self.seen.append((dsk, places))
+            return create(**kwargs)
+
+        s._create_taskstate_from_graph = watched  # type: ignore[method-assign]
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_a_graph_that_arrives_has_it(c, s, a, b):
+    watch = Watch(s)
+    first, second = product(), product()
+    await c.compute(first)
+    await c.compute(second)
+    (one, places), (_, again) = watch.seen
+    assert places == repeatable_order(one)
+    assert shape(places) == shape(again)
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_graphs_that_arrive_together_each_have_their_own(c, s, a, b):
+    watch = Watch(s)
+    futures = [*c.compute([product() for _ in range(2)]), c.compute(product()), c.submit(abs, -1)]
+    await c.gather(futures)
+    assert len(watch.seen) == 3
+    assert all(places == repeatable_order(dsk) for dsk, places in watch.seen)
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_what_nobody_wants_is_left_out_before_dask_orders(c, s, a, b):
+    watch = Watch(s)
+    dsk = {"x": (operator.add, 1, 1), "unwanted": (operator.add, 1, 2), "y": (abs, "x")}
+    assert await c.get(dsk, "y", sync=False) == 2
+    assert {key for _, places in watch.seen for key in places} == {"x", "y"}
+
+
+@pytest.mark.parametrize("places", [{"a": 1, "b": 0}])
+def test_places_that_a_client_gave_remain(places: dict[str, int]) -> None:
+    @planned_cluster(TWO_WORKERS)
+    async def test(c, s, a, b):
+        watch = Watch(s)
+        c._graph_to_futures = functools.partial(c._graph_to_futures, internal_priority=places)
+        await c.gather(c.compute([dask.delayed(abs)(-1, dask_key_name=k) for k in places]))
+        assert {p for _, given in watch.seen for p in given.items()} >= set(places.items())
+
+    test()
+
+
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
+async def test_switched_off_the_order_is_dasks(c, s, a, b):
+    stock = s.stream_handlers["update-graph"]
+    with dask.config.set({"marsched.ordering.repeatable": False}):
+        await c.register_plugin(MarsSchedulerPlugin(fusion="off"))
+    assert s.stream_handlers["update-graph"] == stock
+
+
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
+async def test_unregistered_the_order_is_dasks_even_below_somebodys_handler(c, s, a, b):
+    stock = s.stream_handlers["update-graph"]
+    await c.register_plugin(MarsSchedulerPlugin(fusion="off"))
+    ours = s.stream_handlers["update-graph"]
+    assert ours != stock
+
+    async def watch(**message: Any) -> None:
+        await ours(**message)
+
+    s.stream_handlers["update-graph"] = watch
+    await c.unregister_scheduler_plugin(PLUGIN)
+    assert s.stream_handlers["update-graph"] is watch
+    seen = Watch(s)
+    await c.compute(product())
+    ((dsk, places),) = seen.seen
+    assert places == dask.order.order(dict(dsk))
+
+
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
+async def test_a_failure_is_counted_and_dask_orders(c, s, a, b, monkeypatch):
+    def broken(*args: Any) -> Any:
+        raise ArithmeticError("no")
+
+    monkeypatch.setattr("dask_marsched.host.repeatable_order.canonical_order", broken)
+    await c.register_plugin(MarsSchedulerPlugin())
+    watch = Watch(s)
+    with captured_logger("dask_marsched") as log:
+        await c.compute(product())
+    ((dsk, places),) = watch.seen
+    assert places == dask.order.order(dict(dsk))
+    assert "ArithmeticError" in log.getvalue()
+    assert report_of(s)["exceptions"] == {"order": 1}
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_a_cycle_is_for_dask_to_report(c, s, a, b):
+    dsk = {"x": (abs, "y"), "y": (abs, "x")}
+    with pytest.raises(RuntimeError, match=r"[Cc]ycle"):
+        await c.get(dsk, "y", sync=False)
+
+
+# ---- For the twin -------------------------------------------------------------------------------
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_the_twin_asks_for_what_the_scheduler_would_have(c, s, a, b):
+    dsk = graph_of(product())
+    assert order_for(s, dsk) == repeatable_order(dsk)
+    await c.unregister_scheduler_plugin(PLUGIN)
+    assert order_for(s, dsk) == dask.order.order(dict(dsk))
+    await c.register_plugin(MarsSchedulerPlugin())
