@@ -67,13 +67,17 @@ class Suitability:
         if len(asked) > 1:
             asked.sort(key=self.seniority)
             ws = asked[self.policies.placement.choose(self._candidates(ts, asked, saved))]
-        if len(self.policies.withholding) or len(ws.processing) < ws.nthreads:
+        if len(ws.processing) < ws.nthreads or not self._last_wave():
             return ws
         if snapshot.duration(ts) is None:
             return ws
         there = snapshot.input_bytes(ts)  # by itself it waits for all that it fetches
         ws = self._less_busy(ts, ws, holders, there)
         return self._spare(ts, ws, there) if s.idle else ws
+
+    def _last_wave(self) -> bool:
+        """Whether so little is withheld that workers who finish early will find nothing to do."""
+        return len(self.policies.withholding) <= int(self.scheduler.total_nthreads)
 
     @staticmethod
     def _candidates(

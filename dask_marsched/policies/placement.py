@@ -55,8 +55,8 @@ class PlacementPolicy(Protocol):
     ) -> int | None:
         """Return the index of a less busy worker to use in place of the chosen one, or None.
 
-        Asked only where the chosen one is busy and nothing is withheld that others could run
-        instead.
+        Asked only where the chosen one is busy and no more is withheld, that others could run
+        instead, than there are threads.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class PlacementPolicy(Protocol):
     def spare(self, chosen: Candidate, idle: Sequence[Candidate], bandwidth: float) -> int | None:
         """Return the index of an idle worker to use in place of the chosen one, or None.
 
-        Asked only where workers are idle and nothing is withheld that they could run instead.
+        Asked only where workers are idle in spite of what may be withheld.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Once nothing is withheld, operands leave a worker that has much more to do than others."""
+"""In the last wave of what is withheld, operands leave a worker that has much more to do."""
 
 from collections.abc import Sequence
 
@@ -29,8 +29,9 @@ def run(name: str, placement: MostBytes) -> SimulationReport:
 
 
 @pytest.mark.filterwarnings("ignore:Increasing number of chunks")  # that is what products do
-def test_who_has_much_to_do_at_the_end_is_relieved() -> None:
-    relieved, other = run("covariance", MostBytes()), run("covariance", WithoutRelief())
+@pytest.mark.parametrize("name", ["covariance", "gram-matrix"])
+def test_who_has_much_to_do_at_the_end_is_relieved(name: str) -> None:
+    relieved, other = run(name, MostBytes()), run(name, WithoutRelief())
     assert relieved.makespan < 0.95 * other.makespan
     assert relieved.bytes_moved < 1.1 * other.bytes_moved
     assert relieved.peak_memory < 1.1 * other.peak_memory
