@@ -89,6 +89,7 @@ def test_nothing_is_computed_again(client):
     # Who has taken over dies as well, long after: the memory is another process' by then.
     client.wait_for_workers(3, timeout=60)
     sharing(client)
+    outlive(client, [x, *objects])
     held = client.has_what()
     heir = max(held, key=lambda worker: len(held[worker]))
     kill(client, heir)
