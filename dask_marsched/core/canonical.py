@@ -34,7 +34,7 @@ def canonical_order(
     Parameters
     ----------
     names
-        For each operand the name of its layer, unique.
+        For each operand the name of its layer.
     indices
         For each operand its place in the layer; one without has ``()``.
     words

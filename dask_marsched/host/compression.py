@@ -17,6 +17,7 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.counters import Counters
 from dask_marsched.host import fused_tasks
+from dask_marsched.host.arriving_graphs import ArrivingGraphs
 from dask_marsched.host.bundles import bundled
 from dask_marsched.host.fused_tasks import Joinable, join
 from dask_marsched.host.graph import ChunkSizes
@@ -99,7 +100,7 @@ class _Read(NamedTuple):
         return compress(self.graph, self.roles, self.kinds, self.limits)
 
 
-class GraphCompression:
+class GraphCompression(ArrivingGraphs):
     """Compresses the graphs that arrive at one scheduler.
 
     Parameters
@@ -123,28 +124,13 @@ class GraphCompression:
         groups: int,
         counters: Counters,
     ) -> None:
-        self.scheduler: Any = scheduler
+        super().__init__(scheduler, current, in_force)
         self.subgraphs = subgraphs
         self.kappa = kappa
         self.groups = groups
         self.counters = counters
-        self._stock: Any = None
         self._fused: set[Key] = set()
         self._purge_at = 1000
-
-    def install(self) -> None:
-        """Come before the scheduler's handler of graphs, whoever's that is."""
-        handlers = self.scheduler.stream_handlers
-        self._stock = handlers["update-graph"]
-        handlers["update-graph"] = self._update_graph
-        in_force[self.scheduler] = self
-
-    def uninstall(self) -> None:
-        """Leave that place. Tasks that have been joined stay what they are."""
-        handlers = self.scheduler.stream_handlers
-        if handlers["update-graph"] == self._update_graph:  # else somebody came before us
-            handlers["update-graph"] = self._stock
-        in_force.pop(self.scheduler, None)
 
     def request(
         self, keys: Collection[Key], annotations: Mapping[str, Any] | None, priority: Any = 0
@@ -152,16 +138,13 @@ class GraphCompression:
         """Return what has to be known of a graph to compress it."""
         return Request(self, keys, annotations or {}, priority)
 
-    async def _update_graph(self, **message: Any) -> None:
-        active = in_force.get(self.scheduler) is self
+    def of_message(self, message: dict[str, Any]) -> Request | None:
+        """Return what has to be known of the graph in a message, None if it is left as it is."""
         # An actor is not a function of its inputs.
-        if active and message.keys() >= _NEEDED and not message["actors"]:
-            priority = message.get("user_priority", 0)
-            current.set(self.request(message["keys"], message["annotations"], priority))
-        try:
-            await self._stock(**message)
-        finally:
-            current.set(None)
+        if not message.keys() >= _NEEDED or message["actors"]:
+            return None
+        priority = message.get("user_priority", 0)
+        return self.request(message["keys"], message["annotations"], priority)
 
     # -- in the offload thread -------------------------------------------------------------
 

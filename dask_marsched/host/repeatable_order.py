@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import dask.order
 from dask._task_spec import DataNode, GraphNode
@@ -23,12 +23,12 @@ from distributed.scheduler import Scheduler
 
 from dask_marsched.core.canonical import canonical_order
 from dask_marsched.counters import Counters
+from dask_marsched.host.arriving_graphs import ArrivingGraphs
 from dask_marsched.host.numbered import numbered
 
-#: What the order of the graph that is being read goes to, in the coroutine of the scheduler that
-#: reads it and in the thread that it hands the work to.
-_wanted: contextvars.ContextVar[tuple[RepeatableOrder, dict[Key, int]] | None]
-_wanted = contextvars.ContextVar("order", default=None)
+#: Who orders the graph that is being read, and what its order goes to.
+_Wanted: TypeAlias = "tuple[RepeatableOrder, dict[Key, int]] | None"
+_wanted: contextvars.ContextVar[_Wanted] = contextvars.ContextVar("order", default=None)
 
 #: By scheduler, what orders its graphs.
 _in_force: weakref.WeakKeyDictionary[Scheduler, RepeatableOrder] = weakref.WeakKeyDictionary()
@@ -80,7 +80,7 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
     return {key: order[number[i]] for i, key in enumerate(keys) if key in dsk}
 
 
-class RepeatableOrder:
+class RepeatableOrder(ArrivingGraphs):
     """Orders the graphs that arrive at one scheduler.
 
     Parameters
@@ -92,34 +92,17 @@ class RepeatableOrder:
     """
 
     def __init__(self, scheduler: Scheduler, counters: Counters) -> None:
-        self.scheduler: Any = scheduler
+        super().__init__(scheduler, _wanted, _in_force)
         self.counters = counters
-        self._stock: Any = None
 
-    def install(self) -> None:
-        """Come before the scheduler's handler of graphs, whoever's that is."""
-        handlers = self.scheduler.stream_handlers
-        self._stock = handlers["update-graph"]
-        handlers["update-graph"] = self._update_graph
-        _in_force[self.scheduler] = self
-
-    def uninstall(self) -> None:
-        """Leave that place."""
-        handlers = self.scheduler.stream_handlers
-        if handlers["update-graph"] == self._update_graph:  # else somebody came before us
-            handlers["update-graph"] = self._stock
-        _in_force.pop(self.scheduler, None)
-
-    async def _update_graph(self, **message: Any) -> None:
-        if _in_force.get(self.scheduler) is self and not message.get("internal_priority"):
-            # Filled in once the graph is there. The scheduler looks after that whether it is
-            # empty, and orders the graph itself if so.
-            message["internal_priority"] = {}
-            _wanted.set((self, message["internal_priority"]))
-        try:
-            await self._stock(**message)
-        finally:
-            _wanted.set(None)
+    def of_message(self, message: dict[str, Any]) -> _Wanted:
+        """Return where the order of the graph in a message goes, None if it has one."""
+        if message.get("internal_priority"):
+            return None
+        # Filled in once the graph is there. The scheduler looks after that whether it is empty,
+        # and orders the graph itself if so.
+        message["internal_priority"] = {}
+        return self, message["internal_priority"]
 
 
 def order_arriving(dsk: Mapping[Key, GraphNode]) -> None:

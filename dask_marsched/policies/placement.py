@@ -55,8 +55,8 @@ class PlacementPolicy(Protocol):
     ) -> int | None:
         """Return the index of a less busy worker to use in place of the chosen one, or None.
 
-        Asked only where the chosen one is busy and no more is withheld, that others could run
-        instead, than there are threads.
+        Asked only where the chosen one is busy, in the last wave: once no more operands are
+        withheld, which others could run instead, than there are threads.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class PlacementPolicy(Protocol):
     def spare(self, chosen: Candidate, idle: Sequence[Candidate], bandwidth: float) -> int | None:
         """Return the index of an idle worker to use in place of the chosen one, or None.
 
-        Asked only where workers are idle in spite of what may be withheld.
+        Asked only in the last wave, as `relief`, and where workers are idle.
 
         Parameters
         ----------

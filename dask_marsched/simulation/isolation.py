@@ -32,7 +32,7 @@ def call(
     function: Callable[[], T],
     isolated: bool | None,
     names: Iterable[str] | None = None,
-    seed: float = 0,
+    seed: int = 0,
 ) -> T:
     """Call a function where its result does not depend on this process.
 
@@ -51,7 +51,7 @@ def call(
         Names in what the function holds, in an order that is the same in every process: their
         tokens, and all others, are replaced (`with_repeatable_tokens`). None: they are kept.
     seed
-        What the hash seed follows from, 0 or above.
+        The hash seed of that process.
     """
     if isolated is False:
         return _here(function)
@@ -59,7 +59,7 @@ def call(
     given: dict[bytes, bytes] = {}
     if names is not None:
         question, given = with_repeatable_tokens(question, names)
-    hash_seed = str(int(seed) % 2**32)  # Python accepts no larger ones
+    hash_seed = str(seed % 2**32)  # Python accepts no others
     if isolated or os.environ.get("PYTHONHASHSEED") != hash_seed:
         answer = _in_process(question, hash_seed)
     else:

@@ -159,7 +159,9 @@ def _parsed(name: str, value: Any, parse: Any, accepted: str) -> Any:
 
 
 def _check(spec: ClusterSpec) -> None:
-    for name in ("hosts", "cores", "idle_load", "overhead", "noise", "seed"):
+    if not isinstance(spec.seed, int):
+        raise ValueError(f"seed must be a whole number, not {spec.seed!r}")
+    for name in ("hosts", "cores", "idle_load", "overhead", "noise"):
         value = getattr(spec, name)
         if not isinstance(value, int | float) and not (name == "cores" and value is None):
             raise ValueError(f"{name} must be a number, not {value!r}")

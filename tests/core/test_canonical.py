@@ -11,11 +11,11 @@ from dask_marsched.core.canonical import canonical_order
 Operand = tuple[str, tuple[int, ...], tuple[int, ...]]  # layer, index, numbers of what it reads
 
 
-def ordered(operands: list[Operand], words: dict[str, str] | None = None) -> list[int]:
+def ordered(operands: list[Operand]) -> list[int]:
     names = [name for name, _, _ in operands]
-    own = {name: name.split("-")[0] for name in names} if words is None else words
+    words = {name: name.split("-")[0] for name in names}
     return canonical_order(
-        names, [index for _, index, _ in operands], own, [reads for _, _, reads in operands]
+        names, [index for _, index, _ in operands], words, [reads for _, _, reads in operands]
     )
 
 

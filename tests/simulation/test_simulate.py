@@ -196,6 +196,7 @@ def test_an_unknown_argument_is_an_error_that_lists_the_accepted(run):
         ({"bandwidth": "fast"}, "bandwidth must be bytes per second or a text like '1GB/s'"),
         ({"memory_limit": "much"}, "memory_limit must be bytes or a text like '16GiB'"),
         ({"workers": 2.5}, "workers must be 1 or more, not 2.5"),
+        ({"seed": 0.5}, "seed must be a whole number, not 0.5"),
         ({"noise": "much"}, "noise must be a number, not 'much'"),
         ({"cores": "2"}, "cores must be a number, not '2'"),
         ({"cores": 0}, "cores must be more than 0, or None, not 0"),
