@@ -102,6 +102,8 @@ BOUNDED = (
     "_moves",
     # of the http server
     "_routes",
+    # one for each scheduler that there is
+    "_in_force",
 )
 
 
@@ -150,7 +152,9 @@ async def test_nothing_is_left_of_cancelled_graphs(c, s, *workers):
         future = c.compute((x + x.T).sum())
         await async_poll_for(lambda: bool(s.queued), 10, period=0.001)
         await c.cancel(future)
-    await async_poll_for(lambda: not s.tasks, 20)
+        # The scheduler hears of it later. Until then what is queued tells nothing of the next
+        # graph, and the cancelling of a graph that it still reads is lost, in stock Dask, too.
+        await async_poll_for(lambda: not s.tasks, 20)
     nothing_remembered(s)
 
 
