@@ -26,6 +26,8 @@ from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 
+#: Share of the arena's cap that the results of a worker with room take at most.
+_ROOMY = 0.5
 #: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
 _SETTLED = 0.005
 
@@ -132,15 +134,16 @@ class Publisher:
             self._caught("trim", error)
 
     def _grant(self) -> None:
-        """Have the next arrays made in shared memory that were not for want of room there."""
-        sizes = sizes_wanted()
-        if sizes and self._arena is not None:
+        """Have the next arrays made in shared memory, and what is too much for them given back."""
+        arena, sizes = self._arena, sizes_wanted()
+        if arena is not None and (sizes or arena.has_excess):
             with contextlib.suppress(RuntimeError):  # closed meanwhile
-                self._copier.submit(self._grant_them, self._arena, sizes)
+                self._copier.submit(self._grant_them, arena, sizes)
 
     def _grant_them(self, arena: Arena, sizes: list[int]) -> None:
         try:
             arena.grant(sizes)
+            arena.trim_excess()
         except Exception as error:
             self._caught("grant", error)
 
@@ -181,7 +184,7 @@ class Publisher:
     # -- before anybody asks ---------------------------------------------------------------
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
-        if self._keeps or self._will_be_read(key, self._kind(key)):
+        if self._keeps or self._has_room() or self._will_be_read(key, self._kind(key)):
             make_arrays_here()  # in the context of this one task, and so of its thread
         event = await self._stock(key, stimulus_id=stimulus_id)
         if isinstance(event, ExecuteSuccessEvent) and (event.nbytes or 0) >= self.least:
@@ -285,6 +288,14 @@ class Publisher:
         """Whether a neighbour will ask, by what the plan tells or by what is usual."""
         ts = self.worker.state.tasks.get(key)
         return (ts is not None and is_shared(ts)) or self.sharing.is_shared(kind)
+
+    def _has_room(self) -> bool:
+        """Whether memory may wait for its next array, here where that may never be published.
+
+        Where memory is tight more would be spilled for it than a copy costs.
+        """
+        assert self._arena is not None
+        return not self.store.spill_tier and self.store.held < _ROOMY * self._arena.cap
 
     def _is_made_here(self, value: object) -> bool:
         """Whether an array lies in shared memory already, and can be published there."""

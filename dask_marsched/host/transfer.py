@@ -164,7 +164,7 @@ class HandleTransfer:
         self.reason = "waiting for the nanny"
         try:
             segment = await nanny.ask_for_segment(worker, segment_size(self.cap))
-            self.arena = Arena(segment, self.cap)
+            self.arena = Arena(segment, self.cap, worker.state.nthreads)
             self._claim = Claim([worker.address, worker.contact_address or worker.address])
         except Exception as error:
             self.arena = None

@@ -41,7 +41,7 @@ static int n_extents;       /* those beyond were never granted */
 static char *lowest, *highest; /* all of them lie between */
 static size_t least;        /* arrays of fewer bytes are NumPy's own */
 static unsigned long turns;
-static size_t wanted[MOST_WANTED]; /* sizes for which there was no extent, or is one less */
+static size_t wanted[MOST_WANTED]; /* sizes for which there is no extent any more */
 static int n_wanted;
 static PyDataMem_Handler *stock;
 
@@ -55,14 +55,24 @@ static int at(void *memory) {
     return -1;
 }
 
+/* Once, however often: most are temporaries, one after the other. */
+static void want(size_t size) {
+    for (int i = 0; i < n_wanted; i++)
+        if (wanted[i] == size)
+            return;
+    if (n_wanted < MOST_WANTED)
+        wanted[n_wanted++] = size;
+}
+
 static void *use_extent(size_t size) {
-    int best = -1;
+    int best = -1, n_fit = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_extents; i++) {
         Extent *e = &extents[i];
         /* A much larger one is left to the arrays that it was granted for. */
         if (e->state != FREE || e->size < size || e->size / 2 > size)
             continue;
+        n_fit++;
         /* of equals the last used: it is in the processor's cache */
         if (best < 0 || e->size < extents[best].size
             || (e->size == extents[best].size && e->turn > extents[best].turn))
@@ -71,8 +81,9 @@ static void *use_extent(size_t size) {
     if (best >= 0) {
         extents[best].state = USED;
         extents[best].turn = ++turns;
-    } else if (n_wanted < MOST_WANTED)
-        wanted[n_wanted++] = size;
+    }
+    if (n_fit < 2) /* one that is there when the next is asked for */
+        want(size);
     pthread_mutex_unlock(&lock);
     return best >= 0 ? extents[best].memory : NULL;
 }
@@ -272,11 +283,8 @@ static PyObject *take(PyObject *self, PyObject *args) {
         return NULL;
     pthread_mutex_lock(&lock);
     int i = takable(memory, bytes);
-    if (i >= 0) {
+    if (i >= 0)
         extents[i].state = TAKEN;
-        if (n_wanted < MOST_WANTED) /* another one in its place */
-            wanted[n_wanted++] = extents[i].size;
-    }
     pthread_mutex_unlock(&lock);
     return PyLong_FromLong(i);
 }
@@ -289,6 +297,16 @@ static PyObject *turn(PyObject *self, PyObject *arg) {
     unsigned long found = extents[i].turn;
     pthread_mutex_unlock(&lock);
     return PyLong_FromUnsignedLong(found);
+}
+
+static PyObject *waiting(PyObject *self, PyObject *owner) {
+    size_t bytes = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < n_extents; i++)
+        if (extents[i].owner == owner && extents[i].state == FREE)
+            bytes += extents[i].size;
+    pthread_mutex_unlock(&lock);
+    return PyLong_FromSize_t(bytes);
 }
 
 static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
@@ -319,6 +337,7 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_VARARGS, NULL},
     {"retire", retire, METH_O, NULL},
     {"turn", turn, METH_O, NULL},
+    {"waiting", waiting, METH_O, NULL},
     {"sizes_wanted", sizes_wanted, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL}};
 

@@ -32,8 +32,9 @@ logger = logging.getLogger(__name__)
 
 # There are this many times more addresses than memory: size classes do not fit each other.
 ADDRESSES_PER_BYTE = 4
-# Of the cap: most memory that is granted to arrays before anything is published in it.
-_GRANTED = 0.25
+# Of the cap: most memory in grants that wait for an array, and in all that nothing was published
+# in: the rest is for what has to be copied.
+_WAITING, _GRANTED = 0.25, 0.75
 
 
 def segment_size(cap: int) -> int:
@@ -111,6 +112,8 @@ class Arena:
         A segment of ``segment_size(cap)`` bytes that nobody else writes to.
     cap : int
         Most bytes of memory it may use.
+    makers : int
+        Threads that make arrays here at the same time.
 
     Raises
     ------
@@ -118,8 +121,9 @@ class Arena:
         If the segment cannot be opened from here, or the kernel has no locks for it.
     """
 
-    def __init__(self, address: SegmentAddress, cap: int) -> None:
+    def __init__(self, address: SegmentAddress, cap: int, makers: int = 1) -> None:
         self.address = address
+        self.makers = makers
         self.counters = ArenaCounters()
         fd = open_segment(address)
         try:
@@ -136,9 +140,15 @@ class Arena:
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
         self._grants = Grants(self._memory)
+        self._spare = 0
         self._closed = False
         #: our own private mappings, to be used again
         self.pool = MappingPool()
+
+    @property
+    def cap(self) -> int:
+        """Most bytes of memory it may use."""
+        return self._table.cap
 
     @property
     def fd(self) -> int:
@@ -214,11 +224,11 @@ class Arena:
 
         Where there is no room for one, nothing happens.
         """
-        most = _GRANTED * self._table.cap
+        cap = self.cap
         for nbytes in sizes:
-            if self._grants.nbytes + nbytes > most:
+            if self._grants.waiting + nbytes > _WAITING * cap:
                 self._withdraw()  # what is wanted now goes first
-            if self._grants.nbytes + nbytes > most:
+            if nbytes > _WAITING * cap or self._grants.nbytes + nbytes > _GRANTED * cap:
                 continue
             allocation = self._allocate(nbytes)
             if allocation is None:
@@ -245,6 +255,27 @@ class Arena:
         """Give memory that waits to be recycled back to the system; return how much, bytes."""
         self._withdraw()
         return self._trim(self._table.trim)
+
+    @property
+    def has_excess(self) -> bool:
+        """Whether more memory waits than `trim_excess` leaves."""
+        return self._grants.waiting + self._table.idle > self._spare
+
+    def trim_excess(self) -> int:
+        """Do so with all but what those who make arrays here may want next, the oldest first.
+
+        That is two of the largest arrays for each. Not for the event loop.
+        """
+        return self._trim(self._choose_excess)
+
+    def _choose_excess(self) -> list[Extent]:
+        self._spare = min(2 * self.makers * self._grants.largest, int(_WAITING * self.cap))
+        excess = self._grants.waiting + self._table.idle - self._spare
+        withdrawn = self._grants.withdraw_oldest(excess - self._table.idle)
+        for extent in withdrawn:
+            self._release(extent)
+        self._reclaim()
+        return self._table.trim_excess(excess)
 
     def trim_unneeded(self) -> int:
         """Do so with as much as has been waiting since the last call. Not for the event loop."""

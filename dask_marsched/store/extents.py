@@ -175,6 +175,17 @@ class ExtentTable:
         self._least_idle = 0
         return victims
 
+    def trim_excess(self, nbytes: int) -> list[Extent]:
+        """Do so with as many as take ``nbytes`` bytes, if so much is free, largest first."""
+        victims = []
+        for extent in [e for e in reversed(self._free) if e.filled]:
+            if nbytes <= 0:
+                break
+            nbytes -= extent.filled
+            self.empty(extent)
+            victims.append(extent)
+        return victims
+
     def trim_unneeded(self) -> list[Extent]:
         """Do so with as much as was free at any time since the last call, largest extents first."""
         victims = []

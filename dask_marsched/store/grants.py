@@ -84,6 +84,16 @@ class Grants:
         self.nbytes += extent.filled
         return True
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of memory in grants that are no array's yet, or no more."""
+        return native.waiting(self._memory) if native is not None else 0
+
+    @property
+    def largest(self) -> int:
+        """Bytes of memory in the largest of those that nothing was published in."""
+        return max((extent.filled for extent in self._granted.values()), default=0)
+
     def can_take(self, address: int, nbytes: int) -> bool:
         """Tell whether an array was made in an extent that can be taken."""
         return self._is_here(address) and native.can_take(address, nbytes)
@@ -135,6 +145,17 @@ class Grants:
                 turns.pop(number)
         if unneeded:
             self._turns = turns
+        return found
+
+    def withdraw_oldest(self, nbytes: int) -> list[Extent]:
+        """Return as many as take ``nbytes`` bytes, those first that were no array's for longest."""
+        found = []
+        for number in sorted(self._granted, key=native.turn) if nbytes > 0 else ():
+            if native.withdraw(number, self._memory):
+                found.append(self._let_go(number))
+                nbytes -= found[-1].filled
+            if nbytes <= 0:
+                break
         return found
 
     def retire(self) -> list[Extent]:

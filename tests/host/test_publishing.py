@@ -92,3 +92,24 @@ def test_what_goes_while_it_is_copied_does_not_stay_published(publisher, arena, 
     monkeypatch.setattr(publisher, "_put", copy_of_what_goes)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert (arena.counters.published, arena.live) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("held", "spilled", "made_here"), [(MIB, [], 1), (2 * MIB, [], 0), (MIB, ["x"], 0)]
+)
+def test_what_may_never_be_published_is_made_here_only_where_there_is_room(
+    arena, monkeypatch, held, spilled, made_here
+):
+    calls = []
+    monkeypatch.setattr(publishing, "make_arrays_here", lambda: calls.append(1))
+
+    async def execute(key, *, stimulus_id):
+        return None
+
+    store = SimpleNamespace(held=held, spill_tier=spilled)
+    worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
+    publisher = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
+    publisher.install(arena)
+    asyncio.run(worker.execute("a", stimulus_id="test"))
+    publisher.close()
+    assert len(calls) == made_here

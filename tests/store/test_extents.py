@@ -93,6 +93,7 @@ operations = st.lists(
         st.tuples(st.just("empty"), st.integers(0, 100)),
         st.tuples(st.just("trim"), st.just(0)),
         st.tuples(st.just("trim unneeded"), st.just(0)),
+        st.tuples(st.just("trim excess"), st.integers(0, 16 * MIB)),
     ),
     max_size=60,
 )
@@ -135,6 +136,11 @@ def test_invariants(steps):
             victims = extents.trim_unneeded()
             assert all(v.state is ExtentState.FREE and not v.filled for v in victims)
             assert extents.idle <= idle
+        elif step == "trim excess":
+            idle = extents.idle
+            victims = extents.trim_excess(n)
+            assert all(v.state is ExtentState.FREE and not v.filled for v in victims)
+            assert extents.idle <= max(0, idle - n)
         assert extents.idle == sum(e.filled for e in everything if e.state is ExtentState.FREE)
         assert extents.filled == sum(e.filled for e in everything) <= extents.cap
         assert extents.live == sum(e.filled for e in held)

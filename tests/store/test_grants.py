@@ -98,7 +98,7 @@ def test_sizes_without_a_grant_are_told_once_and_then_granted(arena):
     x = here(numbers)
     assert put(arena, x) is not None
     assert arena.counters.made_here == 1
-    assert grants.sizes_wanted() == [MIB]  # one in place of that which was taken
+    assert grants.sizes_wanted() == [MIB]  # the one that is to be there next
 
 
 def test_small_arrays_and_other_contexts_are_left_alone(arena):
@@ -110,7 +110,7 @@ def test_small_arrays_and_other_contexts_are_left_alone(arena):
 
 
 def test_temporaries_use_one_extent_after_the_other(arena):
-    arena.grant([MIB, MIB])
+    arena.grant([MIB, MIB, MIB])
     filled = arena.filled
 
     def chain():
@@ -124,6 +124,13 @@ def test_temporaries_use_one_extent_after_the_other(arena):
     assert x.sum() == 12 * N
     assert arena.filled == filled
     assert grants.sizes_wanted() == []
+
+
+def test_of_temporaries_that_take_the_last_extent_again_and_again_one_more_is_wanted(arena):
+    arena.grant([MIB])
+    for _ in range(10):
+        assert is_here(arena, here(numbers))
+    assert grants.sizes_wanted() == [MIB]
 
 
 @pytest.mark.parametrize("first", ["chunk", "array"])
@@ -196,6 +203,21 @@ def test_grants_that_nobody_uses_go_back(arena):
     assert (arena.filled, arena.live) == (0, 0)
 
 
+def test_two_of_the_largest_arrays_wait_for_each_maker(arena):
+    arena.grant([MIB] * 6)
+    assert arena.has_excess
+    assert arena.trim_excess() == 4 * MIB
+    assert not arena.has_excess
+    arrays = [here(numbers) for _ in range(2)]
+    assert all(is_here(arena, x) for x in arrays)
+    kept = put(arena, numbers(2 * N))
+    del kept  # what is published of other arrays is recycled, too
+    assert arena.trim_excess() == 0
+    del arrays
+    assert arena.trim_excess() == 2 * MIB
+    assert arena.filled == 2 * MIB
+
+
 def test_grants_give_way_to_what_is_published(arena):
     arena.grant([4 * MIB, 4 * MIB])
     kept = [arena.put(*to_frames(numbers(7 * N)), plain=True) for _ in range(4)]
@@ -207,6 +229,13 @@ def test_only_a_part_of_the_memory_is_granted(arena):
     arena.grant([2 * MIB] * 10)
     assert arena.filled == 8 * MIB
     assert arena.live == 0
+    arrays = []
+    for _ in range(20):
+        arena.grant([2 * MIB])
+        arrays.append(here(numbers, 2 * N))
+    assert sum(is_here(arena, x) for x in arrays) == 12
+    assert arena.filled == 24 * MIB
+    assert put(arena, numbers(7 * N)) is not None  # that there is room for is not made here
 
 
 def test_arrays_outlast_the_arena(arena):
