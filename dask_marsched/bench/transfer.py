@@ -166,7 +166,7 @@ def run(repeat: int, sizes: Sequence[int] = SIZES) -> list[Fetches]:
         Client(cluster) as client,
     ):
         owner, reader = client.scheduler_info()["workers"]
-        client.register_plugin(_Sharing(cap=8 * max(sizes) * MIB))
+        client.register_plugin(_Sharing(cap=16 * max(sizes) * MIB))
         reasons = set(client.run(_ready).values())
         if reasons != {None}:
             raise RuntimeError(f"the workers cannot share memory here: {reasons}")

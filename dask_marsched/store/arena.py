@@ -224,13 +224,8 @@ class Arena:
 
         Where there is no room for one, nothing happens.
         """
-        cap = self.cap
         for nbytes in sizes:
-            if self._grants.waiting + nbytes > _WAITING * cap:
-                self._withdraw()  # what is wanted now goes first
-            if nbytes > _WAITING * cap or self._grants.nbytes + nbytes > _GRANTED * cap:
-                continue
-            allocation = self._allocate(nbytes)
+            allocation = self._allocate(nbytes) if self._may_grant(nbytes) else None
             if allocation is None:
                 continue
             extent = allocation.extent
@@ -246,6 +241,16 @@ class Arena:
             if not is_granted:
                 self._abandon(extent)
                 return
+
+    def _may_grant(self, nbytes: int) -> bool:
+        """Tell whether there is room for one more; what has waited for longest gives way."""
+        waiting, granted = int(_WAITING * self.cap), int(_GRANTED * self.cap)
+        if nbytes > waiting:
+            return False
+        excess = max(self._grants.waiting - waiting, self._grants.nbytes - granted) + nbytes
+        with self._releases.held():
+            self._let_go(self._grants.withdraw_oldest(excess))
+        return self._grants.nbytes + nbytes <= granted
 
     def is_made_here(self, address: int, nbytes: int) -> bool:
         """Tell whether an array, by the address of its memory, need not be copied."""
@@ -271,9 +276,7 @@ class Arena:
     def _choose_excess(self) -> list[Extent]:
         self._spare = min(2 * self.makers * self._grants.largest, int(_WAITING * self.cap))
         excess = self._grants.waiting + self._table.idle - self._spare
-        withdrawn = self._grants.withdraw_oldest(excess - self._table.idle)
-        for extent in withdrawn:
-            self._release(extent)
+        self._let_go(self._grants.withdraw_oldest(excess - self._table.idle))
         self._reclaim()
         return self._table.trim_excess(excess)
 
@@ -331,10 +334,12 @@ class Arena:
     def _withdraw(self, *, unneeded: bool = False) -> bool:
         """Take back what was granted and is no array's; return whether there was any."""
         with self._releases.held():
-            found = self._grants.withdraw(unneeded=unneeded)
-            for extent in found:
-                self._release(extent)
-        return bool(found)
+            return self._let_go(self._grants.withdraw(unneeded=unneeded))
+
+    def _let_go(self, withdrawn: list[Extent]) -> bool:
+        for extent in withdrawn:
+            self._release(extent)
+        return bool(withdrawn)
 
     def _allocate(self, nbytes: int) -> Allocation | None:
         with self._releases.held():

@@ -218,6 +218,15 @@ def test_two_of_the_largest_arrays_wait_for_each_maker(arena):
     assert arena.filled == 2 * MIB
 
 
+def test_what_has_waited_for_longest_gives_way_to_what_is_wanted_now(arena):
+    arena.grant([2 * MIB] * 4)
+    last = here(numbers, 2 * N).ctypes.data  # it waits again, but not for long
+    arena.grant([5 * MIB])
+    arrays = [here(numbers, n * N) for n in (5, 2, 2)]
+    assert [is_here(arena, x) for x in arrays] == [True, True, False]
+    assert arrays[1].ctypes.data == last
+
+
 def test_grants_give_way_to_what_is_published(arena):
     arena.grant([4 * MIB, 4 * MIB])
     kept = [arena.put(*to_frames(numbers(7 * N)), plain=True) for _ in range(4)]
