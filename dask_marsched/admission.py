@@ -115,7 +115,7 @@ class Admission:
         self.host.install()
         self.host.raise_spill_net(self.settings.quota_fraction)
         self.host.shuffles.bound(int(self.quota.limit * _SHUFFLES))
-        self.host.shuffles.let_go()
+        self.host.shuffles.attend()
         self._refresh(exact=True)
 
     async def uninstall(self) -> None:

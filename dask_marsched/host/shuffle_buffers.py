@@ -1,4 +1,4 @@
-"""Memory of distributed's peer-to-peer shuffles on a worker: bounded, and let go of."""
+"""Memory of distributed's peer-to-peer shuffles on a worker: bounded, let go of, handed over."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from distributed import Worker
 from distributed.shuffle._buffer import ShardsBuffer
 from distributed.shuffle._comms import CommShardsBuffer
+from distributed.shuffle._core import ShuffleRun
 
 _LIMITERS = ("memory_limiter_comms", "memory_limiter_disk")
 _BUFFERS = ("_comm_buffer", "_disk_buffer")
@@ -23,11 +24,15 @@ def misfits(shuffles: Any) -> list[str]:
         found.append("shuffles.shuffle_runs._runs is missing")
     if list(inspect.signature(ShardsBuffer.process).parameters)[1:] != ["id", "shards", "size"]:
         found.append("ShardsBuffer.process does not take 'id', 'shards' and 'size'")
+    if list(inspect.signature(ShuffleRun.send).parameters)[1:] != ["address", "shards"]:
+        found.append("ShuffleRun.send does not take 'address' and 'shards'")
+    if list(inspect.signature(ShuffleRun.receive).parameters)[1:] != ["data"]:
+        found.append("ShuffleRun.receive does not take 'data'")
     return found
 
 
 class ShuffleBuffers:
-    """Bounds the buffers of a worker's shuffles, and empties messages that were sent.
+    """Bounds the buffers of a worker's shuffles, and takes from messages what they need not hold.
 
     Their bound is set by configuration only, to a gigabyte, whatever the memory limit is.
 
@@ -35,6 +40,8 @@ class ShuffleBuffers:
     with last until there are others. Those of one input partition for one worker are one message,
     however large: of a rechunk of 125 MB partitions to two workers 355 MiB stayed on a worker for
     as long as anything was being read, and were in no buffer's account.
+
+    What a worker cuts for itself it sends to itself, too, through a socket. Here it is handed over.
 
     Parameters
     ----------
@@ -56,21 +63,23 @@ class ShuffleBuffers:
                 self._limits.append((limiter, limit))
                 limiter.limit = nbytes
 
-    def let_go(self) -> None:
-        """Empty messages once they are dealt with, in shuffles to come."""
+    def attend(self) -> None:
+        """Empty messages once they are dealt with, and hand over our own, in shuffles to come."""
         if self._shuffles is None:
             return
         runs = self._shuffles.shuffle_runs
         self._refresh = refresh = runs._refresh
 
-        async def refresh_and_let_go(*args: Any, **kwargs: Any) -> Any:
+        async def refresh_and_attend(*args: Any, **kwargs: Any) -> Any:
             run = await refresh(*args, **kwargs)
             for buffer in _buffers(run):
                 if "process" not in vars(buffer):
                     buffer.process = _emptying(buffer)
+                    if isinstance(buffer, CommShardsBuffer):
+                        buffer.send = _handing_over(run)
             return run
 
-        runs._refresh = refresh_and_let_go
+        runs._refresh = refresh_and_attend
 
     def restore(self) -> None:
         """Leave the shuffles to distributed again. Idempotent."""
@@ -85,6 +94,8 @@ class ShuffleBuffers:
         for run in runs._runs:
             for buffer in _buffers(run):
                 vars(buffer).pop("process", None)
+                if isinstance(buffer, CommShardsBuffer):
+                    buffer.send = run.send
 
 
 def _buffers(run: Any) -> list[Any]:
@@ -110,3 +121,15 @@ def _emptying(buffer: Any) -> Any:
             shards.clear()
 
     return process
+
+
+def _handing_over(run: Any) -> Any:
+    """Return `ShuffleRun.send` that sends nothing to the worker itself."""
+
+    async def send(address: str, shards: list[Any]) -> Any:
+        if address != run.local_address:
+            return await run.send(address, shards)
+        run.raise_if_closed()
+        return await run.receive(shards)
+
+    return send

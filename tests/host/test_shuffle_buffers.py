@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from distributed import Event, Worker
 from distributed.shuffle._buffer import ShardsBuffer
+from distributed.shuffle._core import ShuffleRun
 from distributed.shuffle._rechunk import ArrayRechunkRun
 from distributed.utils_test import async_poll_for, gen_cluster
 
@@ -40,7 +41,7 @@ async def test_what_was_sent_is_let_go_while_others_are_made(c, s, a, b, monkeyp
     monkeypatch.setattr(ArrayRechunkRun, "_shard_partition", noted)
     buffers = [ShuffleBuffers(worker) for worker in (a, b)]
     for shuffles in buffers:
-        shuffles.let_go()
+        shuffles.attend()
     x = da.map_blocks(row, chunks=((1,) * ROWS, (60_000,)), dtype=float)
     with dask.config.set({"array.chunk-size": 480_000}):  # or rows are joined before they are cut
         columns = x.rechunk((ROWS, 15_000), method="p2p")
@@ -65,6 +66,32 @@ async def test_what_was_sent_is_let_go_while_others_are_made(c, s, a, b, monkeyp
     assert "_refresh" not in vars(a.plugins["shuffle"].shuffle_runs)
 
 
+@gen_cluster(client=True)
+async def test_a_worker_sends_nothing_to_itself(c, s, a, b, monkeypatch):
+    sent = []
+    stock = ArrayRechunkRun._send
+
+    async def noted(self, address, shards):
+        sent.append((self.local_address, address))
+        return await stock(self, address, shards)
+
+    monkeypatch.setattr(ArrayRechunkRun, "_send", noted)
+    buffers = [ShuffleBuffers(worker) for worker in (a, b)]
+    for shuffles in buffers:
+        shuffles.attend()
+    x = np.arange(64.0).reshape(8, 8)
+    columns = da.from_array(x, chunks=(1, 8)).rechunk((8, 1), method="p2p")
+    assert (await c.compute(columns) == x).all()
+    assert sent
+    assert all(sender != receiver for sender, receiver in sent)
+    sent.clear()
+    for shuffles in buffers:
+        shuffles.restore()
+    columns = da.from_array(2 * x, chunks=(1, 8)).rechunk((8, 1), method="p2p")
+    assert (await c.compute(columns) == 2 * x).all()
+    assert any(sender == receiver for sender, receiver in sent)
+
+
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
 async def test_bounds_are_taken_back(s, a):
     shuffles = a.plugins["shuffle"]
@@ -81,7 +108,7 @@ async def test_a_worker_without_shuffles_is_left_alone(s, a: Worker):
     await a.plugin_remove("shuffle")
     buffers = ShuffleBuffers(a)
     buffers.bound(1000)
-    buffers.let_go()
+    buffers.attend()
     buffers.restore()
 
 
@@ -91,8 +118,12 @@ async def test_another_distributed_is_noticed(s, a):
     assert shuffle_buffers.misfits(shuffles) == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardsBuffer, "process", lambda self, shards: None)
+        patch.setattr(ShuffleRun, "send", lambda self, shards: None)
+        patch.setattr(ShuffleRun, "receive", lambda self, shards: None)
         patch.delattr(shuffles, "memory_limiter_disk")
         assert shuffle_buffers.misfits(shuffles) == [
             "shuffles.memory_limiter_disk is missing",
             "ShardsBuffer.process does not take 'id', 'shards' and 'size'",
+            "ShuffleRun.send does not take 'address' and 'shards'",
+            "ShuffleRun.receive does not take 'data'",
         ]
