@@ -20,6 +20,12 @@ class Counters:
         Graphs, and operands in them, that a plan was made for.
     exact_sizes
         Operands planned whose result's size was known exactly before they ran.
+    replanned
+        Plans made again, as sizes were learned or workers came.
+    refined
+        Plans replaced by what a search beside the event loop had found.
+    recalled
+        Plans remembered from a graph of the same structure.
     operands_placed
         Decisions for a worker that were ours.
     withheld
@@ -41,6 +47,8 @@ class Counters:
     exact_sizes: int = 0
     operands_placed: int = 0
     replanned: int = 0
+    refined: int = 0
+    recalled: int = 0
     withheld: Counter[str] = field(default_factory=Counter)
     copies_dropped: int = 0
     retried: int = 0

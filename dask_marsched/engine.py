@@ -394,6 +394,7 @@ class PlacementEngine:
     @guarded(lambda: None)
     def removed(self) -> None:
         """Drop everything: the plugin has been removed."""
+        self.planner.close()
         self.clear()
 
     def clear(self) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.config import Settings
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.core.plan import Unit
+from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import cut_up_operands
 from dask_marsched.core.size_model import SizeModel, kinds
 from dask_marsched.counters import Counters
@@ -19,6 +20,7 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
+from dask_marsched.searching import Searching
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,17 @@ class _Plan:
     """A plan that may be made again: as sizes are learned, or workers come and go.
 
     `unstarted` holds its initial operands that have not been sent to a worker yet; the plan is
-    dropped with the last of them.
+    dropped with the last of them. `workers` are those that it was last made for. One that is not
+    `lasting` is kept only until the search for it has ended.
     """
 
     graph: OperandGraph
     tasks: list[TaskState]
     guessed: dict[int, Any]
-    bound_to_workers: bool
-    n_workers: int
+    bound_to_workers: bool = False
+    n_workers: int = 0
+    workers: list[WorkerSlot] = field(default_factory=list)
+    lasting: bool = False
     unstarted: dict[TaskState, int] = field(default_factory=dict)
 
 
@@ -107,6 +112,7 @@ class Planner:
         self.install = install
         self.workers: list[str] = []
         self.observer: Observer | None = None
+        self._searching = Searching(policies.assignment, counters)
         self._sizes: Any = None
         self._model = SizeModel()
         self._unlearned: dict[TaskState, Any] = {}
@@ -169,9 +175,9 @@ class Planner:
         self._cut_up.update(tasks[i] for i in cut_up)
         planned = self.policies.withholding.planned
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
-        units = self._assign(graph, tasks, fresh)
-        self._tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
-        self.install(tasks, units)
+        plan = _Plan(graph, tasks, guessed)
+        units, searching = self._assign(plan, fresh)
+        self._install(plan, units)
         if self.observer is not None:
             self.observer.planned(graph, tasks, units)
         self.counters.graphs_planned += 1
@@ -181,10 +187,10 @@ class Planner:
             if self.settings.quota_enabled or self.settings.store_shared:
                 exact = sizes.exact
                 self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
-        plan = _Plan(graph, tasks, guessed, _bound(units), len(self.workers))
         learning = bool(guessed) and self.settings.learn_sizes
         # Others are as good as they get, but for a larger cluster: too little to keep a graph for.
-        if plan.bound_to_workers or learning or not self.workers:
+        plan.lasting = plan.bound_to_workers or learning or not self.workers
+        if plan.lasting or searching:
             plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
             if plan.unstarted:
                 self._plans[plan] = None
@@ -228,7 +234,9 @@ class Planner:
             if ts.state == "released" and ts.priority:
                 ts.priority = (*ts.priority[:-1], rank)
 
-    def _assign(self, graph: OperandGraph, tasks: list[TaskState], pending: set[int]) -> list[Unit]:
+    def _assign(self, plan: _Plan, pending: set[int]) -> tuple[list[Unit], bool]:
+        """Return units for what is pending, and whether better ones are searched for."""
+        graph, tasks = plan.graph, plan.tasks
         bound: dict[str, int] = {}
         for i in graph:
             if not graph.inputs[i] and i not in pending:
@@ -236,7 +244,39 @@ class Planner:
                 if ws is not None:
                     bound[ws.address] = bound.get(ws.address, 0) + 1
         slots = snapshot.worker_slots((self.scheduler.workers[a] for a in self.workers), bound)
-        return self.policies.assignment.assign(graph, slots, pending)
+        plan.workers = slots
+        return self._searching.find(graph, slots, pending, partial(self._adopt, plan, slots))
+
+    def _install(self, plan: _Plan, units: list[Unit]) -> None:
+        plan.bound_to_workers, plan.n_workers = _bound(units), len(self.workers)
+        tasks = plan.tasks
+        self._tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
+        self.install(tasks, units)
+
+    def _adopt(self, plan: _Plan, workers: list[WorkerSlot], units: list[Unit]) -> None:
+        """Put a plan in force that was searched for, for what no worker has begun with."""
+        if plan not in self._plans or plan.workers is not workers:
+            return  # it has ended, or was planned again meanwhile
+        pending = self._unopened(plan)
+        rest = [replace(u, operands=o) for u in units if (o := _among(u.operands, pending))]
+        rest.sort(key=lambda unit: unit.operands[0])
+        if rest:
+            self._install(plan, rest)
+            if self.observer is not None:
+                self.observer.planned_again(plan.tasks, rest)
+            self.counters.refined += 1
+        if not plan.lasting:
+            self._drop(plan)
+
+    def _unopened(self, plan: _Plan) -> set[int]:
+        """Return the operands of a plan that may be planned again."""
+        owner = self.policies.withholding.owner
+        return {i for ts, i in plan.unstarted.items() if plan.bound_to_workers or owner(ts) is None}
+
+    def _drop(self, plan: _Plan) -> None:
+        del self._plans[plan]
+        for ts in plan.unstarted:
+            del self._plan_of[ts]
 
     # -- planning again --------------------------------------------------------------------
 
@@ -281,14 +321,10 @@ class Planner:
                 if size is not None:
                     nbytes[i], known[i] = size, 1
             graph = plan.graph = graph.with_nbytes(nbytes, bytes(known))
-        owner = self.policies.withholding.owner
-        pending = {
-            i for ts, i in plan.unstarted.items() if plan.bound_to_workers or owner(ts) is None
-        }
+        pending = self._unopened(plan)
         if pending:
-            units = self._assign(graph, plan.tasks, pending)
-            plan.bound_to_workers, plan.n_workers = _bound(units), len(self.workers)
-            self.install(plan.tasks, units)
+            units, _ = self._assign(plan, pending)
+            self._install(plan, units)
             if self.observer is not None:
                 self.observer.planned_again(plan.tasks, units)
             self.counters.replanned += 1
@@ -315,8 +351,13 @@ class Planner:
         ):
             self._model.forget(group.name)
 
+    def close(self) -> None:
+        """Search for no plan any more."""
+        self._searching.close()
+
     def clear(self) -> None:
         """Drop all plans, and what was learned."""
+        self._searching.clear()
         self._plans.clear()
         self._plan_of.clear()
         self._unlearned.clear()
@@ -324,6 +365,10 @@ class Planner:
         self._tiled.clear()
         self._known.clear()
         self._model = SizeModel()
+
+
+def _among(operands: tuple[int, ...], pending: set[int]) -> tuple[int, ...]:
+    return tuple(i for i in operands if i in pending)
 
 
 def _bound(units: list[Unit]) -> bool:

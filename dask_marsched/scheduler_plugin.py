@@ -397,6 +397,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "operands_planned": planned,
             "operands_placed": counters.operands_placed,
             "replanned": counters.replanned,
+            "refined": counters.refined,
+            "recalled": counters.recalled,
             "copies_dropped": counters.copies_dropped,
             "retried": counters.retried,
             **(self._failover.report() if self._failover is not None else {}),

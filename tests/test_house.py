@@ -27,6 +27,7 @@ FLOORS = (
     ("dask_marsched.guard", 4),
     ("dask_marsched.operands", 4),
     ("dask_marsched.api", 4),
+    ("dask_marsched.searching", 4),
     ("dask_marsched.planner", 4),
     ("dask_marsched.replicas", 4),
     ("dask_marsched.recoveries", 4),
@@ -77,7 +78,7 @@ PURE = (
 # No clock, no event loop, no threads, no files, no configuration, no dask, no chance.
 PURE_MAY_IMPORT = {
     "__future__", "abc", "array", "bisect", "builtins", "collections", "dataclasses", "difflib",
-    "enum", "functools", "heapq", "itertools", "math", "operator", "types", "typing",
+    "enum", "functools", "hashlib", "heapq", "itertools", "math", "operator", "types", "typing",
     "dask_marsched", "numpy", "sortedcontainers",
 }  # fmt: skip
 

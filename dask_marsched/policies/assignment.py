@@ -25,6 +25,7 @@ from dask_marsched.policies.plan_search import (
     Checks,
     choose_bounds,
     sample,
+    sample_size,
     stock_peak,
 )
 from dask_marsched.policies.registry import register
@@ -64,13 +65,34 @@ class AssignmentPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class SearchingPolicy(AssignmentPolicy, Protocol):
+    """An assignment policy that searches among plans, and has one at hand without a search."""
+
+    def effort(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
+        """Return about how many seconds `assign` takes longer than `prompt`."""
+        ...
+
+    def prompt(
+        self,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        pending: Collection[int] | None = None,
+    ) -> list[Unit]:
+        """Group initial operands without a search (`AssignmentPolicy.assign`)."""
+        ...
+
+
 def _restrict(operands: Iterable[int], pending: Collection[int] | None) -> tuple[int, ...]:
     chosen = operands if pending is None else (i for i in operands if i in pending)
     return tuple(sorted(chosen))
 
 
-#: The bound where nothing is known of the workers, in typical initial results.
+#: The bound where nothing is known of the workers, and until a search ends, in typical initial
+#: results. With 4 and 8 as the latter, in simulation, more was moved or held by then.
 _KAPPA = 16.0
+#: Seconds that a search takes for an operand of the sample, and for any operand (tiles included).
+_SEARCH_TIME, _CHECK_TIME = 1e-4, 2e-5
 
 
 class _Traversal:
@@ -223,53 +245,26 @@ class BoundedUnits:
         pending: Collection[int] | None = None,
     ) -> list[Unit]:
         """Return bounded units, bound to no worker (`AssignmentPolicy.assign`)."""
-        threads = sum(w.nthreads for w in workers) or 1
-        role = roles(graph, threads)
-        largest = max((w.nthreads for w in workers), default=1)
-        limit = math.ceil(sum(role.initial) * largest / threads)
-        # A hub without inputs is withheld like an initial operand, on its own: there may be as
-        # many of them as there are blocks in a matrix.
-        hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
-
-        prepared: dict[int, Clustering] = {}
-
-        def plan(bounds: Bounds, part: OperandGraph = graph) -> list[Unit]:
-            # Parts are the first so many operands: their number tells which.
-            clustering = prepared.get(len(part))
-            if clustering is None:
-                own = role.head(len(part))
-                clustering = prepared[len(part)] = Clustering(part, own, stake=self.stake)
-            groups = clustering.groups(kappa=bounds.kappa, limit=min(limit, bounds.size or limit))
-            groups.extend(hub for hub in hubs if hub[0] < len(part))
-            return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
-
-        known = 2 * sum(graph.known) >= len(graph)
+        planning = _Planning(self.stake, graph, workers)
+        known = _mostly_known(graph)
         by_host = several_to_a_host(workers)
-        if not known:
-            units = plan(Bounds(self.kappa_unknown))
-        elif by_host and self.kappa is None:
+        if not self._searches(graph, workers):
+            units = planning.plan(self._fixed(graph))
+        elif by_host:
             # What is cut apart meets on the same host: the leanest units serve best.
-            units = plan(Bounds(CANDIDATES[0]))
-        elif self.kappa is not None or not workers:
-            units = plan(Bounds(self.kappa or _KAPPA))
+            units = planning.plan(Bounds(CANDIDATES[0]))
         else:
             part, some = sample(graph, workers)
-            bounds, units = choose_bounds(part, some, lambda bounds: plan(bounds, part))
+            bounds, units = choose_bounds(part, some, lambda bounds: planning.plan(bounds, part))
             if part is not graph:
                 if len({w.host for w in workers}) > 1:
-                    bounds = self._checks.bounds(graph, workers, plan, bounds)
-                units = plan(bounds)
+                    bounds = self._checks.bounds(graph, workers, planning.plan, bounds)
+                units = planning.plan(bounds)
         if not by_host:
-            units = join_counterparts(graph, units, role.hub, stake=self.stake, limit=limit)
+            units = planning.join(units)
             if known and workers and self.tiles:
                 units = with_tiles(graph, units, workers)
-        if pending is not None:
-            units = [
-                replace(unit, operands=o)
-                for unit in units
-                if (o := _restrict(unit.operands, pending))
-            ]
-            units.sort(key=lambda unit: unit.operands[0])
+        units = _pending(units, pending)
         if not by_host or not units:
             return units
 
@@ -279,7 +274,87 @@ class BoundedUnits:
             if not known:
                 return least
             lean = Bounds(self.kappa or CANDIDATES[0])
-            return choose_runs(graph, workers, lambda part: plan(lean, part), least)
+            return choose_runs(graph, workers, lambda part: planning.plan(lean, part), least)
 
         found = self._checks.runs(graph, workers, runs)
         return units if found == NOT_CUT else cut_into_shares(units, workers, found)
+
+    def effort(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
+        """Return about how many seconds the search takes (`SearchingPolicy.effort`)."""
+        by_host = several_to_a_host(workers)
+        if not by_host and not self._searches(graph, workers):
+            tiled = self.tiles and bool(workers) and _mostly_known(graph)
+            return _CHECK_TIME * len(graph) if tiled else 0.0
+        part = len(graph) if by_host else min(len(graph), sample_size(len(graph)))
+        return _SEARCH_TIME * part + _CHECK_TIME * len(graph)
+
+    def prompt(
+        self,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        pending: Collection[int] | None = None,
+    ) -> list[Unit]:
+        """Return units of a fixed bound, not tiled, not cut by host (`SearchingPolicy.prompt`)."""
+        planning = _Planning(self.stake, graph, workers)
+        units = planning.plan(self._fixed(graph))
+        if not several_to_a_host(workers):
+            units = planning.join(units)
+        return _pending(units, pending)
+
+    def _searches(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> bool:
+        """Whether bounds are chosen: sizes and workers are known, and the user did not choose."""
+        return self.kappa is None and bool(workers) and _mostly_known(graph)
+
+    def _fixed(self, graph: OperandGraph) -> Bounds:
+        if not _mostly_known(graph):
+            return Bounds(self.kappa_unknown)
+        return Bounds(self.kappa or _KAPPA)
+
+
+class _Planning:
+    """Units of one graph, for any bounds."""
+
+    def __init__(self, stake: float, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> None:
+        threads = sum(w.nthreads for w in workers) or 1
+        largest = max((w.nthreads for w in workers), default=1)
+        self._stake = stake
+        self._graph = graph
+        self._role = role = roles(graph, threads)
+        self._limit = math.ceil(sum(role.initial) * largest / threads)
+        # A hub without inputs is withheld like an initial operand, on its own: there may be as
+        # many of them as there are blocks in a matrix.
+        self._hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
+        self._prepared: dict[int, Clustering] = {}
+
+    def plan(self, bounds: Bounds, part: OperandGraph | None = None) -> list[Unit]:
+        """Return the units of the graph, or of its first operands."""
+        part = part or self._graph
+        # Parts are the first so many operands: their number tells which.
+        clustering = self._prepared.get(len(part))
+        if clustering is None:
+            own = self._role.head(len(part))
+            clustering = self._prepared[len(part)] = Clustering(part, own, stake=self._stake)
+        limit = min(self._limit, bounds.size or self._limit)
+        groups = clustering.groups(kappa=bounds.kappa, limit=limit)
+        groups.extend(hub for hub in self._hubs if hub[0] < len(part))
+        return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
+
+    def join(self, units: list[Unit]) -> list[Unit]:
+        """Join the units whose results are read together later."""
+        return join_counterparts(
+            self._graph, units, self._role.hub, stake=self._stake, limit=self._limit
+        )
+
+
+def _mostly_known(graph: OperandGraph) -> bool:
+    return 2 * sum(graph.known) >= len(graph)
+
+
+def _pending(units: list[Unit], pending: Collection[int] | None) -> list[Unit]:
+    """Return what is pending of units, the most urgent first."""
+    if pending is None:
+        return units
+    found = [
+        replace(unit, operands=o) for unit in units if (o := _restrict(unit.operands, pending))
+    ]
+    return sorted(found, key=lambda unit: unit.operands[0])

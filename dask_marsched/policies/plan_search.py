@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_marsched.core.graph import OperandGraph
@@ -62,9 +63,14 @@ def sample(
     takes to read it. What the rest reads of the part stays in memory: of deviations from a mean the
     first part is nothing but the source and its sums.
     """
-    count = min(len(graph), max(_FEW, len(graph) // _ONE_IN))
+    count = min(len(graph), sample_size(len(graph)))
     part = math.ceil(len(workers) * count / max(1, len(graph)))
     return graph.head(count), workers[: max(part, _LEAST_WORKERS)]
+
+
+def sample_size(operands: int) -> int:
+    """Return how many operands of a graph are forecast, where there are more."""
+    return max(_FEW, operands // _ONE_IN)
 
 
 def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
@@ -213,13 +219,12 @@ class Checks:
     A graph whose sizes were learned is planned again. What was found for it stays in force unless
     its bytes are others by more than a quarter, or lower bounds are chosen. A graph is known by its
     size and its first and last key: it is not kept alive for this.
+
+    Several threads may look at the same time: each works on the record that it has found or made.
     """
 
     def __init__(self) -> None:
-        self._of: tuple[Hashable, ...] = ()
-        self._nbytes = 0.0
-        self._bounds: Bounds | None = None
-        self._runs: int | None = None
+        self._last = _Checked((), 0.0)
 
     def bounds(
         self,
@@ -229,11 +234,11 @@ class Checks:
         chosen: Bounds,
     ) -> Bounds:
         """Return what `check_bounds` returns, or what it returned for this graph before."""
-        self._look_at(graph, workers)
-        found = self._bounds
+        last = self._look_at(graph, workers)
+        found = last.bounds
         if found is None or found.size != chosen.size or found.kappa > chosen.kappa:
-            found = self._bounds = check_bounds(graph, workers, plan, chosen)
-            self._nbytes = sum(graph.nbytes)
+            found = last.bounds = check_bounds(graph, workers, plan, chosen)
+            last.nbytes = sum(graph.nbytes)
         return found
 
     def runs(
@@ -243,19 +248,30 @@ class Checks:
         choose: Callable[[], int],
     ) -> int:
         """Return what `choose` returns, the runs for each host, or what it returned before."""
-        self._look_at(graph, workers)
-        if self._runs is None:
-            self._runs = choose()
-        return self._runs
+        last = self._look_at(graph, workers)
+        if last.runs is None:
+            last.runs = choose()
+        return last.runs
 
-    def _look_at(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> None:
+    def _look_at(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> _Checked:
         """Forget what was found, if it was for another graph."""
         ends = (graph.keys[0], graph.keys[-1]) if len(graph) else ()
         of = (*ends, len(graph), len(graph.inputs.flat), len(workers))
         nbytes = sum(graph.nbytes)
-        if of != self._of or abs(nbytes - self._nbytes) > _MUCH * self._nbytes:
-            self._of, self._nbytes = of, nbytes
-            self._bounds = self._runs = None
+        last = self._last
+        if of != last.of or abs(nbytes - last.nbytes) > _MUCH * last.nbytes:
+            last = self._last = _Checked(of, nbytes)
+        return last
+
+
+@dataclass(eq=False)
+class _Checked:
+    """What was found for a graph with so many bytes."""
+
+    of: tuple[Hashable, ...]
+    nbytes: float
+    bounds: Bounds | None = None
+    runs: int | None = None
 
 
 class Forecaster(NamedTuple):
