@@ -15,7 +15,8 @@ ORDER = [Search.NONE, Search.BESIDE, Search.NOW]
 
 def test_little_is_at_stake_in_little_data() -> None:
     workers = [WorkerSlot("a", 1), WorkerSlot("b", 1)]
-    small, large = tree(32, 4), tree(32, 4).with_nbytes([1e8] * 43, b"\1" * 43)
+    small = tree(32, 4)
+    large = small.with_nbytes([1e8] * len(small), small.known)
     assert seconds_at_stake(small, workers) < 1e-5
     assert seconds_at_stake(large, workers) > 10
     assert seconds_at_stake(large, workers * 2) == seconds_at_stake(large, workers) / 2
