@@ -59,8 +59,8 @@ class _Plan:
     """A plan that may be made again: as sizes are learned, or workers come and go.
 
     `unstarted` holds its initial operands that have not been sent to a worker yet; the plan is
-    dropped with the last of them. `workers` are those that it was last made for. One that is not
-    `lasting` is kept only until the search for it has ended.
+    dropped with the last of them, but not before a search for it has ended, nor later if it is not
+    `lasting`. `workers` are those that it was last made for.
     """
 
     graph: OperandGraph
@@ -70,6 +70,7 @@ class _Plan:
     n_workers: int = 0
     workers: list[WorkerSlot] = field(default_factory=list)
     lasting: bool = False
+    searching: bool = False
     unstarted: dict[TaskState, int] = field(default_factory=dict)
 
 
@@ -176,7 +177,7 @@ class Planner:
         planned = self.policies.withholding.planned
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         plan = _Plan(graph, tasks, guessed)
-        units, searching = self._assign(plan, fresh)
+        units = self._assign(plan, fresh)
         self._install(plan, units)
         if self.observer is not None:
             self.observer.planned(graph, tasks, units)
@@ -190,7 +191,7 @@ class Planner:
         learning = bool(guessed) and self.settings.learn_sizes
         # Others are as good as they get, but for a larger cluster: too little to keep a graph for.
         plan.lasting = plan.bound_to_workers or learning or not self.workers
-        if plan.lasting or searching:
+        if plan.lasting or plan.searching:
             plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
             if plan.unstarted:
                 self._plans[plan] = None
@@ -234,8 +235,8 @@ class Planner:
             if ts.state == "released" and ts.priority:
                 ts.priority = (*ts.priority[:-1], rank)
 
-    def _assign(self, plan: _Plan, pending: set[int]) -> tuple[list[Unit], bool]:
-        """Return units for what is pending, and whether better ones are searched for."""
+    def _assign(self, plan: _Plan, pending: set[int]) -> list[Unit]:
+        """Return units for what is pending; better ones may be adopted later."""
         graph, tasks = plan.graph, plan.tasks
         bound: dict[str, int] = {}
         for i in graph:
@@ -245,7 +246,9 @@ class Planner:
                     bound[ws.address] = bound.get(ws.address, 0) + 1
         slots = snapshot.worker_slots((self.scheduler.workers[a] for a in self.workers), bound)
         plan.workers = slots
-        return self._searching.find(graph, slots, pending, partial(self._adopt, plan, slots))
+        adopt = partial(self._adopt, plan, slots)
+        units, plan.searching = self._searching.find(graph, slots, pending, adopt)
+        return units
 
     def _install(self, plan: _Plan, units: list[Unit]) -> None:
         plan.bound_to_workers, plan.n_workers = _bound(units), len(self.workers)
@@ -258,15 +261,26 @@ class Planner:
         if plan not in self._plans or plan.workers is not workers:
             return  # it has ended, or was planned again meanwhile
         pending = self._unopened(plan)
+        # Products are initial in tiles only.
+        first = {i for unit in units for i in unit.operands if self._is_to_come(plan.tasks[i])}
+        pending |= first
         rest = [replace(u, operands=o) for u in units if (o := _among(u.operands, pending))]
         rest.sort(key=lambda unit: unit.operands[0])
         if rest:
+            if plan.lasting:
+                plan.unstarted.update((plan.tasks[i], i) for i in first)
+                self._plan_of.update((plan.tasks[i], plan) for i in first)
             self._install(plan, rest)
             if self.observer is not None:
                 self.observer.planned_again(plan.tasks, rest)
             self.counters.refined += 1
-        if not plan.lasting:
+        plan.searching = False
+        if not (plan.lasting and plan.unstarted):
             self._drop(plan)
+
+    def _is_to_come(self, ts: TaskState) -> bool:
+        """Whether a task waits for its inputs, and is in no unit."""
+        return ts.state == "waiting" and not self.policies.withholding.planned(ts)
 
     def _unopened(self, plan: _Plan) -> set[int]:
         """Return the operands of a plan that may be planned again."""
@@ -323,7 +337,7 @@ class Planner:
             graph = plan.graph = graph.with_nbytes(nbytes, bytes(known))
         pending = self._unopened(plan)
         if pending:
-            units, _ = self._assign(plan, pending)
+            units = self._assign(plan, pending)
             self._install(plan, units)
             if self.observer is not None:
                 self.observer.planned_again(plan.tasks, units)
@@ -334,7 +348,7 @@ class Planner:
         plan = self._plan_of.pop(ts, None)
         if plan is not None:
             del plan.unstarted[ts]
-            if not plan.unstarted:
+            if not plan.unstarted and not plan.searching:
                 self._plans.pop(plan, None)
 
     def forget(self, ts: TaskState) -> None:

@@ -57,7 +57,7 @@ class Searching:
         pending
             The initial operands to plan.
         adopt
-            Called on the event loop with what such a search has found.
+            Called on the event loop with what such a search has found; nothing if it failed.
         """
         policy = self._policy
         if not isinstance(policy, SearchingPolicy):
@@ -114,13 +114,19 @@ class Searching:
             error = future.exception()
             if error is not None:
                 self._counters.caught("search", Exception(repr(error)))
-                return
-            self._remember(digest, future.result())
+            else:
+                self._remember(digest, future.result())
             if wanted:
                 for each in adopters:
-                    each(future.result())
+                    self._tell(each, future.result() if error is None else [])
 
         future.add_done_callback(done)
+
+    def _tell(self, adopt: Adopt, units: list[Unit]) -> None:
+        try:
+            adopt(units)
+        except Exception as error:  # the plan in force stays
+            self._counters.caught("adopt", error)
 
     def _recall(self, digest: bytes) -> list[Unit] | None:
         units = self._remembered.get(digest)
