@@ -33,6 +33,7 @@ class Searching:
 
     def __init__(self, policy: AssignmentPolicy, counters: Counters) -> None:
         self._policy = policy
+        self._searching = policy if isinstance(policy, SearchingPolicy) else None
         self._counters = counters
         self._remembered: OrderedDict[bytes, list[Unit]] = OrderedDict()
         self._operands = 0
@@ -59,9 +60,9 @@ class Searching:
         adopt
             Called on the event loop with what such a search has found; nothing if it failed.
         """
-        policy = self._policy
-        if not isinstance(policy, SearchingPolicy):
-            return policy.assign(graph, workers, pending), False
+        policy = self._searching
+        if policy is None:
+            return self._policy.assign(graph, workers, pending), False
         digest = plan_digest(graph, workers, pending)
         units = self._recall(digest)
         if units is not None:

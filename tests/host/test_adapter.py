@@ -22,8 +22,8 @@ from tests.compat.harness import check, planned_cluster, plugin_of, report_of
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
 
 
-def graph() -> da.Array:
-    x = da.random.default_rng(0).random((40, 40), chunks=10)
+def graph(size: int = 40) -> da.Array:
+    x = da.random.default_rng(0).random((size, size), chunks=10)
     return (x + x.T).sum(axis=0).sum()
 
 
@@ -234,7 +234,9 @@ def _fail(*args: Any, **kwargs: Any) -> None:
     raise LookupError("this policy is broken")
 
 
-class FailingAssignment(Failing, BoundedUnits): ...
+class FailingAssignment(Failing, BoundedUnits):
+    def effort(self, graph, workers):
+        return 0.0 if self.method == "assign" else 1e9
 
 
 class FailingOrdering(Failing, DaskOrder): ...
@@ -248,6 +250,7 @@ class FailingWithholding(Failing, UnitQueues): ...
 
 FAILURES = [
     ("assignment", FailingAssignment, "assign"),
+    ("assignment", FailingAssignment, "prompt"),
     ("ordering", FailingOrdering, "order"),
     ("placement", FailingPlacement, "choose"),
     ("withholding", FailingWithholding, "plan"),
@@ -273,8 +276,8 @@ async def test_a_policy_that_raises(c, s, a, b, kind, policy, method, every, sat
     with captured_logger("dask_marsched", level=logging.ERROR) as log:
         await plugin.start(s)
         s.add_plugin(plugin)
-        for _ in range(3):
-            assert await c.compute(graph()) == graph().compute(scheduler="sync")
+        for size in (40, 50, 60):  # another structure each time: none is remembered
+            assert await c.compute(graph(size)) == graph(size).compute(scheduler="sync")
     report = plugin.report()
     assert report["exceptions"]
     assert report["last_exception"] == "LookupError: this policy is broken"
