@@ -11,8 +11,10 @@ from dask_marsched.policies.forecast import LINK
 
 #: A search that takes a larger part of what is at stake is not worth its processor time.
 _WORTH_IT = 0.2
-#: What a graph waits for at most: this part of what is at stake, and so many seconds.
-_WAITS, _LONGEST = 0.02, 0.01
+#: What a graph waits for at most: this part of what is at stake, and so many seconds. What workers
+#: open meanwhile is not planned again: with 0.01 s a climatology of 739 tasks, of 7 s, held 1.12 of
+#: stock Dask's memory instead of 0.85 to 0.99.
+_WAITS, _LONGEST = 0.03, 0.2
 
 
 class Search(Enum):

@@ -28,7 +28,7 @@ def test_what_is_worth_it_does_not_hold_up_the_graph() -> None:
     assert extent_of_search(0.001, 1.0) is Search.NOW
     assert extent_of_search(0.1, 1.0) is Search.BESIDE
     assert extent_of_search(0.1, 0.2) is Search.NONE
-    assert extent_of_search(0.1, 1e6) is Search.BESIDE  # however much there is at stake
+    assert extent_of_search(1.0, 1e6) is Search.BESIDE  # however much there is at stake
 
 
 @given(effort=seconds, at_stake=seconds, more=seconds)
