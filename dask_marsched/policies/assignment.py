@@ -21,6 +21,7 @@ from dask_marsched.policies.host_shares import cut_into_shares, runs_to_a_host, 
 from dask_marsched.policies.meeting import join_counterparts
 from dask_marsched.policies.plan_search import (
     CANDIDATES,
+    FEW,
     Bounds,
     Checks,
     choose_bounds,
@@ -294,12 +295,17 @@ class BoundedUnits:
         workers: Sequence[WorkerSlot],
         pending: Collection[int] | None = None,
     ) -> list[Unit]:
-        """Return units of a fixed bound, not tiled, not cut by host (`SearchingPolicy.prompt`)."""
+        """Return units of a fixed bound, not tiled (`SearchingPolicy.prompt`)."""
         planning = _Planning(self.stake, graph, workers)
         units = planning.plan(self._fixed(graph))
         if not several_to_a_host(workers):
-            units = planning.join(units)
-        return _pending(units, pending)
+            return _pending(planning.join(units), pending)
+        units = _pending(units, pending)
+        if not units:
+            return units
+        peak = stock_peak(graph, workers, FEW)
+        runs = runs_to_a_host(graph, units, len({w.host for w in workers}), peak)
+        return cut_into_shares(units, workers, runs)
 
     def _searches(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> bool:
         """Whether bounds are chosen: sizes and workers are known, and the user did not choose."""

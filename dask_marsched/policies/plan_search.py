@@ -25,7 +25,7 @@ CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
 #: Initial operands of a unit that are tried where every bound holds more than stock Dask would.
 SIZES = (8, 4, 2)
 #: Operands of a graph that are forecast: all up to the first number, else one in so many.
-_FEW, _ONE_IN = 2000, 40
+FEW, _ONE_IN = 2000, 40
 #: Operands of a graph that a choice is checked on.
 CHECKED = 10_000
 #: Operands of a graph that stock Dask is forecast on, where no plan is.
@@ -70,21 +70,23 @@ def sample(
 
 def sample_size(operands: int) -> int:
     """Return how many operands of a graph are forecast, where there are more."""
-    return max(_FEW, operands // _ONE_IN)
+    return max(FEW, operands // _ONE_IN)
 
 
-def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
+def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _MOST) -> float:
     """Forecast what stock Dask holds at most, in bytes, with fast links between hosts.
 
     Parameters
     ----------
     graph
-        The graph; of one with more than 25,000 operands the first ones are forecast, on as many
+        The graph; of one with more operands than ``most`` the first ones are forecast, on as many
         fewer workers, which are taken to hold as much each.
     workers
         The workers, at least one.
+    most
+        Operands that are forecast.
     """
-    part = graph.head(min(len(graph), _MOST))
+    part = graph.head(min(len(graph), most))
     some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]
     found = Forecaster(part, [w.nthreads or 1 for w in some]).stock(FAST_LINK)
     return found.peak * len(workers) / len(some)

@@ -104,6 +104,8 @@ BOUNDED = (
     "_routes",
     # one for each scheduler that there is
     "_in_force",
+    # plans by structure, a bounded number: the next graph like this one is not planned again
+    "_remembered",
 )
 
 
