@@ -10,12 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from dask.utils import parse_bytes, parse_timedelta
+from dask.utils import parse_timedelta
 
 from dask_marsched.policies import registry
-
-#: What `marsched.fusion.backends` may name: `dask_marsched.fusion.backends`.
-BACKENDS = ("llvm", "blocks", "numexpr")
 
 
 def _switch(value: Any) -> bool:
@@ -25,7 +22,7 @@ def _switch(value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
-    # bool is a number to Python, but `stake: true` is a mistake
+    # bool is a number to Python, but `fraction: true` is a mistake
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return float(value)
@@ -38,13 +35,6 @@ def _at_least_zero(value: Any) -> float:
     return number
 
 
-def _above_zero(value: Any) -> float:
-    number = _at_least_zero(value)
-    if number == 0:
-        raise ValueError
-    return number
-
-
 def _seconds(value: Any) -> float:
     # dask reads "-5ms" as "1-5ms" and True as a unit: sort these out before it sees them
     if isinstance(value, str) and value[:1].isdigit():
@@ -52,19 +42,9 @@ def _seconds(value: Any) -> float:
     return _at_least_zero(value)
 
 
-def _bytes(value: Any) -> int:
-    if isinstance(value, str) and value[:1].isdigit():
-        return int(parse_bytes(value))
-    return int(_at_least_zero(value))
-
-
-def _bound(value: Any) -> float | None:
-    return None if value in ("auto", None) else _above_zero(value)
-
-
 def _share(value: Any) -> float:
-    number = _above_zero(value)
-    if number > 1:
+    number = _number(value)
+    if not 0 < number <= 1:
         raise ValueError
     return number
 
@@ -79,13 +59,6 @@ def _names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
         raise TypeError
     return tuple(value)
-
-
-def _whole(value: Any) -> int:
-    count = _count(value)
-    if count == 0:
-        raise ValueError
-    return count
 
 
 #: What `marsched.fusion.graph` accepts.
@@ -110,15 +83,6 @@ def _adoption(value: Any) -> str:
     if name not in ADOPTED:
         raise ValueError
     return str(name)
-
-
-def _backends(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise TypeError
-    names = tuple(value)
-    if any(name not in BACKENDS for name in names) or len(set(names)) < len(names):
-        raise ValueError
-    return names
 
 
 def _cache(value: Any) -> str | None:
@@ -156,20 +120,12 @@ def _text(text: str) -> Callable[[], str]:
 
 
 SWITCH = (_switch, _text("true or false"))
-AT_LEAST_ZERO = (_at_least_zero, _text("a number of 0 or more"))
-ABOVE_ZERO = (_above_zero, _text("a number above 0"))
-BOUND = (_bound, _text('"auto" or a number above 0'))
 SHARE = (_share, _text("a number above 0 and not above 1"))
-WHOLE = (_whole, _text("a whole number of 1 or more"))
 GRAPH_FUSION = (_fusion, _text("one of " + ", ".join(FUSION)))
 ADOPTION = (_adoption, _text("one of " + ", ".join(ADOPTED)))
 COUNT = (_count, _text("a whole number of 0 or more"))
 DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
 NAMES = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
-AMOUNT = (_bytes, _text('an amount of 0 or more, such as "1MiB", or a number of bytes'))
-
-
-KERNEL_BACKENDS = (_backends, _text(f"a list of names out of {', '.join(BACKENDS)}"))
 COMPRESSION = (_compression, _text('"auto", the name of one of Dask\'s compressions, or null'))
 CACHE = (_cache, _text('"auto", "off" or the path of a directory'))
 

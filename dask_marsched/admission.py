@@ -43,6 +43,9 @@ _SHUFFLES = 0.1
 _ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
 #: Share of a core below which the threads of tasks are taken to wait for something.
 _QUIET = 0.05
+#: Seconds without work on the worker after which whatever waits for memory is let in: by then what
+#: runs seems to wait for it. What waits for a disk or a server for so long is rare.
+PATIENCE = 10.0
 
 
 @dataclass
@@ -66,7 +69,7 @@ class Admission:
     store
         Its data.
     settings
-        The share of the memory limit to use, and how long to wait.
+        The share of the memory limit to use.
     surplus
         Bytes that the kernel counts in this process beyond what distributed is told: pages of
         shared memory.
@@ -92,7 +95,7 @@ class Admission:
         self.failure: str | None = None
         self.counts = AdmissionCounts()
         limit = int(self.host.memory_limit * settings.quota_fraction)
-        self.quota = Quota(limit, settings.quota_overtakes)
+        self.quota = Quota(limit)
         self.needs = NeedModel()
         self._meter = PeakMeter()
         self._surplus = surplus
@@ -397,7 +400,7 @@ class Admission:
     def _stuck(self) -> bool:
         """Whether the running operands seem to wait for one that was not let in."""
         since = self._quiet_since
-        return since > 0 and time.monotonic() - since > self.settings.quota_patience
+        return since > 0 and time.monotonic() - since > PATIENCE
 
     # -- what it did -----------------------------------------------------------------------
 

@@ -54,50 +54,25 @@ class Option:
 OPTIONS: tuple[Option, ...] = (
     Option("enabled", "enabled", *accepted.SWITCH),
     Option("assignment.policy", "assignment", *accepted.named("assignment")),
-    Option("assignment.stake", "stake", *accepted.AT_LEAST_ZERO),
-    Option("assignment.kappa", "kappa", *accepted.BOUND),
-    Option("assignment.kappa-unknown", "kappa_unknown", *accepted.ABOVE_ZERO),
-    Option("assignment.tiles", "tiles", *accepted.SWITCH),
     Option("ordering.policy", "ordering", *accepted.named("ordering")),
-    Option("ordering.repeatable", "repeatable_order", *accepted.SWITCH),
     Option("placement.policy", "placement", *accepted.named("placement")),
     Option("withholding.policy", "withholding", *accepted.named("withholding")),
-    Option("withholding.horizon", "horizon", *accepted.DURATION),
-    Option("withholding.horizon-bytes", "horizon_bytes", *accepted.AMOUNT),
-    Option("withholding.scheduler-time", "scheduler_time", *accepted.DURATION),
-    Option("withholding.short-task", "short_task", *accepted.DURATION),
-    Option("messages.gather", "gather_messages", *accepted.SWITCH),
-    Option("sizes.known", "known_sizes", *accepted.SWITCH),
-    Option("sizes.learn", "learn_sizes", *accepted.SWITCH),
-    Option("stealing.protect", "steal_protection", *accepted.SWITCH),
-    Option("replicas.drop", "drop_replicas", *accepted.SWITCH),
     Option("retries.infrastructure", "retries", *accepted.COUNT),
-    Option("retries.delay", "retry_delay", *accepted.DURATION),
     Option("retries.errors", "retry_errors", *accepted.NAMES),
     Option("failover.adopt", "adopt", *accepted.ADOPTION),
     Option("failover.patience", "restart_patience", *accepted.DURATION),
     Option("failover.standby", "standby", *accepted.SWITCH),
     Option("protection.enabled", "protects", *accepted.SWITCH),
-    Option("protection.dear", "dear", *accepted.DURATION),
-    Option("protection.share", "protection_share", *accepted.SHARE),
     Option("stragglers.second-run", "second_runs", *accepted.SWITCH),
-    Option("stragglers.factor", "straggler_factor", *accepted.ABOVE_ZERO),
-    Option("stragglers.least", "straggler_least", *accepted.DURATION),
     Option("cancelling.interrupt", "interrupt", *accepted.SWITCH),
     Option("fusion.graph", "fusion", *accepted.GRAPH_FUSION),
-    Option("fusion.kappa", "fusion_kappa", *accepted.ABOVE_ZERO),
-    Option("fusion.groups", "fusion_groups", *accepted.WHOLE),
-    Option("quota.enabled", "quota_enabled", *accepted.SWITCH),
-    Option("quota.fraction", "quota_fraction", *accepted.SHARE),
-    Option("quota.overtakes", "quota_overtakes", *accepted.COUNT),
-    Option("quota.patience", "quota_patience", *accepted.DURATION),
-    Option("store.enabled", "store_enabled", *accepted.SWITCH),
-    Option("store.shared", "store_shared", *accepted.SWITCH),
-    Option("store.compression", "store_compression", *accepted.COMPRESSION),
     Option("fusion.kernels", "kernels_enabled", *accepted.SWITCH),
-    Option("fusion.backends", "kernels_backends", *accepted.KERNEL_BACKENDS),
     Option("fusion.exact", "kernels_exact", *accepted.SWITCH),
     Option("fusion.cache", "kernels_cache", *accepted.CACHE),
+    Option("quota.enabled", "quota_enabled", *accepted.SWITCH),
+    Option("quota.fraction", "quota_fraction", *accepted.SHARE),
+    Option("store.shared", "store_shared", *accepted.SWITCH),
+    Option("store.compression", "store_compression", *accepted.COMPRESSION),
     Option("api.enabled", "api_enabled", *accepted.SWITCH),
     Option("observer.enabled", "observer_enabled", *accepted.SWITCH),
     Option("dashboard.pages", "dashboard_pages", *accepted.SWITCH),
@@ -157,7 +132,8 @@ def _option(key: str) -> Option:
         path = ".".join(filter(None, (NAMESPACE, key)))
         inside = ", ".join(name for name in _BY_KEY if not key or name.startswith(key + "."))
         raise ValueError(f"{path} is a section, not an option; the options in it are: {inside}")
-    near = difflib.get_close_matches(key, _BY_KEY, n=1)
+    # Options of the same section are not near for that alone.
+    near = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.8)
     hint = f" Did you mean {NAMESPACE}.{near[0]}?" if near else ""
     raise ValueError(
         f"{NAMESPACE}.{key} is not an option.{hint} "
@@ -191,7 +167,7 @@ class Settings:
     """All options, checked and in plain units.
 
     Every attribute accepts what the option of the same meaning accepts in the configuration
-    (``horizon="20ms"``) and holds the plain value afterwards (``0.02``). See
+    (``restart_patience="1m"``) and holds the plain value afterwards (``60.0``). See
     ``docs/configuration.md`` for what each of them does.
 
     Attributes
@@ -200,37 +176,8 @@ class Settings:
         Whether the plugin changes the scheduler at all.
     assignment, ordering, placement, withholding : str
         Names of the policies.
-    stake : float
-        Least share of an initial operand's mean size for which two units are joined.
-    kappa : float or None
-        Most memory of a unit, in mean sizes of an initial operand; None (``auto`` in the
-        configuration) to choose it for each graph by forecasts.
-    kappa_unknown : float
-        The same as long as most sizes are not known.
-    tiles : bool
-        Whether matrix products and their like run in tiles where a forecast says it is better.
-    repeatable_order : bool
-        Whether Dask's order of a graph follows from the graph alone, not from the process.
-    horizon : float
-        Queued work per thread below which more is sent ahead, seconds.
-    horizon_bytes : int
-        Most bytes of additional results per thread for that.
-    scheduler_time : float
-        Seconds that the scheduler needs for an operand; 0: it is taken to keep up.
-    gather_messages : bool
-        Whether workers send answers that nobody waits for along with their next message.
-    short_task : float
-        Mean duration below which a worker gets more slots than threads, seconds.
-    known_sizes, learn_sizes : bool
-        Whether sizes are taken from dask.array's layers, and learnt from results.
-    steal_protection : bool
-        Whether placed tasks are kept from Dask's work stealing.
-    drop_replicas : bool
-        Whether copies of results that nobody needs any more are dropped at once.
     retries : int
         How often an operand is tried again that failed by an error of the infrastructure.
-    retry_delay : float
-        How long before the first of these, seconds; each further one takes twice as long.
     retry_errors : tuple of str
         Names of the exceptions that are such errors.
     adopt : str
@@ -243,44 +190,23 @@ class Settings:
         Whether nannies have the next process of their worker ready.
     protects : bool
         Whether results that would take long to have again are copied.
-    dear : float
-        How long that is, seconds.
-    protection_share : float
-        Share of the memory of all workers that copies may take.
     second_runs : bool
         Whether stragglers are run a second time.
-    straggler_factor : float
-        How many times the usual duration they have run.
-    straggler_least : float
-        How long at least, seconds.
     interrupt : bool
         Whether workers interrupt what they run and nobody wants any more.
     fusion : str
         Which tasks become one before they are scheduled: ``"off"``, ``"chains"`` or
         ``"subgraphs"``.
-    fusion_kappa : float
-        Most memory of a sub-graph that becomes one, in mean sizes of an initial operand.
-    fusion_groups : int
-        How many groups of tasks are left, at least, for each thread of the cluster.
     quota_enabled : bool
         Whether workers start operands only where their memory suffices.
     quota_fraction : float
         Share of a worker's memory limit that may be taken.
-    quota_overtakes : int
-        How many smaller operands may start before one that has to wait for memory.
-    quota_patience : float
-        How long an operand waits for others that do nothing, seconds.
-    store_enabled : bool
-        Whether workers keep their results in a store of ours; they do where the quota or
-        sharing is on, too.
     store_shared : bool
         Whether the workers of a host map each other's results.
     store_compression : str or None
         What results are compressed by as they are spilled; None to write them as they are.
     kernels_enabled : bool
         Whether workers evaluate chains of operations on arrays by fused kernels.
-    kernels_backends : tuple of str
-        What they may be evaluated by, beside NumPy.
     kernels_exact : bool
         Whether only what is NumPy's result to the last bit is used.
     kernels_cache : str or None
@@ -300,48 +226,23 @@ class Settings:
 
     enabled: bool = _default("enabled")
     assignment: str = _default("assignment")
-    stake: float = _default("stake")
-    kappa: float | None = _default("kappa")
-    kappa_unknown: float = _default("kappa_unknown")
-    tiles: bool = _default("tiles")
     ordering: str = _default("ordering")
-    repeatable_order: bool = _default("repeatable_order")
     placement: str = _default("placement")
     withholding: str = _default("withholding")
-    horizon: float = _default("horizon")
-    horizon_bytes: int = _default("horizon_bytes")
-    scheduler_time: float = _default("scheduler_time")
-    short_task: float = _default("short_task")
-    gather_messages: bool = _default("gather_messages")
-    known_sizes: bool = _default("known_sizes")
-    learn_sizes: bool = _default("learn_sizes")
-    steal_protection: bool = _default("steal_protection")
-    drop_replicas: bool = _default("drop_replicas")
     retries: int = _default("retries")
-    retry_delay: float = _default("retry_delay")
     retry_errors: tuple[str, ...] = _default("retry_errors")
     adopt: str = _default("adopt")
     restart_patience: float = _default("restart_patience")
     standby: bool = _default("standby")
     protects: bool = _default("protects")
-    dear: float = _default("dear")
-    protection_share: float = _default("protection_share")
     second_runs: bool = _default("second_runs")
-    straggler_factor: float = _default("straggler_factor")
-    straggler_least: float = _default("straggler_least")
     interrupt: bool = _default("interrupt")
     fusion: str = _default("fusion")
-    fusion_kappa: float = _default("fusion_kappa")
-    fusion_groups: int = _default("fusion_groups")
     quota_enabled: bool = _default("quota_enabled")
     quota_fraction: float = _default("quota_fraction")
-    quota_overtakes: int = _default("quota_overtakes")
-    quota_patience: float = _default("quota_patience")
-    store_enabled: bool = _default("store_enabled")
     store_shared: bool = _default("store_shared")
     store_compression: str | None = _default("store_compression")
     kernels_enabled: bool = _default("kernels_enabled")
-    kernels_backends: tuple[str, ...] = _default("kernels_backends")
     kernels_exact: bool = _default("kernels_exact")
     kernels_cache: str | None = _default("kernels_cache")
     api_enabled: bool = _default("api_enabled")
@@ -365,7 +266,7 @@ class Settings:
         Parameters
         ----------
         overrides : mapping, optional
-            Values that win over the configuration, by key (``"assignment.stake"``, with or
+            Values that win over the configuration, by key (``"quota.fraction"``, with or
             without ``marsched.`` before it).
 
         Raises

@@ -64,18 +64,11 @@ class PlacementEngine:
         self.failure: str | None = None
         self.observer: Following | None = None
         saturation = scheduler.WORKER_SATURATION
-        self.slots = SlotRule(
-            settings.short_task,
-            settings.horizon,
-            settings.horizon_bytes,
-            1.1 if math.isinf(saturation) else saturation,
-        )
-        self.pace = Pace(settings.scheduler_time)
+        self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
+        self.pace = Pace()
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
-        self.replicas = Replicas(settings.drop_replicas)
-        self.retries = Retries(
-            scheduler, RetryRule(settings.retries, settings.retry_delay, settings.retry_errors)
-        )
+        self.replicas = Replicas()
+        self.retries = Retries(scheduler, RetryRule(settings.retries, settings.retry_errors))
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
@@ -374,7 +367,7 @@ class PlacementEngine:
         with its inputs: Dask would take it for a long one. But not for long behind others: these
         may be long ones, or even wait for it.
         """
-        if not self.settings.steal_protection or snapshot.restricted(ts):
+        if snapshot.restricted(ts):
             return True
         if len(self.policies.withholding):
             return False

@@ -64,14 +64,11 @@ class Failover:
             else:
                 self._adoption = None
         if settings.second_runs:
-            rule = StragglerRule(settings.straggler_factor, settings.straggler_least)
-            self._seconds = SecondRuns(scheduler, rule, caught)
+            self._seconds = SecondRuns(scheduler, StragglerRule(), caught)
             if not _installed(self._seconds):
                 self._seconds = None
         if settings.protects:
-            dear = ProtectionRule(settings.dear)
-            share = settings.protection_share
-            self._protection = Protection(scheduler, dear, share, self._dropping, caught)
+            self._protection = Protection(scheduler, ProtectionRule(), self._dropping, caught)
             if _installed(self._protection):
                 engine.replicas.protected = self._protection.is_protected
             else:

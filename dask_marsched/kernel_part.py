@@ -55,7 +55,7 @@ class KernelPart:
     def _make(self) -> Kernels:
         settings = self._settings
         directory = backends.cache_directory(settings.kernels_cache)
-        found, self._missing = backends.make(settings.kernels_backends, directory)
+        found, self._missing = backends.make(directory)
         if directory is not None:
             files.prune(directory)
         elif settings.kernels_cache is not None:

@@ -84,7 +84,7 @@ class Planner:
     policies
         What decides.
     settings
-        Whether sizes are taken from the graph, and learned.
+        Whether workers are told of sizes.
     counters
         Where to count.
     install
@@ -147,7 +147,7 @@ class Planner:
 
     def graph_arrives(self, sizes: Any) -> None:
         """Keep the sizes that came with a graph until its tasks are there."""
-        self._sizes = sizes if self.settings.known_sizes else None
+        self._sizes = sizes
 
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
         """Plan what must run for the wanted tasks.
@@ -188,7 +188,7 @@ class Planner:
             if self.settings.quota_enabled or self.settings.store_shared:
                 exact = sizes.exact
                 self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
-        learning = bool(guessed) and self.settings.learn_sizes
+        learning = bool(guessed)
         # Others are as good as they get, but for a larger cluster: too little to keep a graph for.
         plan.lasting = plan.bound_to_workers or learning or not self.workers
         if plan.lasting or plan.searching:

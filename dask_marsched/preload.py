@@ -82,7 +82,7 @@ def _policy_option(kind: str, what: str) -> Callable[[_F], _F]:
     metavar="KEY=VALUE",
     multiple=True,
     callback=_check_settings,
-    help="An option of the marsched configuration, e.g. withholding.horizon=20ms. Repeatable.",
+    help="An option of the marsched configuration, e.g. quota.fraction=0.6. Repeatable.",
 )
 async def dask_setup(
     dask_object: Any, /, overrides: dict[str, Any], **policies: str | None

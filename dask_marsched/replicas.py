@@ -28,11 +28,6 @@ class Replicas:
     Copies of what a client holds are left alone: it may have asked for them. At least one
     replica of each result stays.
 
-    Parameters
-    ----------
-    active
-        Whether anything is to be dropped at all.
-
     Attributes
     ----------
     keepers
@@ -41,8 +36,7 @@ class Replicas:
         Whether all copies of a result are to stay.
     """
 
-    def __init__(self, active: bool = True) -> None:
-        self._active = active
+    def __init__(self) -> None:
         self.protected: Callable[[TaskState], bool] = lambda ts: False
         self.keepers: Callable[[TaskState], Iterable[WorkerState]] = lambda ts: ()
         self._suspects: dict[TaskState, None] = {}
@@ -52,16 +46,13 @@ class Replicas:
 
     def copied(self, tasks: Iterable[TaskState | None]) -> None:
         """Take note of results that a worker has fetched."""
-        if not self._active:
-            return
         for ts in tasks:
             if ts is not None and _copies(ts):
                 self._suspects[ts] = None
 
     def progressed(self, ts: TaskState) -> None:
         """Take note of a task that was sent to a worker, or is done."""
-        if self._active:
-            self.copied(ts.dependencies)
+        self.copied(ts.dependencies)
 
     def forget(self, ts: TaskState) -> None:
         """Take note that a result is gone for good."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import platform
 from typing import Any
@@ -94,12 +93,13 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "placement": placement,
             "withholding": withholding,
         }
-        options = dataclasses.asdict(self.settings)
-        chosen = {
-            kind: _policy(kind, policy if policy is not None else self._named(kind), options)
-            for kind, policy in given.items()
-        }
-        self.policies = Policies(**chosen)
+        named = vars(self.settings)
+        self.policies = Policies(
+            **{
+                kind: _policy(kind, named[kind] if policy is None else policy)
+                for kind, policy in given.items()
+            }
+        )
         self.executions = Executions()
         self.observer: Observer | None = None
         self._engine: PlacementEngine | None = None
@@ -110,9 +110,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._api: ApiService | None = None
         self._dashboard: DashboardService | None = None
         self._reason: str | None = "not started on a scheduler"
-
-    def _named(self, kind: str) -> str:
-        return str(getattr(self.settings, kind))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self.settings, "policies": self.policies}
@@ -148,7 +145,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self,
             removed=self.stop,
             compression=self._compression(scheduler, self._engine.counters),
-            order=self._order(scheduler, self._engine.counters),
+            order=RepeatableOrder(scheduler, self._engine.counters),
             failed=self._leave_losses,
         )
         try:
@@ -176,9 +173,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._engine.plan(waiting)
         if self.observer is not None:
             self.observer.arrived(scheduler.tasks.values())
-        if self._worker_parts() or self.settings.standby:
-            self._workers = WorkerRegistration(scheduler, self.settings)
-            await self._workers.add()
+        self._workers = WorkerRegistration(scheduler, self.settings)
+        await self._workers.add()
 
     def _observe(self, scheduler: Scheduler, engine: PlacementEngine, failover: Failover) -> None:
         if self.settings.observer_enabled:
@@ -197,13 +193,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         return GraphCompression(
             scheduler,
             subgraphs=self.settings.fusion == "subgraphs",
-            kappa=self.settings.fusion_kappa,
-            groups=self.settings.fusion_groups,
             counters=counters,
         )
-
-    def _order(self, scheduler: Scheduler, counters: Counters) -> RepeatableOrder | None:
-        return RepeatableOrder(scheduler, counters) if self.settings.repeatable_order else None
 
     def stop(self) -> None:
         """Restore the scheduler, and its workers in the background. Idempotent."""
@@ -229,12 +220,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def _worker_parts(self) -> list[str]:
         parts = {
             "quota": self.settings.quota_enabled,
-            "store": self.settings.store_enabled,
             "shared": self.settings.store_shared,
             "adoption": self.settings.adopts,
             "interrupts": self.settings.interrupt,
             "kernels": self.settings.kernels_enabled,
-            "messages": self.settings.gather_messages,
         }
         return [name for name, on in parts.items() if on]
 
@@ -425,9 +414,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         }
 
 
-def _policy(kind: str, given: Any, options: dict[str, Any]) -> Any:
+def _policy(kind: str, given: Any) -> Any:
     if isinstance(given, str):
-        return registry.create(kind, given, **options)
+        return registry.create(kind, given)
     protocol = _PROTOCOLS[kind]
     if isinstance(given, protocol):
         return given

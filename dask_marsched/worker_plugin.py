@@ -32,16 +32,14 @@ NAME = "marsched"
 _SHARED = 0.5
 #: Attribute of `Settings` and option that switch each part on.
 _SWITCHES = {
-    "store": ("store_enabled", "marsched.store.enabled"),
     "shared": ("store_shared", "marsched.store.shared"),
     "quota": ("quota_enabled", "marsched.quota.enabled"),
     "adoption": ("adopts", "marsched.failover.adopt"),
     "interrupts": ("interrupt", "marsched.cancelling.interrupt"),
     "kernels": ("kernels_enabled", "marsched.fusion.kernels"),
-    "messages": ("gather_messages", "marsched.messages.gather"),
 }
 #: Those that rest on the store of ours.
-_ON_STORE = frozenset({"store", "shared", "quota", "adoption"})
+_ON_STORE = frozenset({"shared", "quota", "adoption"})
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -90,8 +88,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             for part, (_, option) in _SWITCHES.items()
             if part not in on
         }
-        if "messages" in on:
-            self._gather(worker)
+        self._gather(worker)
         if on & _ON_STORE:
             self._keep_results(worker, on & _ON_STORE)
         if "interrupts" in on:
@@ -133,7 +130,6 @@ class MarsWorkerPlugin(WorkerPlugin):
     def _keep_results(self, worker: Worker, on: set[str]) -> None:
         # Sharing and the quota rest on the store: distributed's own mapping loses results where
         # threads evict them.
-        self._reasons.pop("store", None)
         if sys.platform != "linux":
             only = "what they rest on is there on Linux only"
             self._leave(on | {"store"}, store.Unsuited(f"not on {sys.platform}: {only}"))

@@ -20,7 +20,7 @@ export DASK_TEMPORARY_DIRECTORY="$directory"
 
 dask scheduler --host 127.0.0.1 --port 0 --no-dashboard --scheduler-file "$DASK_SCHEDULER_FILE" \
     --preload dask_marsched --marsched-assignment units \
-    --marsched-config withholding.horizon=20ms &
+    --marsched-config quota.fraction=0.6 &
 scheduler=$!
 dask worker --scheduler-file "$DASK_SCHEDULER_FILE" --nworkers 2 --nthreads 1 --no-dashboard &
 

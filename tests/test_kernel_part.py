@@ -23,10 +23,8 @@ def at_once(monkeypatch):
 def with_kernels(**settings):
     alone = {
         "quota_enabled": False,
-        "store_enabled": False,
         "store_shared": False,
         "interrupt": False,
-        "gather_messages": False,
         "kernels_cache": None,
     }
     return MarsSchedulerPlugin(settings=Settings(kernels_enabled=True, **{**alone, **settings}))
@@ -91,8 +89,8 @@ async def test_without_a_compiler_status_says_so(c, s, a, monkeypatch):
     def missing(directory):
         raise ModuleNotFoundError("No module named 'llvmlite'")
 
-    monkeypatch.setitem(backends._MAKERS, "llvm", missing)
-    await c.register_plugin(with_kernels(kernels_backends=("llvm",)))
+    monkeypatch.setattr(backends, "_MAKERS", {"llvm": missing})
+    await c.register_plugin(with_kernels())
     array, wanted = chain(3)
     np.testing.assert_allclose(await c.compute(array), wanted)
     assert report(a)["backends"] == []
@@ -107,8 +105,8 @@ async def test_a_user_without_a_home_has_kernels_and_no_cache(c, s, a, monkeypat
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pathlib.Path.expanduser", homeless)
-    await c.register_plugin(with_kernels(kernels_cache="auto", kernels_backends=("blocks",)))
-    assert report(a)["backends"] == ["blocks"]
+    await c.register_plugin(with_kernels(kernels_cache="auto"))
+    assert "blocks" in report(a)["backends"]
     text = str(await status(c))
     assert "without cache: no directory for it that only this user may write to" in text
 

@@ -25,13 +25,14 @@ def text_of(thing) -> str:
 
 
 def test_a_plugin_tells_what_was_set():
-    plugin = MarsSchedulerPlugin(assignment="dfs", settings=Settings(stake=0.125, horizon="30ms"))
+    settings = Settings(quota_fraction=0.125, restart_patience="1m")
+    plugin = MarsSchedulerPlugin(assignment="dfs", settings=settings)
     text = text_of(plugin)
     assert "not active: not started on a scheduler" in text
     assert "dfs" in text
-    assert "marsched.assignment.stake 0.125  (default" in text
-    assert "marsched.withholding.horizon 0.03  (default" in text
-    assert "marsched.assignment.kappa" not in text  # as it always is
+    assert "marsched.quota.fraction 0.125  (default" in text
+    assert "marsched.failover.patience 60.0  (default" in text
+    assert "marsched.retries.infrastructure" not in text  # as it always is
     assert "is a copy" in text
 
 

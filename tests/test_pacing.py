@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from dask.delayed import delayed
 from distributed import Event
 from distributed.utils_test import async_poll_for
 
-from dask_marsched.config import Settings
-from dask_marsched.policies.pace import ROUND_TRIP, SURPLUS
+from dask_marsched import engine
+from dask_marsched.policies.pace import ROUND_TRIP, SCHEDULER_TIME, SURPLUS, Pace
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import Costs, SimulationReport, simulate
 from tests.compat.harness import planned_cluster
@@ -19,11 +20,7 @@ from tests.compat.harness import planned_cluster
 WORKERS = 100
 
 
-def paced(scheduler_time: str) -> MarsSchedulerPlugin:
-    return MarsSchedulerPlugin(settings=Settings(scheduler_time=scheduler_time))
-
-
-def trees(seconds: float, scheduler_time: str, threads: int = 1) -> SimulationReport:
+def trees(seconds: float, scheduler_time: float, threads: int = 1) -> SimulationReport:
     """Simulate 200 pairs of short tasks, each pair read by a third task."""
     names = [f"{kind}-{i}" for i in range(200) for kind in ("a", "b", "sum")]
     pairs = [
@@ -35,14 +32,15 @@ def trees(seconds: float, scheduler_time: str, threads: int = 1) -> SimulationRe
         for i in range(200)
     ]
     costs = Costs(dict.fromkeys(names, 2**20), dict.fromkeys(names, seconds))
-    return simulate(
-        pairs,
-        policy=paced(scheduler_time),
-        workers=WORKERS // threads,
-        threads=threads,
-        costs=costs,
-        isolated=False,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "Pace", partial(Pace, scheduler_time))
+        return simulate(
+            pairs,
+            workers=WORKERS // threads,
+            threads=threads,
+            costs=costs,
+            isolated=False,
+        )
 
 
 def at_once(report: SimulationReport) -> int:
@@ -55,20 +53,20 @@ def at_once(report: SimulationReport) -> int:
 
 
 def test_short_operands_do_not_go_to_all_workers() -> None:
-    bound, free = trees(0.001, "0.7ms"), trees(0.001, "0ms")
-    assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / 0.0007
+    bound, free = trees(0.001, SCHEDULER_TIME), trees(0.001, 0.0)
+    assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / SCHEDULER_TIME
     assert bound.peak_memory < free.peak_memory
     assert bound.makespan < 1.2 * free.makespan
 
 
 def test_nor_to_all_threads_of_workers_with_several() -> None:
-    bound, free = trees(0.001, "0.7ms", threads=4), trees(0.001, "0ms", threads=4)
-    assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / 0.0007
+    bound, free = trees(0.001, SCHEDULER_TIME, threads=4), trees(0.001, 0.0, threads=4)
+    assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / SCHEDULER_TIME
     assert bound.peak_memory < free.peak_memory
 
 
 def test_long_operands_go_to_all_workers() -> None:
-    bound, free = trees(1.0, "0.7ms"), trees(1.0, "0ms")
+    bound, free = trees(1.0, SCHEDULER_TIME), trees(1.0, 0.0)
     assert at_once(bound) == WORKERS
     assert bound.makespan < 1.02 * free.makespan
 
@@ -78,9 +76,14 @@ def block(event: str, x: int) -> int:
     return x
 
 
+def slow_scheduler(plugin: MarsSchedulerPlugin) -> None:
+    assert plugin._engine is not None
+    plugin._engine.pace.scheduler_time = 0.01
+
+
 @pytest.mark.parametrize("long", [False, True])
 def test_what_turns_out_to_be_long_runs_on_all_threads(long: bool) -> None:
-    @planned_cluster([("127.0.0.1", 8)], plugin=lambda: paced("10ms"))
+    @planned_cluster([("127.0.0.1", 8)], tune=slow_scheduler)
     async def test(c: Any, s: Any, a: Any) -> None:
         if long:  # where the last ones were short
             assert sum(await c.gather(c.map(abs, range(50)))) == sum(range(50))

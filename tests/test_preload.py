@@ -37,7 +37,7 @@ def status_of(address):
 def test_command_with_options(start_scheduler, start):
     options = ("--marsched-assignment", "dfs", "--marsched-ordering", "mars")
     options += ("--marsched-fusion", "chains")
-    more = ("--marsched-config", "assignment.stake=0.5", "--marsched-config", "sizes.learn=false")
+    more = ("--marsched-config", "quota.fraction=0.5", "--marsched-config", "api.enabled=false")
     address, scheduler = start_scheduler("--preload", "dask_marsched", *options, *more)
     start(*dask_command("worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1"))
     with distributed.Client(address) as client:
@@ -51,8 +51,8 @@ def test_command_with_options(start_scheduler, start):
     assert found.policies["assignment"] == "dfs"
     assert found.policies["ordering"] == "mars"
     assert settings["fusion"] == "chains"
-    assert settings["stake"] == 0.5
-    assert settings["learn_sizes"] is False
+    assert settings["quota_fraction"] == 0.5
+    assert settings["api_enabled"] is False
     assert "Failed" not in scheduler.output
 
 
@@ -82,9 +82,9 @@ def test_environment_variables(start_scheduler):
     ("options", "message"),
     [
         (["--marsched-assignment", "dsf"], "'dsf' is not one of bfs, dfs, units"),
-        (["--marsched-config", "assignment.stake"], "not of the form KEY=VALUE"),
-        (["--marsched-config", "assignment.stake=much"], "must be a number of 0 or more"),
-        (["--marsched-config", "assignment.steak=1"], "Did you mean marsched.assignment.stake?"),
+        (["--marsched-config", "quota.fraction"], "not of the form KEY=VALUE"),
+        (["--marsched-config", "quota.fraction=much"], "must be a number above 0"),
+        (["--marsched-config", "quota.fractoin=1"], "Did you mean marsched.quota.fraction?"),
         (["--marsched-fusion", "all"], "'all' is not one of 'off', 'chains', 'subgraphs'"),
         (["--marsched-colour", "blue"], "No such option"),
     ],
@@ -229,10 +229,11 @@ def test_client_preload_with_a_scheduler_that_lacks_the_package(bare_scheduler, 
 
 
 def test_client_preload_with_a_wrong_configuration(cluster, caplog):
-    wrong = {**PRELOAD_CLIENT, "marsched.assignment.kappa": 0}
+    wrong = {**PRELOAD_CLIENT, "marsched.quota.fraction": 0}
     with dask.config.set(wrong), distributed.Client(cluster) as client:
         assert client.submit(sum, [1, 2]).result(timeout=30) == 3
-    assert 'marsched.assignment.kappa must be "auto" or a number above 0, not 0' in caplog.text
+    message = "marsched.quota.fraction must be a number above 0 and not above 1, not 0"
+    assert message in caplog.text
 
 
 def nested_sum():

@@ -1,12 +1,16 @@
 """Results that would take long to have again get a second copy, which stays."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from distributed import Event, Scheduler, Worker, wait
 from distributed.utils_test import async_poll_for
 
+from dask_marsched import failover
 from dask_marsched.config import Settings
 from dask_marsched.host import dropping, protection
+from dask_marsched.policies.protection import ProtectionRule
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.compat.harness import check, planned_cluster
@@ -21,11 +25,21 @@ LINE = Job(
 )
 
 
-def protecting(dear: float = 0.0, share: float = 0.5) -> MarsSchedulerPlugin:
-    return MarsSchedulerPlugin(settings=Settings(protects=True, dear=dear, protection_share=share))
+def protecting() -> MarsSchedulerPlugin:
+    return MarsSchedulerPlugin(settings=Settings(protects=True))
 
 
-@planned_cluster(TWO_WORKERS, plugin=protecting)
+def protecting_cluster(dear: float = 0.0, share: float = 0.5) -> Callable[..., Any]:
+    """Make a cluster where that is worth a copy which takes so many seconds to have again."""
+
+    def tune(plugin: MarsSchedulerPlugin) -> None:
+        found = plugin._failover._protection
+        found.rule.least, found.share = dear, share
+
+    return planned_cluster(TWO_WORKERS, plugin=protecting, tune=tune)
+
+
+@protecting_cluster()
 async def test_there_are_two_copies_and_they_stay(c, s, a, b):
     future = c.submit(bytes, 1000, key="x")
     await wait(future)
@@ -48,14 +62,14 @@ async def test_there_are_two_copies_and_they_stay(c, s, a, b):
     await c.register_plugin(protecting())
 
 
-@planned_cluster(TWO_WORKERS, plugin=lambda: protecting(dear=5.0))
+@protecting_cluster(dear=5.0)
 async def test_what_is_cheap_is_not_copied(c, s, a, b):
     await wait(c.submit(bytes, 1000, key="x"))
     s.plugins["marsched"]._failover._protection._look()
     assert check(s)["protected"] == 0
 
 
-@planned_cluster(TWO_WORKERS, plugin=lambda: protecting(share=1e-12))
+@protecting_cluster(share=1e-12)
 async def test_the_budget_holds(c, s, a, b):
     future = c.submit(bytes, 1000, key="x")
     await wait(future)
@@ -74,7 +88,7 @@ def kept_by(s: Scheduler) -> set[Any]:
     return {ts.key for ts in s.plugins["marsched"]._failover._protection._kept}
 
 
-@planned_cluster(TWO_WORKERS, plugin=lambda: protecting(dear=10.0))
+@protecting_cluster(dear=10.0)
 async def test_what_becomes_dear_as_its_inputs_are_released_is_copied(c, s, a, b):
     """Something else reads the first as long as the gate is shut."""
     protection = s.plugins["marsched"]._failover._protection
@@ -94,7 +108,7 @@ async def test_what_becomes_dear_as_its_inputs_are_released_is_copied(c, s, a, b
     assert kept_by(s) == {"end"}
 
 
-@planned_cluster(TWO_WORKERS, plugin=protecting)
+@protecting_cluster()
 async def test_what_the_budget_did_not_allow_is_copied_when_it_does(c, s, a, b):
     protection = s.plugins["marsched"]._failover._protection
     x, y = c.submit(bytes, 1000, key="x"), c.submit(bytes, 1000, key="y")
@@ -112,7 +126,7 @@ async def test_what_the_budget_did_not_allow_is_copied_when_it_does(c, s, a, b):
     assert check(s)["protected"] == 2
 
 
-@planned_cluster(TWO_WORKERS, plugin=protecting)
+@protecting_cluster()
 async def test_what_is_left_of_two_copies_is_copied_again(c, s, a, b):
     future = c.submit(bytes, 1000, key="x")
     await wait(future)
@@ -159,9 +173,11 @@ def run_again(plugin: MarsSchedulerPlugin, **options: Any) -> tuple[float, int]:
     return max(found, key=lambda each: each[1])
 
 
-def test_the_twin_computes_less_again():
+def test_the_twin_computes_less_again(monkeypatch):
     without, again = run_again(MarsSchedulerPlugin())
     assert again == 4
-    with_it, spared = run_again(protecting(dear=25.0))
+    monkeypatch.setattr(failover, "ProtectionRule", partial(ProtectionRule, 25.0))
+    monkeypatch.setattr(protection, "_SHARE", 0.5)
+    with_it, spared = run_again(protecting())
     assert spared == 0
     assert with_it < without

@@ -17,7 +17,6 @@ from distributed.utils_test import async_poll_for, gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.config import Settings
 from dask_marsched.replicas import Replicas
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import check, our_failures, planned_cluster, plugin_of
@@ -239,20 +238,8 @@ async def test_copies_that_a_client_asked_for_stay(c, s, a, b, d, way):
     assert check(s)["copies_dropped"] == 0
 
 
-def not_dropping() -> MarsSchedulerPlugin:
-    return MarsSchedulerPlugin(settings=Settings(drop_replicas=False))
-
-
-@planned_cluster(TWO_WORKERS, plugin=not_dropping, config=CONFIG)
-async def test_switched_off_nothing_is_dropped(c, s, a, b):
-    future = await copied_to_both(c, s, a, b)
-    await nothing_went(s, future, "x", a, b)
-
-
-@pytest.mark.parametrize("drop", [True, False])
-@gen_cluster(client=True, nthreads=TWO_WORKERS, config=CONFIG)
-async def test_tasks_are_not_kept_from_being_forgotten(c, s, a, b, drop):
-    await c.register_plugin(MarsSchedulerPlugin(settings=Settings(drop_replicas=drop)))
+@planned_cluster(TWO_WORKERS, config=CONFIG)
+async def test_tasks_are_not_kept_from_being_forgotten(c, s, a, b):
     future = await copied_to_both(c, s, a, b)
     await Event("go").set()
     assert await future == 7 * LARGE

@@ -9,11 +9,17 @@ from distributed.utils_test import async_poll_for, inc
 import dask_marsched
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster, plugin_of, report_of
+from tests.compat.harness import THREE_WORKERS, planned_cluster, plugin_of, report_of
 
 
-def retrying(most=2, delay="10ms"):
-    return lambda: MarsSchedulerPlugin(settings=Settings(retries=most, retry_delay=delay))
+def retrying_cluster(nthreads=THREE_WORKERS, most=2, delay=0.01):
+    """Make a cluster that tries again after so many seconds."""
+
+    def tune(plugin):
+        plugin._engine.retries.rule.delay = delay
+
+    plugin = MarsSchedulerPlugin(settings=Settings(retries=most))
+    return planned_cluster(nthreads, plugin=lambda: plugin, tune=tune)
 
 
 def run_where(log, fails_on, error):
@@ -37,7 +43,7 @@ def log(request):
     del LOGS[request.node.name]
 
 
-@planned_cluster(plugin=retrying())
+@retrying_cluster()
 async def test_another_worker_is_tried(c, s, a, b, d, log):
     broken = [a.address, b.address]
     first = c.submit(run_where, log, broken, ConnectionResetError(104, "reset"), key="x")
@@ -49,7 +55,7 @@ async def test_another_worker_is_tried(c, s, a, b, d, log):
     assert not plugin_of(s)._engine.retries._failed_on
 
 
-@planned_cluster(plugin=retrying())
+@retrying_cluster()
 async def test_in_the_end_it_is_fatal_with_its_cause(c, s, a, b, d, log):
     first = c.submit(run_where, log, None, OSError(5, "the disk is gone"), key="x")
     after = c.submit(inc, first)
@@ -60,21 +66,21 @@ async def test_in_the_end_it_is_fatal_with_its_cause(c, s, a, b, d, log):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("x"), FileNotFoundError(2, "x")])
-@planned_cluster(plugin=retrying())
+@retrying_cluster()
 async def test_errors_of_the_program_are_not_tried_again(c, s, a, b, d, log, error):
     with pytest.raises(type(error)):
         await c.submit(run_where, log, None, error)
     assert len(LOGS[log]) == 1
 
 
-@planned_cluster(plugin=retrying(most=1))
+@retrying_cluster(most=1)
 async def test_the_users_own_retries_come_after(c, s, a, b, d, log):
     with pytest.raises(OSError, match="no luck"):
         await c.submit(run_where, log, None, OSError(5, "no luck"), retries=2)
     assert len(LOGS[log]) == 4
 
 
-@planned_cluster(plugin=retrying(delay="1h"))
+@retrying_cluster(delay=3600)
 async def test_cancelled_while_it_waits(c, s, a, b, d, log):
     future = c.submit(run_where, log, None, OSError(5, "x"), key="x")
     await async_poll_for(lambda: report_of(s)["retried"], 5)
@@ -83,7 +89,7 @@ async def test_cancelled_while_it_waits(c, s, a, b, d, log):
     assert await c.submit(inc, 1) == 2
 
 
-@planned_cluster(plugin=retrying(delay="1h"))
+@retrying_cluster(delay=3600)
 async def test_its_worker_dies_while_it_waits(c, s, a, b, d, log):
     future = c.submit(run_where, log, [a.address], OSError(5, "x"), workers=[a.address], key="x",
                       allow_other_workers=True)  # fmt: skip
@@ -92,7 +98,7 @@ async def test_its_worker_dies_while_it_waits(c, s, a, b, d, log):
     assert await future in (b.address, d.address)
 
 
-@planned_cluster(plugin=retrying(delay="1h"))
+@retrying_cluster(delay=3600)
 async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
     broken = [a.address, b.address, d.address]
     future = c.submit(run_where, log, broken, OSError(5, "x"), key="x", retries=0)
@@ -104,7 +110,7 @@ async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
     await c.register_plugin(MarsSchedulerPlugin())
 
 
-@planned_cluster(plugin=retrying())
+@retrying_cluster()
 async def test_where_the_user_has_it_tried_again_it_counts_anew(c, s, a, b, d, log):
     future = c.submit(run_where, log, None, OSError(5, "x"), key="x")
     await wait(future)
@@ -126,7 +132,7 @@ def fail_some(x, fails):
     return x
 
 
-@planned_cluster([("127.0.0.1", 1)], plugin=retrying(delay="1h"))
+@retrying_cluster([("127.0.0.1", 1)], delay=3600)
 async def test_what_waits_has_no_slot(c, s, a):
     futures = c.map(fail_some, range(40), [i % 10 == 0 for i in range(40)])
     good = [future for i, future in enumerate(futures) if i % 10]
@@ -137,7 +143,7 @@ async def test_what_waits_has_no_slot(c, s, a):
     assert found.counts["running"] == 0
 
 
-@planned_cluster([("127.0.0.1", 1)], plugin=retrying(delay="1h"))
+@retrying_cluster([("127.0.0.1", 1)], delay=3600)
 async def test_what_waits_is_not_stolen(c, s, a):
     """Its worker would answer that it has failed, which Dask takes for a broken worker."""
     inputs = c.map(inc, range(10))
@@ -156,7 +162,7 @@ async def test_what_waits_is_not_stolen(c, s, a):
     assert all(inp.status == "finished" for inp in inputs)
 
 
-@planned_cluster([("127.0.0.1", 1)] * 2, plugin=retrying(delay="1h"))
+@retrying_cluster([("127.0.0.1", 1)] * 2, delay=3600)
 async def test_what_fails_while_it_is_being_stolen(c, s, a, b):
     future = c.submit(hold, "go", workers=[a.address], allow_other_workers=True, key="x")
     await async_poll_for(lambda: a.state.executing, 5)

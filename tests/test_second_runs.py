@@ -1,6 +1,7 @@
 """Stragglers run a second time, and the first result wins."""
 
 import threading
+from functools import partial
 from typing import Any
 
 import dask
@@ -9,9 +10,11 @@ import pytest
 from dask.core import flatten
 from distributed.utils_test import async_poll_for
 
+from dask_marsched import failover
 from dask_marsched.config import Settings
 from dask_marsched.host import second_runs
 from dask_marsched.host.second_runs import may_run_twice
+from dask_marsched.policies.stragglers import StragglerRule
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.costs import Costs
@@ -26,9 +29,12 @@ STARTED: list[int] = []
 
 
 def impatient() -> MarsSchedulerPlugin:
-    return MarsSchedulerPlugin(
-        settings=Settings(second_runs=True, straggler_factor=2.0, straggler_least=0.1)
-    )
+    return MarsSchedulerPlugin(settings=Settings(second_runs=True))
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch):
+    monkeypatch.setattr(failover, "StragglerRule", partial(StragglerRule, 2.0, 0.1))
 
 
 @pytest.fixture(autouse=True)
@@ -161,9 +167,7 @@ def test_the_twin_waits_less_for_a_slow_worker():
     costs = Costs(dict.fromkeys(keys, 1000), dict.fromkeys(keys, 1.0))
     seconds = {}
     for on in (False, True):
-        plugin = MarsSchedulerPlugin(
-            settings=Settings(second_runs=on, straggler_factor=3.0, straggler_least=1.0)
-        )
+        plugin = MarsSchedulerPlugin(settings=Settings(second_runs=on))
         report = simulate(
             x,
             workers=4,

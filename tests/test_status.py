@@ -123,7 +123,7 @@ def test_some_workers_lack_the_package(tcp_cluster, start):
     assert found.active
     expected = {worker for worker in blocked if blocked[worker]}
     assert len(expected) == 1
-    assert found.workers_lacking == dict.fromkeys(expected, ("quota", "interrupts", "messages"))
+    assert found.workers_lacking == dict.fromkeys(expected, ("quota", "interrupts"))
     assert set(found.workers) == set(blocked) - expected
     assert all(f"not installed on  {worker}" in str(found) for worker in expected)
 

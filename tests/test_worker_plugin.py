@@ -34,11 +34,9 @@ TWO_THREADS = [("127.0.0.1", 2)]
 
 OFF = {
     "quota_enabled": False,
-    "store_enabled": False,
     "store_shared": False,
     "interrupt": False,
     "adopt": "off",
-    "gather_messages": False,
 }
 
 
@@ -108,16 +106,12 @@ async def test_it_is_on_workers_there_and_on_those_to_come(c, s, a):
 
 
 def with_all_parts():
-    return MarsSchedulerPlugin(
-        settings=Settings(
-            quota_enabled=True, store_enabled=True, store_shared=True, gather_messages=True
-        )
-    )
+    return MarsSchedulerPlugin(settings=Settings(quota_enabled=True, store_shared=True))
 
 
 @planned_cluster(ONE, plugin=with_all_parts)
 async def test_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
-    parts = ["quota", "store", "shared", "adoption", "interrupts", "messages"]
+    parts = ["quota", "shared", "adoption", "interrupts"]
     assert report_of(s)["worker_parts"] == parts
     report = a.plugins["marsched"].report()
     assert type(a.data) is Store
@@ -128,10 +122,10 @@ async def test_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_parts)
-async def test_switched_off_nothing_is_on_workers(c, s, a):
+async def test_switched_off_workers_only_gather_their_messages(c, s, a):
     assert report_of(s)["worker_parts"] == []
-    assert "marsched" not in s.worker_plugins
-    assert "marsched" not in a.plugins
+    report = a.plugins["marsched"].report()
+    assert [part for part, found in report.items() if found] == ["messages", "reasons"]
     assert (type(a.state), type(a.data)) == (WorkerState, SpillBuffer)
 
 
@@ -220,7 +214,7 @@ async def test_a_second_registration_replaces_the_first(c, s, a):
     assert counts_of(a)["limit"] == int(0.5 * a.memory_manager.memory_limit)
     with pytest.warns(UserWarning, match="already contains a plugin"):
         await c.register_plugin(with_parts())
-    assert "marsched" not in a.plugins
+    assert a.plugins["marsched"].report()["quota"] is None
     assert type(a.state) is WorkerState
     check(s)
 
@@ -230,11 +224,10 @@ async def test_a_worker_that_cannot_spill_stays_as_it_is(c, s, a):
     await c.register_plugin(with_quota(store_shared=True))
     report = a.plugins["marsched"].report()
     reasons = report.pop("reasons")
-    assert set(report.values()) == {None}
+    assert {part for part, found in report.items() if found} == {"messages"}
     assert reasons.pop("kernels") == "switched off by marsched.fusion.kernels"
     assert reasons.pop("interrupts") == "switched off by marsched.cancelling.interrupt"
     assert reasons.pop("adoption") == "switched off by marsched.failover.adopt"
-    assert reasons.pop("messages") == "switched off by marsched.messages.gather"
     assert reasons.keys() == {"quota", "store", "shared"}
     assert all("the worker keeps its data in a dict" in text for text in reasons.values())
     assert type(a.state) is WorkerState
@@ -461,8 +454,9 @@ async def test_the_first_of_a_kind_runs_alone_of_it(c, s, a):
     assert found["deferrals"] == found["forced"] == 0
 
 
-@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=0))
-async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a):
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a, monkeypatch):
+    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 0)
     x = await c.scatter(array(1, 40 * MB), hash=False)
     leave_free(a, 400 * MB)
     blocked = c.submit(gated, "gate", x, key="pair-1")
@@ -478,8 +472,9 @@ def nested(x, depth):
         return client.submit(nested, Future("x", client), depth - 1).result()
 
 
-@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=3600))
-async def test_what_seceded_does_not_hold_back_others_of_its_kind(c, s, a):
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_what_seceded_does_not_hold_back_others_of_its_kind(c, s, a, monkeypatch):
+    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 3600)
     if not admission_of(a)._meter.available:
         pytest.skip("this kernel does not tell")
     leave_free(a, 400 * MB)
@@ -516,8 +511,9 @@ async def blocked_and_opener(c, a):
     return blocked, c.submit(opener, "gate", 40 * MB, key="opener-1")
 
 
-@planned_cluster(TWO_THREADS, plugin=lambda: with_quota(quota_patience=0))
-async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a):
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a, monkeypatch):
+    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 0)
     blocked, opening = await blocked_and_opener(c, a)
     await wait([blocked, opening])
     found = counts_of(a)
@@ -547,8 +543,9 @@ async def test_what_the_event_loop_does_is_not_taken_for_work(c, s, a):
     await wait([blocked, opening])
 
 
-@planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=lambda: with_quota(quota_patience=0))
-async def test_what_waits_for_an_operand_whose_input_does_not_fit_is_freed(c, s, a, b):
+@planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=with_quota)
+async def test_what_waits_for_an_operand_whose_input_does_not_fit_is_freed(c, s, a, b, monkeypatch):
+    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 0)
     x = c.submit(array, 1, workers=[b.address], key="x")
     await wait(x)
     blocked = c.submit(blocked_until, "gate", workers=[a.address], key="blocked")
@@ -764,9 +761,8 @@ async def test_what_is_copied_to_be_sent_counts(c, s, a):
     assert host.transfers() == 0
 
 
-@planned_cluster(ONE, plugin=lambda: with_quota(store_enabled=True))
+@planned_cluster(ONE, plugin=with_quota)
 async def test_the_quota_rules_the_store(c, s, a):
-    assert report_of(s)["worker_parts"] == ["quota", "store"]
     stored = a.data
     assert type(stored) is Store
     target = int(0.6 * a.memory_manager.memory_limit)
@@ -796,25 +792,6 @@ async def test_a_worker_that_closes_keeps_its_store(c, s, a):
     await a.close()
     assert type(a.data) is Store
     assert "marsched" not in a.plugins
-
-
-@planned_cluster(ONE, plugin=lambda: with_parts(store_enabled=True))
-async def test_the_store_alone(c, s, a):
-    x = await c.scatter(array(1), hash=False)
-    assert a.data.evict_key(x.key) > 0
-    assert await c.submit(np.sum, x) == 10 * MB / 8
-    report = a.plugins["marsched"].report()
-    assert report["quota"] is report["shared"] is None
-    assert report["reasons"] == {
-        "quota": "switched off by marsched.quota.enabled",
-        "shared": "switched off by marsched.store.shared",
-        "messages": "switched off by marsched.messages.gather",
-        "kernels": "switched off by marsched.fusion.kernels",
-        "interrupts": "switched off by marsched.cancelling.interrupt",
-        "adoption": "switched off by marsched.failover.adopt",
-    }
-    assert report["store"]["read_bytes"] == 10 * MB
-    assert type(a.state) is WorkerState
 
 
 # --- shared with the host -----------------------------------------------------------------
@@ -883,7 +860,7 @@ async def test_results_are_shared_under_the_quota(c, s):
         assert reports[here]["quota"]["used"] < resident[here] - 80 * MB
         assert reports[there]["quota"]["held"] >= 100 * MB
         for report in reports.values():
-            assert report["reasons"].keys() == {"kernels", "interrupts", "adoption", "messages"}
+            assert report["reasons"].keys() == {"kernels", "interrupts", "adoption"}
             assert report["quota"]["exceptions"] == report["shared"]["exceptions"] == {}
         # To add up what is mapped takes no working space.
         learned = await c.run(learned_there, workers=[here])

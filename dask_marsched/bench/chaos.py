@@ -37,11 +37,9 @@ _STREAMS = 2
 #: Everything that is there to survive.
 SETTINGS: dict[str, Any] = {
     "quota.enabled": True,
-    "store.enabled": True,
     "store.shared": True,
     "failover.adopt": "all",
     "retries.infrastructure": 5,
-    "retries.delay": "0.1s",
     "cancelling.interrupt": True,
 }
 _STARTING = 60.0

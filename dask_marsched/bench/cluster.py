@@ -30,7 +30,6 @@ KERNELS = "kernels"  # behind the name of a policy
 PARTS: dict[str, dict[str, Any]] = {
     KERNELS: {"marsched.fusion.kernels": True},
     "noquota": {"marsched.quota.enabled": False},
-    "store": {"marsched.store.enabled": True},
     "shared": {"marsched.store.shared": True},
     "uninterrupted": {"marsched.cancelling.interrupt": False},
 }

@@ -21,7 +21,6 @@ import dask.array as da
 import numpy as np
 
 from dask_marsched.bench.kernel_expressions import EXPRESSIONS
-from dask_marsched.config import Settings
 from dask_marsched.fusion import backends
 from dask_marsched.fusion.kernels import Kernels
 from dask_marsched.host.kernel_tasks import KernelRunner
@@ -107,7 +106,7 @@ def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
         import numexpr
 
         numexpr.set_num_threads(1)  # as on a worker that a nanny starts; nobody else uses it here
-    found, missing = backends.make(Settings().kernels_backends, directory)
+    found, missing = backends.make(directory)
     if "llvm" in missing:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")
     kernels = Kernels(found, directory=directory, identity=backends.identity(), patience=patience)

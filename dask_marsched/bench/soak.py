@@ -37,7 +37,7 @@ PATIENCE = 300.0
 #: Seconds that processes have to end after their cluster was closed.
 _ENDING = 15.0
 #: Everything that is there to be soaked.
-_SETTINGS = {"quota.enabled": True, "store.enabled": True, "store.shared": True}
+_SETTINGS = {"quota.enabled": True, "store.shared": True}
 #: What distributed itself leaves in its scratch space.
 _LOCKS = (".lock", ".dirlock")
 

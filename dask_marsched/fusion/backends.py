@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,25 +37,21 @@ _MAKERS: dict[str, Callable[[Path | None], Backend]] = {
     "blocks": _blocks,
     "numexpr": _numexpr,
 }
-#: Those there are, beside NumPy.
-NAMES = tuple(_MAKERS)
 
 
-def make(names: Iterable[str], directory: Path | None) -> tuple[list[Backend], dict[str, str]]:
+def make(directory: Path | None) -> tuple[list[Backend], dict[str, str]]:
     """Return backends, and why those that are missing cannot be used here.
 
     Parameters
     ----------
-    names
-        Of those wanted.
     directory
         Where they may keep what they compile; None for nowhere.
     """
     found: list[Backend] = []
     missing: dict[str, str] = {}
-    for name in names:
+    for name, maker in _MAKERS.items():
         try:
-            found.append(_MAKERS[name](directory))
+            found.append(maker(directory))
         except Exception as error:  # not installed, or it does not work on this machine
             missing[name] = f"{type(error).__name__}: {error}"
     return found, missing

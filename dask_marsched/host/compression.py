@@ -109,8 +109,6 @@ class GraphCompression(ArrivingGraphs):
         The scheduler.
     subgraphs
         Whether more than single lines is joined.
-    kappa, groups
-        Bounds, see `dask_marsched.policies.compression.bounds`.
     counters
         Where to count.
     """
@@ -120,14 +118,10 @@ class GraphCompression(ArrivingGraphs):
         scheduler: Scheduler,
         *,
         subgraphs: bool,
-        kappa: float,
-        groups: int,
         counters: Counters,
     ) -> None:
         super().__init__(scheduler, current, in_force)
         self.subgraphs = subgraphs
-        self.kappa = kappa
-        self.groups = groups
         self.counters = counters
         self._fused: set[Key] = set()
         self._purge_at = 1000
@@ -222,8 +216,6 @@ class GraphCompression(ArrivingGraphs):
             memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
             limits = bounds(
                 graph,
-                kappa=self.kappa,
-                groups=self.groups,
                 threads=self.scheduler.total_nthreads,
                 thread_memory=min(memory, default=0.0),
                 batches=[

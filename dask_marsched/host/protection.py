@@ -19,6 +19,8 @@ from dask_marsched.policies.protection import Candidate, ProtectionRule, seconds
 
 #: Seconds between two looks.
 _EVERY = 0.5
+#: Share of the memory of all workers that copies may take: no run shall fail for its protection.
+_SHARE = 0.05
 TOPIC = "marsched-failover"
 
 
@@ -37,8 +39,6 @@ class Protection:
         The scheduler.
     rule
         Decides.
-    share
-        Share of the memory of all workers that copies may take.
     dropping
         Is told what is not to be dropped.
     caught
@@ -46,6 +46,8 @@ class Protection:
 
     Attributes
     ----------
+    share : float
+        Share of the memory of all workers that copies may take.
     copied, copied_bytes : int
         Copies asked for so far, and their bytes.
     """
@@ -54,13 +56,12 @@ class Protection:
         self,
         scheduler: Scheduler,
         rule: ProtectionRule,
-        share: float,
         dropping: Dropping,
         caught: Callable[[str, Exception], None],
     ) -> None:
         self.scheduler: Any = scheduler
         self.rule = rule
-        self.share = share
+        self.share = _SHARE
         self.copied = self.copied_bytes = 0
         self._dropping = dropping
         self._caught = caught

@@ -92,6 +92,12 @@ def _restrict(operands: Iterable[int], pending: Collection[int] | None) -> tuple
 #: The bound where nothing is known of the workers, and until a search ends, in typical initial
 #: results. With 4 and 8 as the latter, in simulation, more was moved or held by then.
 _KAPPA = 16.0
+#: The bound where most sizes are not known: nothing can be forecast, and units that turn out to be
+#: large cannot be cut any more.
+_KAPPA_UNKNOWN = 4.0
+#: Part of a typical initial result that both sides must bring into a join. Merging for less only
+#: serialises: without it the worst peak in simulation was 2.8 times stock Dask's.
+_STAKE = 0.15
 #: Seconds that a search takes for an operand of the sample, and for any operand (tiles included).
 _SEARCH_TIME, _CHECK_TIME = 1e-4, 2e-5
 
@@ -197,24 +203,16 @@ class BoundedUnits:
 
     Initial operands start as clusters of their own. The other operands are visited by depth and
     priority; where an operand joins results of several clusters, they merge if it saves enough
-    bytes (*stake*), if the merged cluster still leaves work for the other workers, and if
+    bytes (the *stake*), if the merged cluster still leaves work for the other workers, and if
     running it alone, depth first, never holds more than *kappa* typical results. So results
     that meet are produced on one worker, while no worker opens a front of its own through the
     whole graph: memory stays that of the global order.
 
     Parameters
     ----------
-    stake
-        Least part of a typical initial result that both sides must bring into a join for
-        their clusters to merge. Merging for crumbs only serialises.
     kappa
         Bound on what a unit holds at any time, in typical initial results. None: chosen for
         each graph by forecasts (`dask_marsched.policies.plan_search`).
-    kappa_unknown
-        The same bound where most sizes are not known yet: nothing can be forecast then.
-    tiles
-        Whether products, as of matrices, are run in tiles where a forecast says that this is
-        better (`dask_marsched.policies.tiled_plans`).
 
     Notes
     -----
@@ -224,19 +222,9 @@ class BoundedUnits:
     """
 
     name: ClassVar[str] = "units"
-    options: ClassVar[tuple[str, ...]] = ("stake", "kappa", "kappa_unknown", "tiles")
 
-    def __init__(
-        self,
-        stake: float = 0.15,
-        kappa: float | None = None,
-        kappa_unknown: float = 4.0,
-        tiles: bool = True,
-    ) -> None:
-        self.stake = stake
+    def __init__(self, kappa: float | None = None) -> None:
         self.kappa = kappa
-        self.kappa_unknown = kappa_unknown
-        self.tiles = tiles
         self._checks = Checks()
 
     def assign(
@@ -246,7 +234,7 @@ class BoundedUnits:
         pending: Collection[int] | None = None,
     ) -> list[Unit]:
         """Return bounded units, bound to no worker (`AssignmentPolicy.assign`)."""
-        planning = _Planning(self.stake, graph, workers)
+        planning = _Planning(graph, workers)
         known = _mostly_known(graph)
         by_host = several_to_a_host(workers)
         if not self._searches(graph, workers):
@@ -263,7 +251,7 @@ class BoundedUnits:
                 units = planning.plan(bounds)
         if not by_host:
             units = planning.join(units)
-            if known and workers and self.tiles:
+            if known and workers:
                 units = with_tiles(graph, units, workers)
         units = _pending(units, pending)
         if not by_host or not units:
@@ -284,7 +272,7 @@ class BoundedUnits:
         """Return about how many seconds the search takes (`SearchingPolicy.effort`)."""
         by_host = several_to_a_host(workers)
         if not by_host and not self._searches(graph, workers):
-            tiled = self.tiles and bool(workers) and _mostly_known(graph)
+            tiled = bool(workers) and _mostly_known(graph)
             return _CHECK_TIME * len(graph) if tiled else 0.0
         part = len(graph) if by_host else min(len(graph), sample_size(len(graph)))
         return _SEARCH_TIME * part + _CHECK_TIME * len(graph)
@@ -296,7 +284,7 @@ class BoundedUnits:
         pending: Collection[int] | None = None,
     ) -> list[Unit]:
         """Return units of a fixed bound, not tiled (`SearchingPolicy.prompt`)."""
-        planning = _Planning(self.stake, graph, workers)
+        planning = _Planning(graph, workers)
         units = planning.plan(self._fixed(graph))
         if not several_to_a_host(workers):
             return _pending(planning.join(units), pending)
@@ -313,17 +301,16 @@ class BoundedUnits:
 
     def _fixed(self, graph: OperandGraph) -> Bounds:
         if not _mostly_known(graph):
-            return Bounds(self.kappa_unknown)
+            return Bounds(_KAPPA_UNKNOWN)
         return Bounds(self.kappa or _KAPPA)
 
 
 class _Planning:
     """Units of one graph, for any bounds."""
 
-    def __init__(self, stake: float, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> None:
+    def __init__(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> None:
         threads = sum(w.nthreads for w in workers) or 1
         largest = max((w.nthreads for w in workers), default=1)
-        self._stake = stake
         self._graph = graph
         self._role = role = roles(graph, threads)
         self._limit = math.ceil(sum(role.initial) * largest / threads)
@@ -339,7 +326,7 @@ class _Planning:
         clustering = self._prepared.get(len(part))
         if clustering is None:
             own = self._role.head(len(part))
-            clustering = self._prepared[len(part)] = Clustering(part, own, stake=self._stake)
+            clustering = self._prepared[len(part)] = Clustering(part, own, stake=_STAKE)
         limit = min(self._limit, bounds.size or self._limit)
         groups = clustering.groups(kappa=bounds.kappa, limit=limit)
         groups.extend(hub for hub in self._hubs if hub[0] < len(part))
@@ -348,7 +335,7 @@ class _Planning:
     def join(self, units: list[Unit]) -> list[Unit]:
         """Join the units whose results are read together later."""
         return join_counterparts(
-            self._graph, units, self._role.hub, stake=self._stake, limit=self._limit
+            self._graph, units, self._role.hub, stake=_STAKE, limit=self._limit
         )
 
 

@@ -27,6 +27,10 @@ _OVERHEAD = 1e-3
 CRUMB = 64 * 2**10
 #: Operands of a group at most: its specification is one message.
 _MOST_OPERANDS = 2000
+#: What a group may hold, in typical initial results: about what a unit of operands may.
+_KAPPA = 8.0
+#: Groups that are left for each thread, at least: enough to even out what they take.
+_GROUPS = 8
 #: Groups whose operands take about as long are joined to a head all or none.
 _ALIKE = 2.0
 
@@ -60,8 +64,6 @@ class Bounds:
 def bounds(
     graph: OperandGraph,
     *,
-    kappa: float,
-    groups: int,
     threads: int,
     thread_memory: float,
     batches: Sequence[str | None] = (),
@@ -72,10 +74,6 @@ def bounds(
     ----------
     graph
         The graph.
-    kappa
-        What a group may hold, in typical initial results.
-    groups
-        Groups for each thread.
     threads
         Threads of the cluster. Fewer than eight count as eight: others may join.
     thread_memory
@@ -85,10 +83,10 @@ def bounds(
         See `Bounds`.
     """
     typical = typical_nbytes(graph, [i for i in graph if not graph.inputs[i]])
-    most = max(kappa * typical, 16 * CRUMB)
+    most = max(_KAPPA * typical, 16 * CRUMB)
     if thread_memory:
         most = min(most, thread_memory / 8)
-    return Bounds(most, groups * max(8, threads), batches, typical / 4)
+    return Bounds(most, _GROUPS * max(8, threads), batches, typical / 4)
 
 
 def compress(

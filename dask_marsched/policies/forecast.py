@@ -37,9 +37,6 @@ LINK = 1.5e8
 _SLOTS = SlotRule()
 #: Seconds that any operand takes at least.
 _OVERHEAD = 1e-3
-#: Seconds that the scheduler takes for an operand, of its processor, as measured for a trivial one.
-#: Beyond 1,400 operands a second it is what all wait for.
-SCHEDULER_TIME = 7e-4
 #: Seconds that any transfer takes at least: there, and back with the data.
 _LATENCY = 1e-2
 

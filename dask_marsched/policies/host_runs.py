@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.policies.forecast import SCHEDULER_TIME
 from dask_marsched.policies.host_shares import RUNS, cut_into_shares
+from dask_marsched.policies.pace import SCHEDULER_TIME
 from dask_marsched.policies.plan_search import CHECKED, FAST_LINK, HARDLY_MORE, Forecaster
 
 #: A plan that is not cut: whoever is first opens the next unit.

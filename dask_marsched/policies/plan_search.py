@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.policies.forecast import LINK, SCHEDULER_TIME, Forecast, forecast
+from dask_marsched.policies.forecast import LINK, Forecast, forecast
+from dask_marsched.policies.pace import SCHEDULER_TIME
 
 #: Bounds that are tried, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)

@@ -10,6 +10,8 @@ Operand = TypeVar("Operand", bound=Hashable)
 
 #: Operands looked at to find out what one would cost: no more than this, for it takes time.
 _MOST = 2_000
+#: Seconds of computation that are worth a copy of a result: far more than to make one takes.
+_DEAR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class ProtectionRule:
         Seconds that the loss of a result must cost to be worth a copy.
     """
 
-    def __init__(self, least: float) -> None:
+    def __init__(self, least: float = _DEAR) -> None:
         self.least = least
 
     def choose(self, candidates: Sequence[Candidate[Operand]], budget: float) -> list[Operand]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 #: What is this many times smaller than the limit is granted always.
 _NEGLIGIBLE = 1000
+#: How many smaller requests may be granted before one that waits: the worker stays at work, and
+#: what is large does not wait for ever.
+_OVERTAKES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Quota:
     are not counted as overtaking.
     """
 
-    def __init__(self, limit: int, overtakes: int) -> None:
+    def __init__(self, limit: int, overtakes: int = _OVERTAKES) -> None:
         self.limit = limit
         self.overtakes = overtakes
         self.held = 0

@@ -47,7 +47,7 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(_table(kind)))
 
 
-def create(kind: str, name: str, **options: Any) -> Any:
+def create(kind: str, name: str) -> Any:
     """Return a new policy object.
 
     Parameters
@@ -56,9 +56,6 @@ def create(kind: str, name: str, **options: Any) -> Any:
         Kind of policy, one of `KINDS`.
     name
         Name under which its class was registered.
-    options
-        Passed to the class; those that its ``options`` attribute does not list are left out,
-        so that one set of settings serves every policy.
 
     Raises
     ------
@@ -73,9 +70,7 @@ def create(kind: str, name: str, **options: Any) -> Any:
             f"marsched.{kind}.policy: unknown policy {name!r}; "
             f"accepted are {', '.join(repr(n) for n in sorted(table))}.{hint}"
         )
-    cls = table[name]
-    accepted = getattr(cls, "options", ())
-    return cls(**{key: value for key, value in options.items() if key in accepted})
+    return table[name]()
 
 
 def _table(kind: str) -> dict[str, type]:

@@ -14,8 +14,9 @@ _LASTING = (
     NotADirectoryError,
     PermissionError,
 )
-#: No delay is longer, seconds.
-_LONGEST = 60.0
+#: Seconds before an operand is tried again: time for a connection, or a disk, to come back. Each
+#: further delay is twice as long, up to the longest.
+_DELAY, _LONGEST = 1.0, 60.0
 
 
 class RetryRule:
@@ -25,15 +26,15 @@ class RetryRule:
     ----------
     most
         How often an operand is tried again for errors of the infrastructure; 0 for never.
-    delay
-        Seconds before the first time; each further one takes twice as long, a minute at most.
     errors
         Names of exceptions that count as such. A built-in one stands for those derived from it
         too, but for files that are there, or are not, or may not be read: these are not cured
         by trying again.
+    delay
+        Seconds before the first time; each further one takes twice as long, a minute at most.
     """
 
-    def __init__(self, most: int, delay: float, errors: Iterable[str]) -> None:
+    def __init__(self, most: int, errors: Iterable[str], delay: float = _DELAY) -> None:
         self.most = most
         self.delay = delay
         self._names = _with_derived(errors)

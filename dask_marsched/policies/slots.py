@@ -8,6 +8,13 @@ from dataclasses import dataclass
 #: Seconds that a worker spends on an operand besides: 1.3 ms of its processor were measured for a
 #: trivial one, about half of it in the way of the next one.
 _BESIDES = 0.0007
+#: Seconds below which operands are short: a thread would idle for a large part of its time from the
+#: end of one to the message with the next. Longer ones may wait without much loss, and hold less.
+_SHORT_TASK = 0.005
+#: Seconds of work a thread that a worker may have in wait: the way to the scheduler and back.
+_HORIZON = 0.010
+#: Bytes of results a thread that those may produce: too little to matter in any worker's memory.
+_HORIZON_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,26 +22,17 @@ class SlotRule:
     """Whether a worker has a slot for one more withheld operand.
 
     A thread that is free takes one, unless the user's saturation leaves threads free. Where
-    operands are shorter than `short_task`, one in ten threads has another in wait, as in stock
+    operands are shorter than `_SHORT_TASK`, one in ten threads has another in wait, as in stock
     Dask. Where they are so short that the way to the scheduler and back takes longer than they
-    do, a worker may have more in wait: work for `horizon` a thread, as long as their results
-    stay below `horizon_bytes` a thread.
+    do, a worker may have more in wait: work for `_HORIZON` a thread, as long as their results
+    stay below `_HORIZON_BYTES` a thread.
 
     Parameters
     ----------
-    short_task
-        Seconds.
-    horizon
-        Seconds of work a thread that a worker may have in wait.
-    horizon_bytes
-        Bytes of results a thread that those may produce.
     saturation
         Operands sent a thread where they are short (stock Dask's ``worker-saturation``).
     """
 
-    short_task: float = 0.005
-    horizon: float = 0.010
-    horizon_bytes: int = 2**20
     saturation: float = 1.1
 
     def has_free_thread(self, nthreads: int, in_progress: int) -> bool:
@@ -61,7 +59,7 @@ class SlotRule:
         """Return whether no operand is admitted, nor may wait, whatever it is."""
         if self.has_free_thread(nthreads, in_progress) or self.may_wait(nthreads, in_progress):
             return False
-        return self.saturation < 1 or backlog > self.horizon * nthreads
+        return self.saturation < 1 or backlog > _HORIZON * nthreads
 
     def admits(
         self,
@@ -92,10 +90,10 @@ class SlotRule:
         """
         if self.has_free_thread(nthreads, in_progress):
             return True
-        if self.saturation < 1 or duration is None or duration >= self.short_task:
+        if self.saturation < 1 or duration is None or duration >= _SHORT_TASK:
             return False
         if in_progress < math.ceil(self.saturation * nthreads):
             return True
         waiting = in_progress - nthreads + 1
         work = backlog + duration + (_BESIDES * (in_progress + 1) if read else 0.0)
-        return work <= self.horizon * nthreads and waiting * nbytes <= self.horizon_bytes * nthreads
+        return work <= _HORIZON * nthreads and waiting * nbytes <= _HORIZON_BYTES * nthreads

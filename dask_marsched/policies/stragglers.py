@@ -13,6 +13,9 @@ Worker = TypeVar("Worker", bound=Hashable)
 _ENOUGH = 5
 #: What the last execution counts in the mean, once there are many.
 _WEIGHT = 0.05
+#: How many times the usual duration, and how many seconds at least, a straggler has run. Chunks of
+#: one kind hardly differ by more, and to start a second run takes a fraction of that time.
+_FACTOR, _LEAST = 4.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class StragglerRule:
         And for so long, seconds: below that a second run costs more than it saves.
     """
 
-    def __init__(self, factor: float, least: float) -> None:
+    def __init__(self, factor: float = _FACTOR, least: float = _LEAST) -> None:
         self.factor = factor
         self.least = least
 

@@ -161,7 +161,6 @@ class UnitQueues:
     """
 
     name: ClassVar[str] = "units"
-    options: ClassVar[tuple[str, ...]] = ("window",)
 
     def __init__(self, window: int = 64) -> None:
         self.window = window

@@ -28,8 +28,7 @@ def pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(
-            "files of costs need pyarrow, which is not installed: "
-            "pip install 'dask-marsched[simulate]'"
+            "files of costs need pyarrow, which is not installed: pip install pyarrow"
         ) from error
     return pyarrow
 

@@ -147,7 +147,7 @@ def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]
 def _gathers(plugin: SchedulerPlugin) -> bool:
     """Return whether a plugin has the workers gather their answers."""
     settings = getattr(plugin, "settings", None)
-    return isinstance(settings, Settings) and settings.enabled and settings.gather_messages
+    return isinstance(settings, Settings) and settings.enabled
 
 
 @dataclasses.dataclass(frozen=True)

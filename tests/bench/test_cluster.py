@@ -219,7 +219,6 @@ def test_parts_of_the_workers_stand_behind_it_too():
     assert not settings.quota_enabled
     assert settings.store_shared
     assert not settings.interrupt
-    assert policy_plugin("default+store").settings.store_enabled
 
 
 @pytest.mark.parametrize("policy", ["default+nonsense", "default+chains+subgraphs", "nonsense"])

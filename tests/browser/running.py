@@ -18,12 +18,11 @@ from tests.processes import local_cluster
 #: Everything that has something to show.
 SETTINGS = {
     "quota_enabled": True,
-    "store_enabled": True,
     "store_shared": True,
     "kernels_enabled": True,
     "interrupt": True,
     "adopt": "all",
-    "horizon": "20ms",
+    "restart_patience": "20s",
 }
 
 

@@ -19,7 +19,7 @@ def test_it_needs_nothing_and_shows_everything(working, open_page, camera, dark)
     assert re.search(r"stock Dask would have moved [\d.]+ [KMG]iB: an estimate", text)
     assert "a chunk with <no> time axis" in text
     assert re.search(r"workers lost\s+1", text)
-    assert "marsched.withholding.horizon" in text
+    assert "marsched.failover.patience" in text
     # What is drawn is there, and has a size.
     plan = page.locator("figure").filter(has_text="depth in the graph").first
     assert plan.locator("path").count() >= 2

@@ -72,13 +72,15 @@ def planned_cluster(
     nthreads: list[Any] = THREE_WORKERS,
     *,
     plugin: Callable[[], MarsSchedulerPlugin] = MarsSchedulerPlugin,
+    tune: Callable[[MarsSchedulerPlugin], None] = lambda plugin: None,
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Run a test ``async def test(c, s, *workers)`` on a cluster with the plugin.
 
-    At its end the plugin must be in force, no hook of ours may have raised, and the scheduler's
-    state must be valid.
+    `tune` changes what there is no option for, once the plugin has started. At the test's end the
+    plugin must be in force, no hook of ours may have raised, and the scheduler's state must be
+    valid.
     """
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -87,6 +89,7 @@ def planned_cluster(
         async def on_cluster(c: Any, s: Scheduler, *args: Any, **kwargs: Any) -> None:
             with our_failures() as failures:
                 await c.register_plugin(plugin())
+                tune(plugin_of(s))
                 await test(c, s, *args, **kwargs)
                 check(s)
             assert not failures, failures[0]

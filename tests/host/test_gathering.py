@@ -9,10 +9,8 @@ from distributed.utils_test import async_poll_for, gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.config import Settings
 from dask_marsched.host import gathering
 from dask_marsched.host.gathering import Gathering, MessageGathering
-from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster import Cluster
 
@@ -97,8 +95,8 @@ def batches(monkeypatch: pytest.MonkeyPatch, gather: bool) -> list[list[str]]:
     x = da.ones((4000, 4000), chunks=500)
     with monkeypatch.context() as patch:
         patch.setattr(Cluster, "received", note)
-        plugin = MarsSchedulerPlugin(settings=Settings(gather_messages=gather))
-        report = simulate((x + x.T).sum(), policy=plugin, validate=True, isolated=False)
+        patch.setitem(simulate.__globals__, "_gathers", lambda plugin: gather)
+        report = simulate((x + x.T).sum(), validate=True, isolated=False)
     assert report.tasks_recomputed == 0
     return received
 

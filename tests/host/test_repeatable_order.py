@@ -155,14 +155,6 @@ async def test_places_that_a_client_gave_remain(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=TWO_WORKERS)
-async def test_switched_off_the_order_is_dasks(c, s, a, b):
-    stock = s.stream_handlers["update-graph"]
-    with dask.config.set({"marsched.ordering.repeatable": False}):
-        await c.register_plugin(MarsSchedulerPlugin(fusion="off"))
-    assert s.stream_handlers["update-graph"] == stock
-
-
-@gen_cluster(client=True, nthreads=TWO_WORKERS)
 async def test_unregistered_the_order_is_dasks_even_below_somebodys_handler(c, s, a, b):
     stock = s.stream_handlers["update-graph"]
     await c.register_plugin(MarsSchedulerPlugin(fusion="off"))

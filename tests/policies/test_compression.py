@@ -163,12 +163,12 @@ def test_pieces_are_cut_off_where_the_whole_is() -> None:
 
 def test_bounds_follow_the_cluster() -> None:
     g = graph({"a": [], "b": [], "s": ["a", "b"]}, MIB)
-    limits = bounds(g, kappa=8, groups=8, threads=16, thread_memory=0)
+    limits = bounds(g, threads=16, thread_memory=0)
     assert limits == Bounds(8 * MIB, 128, small=MIB / 4)
-    assert bounds(g, kappa=8, groups=8, threads=0, thread_memory=0).groups == 64
-    assert bounds(g, kappa=8, groups=8, threads=4, thread_memory=16 * MIB).nbytes == 2 * MIB
+    assert bounds(g, threads=0, thread_memory=0).groups == 64
+    assert bounds(g, threads=4, thread_memory=16 * MIB).nbytes == 2 * MIB
     tiny = graph({"a": [], "b": [], "s": ["a", "b"]})
-    assert bounds(tiny, kappa=8, groups=8, threads=4, thread_memory=0).nbytes == MIB
+    assert bounds(tiny, threads=4, thread_memory=0).nbytes == MIB
 
 
 # ---- Whatever the graph ------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from dask_marsched.core.roles import roles
 from dask_marsched.policies import plan_search
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.clustering import cluster_initial_operands
-from dask_marsched.policies.forecast import LINK, SCHEDULER_TIME, Forecast, forecast
+from dask_marsched.policies.forecast import LINK, Forecast, forecast
+from dask_marsched.policies.pace import SCHEDULER_TIME
 from dask_marsched.policies.plan_search import (
     CANDIDATES,
     SIZES,

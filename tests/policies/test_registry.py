@@ -20,11 +20,6 @@ def test_unknown_kind_lists_the_accepted_ones() -> None:
         registry.names("sort")
 
 
-def test_options_of_others_are_left_out() -> None:
-    policy = registry.create("assignment", "units", stake=0.5, horizon=3)
-    assert policy.stake == 0.5
-
-
 def test_a_policy_needs_a_name() -> None:
     with pytest.raises(TypeError, match="policy class Nameless needs a class attribute `name`"):
 

@@ -6,7 +6,7 @@ import pytest
 
 from dask_marsched.policies.retries import RetryRule
 
-RULE = RetryRule(3, 1.0, ["OSError", "MemoryError", "ClientPayloadError"])
+RULE = RetryRule(3, ["OSError", "MemoryError", "ClientPayloadError"])
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_what_is_an_error_of_the_infrastructure(error, expected):
 
 def test_each_time_takes_twice_as_long_and_there_is_an_end():
     assert [RULE.wait("OSError()", tried) for tried in range(4)] == [1.0, 2.0, 4.0, math.inf]
-    assert RetryRule(10_000, 1.0, ["OSError"]).wait("OSError()", 9_000) == 60.0
+    assert RetryRule(10_000, ["OSError"]).wait("OSError()", 9_000) == 60.0
     assert RULE.wait("KeyError(1)", 0) == math.inf
 
 
 def test_by_default_nothing_is_tried_again():
-    assert RetryRule(0, 1.0, ["OSError"]).wait("OSError()", 0) == math.inf
+    assert RetryRule(0, ["OSError"]).wait("OSError()", 0) == math.inf

@@ -4,7 +4,7 @@ import pytest
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.policies import tiled_plans
+from dask_marsched.policies import assignment, tiled_plans
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.forecast import forecast
 from tests.policies.test_tiles import product
@@ -19,7 +19,9 @@ def slots(workers: int, threads: int = 2) -> list[WorkerSlot]:
 
 
 def plain(g: OperandGraph, workers: list[WorkerSlot]) -> list[Unit]:
-    return BoundedUnits(tiles=False).assign(g, workers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "with_tiles", lambda graph, units, workers: units)
+        return BoundedUnits().assign(g, workers)
 
 
 def test_products_run_in_tiles_where_less_moves() -> None:

@@ -190,7 +190,7 @@ def test_nothing_is_lost_when_workers_die_and_join(
 # An initial operand is withheld only while no worker has a free thread. So whenever one is ready
 # and has not been started, every thread is busy, or waits for a transfer, but for `GAP`. The
 # exception is stated by `SlotRule`: of the operands sent, one in ten threads of each worker, at
-# least one, may wait there behind others (tasks here are far longer than `short_task`, so that
+# least one, may wait there behind others (tasks here are far longer than short ones are, so that
 # there are never more). An operand that is not initial goes to where its inputs are, and may wait
 # there while others idle: this says nothing on it.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import dask
 import dask.array as da
 import pytest
 
+from dask_marsched.policies import assignment
 from dask_marsched.simulation import SimulationReport, simulate
 from dask_marsched.simulation.faults import Kill
 
@@ -26,28 +26,25 @@ def covariance() -> Any:
     return da.cov(matrix(0))
 
 
-def run(collection: Any, policy: str = "default", tiles: bool = True, **more: Any) -> Any:
-    with dask.config.set({"marsched.assignment.tiles": tiles}):
-        report: SimulationReport = simulate(
-            collection,
-            workers=WORKERS,
-            threads=4,
-            hosts=WORKERS,
-            policy=policy,
-            timeline=False,
-            **more,
-        )
+def run(collection: Any, policy: str = "default", **more: Any) -> Any:
+    report: SimulationReport = simulate(
+        collection,
+        workers=WORKERS,
+        threads=4,
+        hosts=WORKERS,
+        policy=policy,
+        timeline=False,
+        **more,
+    )
     assert policy == "stock" or report.plugin["exceptions"] == {}
     return report
 
 
 @pytest.mark.parametrize("collection", [product, covariance])
-def test_tiles_move_less_and_hold_no_more_than_stock_dask(collection):
-    stock, without, found = (
-        run(collection(), "stock"),
-        run(collection(), tiles=False),
-        run(collection()),
-    )
+def test_tiles_move_less_and_hold_no_more_than_stock_dask(collection, monkeypatch):
+    stock, found = run(collection(), "stock"), run(collection())
+    monkeypatch.setattr(assignment, "with_tiles", lambda graph, units, workers: units)
+    without = run(collection(), isolated=False)
     assert found.bytes_moved < 0.85 * without.bytes_moved
     assert found.peak_memory <= stock.peak_memory
     assert found.makespan <= 1.05 * stock.makespan
