@@ -14,13 +14,21 @@ from dask_marsched.host import cancelling as host
 from dask_marsched.host import operands as host_operands
 from dask_marsched.operands import graph_keys
 
+_REASON = "dask_marsched.cancel"
 
-def cancel(client: distributed.Client, graph: Any = None, *, force: bool = False) -> Any:
+
+def cancel(
+    client: distributed.Client,
+    graph: Any = None,
+    *,
+    force: bool = False,
+    interrupt: bool = False,
+) -> Any:
     """Cancel a computation: what waits never runs, what runs is interrupted.
 
-    What runs is interrupted where ``marsched.cancelling.interrupt`` is on; else its result is
-    dropped when it ends, as in stock Dask. With that option the same keys can be submitted again
-    when this returns.
+    What runs is interrupted where ``marsched.cancelling.interrupt`` is on and that does no harm:
+    what only computes, as far as is known. The result of all else is dropped when it ends, as in
+    stock Dask. With that option the same keys can be submitted again when this returns.
 
     Parameters
     ----------
@@ -32,6 +40,9 @@ def cancel(client: distributed.Client, graph: Any = None, *, force: bool = False
         all that this client wants.
     force : bool
         Whether results that other clients want are cancelled too.
+    interrupt : bool
+        Whether everything is interrupted that runs in a thread: also tasks that may write
+        somewhere, hold a lock or talk to a server.
 
     Returns
     -------
@@ -55,23 +66,29 @@ def cancel(client: distributed.Client, graph: Any = None, *, force: bool = False
     if not isinstance(client, distributed.Client):
         raise TypeError(f"cancel takes a distributed.Client, not {client!r}")
     number, keys = graph_keys(graph) if graph is not None else (None, None)
-    return client.sync(_cancel, client, number, keys, force)
+    return client.sync(_cancel, client, number, keys, force, interrupt)
 
 
 async def _cancel(
-    client: distributed.Client, number: int | None, keys: list[Key] | None, force: bool
+    client: distributed.Client,
+    number: int | None,
+    keys: list[Key] | None,
+    force: bool,
+    interrupt: bool,
 ) -> dict[str, int]:
+    reason = host.INTERRUPTED if interrupt else _REASON
     run: Any = client.run_on_scheduler
     if number is None:
         keys = [key for key in (client.futures if keys is None else keys) if key in client.futures]
-    counts, cancelled = await run(_on_scheduler, number, keys, client.id, force)
+    counts, cancelled = await run(_on_scheduler, number, keys, client.id, force, reason)
     if keys:
         # In the order of what this client submits, so that it is none of it that is cancelled.
-        await client.cancel([distributed.Future(key, client) for key in keys], force=force)
+        named: Any = [distributed.Future(key, client) for key in keys]
+        await client.cancel(named, force=force, reason=reason)
     for key in cancelled:
         future = client.futures.pop(key, None)
         if future is not None:
-            future.cancel(reason="dask_marsched.cancel")
+            future.cancel(reason=reason)
     return dict(counts)
 
 
@@ -80,6 +97,7 @@ async def _on_scheduler(
     keys: Iterable[Key] | None,
     client: str,
     force: bool,
+    reason: str,
     dask_scheduler: Any = None,
 ) -> tuple[dict[str, int], list[Key]]:
     if number is not None:
@@ -94,6 +112,6 @@ async def _on_scheduler(
     cancelled = []
     if number is not None:
         cancelled = host.cancel(
-            dask_scheduler, keys or (), client=client, force=force, reason="dask_marsched.cancel"
+            dask_scheduler, keys or (), client=client, force=force, reason=reason
         )
     return {state.value: counts[state] for state in State if counts[state]}, cancelled

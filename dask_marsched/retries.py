@@ -1,4 +1,7 @@
-"""Which operands are tried again, how often they were, and where not to."""
+"""Which operands are tried again, how often they were, and where not to.
+
+Only those of which it is known that they compute or read: stock Dask would let them fail.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 from distributed.scheduler import TaskState, WorkerState
 
+from dask_marsched.host.harmless import Effects, effects
 from dask_marsched.policies.retries import RetryRule
 
 
@@ -40,8 +44,9 @@ class Retries:
         """
         before = self._failed_on.get(ts, ())
         seconds = self.rule.wait(error, len(before))
-        if math.isfinite(seconds):
-            self._failed_on[ts] = [*before, worker]
+        if math.isinf(seconds) or effects(ts.run_spec, ts.annotations) is Effects.UNKNOWN:
+            return math.inf
+        self._failed_on[ts] = [*before, worker]
         return seconds
 
     def elsewhere(self, ts: TaskState) -> WorkerState | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import dask
 import dask.array as da
 import pytest
 from distributed import Client, Event, Scheduler
@@ -118,10 +119,21 @@ async def test_what_nobody_wants_any_more_runs_to_its_end(c, s, *workers):
     assert await Event("written").wait(10)
 
 
+@pytest.mark.parametrize("by", ["future", "number"])
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_whoever_asks_for_it_has_everything_interrupted(c, s, a, by):
+    future = c.submit(spin, 1, key="x")
+    await async_poll_for(lambda: a.state.executing, 5)
+    await dask_marsched.cancel(c, future if by == "future" else 0, interrupt=True)
+    await async_poll_for(lambda: not a.state.tasks, 10)
+    assert future.cancelled()
+
+
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
 async def test_the_same_keys_at_once(c, s, a):
     for turn in range(60):
-        future = c.submit(spin, turn, key="same")
+        with dask.annotate(pure=True):
+            future = c.submit(spin, turn, key="same")
         if turn % 2:
             await asyncio.sleep(0.001 * (turn % 10))  # workload: cancelled at any time of its run
         await (c.cancel(future) if turn % 3 else dask_marsched.cancel(c, future))

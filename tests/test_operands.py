@@ -2,6 +2,7 @@
 
 import json
 
+import dask
 import dask.array as da
 import pytest
 from dask.delayed import delayed
@@ -109,7 +110,8 @@ def deaf(started, go):
 
 @planned_cluster([("127.0.0.1", 1)])
 async def test_what_is_being_interrupted(c, s, a):
-    future = c.submit(deaf, "started", "go", key="deaf")
+    with dask.annotate(pure=True):
+        future = c.submit(deaf, "started", "go", key="deaf")
     await Event("started").wait()
     await c.cancel(future)
     await async_poll_for(lambda: a.plugins["marsched"].interrupted() == ["deaf"], 10)

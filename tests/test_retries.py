@@ -1,7 +1,11 @@
 """Failures of the infrastructure on a real cluster: tried again, elsewhere first."""
 
 import asyncio
+from typing import ClassVar
 
+import dask
+import dask.array as da
+import numpy as np
 import pytest
 from distributed import Event, Worker, get_worker, wait
 from distributed.utils_test import async_poll_for, inc
@@ -36,6 +40,12 @@ def run_where(log, fails_on, error):
 LOGS: dict[str, list[str]] = {}
 
 
+def submit(c, *args, **kwargs):
+    """Submit what its user calls harmless to run again."""
+    with dask.annotate(pure=True):
+        return c.submit(*args, **kwargs)
+
+
 @pytest.fixture
 def log(request):
     LOGS[request.node.name] = []
@@ -46,7 +56,7 @@ def log(request):
 @retrying_cluster()
 async def test_another_worker_is_tried(c, s, a, b, d, log):
     broken = [a.address, b.address]
-    first = c.submit(run_where, log, broken, ConnectionResetError(104, "reset"), key="x")
+    first = submit(c, run_where, log, broken, ConnectionResetError(104, "reset"), key="x")
     after = c.submit(len, first)
     assert await after == len(d.address)
     assert len(set(LOGS[log])) == len(LOGS[log])  # never twice on the same one
@@ -57,7 +67,7 @@ async def test_another_worker_is_tried(c, s, a, b, d, log):
 
 @retrying_cluster()
 async def test_in_the_end_it_is_fatal_with_its_cause(c, s, a, b, d, log):
-    first = c.submit(run_where, log, None, OSError(5, "the disk is gone"), key="x")
+    first = submit(c, run_where, log, None, OSError(5, "the disk is gone"), key="x")
     after = c.submit(inc, first)
     with pytest.raises(OSError, match="the disk is gone"):
         await after
@@ -69,20 +79,68 @@ async def test_in_the_end_it_is_fatal_with_its_cause(c, s, a, b, d, log):
 @retrying_cluster()
 async def test_errors_of_the_program_are_not_tried_again(c, s, a, b, d, log, error):
     with pytest.raises(type(error)):
-        await c.submit(run_where, log, None, error)
+        await submit(c, run_where, log, None, error)
     assert len(LOGS[log]) == 1
+
+
+def write_and_fail(path):
+    with open(path, "a") as file:
+        file.write("x")
+    raise OSError(5, "the disk is gone")
+
+
+@retrying_cluster()
+async def test_what_may_write_is_not_tried_again(c, s, a, b, d, tmp_path):
+    written = tmp_path / "written"
+    with pytest.raises(OSError, match="the disk is gone"):
+        await c.submit(write_and_fail, written, pure=True)
+    assert written.read_text() == "x"
+    target = Unsteady(on="__setitem__")
+    with pytest.raises(ConnectionResetError):
+        await c.compute(da.ones(4, chunks=2).store(target, lock=False, compute=False))
+    assert Unsteady.failures == {"__setitem__": 2}
+
+
+class Unsteady:
+    """A store that fails the first two times."""
+
+    shape, dtype, ndim = (4,), np.dtype(float), 1
+    failures: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, on):
+        self.on = on
+        self.failures.clear()
+
+    def _fail(self, what):
+        if what == self.on and self.failures.get(what, 0) < 2:
+            self.failures[what] = self.failures.get(what, 0) + 1
+            raise ConnectionResetError(104, "reset")
+
+    def __getitem__(self, index):
+        self._fail("__getitem__")
+        return np.ones(4)[index]
+
+    def __setitem__(self, index, value):
+        self._fail("__setitem__")
+
+
+@retrying_cluster()
+async def test_what_reads_a_store_is_tried_again(c, s, a, b, d):
+    x = da.from_array(Unsteady(on="__getitem__"), chunks=2, name="x", meta=np.empty(0))
+    assert await c.compute((x + 1).sum()) == 8
+    assert report_of(s)["retried"] == 2
 
 
 @retrying_cluster(most=1)
 async def test_the_users_own_retries_come_after(c, s, a, b, d, log):
     with pytest.raises(OSError, match="no luck"):
-        await c.submit(run_where, log, None, OSError(5, "no luck"), retries=2)
+        await submit(c, run_where, log, None, OSError(5, "no luck"), retries=2)
     assert len(LOGS[log]) == 4
 
 
 @retrying_cluster(delay=3600)
 async def test_cancelled_while_it_waits(c, s, a, b, d, log):
-    future = c.submit(run_where, log, None, OSError(5, "x"), key="x")
+    future = submit(c, run_where, log, None, OSError(5, "x"), key="x")
     await async_poll_for(lambda: report_of(s)["retried"], 5)
     await c.cancel(future)
     await async_poll_for(lambda: "x" not in s.tasks, 5)
@@ -91,7 +149,7 @@ async def test_cancelled_while_it_waits(c, s, a, b, d, log):
 
 @retrying_cluster(delay=3600)
 async def test_its_worker_dies_while_it_waits(c, s, a, b, d, log):
-    future = c.submit(run_where, log, [a.address], OSError(5, "x"), workers=[a.address], key="x",
+    future = submit(c, run_where, log, [a.address], OSError(5, "x"), workers=[a.address], key="x",
                       allow_other_workers=True)  # fmt: skip
     await async_poll_for(lambda: report_of(s)["retried"], 5)
     await a.close()
@@ -101,7 +159,7 @@ async def test_its_worker_dies_while_it_waits(c, s, a, b, d, log):
 @retrying_cluster(delay=3600)
 async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
     broken = [a.address, b.address, d.address]
-    future = c.submit(run_where, log, broken, OSError(5, "x"), key="x", retries=0)
+    future = submit(c, run_where, log, broken, OSError(5, "x"), key="x", retries=0)
     await async_poll_for(lambda: report_of(s)["retried"], 5)
     await c.unregister_scheduler_plugin("marsched")
     await asyncio.wait_for(wait(future), 5)
@@ -112,7 +170,7 @@ async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
 
 @retrying_cluster()
 async def test_where_the_user_has_it_tried_again_it_counts_anew(c, s, a, b, d, log):
-    future = c.submit(run_where, log, None, OSError(5, "x"), key="x")
+    future = submit(c, run_where, log, None, OSError(5, "x"), key="x")
     await wait(future)
     await c.retry(future)
     await async_poll_for(lambda: len(LOGS[log]) == 6, 5)
@@ -134,7 +192,8 @@ def fail_some(x, fails):
 
 @retrying_cluster([("127.0.0.1", 1)], delay=3600)
 async def test_what_waits_has_no_slot(c, s, a):
-    futures = c.map(fail_some, range(40), [i % 10 == 0 for i in range(40)])
+    with dask.annotate(pure=True):
+        futures = c.map(fail_some, range(40), [i % 10 == 0 for i in range(40)])
     good = [future for i, future in enumerate(futures) if i % 10]
     await asyncio.wait_for(wait(good), 20)
     assert report_of(s)["retried"] == 4
@@ -148,9 +207,9 @@ async def test_what_waits_is_not_stolen(c, s, a):
     """Its worker would answer that it has failed, which Dask takes for a broken worker."""
     inputs = c.map(inc, range(10))
     await wait(inputs)
-    await wait([c.submit(fail_some, x, False) for x in inputs])
+    await wait([submit(c, fail_some, x, False) for x in inputs])
     s.task_prefixes["fail_some"].duration_average = 1.0  # worth stealing
-    waiting = [c.submit(fail_some, x, True) for x in inputs]
+    waiting = [submit(c, fail_some, x, True) for x in inputs]
     await async_poll_for(lambda: report_of(s)["retried"] == 10, 5)
     stealing = s.extensions["stealing"]
     assert not any(stealing.key_stealable.get(s.tasks[future.key]) for future in waiting)
@@ -164,7 +223,7 @@ async def test_what_waits_is_not_stolen(c, s, a):
 
 @retrying_cluster([("127.0.0.1", 1)] * 2, delay=3600)
 async def test_what_fails_while_it_is_being_stolen(c, s, a, b):
-    future = c.submit(hold, "go", workers=[a.address], allow_other_workers=True, key="x")
+    future = submit(c, hold, "go", workers=[a.address], allow_other_workers=True, key="x")
     await async_poll_for(lambda: a.state.executing, 5)
     a.stream_handlers["steal-request"] = lambda **_: None  # its answer is given below
     stealing, ts = s.extensions["stealing"], s.tasks["x"]

@@ -15,9 +15,11 @@ from dask.typing import Key
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState
 
-from dask_marsched.host.interrupts import CANCEL
+from dask_marsched.host.interrupts import CANCEL, INTERRUPT
 
 _HANDLER = "cancel-keys"
+#: A reason by which a client has whatever runs interrupted; it stands in its futures' errors.
+INTERRUPTED = "cancelled and interrupted by dask_marsched"
 
 
 def misfits(scheduler: Any) -> list[str]:
@@ -85,7 +87,7 @@ def cancel(
     force
         Whether to cancel what other clients want too.
     reason, message
-        For the futures' errors.
+        For the futures' errors. With `INTERRUPTED` what may do harm then is interrupted, too.
     told
         Whether that client knows which keys it has named.
 
@@ -110,8 +112,9 @@ def cancel(
         for cs in wanting:
             released.setdefault(cs.client_key, []).append(ts.key)
         cancelled[ts.key] = None
+    stimulus_id = f"{INTERRUPT if reason == INTERRUPTED else CANCEL}-{time()}"
     for who, own in released.items():
-        scheduler.client_releases_keys(keys=own, client=who, stimulus_id=f"{CANCEL}-{time()}")
+        scheduler.client_releases_keys(keys=own, client=who, stimulus_id=stimulus_id)
     known = set(named) if told else set()
     for who in sorted(cs.client_key for cs in clients):
         tell = [key for key in cancelled if not (who == client and key in known)]

@@ -7,6 +7,9 @@ returns.
 That exception must not come late, when the thread runs something else, or it would end a thread of
 the pool with what it holds. So each task runs inside a guard: nothing is sent to it once it has
 ended, and what was sent arrives inside.
+
+What may write, hold a lock or talk to a server runs to its end, as in stock Dask, unless its user
+has annotated it or asks for it as it is cancelled.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dask.typing import Key
@@ -23,6 +26,7 @@ from distributed.metrics import time
 from distributed.worker_state_machine import RescheduleEvent
 
 from dask_marsched.host.contract import demand
+from dask_marsched.host.harmless import Effects, effects
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -33,6 +37,8 @@ _TURNS = 100
 #: now. What nobody wants any more since a future was dropped, or a client closed, runs to its end:
 #: it may write somewhere.
 CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
+#: A cancel by which all that runs is interrupted, whatever it does.
+INTERRUPT = f"{CANCEL}-interrupt"
 
 
 class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
@@ -245,7 +251,16 @@ class Interrupts:
         if not str(kwargs.get("stimulus_id")).startswith((CANCEL, SECOND_RUN)):
             return
         tasks = self.worker.state.tasks
+        asked = str(kwargs["stimulus_id"]).startswith(INTERRUPT)
         for key in keys:
             guard = self._running.get(key)
-            if guard is not None and tasks[key].state == "cancelled":
+            if guard is None or tasks[key].state != "cancelled":
+                continue
+            if asked or may_be_stopped(guard.compute, tasks[key].annotations):
                 self.interrupted += guard.interrupt()
+
+
+def may_be_stopped(spec: Any, annotations: Mapping[str, Any] | None) -> bool:
+    """Whether it does no harm to have a task end in the middle."""
+    # A kernel stands for a task while that runs.
+    return effects(getattr(spec, "_task", spec), annotations) is Effects.NONE

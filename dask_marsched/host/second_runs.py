@@ -18,6 +18,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand
+from dask_marsched.host.harmless import Effects, effects
 from dask_marsched.host.interrupts import SECOND_RUN
 from dask_marsched.host.reaching_out import functions, read_function
 from dask_marsched.policies.stragglers import Durations, Running, StragglerRule
@@ -231,14 +232,12 @@ class SecondRuns:
 def may_run_twice(ts: TaskState) -> bool:
     """Whether it does no harm to run a task twice at the same time.
 
-    A chunk of a collection, or what its user has annotated by ``pure=True``; nothing that
-    reaches out of itself, is bound to a place, or takes part in a shuffle.
+    One that computes or reads, as far as is known, or that its user has annotated by
+    ``pure=True``; nothing that reaches out of itself, is bound to a place, or takes part in a
+    shuffle.
     """
-    pure = (ts.annotations or {}).get("pure")
-    if pure is False or (pure is None and not isinstance(ts.key, tuple)):
-        return False
     bound = ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
-    if ts.actor or bound or ts.run_spec is None:
+    if ts.actor or bound or effects(ts.run_spec, ts.annotations) is Effects.UNKNOWN:
         return False
     for function in functions(ts.run_spec):
         module = getattr(function, "__module__", None) or ""

@@ -10,6 +10,8 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+import dask
+import dask.array as da
 import pytest
 from distributed import Event, Reschedule, get_worker, wait
 from distributed.utils_test import async_poll_for, gen_cluster, inc
@@ -166,10 +168,16 @@ def started(name):
     return name
 
 
+def submit(c, *args, **kwargs):
+    """Submit what its user calls harmless to stop."""
+    with dask.annotate(pure=True):
+        return c.submit(*args, **kwargs)
+
+
 @planned_cluster([("127.0.0.1", 2)], plugin=interrupting)
 async def test_a_cancelled_task_stops(c, s, a):
     name = started(next(NAMES))
-    future = c.submit(spin, name, key=name)
+    future = submit(c, spin, name, key=name)
     after = c.submit(inc, future)
     await asyncio.to_thread(STARTED[name].wait)
     await c.cancel(future)
@@ -185,7 +193,7 @@ async def test_submitted_again_right_after(c, s, a):
     """Also where the worker is told of the new one before the old one has ended."""
     for turn in range(30):
         name = started(f"again-{turn}")
-        future = c.submit(spin, name, key="again")
+        future = submit(c, spin, name, key="again")
         await asyncio.to_thread(STARTED[name].wait)
         await c.cancel(future)
         del future
@@ -206,11 +214,62 @@ async def test_the_same_task_submitted_again_runs_again(c, s, a):
                 pass
         return worker.runs
 
-    future = c.submit(twice, key="twice")
+    future = submit(c, twice, key="twice")
     await Event("begun").wait()
     await c.cancel(future)
     del future
-    assert await c.submit(twice, key="twice") == 2
+    assert await submit(c, twice, key="twice") == 2
+
+
+LOCK = threading.Lock()
+
+
+def locked(name, path):
+    """Hold a lock for the time that it takes to write two halves of a file."""
+    LOCK.acquire()
+    path.write_text("begun")
+    STARTED[name].set()
+    while path.read_text() != "go on":
+        pass
+    path.write_text("done")
+    LOCK.release()
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_what_may_write_or_hold_a_lock_runs_to_its_end(c, s, a, tmp_path):
+    path = tmp_path / "file"
+    for how in ("submit", "delayed"):
+        name = started(next(NAMES))
+        task = dask.delayed(locked, pure=True)(name, path)
+        future = c.submit(locked, name, path) if how == "submit" else c.compute(task)
+        await asyncio.to_thread(STARTED[name].wait)
+        await c.cancel(future)
+        await async_poll_for(lambda: not s.tasks, 5)
+        path.write_text("go on")
+        await async_poll_for(lambda: not a.state.tasks, 5)
+        assert path.read_text() == "done"
+        assert not LOCK.locked()
+    assert a.plugins["marsched"].report()["interrupts"]["interrupted"] == 0
+
+
+class Slow:
+    """A number whose addition takes until it is interrupted."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __add__(self, other):
+        spin(self.name)
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_what_only_computes_is_interrupted_unasked(c, s, a):
+    name = started(next(NAMES))
+    future = c.compute(da.from_delayed(dask.delayed(Slow(name)), (), dtype=object) + 1)
+    await asyncio.to_thread(STARTED[name].wait)
+    await c.cancel(future)
+    await async_poll_for(lambda: not a.state.tasks, 5)
+    assert a.plugins["marsched"].report()["interrupts"]["interrupted"] == 1
 
 
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
@@ -246,7 +305,7 @@ async def test_a_storm_of_cancels_leaves_the_workers_healthy(c, s, *workers):
             pass
 
     for _ in range(10):
-        futures = [c.submit(some, rng.random() / 100, pure=False) for _ in range(20)]
+        futures = [submit(c, some, rng.random() / 100, pure=False) for _ in range(20)]
         await wait(futures[:1])
         await c.cancel(futures)
     await async_poll_for(lambda: not any(w.state.executing_count for w in workers), 10)
