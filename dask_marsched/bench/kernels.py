@@ -48,6 +48,8 @@ class Comparison:
         What was chosen.
     temporaries, stock_temporaries
         Bytes of temporary arrays at most, as a share of the inputs' bytes.
+    same
+        Whether the results are the same to the last bit.
     """
 
     expression: str
@@ -59,6 +61,7 @@ class Comparison:
     backend: str
     temporaries: float
     stock_temporaries: float
+    same: bool
 
     @property
     def gain(self) -> float:
@@ -109,7 +112,13 @@ def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
     found, missing = backends.make(directory)
     if "llvm" in missing:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")
-    kernels = Kernels(found, directory=directory, identity=backends.identity(), patience=patience)
+    kernels = Kernels(
+        found,
+        exact=Settings().kernels_exact,
+        directory=directory,
+        identity=backends.identity(),
+        patience=patience,
+    )
     return KernelRunner(kernels, kernels.failures.caught)
 
 
@@ -134,12 +143,23 @@ def compare(name: str, form: str, dtype: str, mib: int, runner: KernelRunner) ->
         name, dtype, mib, form, statistics.median(stock), statistics.median(ours),
         ", ".join(sorted({one["backend"] for one in report["expressions"]})),
         _temporaries(tasks, runner.wrap, mib), _temporaries(tasks, as_it_is, mib),
+        is_same(tasks.run(as_it_is), tasks.run(runner.wrap)),
     )  # fmt: skip
 
 
 def as_it_is(task: Any) -> Any:
     """Return a task as Dask made it."""
     return task
+
+
+def is_same(wanted: Any, found: Any) -> bool:
+    """Whether two results are the same to the last bit; NaN is NaN."""
+    if isinstance(wanted, dict):
+        return wanted.keys() == found.keys() and all(is_same(wanted[k], found[k]) for k in wanted)
+    wanted, found = np.asarray(wanted), np.asarray(found)
+    number = ~np.isnan(wanted)
+    signs = np.signbit(wanted) == np.signbit(found)
+    return np.array_equal(wanted, found, equal_nan=True) and bool(np.all(signs | ~number))
 
 
 def _temporaries(tasks: Chunk, wrap: Callable[[Any], Any], mib: int) -> float:
@@ -196,13 +216,15 @@ def cells(found: Sequence[Comparison]) -> list[list[str]]:
 
 def summary_cells(found: Sequence[Comparison]) -> list[list[str]]:
     """Return a table of means and worst values."""
-    rows = [["", "geometric mean", "least", "temporaries of kernels at most", "stock's"]]
+    titles = ["", "geometric mean", "least", "same", "temporaries of kernels at most", "stock's"]
+    rows = [titles]
     for form in dict.fromkeys(c.form for c in found):
         own = [c for c in found if c.form == form]
         rows.append([
             form,
             f"{statistics.geometric_mean(c.gain for c in own):.2f}",
             f"{min(c.gain for c in own):.2f}",
+            f"{sum(c.same for c in own)} of {len(own)}",
             f"{max((c.temporaries for c in own if 'llvm' in c.backend), default=0):.2%}",
             f"{max(c.stock_temporaries for c in own):.0%}",
         ])  # fmt: skip

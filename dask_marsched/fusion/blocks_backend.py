@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_marsched.fusion import proof
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.expression import TypedExpression, TypedNode
 from dask_marsched.fusion.operations import INDEXING, RAISING, UFUNCS
@@ -60,6 +61,10 @@ class BlocksBackend:
             raise UnsupportedError("powers of integers")
         if any(_discards(node, setting.typed.nodes) for node in setting.typed.nodes):
             raise UnsupportedError("parts of complex numbers that are discarded")
+        if any(kind == "prod" and dtype.kind in "fc" for _, kind, dtype in setting.typed.outputs):
+            raise UnsupportedError("products")  # in another order they may overflow or vanish
+        if exact and setting.typed.reduced and proof.claims(setting):
+            raise UnsupportedError("reductions of floats as NumPy does them")
         sums = [dtype for _, kind, dtype in setting.typed.outputs if kind == "sum"]
         if np.dtype(np.float16) in sums:
             raise UnsupportedError("sums of halves")  # NumPy rounds theirs once, here each block's

@@ -24,6 +24,8 @@ class Case:
         #: Backends that have been prepared.
         self.ready: list[str] = []
         self.pending = True
+        #: Whether no backend has a kernel for it, though none has failed.
+        self.without_kernel = False
         #: Whether the backends have been asked to prepare, and seconds that NumPy took before.
         self.asked = False
         self.spent = 0.0

@@ -186,6 +186,8 @@ class TypedExpression:
         As in `Expression`.
     outputs
         Position, reduction and dtype of each result.
+    converted
+        By output, whether its reduction takes in values of another dtype, as they are.
     source
         What it was made from.
     types
@@ -194,6 +196,7 @@ class TypedExpression:
 
     nodes: tuple[TypedNode, ...]
     outputs: tuple[tuple[int, str | None, np.dtype[Any]], ...]
+    converted: tuple[bool, ...]
     source: Expression
     types: tuple[InputType, ...]
 
@@ -346,6 +349,7 @@ def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpressi
     for position, node in enumerate(expression.nodes):
         typing.take(position, node)
     outputs = []
+    converted = []
     for output in expression.outputs:
         if output.node in typing.weak:
             raise NotUnderstoodError("a Python scalar is no array")
@@ -362,7 +366,10 @@ def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpressi
         if output.reduction in INDEXING:
             dtype = np.dtype(np.intp)
         outputs.append((place, output.reduction, dtype))
-    return TypedExpression(tuple(typing.nodes), tuple(outputs), expression, types)
+        converted.append(place != typing.places[output.node])
+    return TypedExpression(
+        tuple(typing.nodes), tuple(outputs), tuple(converted), expression, types
+    )
 
 
 def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -22,8 +22,7 @@ from dask_marsched.counters import Counters
 from dask_marsched.fusion import files, numpy_backend
 from dask_marsched.fusion.backend import Backend, UnsupportedError
 from dask_marsched.fusion.cases import NOTHING, Case, Use, totals
-from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output, typed
-from dask_marsched.fusion.operations import ACCUMULATING, SELECTING
+from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
 from dask_marsched.fusion.setting import Setting, Signature, setting, signature
 from dask_marsched.fusion.tuner import REFERENCE, SAMPLES, Times, Trial
 
@@ -150,18 +149,12 @@ class Kernels:
             If it is to be left to whoever asks: what operations do to objects, to strings or to
             Python's numbers alone is not what NumPy's functions of the same names do.
         """
-        if expression.reduced and self._own_reduction(expression, values):
-            # These are NumPy's own, of what is evaluated before: products of floats, taken in
-            # another order, may overflow or vanish; the least of -0.0 and 0.0 is either.
-            evaluated = self.evaluate(_elementwise(expression), values)
-            return [
-                numpy_backend.reduce(expression, output, value)
-                for output, value in zip(expression.outputs, evaluated, strict=True)
-            ]
         use = self._use(expression, values)
         if use is None or use.left or self._closed or np.geterr()["under"] != "ignore":
             return numpy_backend.evaluate(expression, values, known)
         case = use.case
+        if expression.reduced and case.without_kernel:
+            return self._written(expression, values, known)
         with case.lock:
             case.runs += 1
             name = case.fixed or case.trial.choose(case.ready)
@@ -176,14 +169,24 @@ class Kernels:
         self._took(use, REFERENCE, self._clock() - started, repeated=False)
         return found
 
-    def _own_reduction(self, expression: Expression, values: Sequence[Any]) -> bool:
-        """Whether a reduction is left to NumPy. Those of integers are the same in any order."""
-        own = ACCUMULATING | SELECTING if self.exact else {"prod"}
-        if not any(output.reduction in own for output in expression.outputs):
-            return False
-        types = tuple(s if isinstance(s, type) else s[0] for s in signature(values))
-        outputs = typed(expression, types).outputs
-        return any(kind in own and dtype.kind in "fc" for _, kind, dtype in outputs)
+    def _written(
+        self, expression: Expression, values: Sequence[Any], known: dict[int, Any] | None
+    ) -> list[Any]:
+        """Return reductions that no backend computes as NumPy does: NumPy reduces what they write.
+
+        What is known already need not be written.
+        """
+        known = {} if known is None else known
+        if any(value is not None for value in known.values()):
+            return numpy_backend.evaluate(expression, values, known)
+        evaluated = self.evaluate(_elementwise(expression), values)
+        for output, value in zip(expression.outputs, evaluated, strict=True):
+            if output.node in known:
+                known[output.node] = value
+        return [
+            numpy_backend.reduce(expression, output, value)
+            for output, value in zip(expression.outputs, evaluated, strict=True)
+        ]
 
     def _run(self, use: Use, name: str, values: Sequence[Any]) -> list[Any] | None:
         """Evaluate by a backend; None if NumPy has to do it."""
@@ -287,6 +290,7 @@ class Kernels:
                     case.ready.append(name)
             case.compiled += self._clock() - started
         case.pending = False
+        case.without_kernel = not case.failed and case.trial.given_up.keys() == self.backends.keys()
 
     def _give_up(self, case: Case, name: str, error: Exception) -> None:
         self.failures.caught(f"kernel.{name}", error)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_marsched.fusion import files, float_status, ufunc_loops
+from dask_marsched.fusion import files, float_status, proof, ufunc_loops
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.operations import UFUNCS
 from dask_marsched.fusion.scratch import Scratch
@@ -25,6 +25,8 @@ from dask_marsched.fusion.setting import Setting, as_array
 
 _LONG = ctypes.c_int64
 _FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
+#: More elements than any row has.
+_WHOLE = 1 << 62
 #: Kernels that are remembered though nobody evaluates by them; 60 KiB each.
 _MOST_KERNELS = 256
 
@@ -44,6 +46,7 @@ class _Linked(NamedTuple):
     functions: Any
     scratch: int
     doubtful: frozenset[str]
+    doubt: int
 
 
 class _Scalars:
@@ -114,6 +117,8 @@ class LLVMBackend:
         self._known: dict[Any, _Linked] = {}
         #: By a digest of its text, code that is remembered or that somebody evaluates by.
         self._loaded: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
+        #: Whether reductions are NumPy's.
+        self._proofs: dict[proof.Claim, bool] = {}
         #: Kernels as text, of which it was asked whether they have been compiled.
         self._written: dict[Any, Any] = {}
 
@@ -124,6 +129,11 @@ class LLVMBackend:
         """
         key = (setting.typed, setting.layout, exact)
         if key in self._known:
+            return True
+        try:
+            if exact and not all(map(self._known_of, proof.claims(setting))):
+                return False
+        except UnsupportedError:
             return True
         if self._directory is None or not self._lock.acquire(blocking=False):
             return False
@@ -144,8 +154,14 @@ class LLVMBackend:
         Raises
         ------
         UnsupportedError
-            If there is no kernel for it.
+            If there is no kernel for it, or it reduces in another order than NumPy has to.
         """
+        for claim in proof.claims(setting) if exact else ():
+            if not self._holds(claim):
+                raise UnsupportedError(f"{claim.kind} of {claim.dtype.name} as this NumPy does it")
+        return self._prepare(setting, exact)
+
+    def _prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
         key = (setting.typed, setting.layout, exact)
         known = self._known.get(key)
         if known is None:
@@ -173,11 +189,16 @@ class LLVMBackend:
         code = self._loaded.get(digest)
         if code is None:
             code = self._loaded[digest] = self._load(made.text)
-        return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
+        loops = np.array(functions, np.int64)
+        return _Linked(code, loops, made.scratch, made.doubtful, made.doubt)
 
     def _bound(self, setting: Setting, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = setting.nest, self._status, self._scratch.address
-        shape, strides = np.array(nest.shape, np.int64), np.array(nest.strides, np.int64)
+        # the parts in which NumPy converts what it reduces
+        converted = setting.typed.reduced and any(setting.typed.converted)
+        part = np.getbufsize() if converted else _WHOLE
+        shape = np.array([*nest.shape, setting.row, part], np.int64)
+        strides = np.array(nest.strides, np.int64)
         held = (shape.ctypes.data, strides.ctypes.data, linked.functions.ctypes.data)
         dimensions, kept, scratch = len(nest.shape), nest.kept, linked.scratch
         function = linked.code.function
@@ -186,6 +207,8 @@ class LLVMBackend:
         pointers = _LONG * (len(places) + len(setting.typed.outputs))
 
         def run(values: Sequence[Any], _held: Any = (shape, strides, linked)) -> Results:
+            if converted and np.getbufsize() != part:
+                return Results([], set(), True)
             results = setting.allocate()
             # what a scalar has become stays where it is until the kernel has run
             operands = [
@@ -204,10 +227,34 @@ class LLVMBackend:
             if not raised:
                 return Results(setting.finish(results), set())
             names = status.names(raised)
-            doubtful = not names.isdisjoint(linked.doubtful)
+            doubtful = raised >= linked.doubt or not names.isdisjoint(linked.doubtful)
             return Results(setting.finish(results), names, doubtful)
 
         return run
+
+    # -- whether it is what NumPy does ------------------------------------------------------
+
+    def _holds(self, claim: proof.Claim) -> bool:
+        """Whether a reduction is NumPy's; what was found out is kept beside the machine code."""
+        known = self._known_of(claim)
+        if known is None:
+            known = proof.holds(claim, lambda setting: self._prepare(setting, True))
+            self._proofs[claim] = known
+            if self._directory is not None:
+                files.write(self._proof_path(claim), b"1" if known else b"0")
+        return known
+
+    def _known_of(self, claim: proof.Claim) -> bool | None:
+        known = self._proofs.get(claim)
+        if known is None and self._directory is not None:
+            content = files.read(self._proof_path(claim))
+            if content is not None:
+                known = self._proofs[claim] = content == b"1"
+        return known
+
+    def _proof_path(self, claim: proof.Claim) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{self._digest(f'{proof.numpys()} {claim!r}')}.json"
 
     # -- machine code ----------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from llvmlite import ir
 
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
+#: Elements of a block: a handful of them, 8 bytes each, fit into 32 KiB.
+BLOCK = 1024
 _BYTES = I8.as_pointer()
 
 
@@ -39,13 +41,21 @@ class Code:
         Of the function.
     parameters
         How many it has, 64-bit integers all of them.
+    module
+        Where it belongs, for a function that only others of the module call.
+    result
+        Type of what it returns.
     """
 
-    def __init__(self, name: str, parameters: int) -> None:
-        self.module = ir.Module(name=name)
+    def __init__(
+        self, name: str, parameters: int, module: Any = None, result: Any = I64
+    ) -> None:
+        self.module = ir.Module(name=name) if module is None else module
         self.function = ir.Function(
-            self.module, ir.FunctionType(I64, [I64] * parameters), name=name
+            self.module, ir.FunctionType(result, [I64] * parameters), name=name
         )
+        if module is not None:
+            self.function.linkage = "internal"
         self._entry = self.function.append_basic_block("entry")
         self.at = ir.IRBuilder(self.function.append_basic_block("start"))
 
@@ -108,6 +118,18 @@ class Code:
         self.at.position_at_end(body)
         yield now
         self.set(counter, self.add(now, step))
+        self.at.branch(head)
+        self.at.position_at_end(after)
+
+    @contextmanager
+    def repeat(self, condition: Callable[[], Any]) -> Iterator[None]:
+        """Run the code inside as long as a condition holds, for which code is written first."""
+        head, body, after = (self.function.append_basic_block(n) for n in ("head", "body", "after"))
+        self.at.branch(head)
+        self.at.position_at_end(head)
+        self.at.cbranch(condition(), body, after)
+        self.at.position_at_end(body)
+        yield
         self.at.branch(head)
         self.at.position_at_end(after)
 

@@ -41,6 +41,11 @@ def is_negative(code: Code, x: Any) -> Any:
     return code.at.icmp_signed("<", found, found.type(0))
 
 
+def is_zero(code: Code, x: Any) -> Any:
+    """Return whether a float is a zero of either sign."""
+    return code.at.fcmp_ordered("==", x, ir.Constant(x.type, 0.0))
+
+
 def is_ordered(code: Code, a: Any, b: Any) -> Any:
     """Return whether neither is NaN."""
     return code.at.fcmp_ordered("ord", a, b)

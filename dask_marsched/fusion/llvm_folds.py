@@ -9,6 +9,7 @@ from llvmlite import ir
 
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.llvm_code import I1, I32, I64, Code, memory_type, supported
+from dask_marsched.fusion.llvm_floats import bits, is_negative, is_zero
 
 #: How many values of a block are taken in at once. By so many independent sums, added up by
 #: halves in the end, a sum is as accurate as NumPy's pairwise one.
@@ -30,9 +31,14 @@ class Reduction:
         Of the values that are reduced.
     values, more
         Addresses of two buffers of the size of a block.
+    exact
+        Whether the result has to be NumPy's to the last bit; sums are not added up here then, but
+        along outer loops (see `llvm_pairwise`).
     """
 
-    def __init__(self, code: Code, kind: str, dtype: np.dtype[Any], values: Any, more: Any) -> None:
+    def __init__(
+        self, code: Code, kind: str, dtype: np.dtype[Any], values: Any, more: Any, exact: bool
+    ) -> None:
         if not supported(dtype):
             raise UnsupportedError(f"{kind} of {dtype.name}")
         self.code, self.kind, self.dtype = code, kind, dtype
@@ -42,6 +48,10 @@ class Reduction:
         self.selects = kind in ("min", "max") or self.finds
         #: Whether its comparisons raise flags that mean nothing.
         self.noisy = self.selects and dtype.kind == "f"
+        #: Products of floats are taken in the order of the factors: in another one they may vanish.
+        self.in_turn = kind == "prod" and dtype.kind == "f"
+        #: Where it is noted that the result may be a zero of either sign, which NumPy decides.
+        self.zeros = code.variable(value=0) if exact and self.noisy else None
 
     # -- one value with another ------------------------------------------------------------
 
@@ -106,18 +116,27 @@ class Reduction:
         return at.extract_element(vector, I32(0))
 
     def begin(self) -> None:
-        """Make the variables of a reduction along the innermost loop."""
-        self.count = self.code.variable(I64, 0)
+        """Begin with a row along the innermost loop."""
+        self.count = self.code.variable(I64)
         # In memory, not in a register: the comparison is made before the flags are cleared.
         cell = self.more if self.noisy else None
         self.best = cell or self.code.variable(memory_type(self.dtype))
-        self.place = self.code.variable(I64, 0)
-        if self.kind in ("any", "all"):
+        self.place = self.code.variable(I64)
+        for variable in (self.count, self.place, *([] if self.zeros is None else [self.zeros])):
+            self.code.set(variable, 0)
+        if self.in_turn or self.kind in ("any", "all"):
             self.code.set(self.best, self.neutral())
 
     def take(self, length: Any, position: Any) -> None:
         """Take in a block, whose first element has a position."""
-        code, value = self.code, self.fold(length)
+        code = self.code
+        if self.in_turn:
+            with code.loop(length) as i:
+                factor = code.at.load(code.at.gep(self.values, [i]))
+                code.set(self.best, self.join(code.get(self.best), factor))
+            return
+        value = self.fold(length)
+        self._note_zeros(value, length)
         if self.adds:
             self._push(value)
         elif self.selects:
@@ -130,6 +149,23 @@ class Reduction:
         else:
             code.set(self.best, self.join(code.get(self.best), value))
         code.raise_by(self.count, 1)
+
+    def _note_zeros(self, value: Any, length: Any) -> None:
+        """Note which zeros there are in a block whose least or greatest element is one."""
+        if self.zeros is None:
+            return
+        code, at = self.code, self.code.at
+        with code.when(is_zero(code, value)), code.loop(length) as i:
+            element = at.load(at.gep(self.values, [i]))
+            sign = at.select(is_negative(code, element), code.number(2), code.number(1))
+            sign = at.select(is_zero(code, element), sign, code.number(0))
+            code.set(self.zeros, at.or_(code.get(self.zeros), sign))
+
+    def doubtful(self) -> Any:
+        """Return whether the result of a row is a zero, of which there have been both."""
+        code, at = self.code, self.code.at
+        both = at.icmp_signed("==", code.get(self.zeros), code.number(3))
+        return at.and_(both, is_zero(code, code.get(self.best)))
 
     def _where(self, value: Any, length: Any) -> Any:
         """Return the index of the first element that is a value, or NaN as it is."""
@@ -172,7 +208,7 @@ class Reduction:
         if self.finds:
             at.store(code.get(self.place), code.pointer(target, _INTP))
             return
-        if not self.adds:
+        if not self.adds or self.in_turn:
             at.store(code.get(self.best), code.pointer(target, self.dtype))
             return
         zero = memory_type(self.dtype)(self._start())
@@ -193,6 +229,8 @@ class Reduction:
     def begin_columns(self, length: Any, target: Any) -> None:
         """Set what is taken in to nothing."""
         code = self.code
+        if self.zeros is not None:
+            code.set(self.zeros, 0)
         if self.finds:
             self.places = code.pointer(target, _INTP)
         if not self.selects:
@@ -219,9 +257,24 @@ class Reduction:
             old, new = at.load(at.gep(self.more, [i])), at.load(at.gep(self.values, [i]))
             stays = self._stays(old, new)
             at.store(at.select(stays, old, new), at.gep(self.more, [i]))
+            if self.zeros is not None:
+                mixed = at.icmp_signed("!=", bits(code, old), bits(code, new))
+                mixed = at.and_(mixed, at.and_(is_zero(code, old), is_zero(code, new)))
+                both = at.select(mixed, code.number(3), code.number(0))
+                code.set(self.zeros, at.or_(code.get(self.zeros), both))
             if self.finds:
                 place = at.gep(self.places, [i])
                 at.store(at.select(stays, at.load(place), row), place)
+
+    def doubtful_columns(self, length: Any) -> Any:
+        """Return whether a result of a block is a zero, of which there have been both."""
+        code, at = self.code, self.code.at
+        found = code.variable(value=0)
+        both = at.icmp_signed("==", code.get(self.zeros), code.number(3))
+        with code.when(both), code.loop(length) as i:
+            zero = is_zero(code, at.load(at.gep(self.more, [i])))
+            code.set(found, at.or_(code.get(found), at.zext(zero, I64)))
+        return at.icmp_signed("!=", code.get(found), code.number(0))
 
     def end_columns(self, length: Any, target: Any) -> None:
         """Store a block of results at an address."""

@@ -1,8 +1,9 @@
 """Whole kernels: the loops around the blocks, the stages in them, and what becomes of results.
 
 A kernel is a function of the addresses of the operands, the lengths and strides of the loops
-(`dask_marsched.fusion.loops`), working space, and the addresses of the loops of NumPy that it
-calls. It returns the floating-point flags that were raised.
+(`dask_marsched.fusion.loops`), behind the lengths that of a row as NumPy has it and that of a part
+of one, working space, and the addresses of the loops of NumPy that it calls. It returns the
+floating-point flags that were raised, and whether NumPy has to decide about a result.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from llvmlite import ir
 
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.expression import TypedExpression
-from dask_marsched.fusion.llvm_code import Code, supported
+from dask_marsched.fusion.llvm_code import BLOCK, Code, supported
 from dask_marsched.fusion.llvm_folds import Reduction
 from dask_marsched.fusion.llvm_functions import is_own, own
 from dask_marsched.fusion.llvm_operations import compile_operation, is_doubtful
+from dask_marsched.fusion.llvm_reductions import write_reductions
 from dask_marsched.fusion.llvm_stages import stages
 from dask_marsched.fusion.setting import Layout
 
-#: Elements of a block: a handful of them, 8 bytes each, fit into 32 KiB.
-BLOCK = 1024
+#: Beside the flags in what a kernel returns: NumPy has to decide about a result.
+DOUBT = 1 << 32
 #: Numbers that the list of functions begins with: how to clear and to test flags, and which.
 STATUS = 3
 _MOST_LOOPS = 32
@@ -50,12 +52,15 @@ class Kernel:
         Bytes of working space that it needs.
     doubtful
         Flags, by name, without which alone its results are NumPy's.
+    doubt
+        At what it returns from this on, its results are to be NumPy's, too.
     """
 
     text: str
     externals: tuple[External, ...]
     scratch: int
     doubtful: frozenset[str]
+    doubt: int = DOUBT
 
 
 def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:
@@ -75,10 +80,10 @@ def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:
     UnsupportedError
         If there is no kernel for it.
     """
-    return _Writer(expression, layout, exact).write()
+    return Writer(expression, layout, exact).write()
 
 
-class _Writer:
+class Writer:
     """A kernel in the making."""
 
     def __init__(self, expression: TypedExpression, layout: Layout, exact: bool) -> None:
@@ -153,8 +158,11 @@ class _Writer:
         self.steps = [self._stride(k, self.inner) for k in range(len(self.inputs))]
         with code.loop(_MOST_LOOPS) as d:
             code.store(code.pointer(self.index, np.dtype(np.int64)), d, code.number(0))
-        {"map": self._map, "rows": self._rows, "columns": self._columns}[self.layout.mode]()
-        self._note_flags()
+        if self.layout.mode == "map":
+            self._map()
+        else:
+            write_reductions(self, self.layout.mode, self.exact)
+        self.note_flags()
         text = code.end(code.get(self.flags))
         return Kernel(text, tuple(self.externals), self.scratch, self._doubtful())
 
@@ -163,7 +171,8 @@ class _Writer:
         for node in self.nodes:
             if is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args)):
                 found.add("invalid")
-        if any(kind == "sum" and dtype.kind == "f" for _, kind, dtype in self.outputs):
+        sums = [dtype for _, kind, dtype in self.outputs if kind == "sum" and dtype.kind == "f"]
+        if sums and not self.exact:
             found.add("over")  # in another order there may be none
         return frozenset(found)
 
@@ -171,13 +180,14 @@ class _Writer:
         first = self.code.multiply(self.dimensions, operand)
         return self.code.word(self.strides, self.code.add(first, loop))
 
-    def _product(self, first: Any, last: Any) -> Any:
+    def product(self, first: Any, last: Any) -> Any:
+        """Return how many elements the loops from ``first`` up to before ``last`` have."""
         code, total = self.code, self.code.variable(value=1)
         with code.loop(last, start=first) as d:
             code.set(total, code.multiply(code.get(total), code.word(self.shape, d)))
         return code.get(total)
 
-    def _advance(self, first: Any, last: Any, operands: range) -> None:
+    def advance(self, first: Any, last: Any, operands: range) -> None:
         """Go on to the next element of the loops from ``first`` up to before ``last``."""
         code, int64 = self.code, np.dtype(np.int64)
         index = code.pointer(self.index, int64)
@@ -200,7 +210,7 @@ class _Writer:
         code = self.code
         block: Any = BLOCK if self.plan.last else self.length
         everything = range(len(self.bases))
-        with code.loop(self._product(code.number(0), self.kept)):
+        with code.loop(self.product(code.number(0), self.kept)):
             with code.loop(self.length, step=block) as start:
                 self.m = code.least(block, code.at.sub(self.length, start))
                 for number, (position, _, dtype) in enumerate(self.outputs):
@@ -213,68 +223,8 @@ class _Writer:
                         raise UnsupportedError(f"a copy of {dtype.name}")
                     else:  # NumPy's loop writes it where it belongs
                         self.buffers[position] = address
-                self._block(start)
-            self._advance(code.number(0), self.kept, everything)
-
-    def _reductions(self) -> list[Reduction]:
-        found = []
-        for position, kind, _ in self.outputs:
-            dtype = self.nodes[position].dtype
-            places = (self.reserve(dtype.itemsize), self.reserve(max(dtype.itemsize, 8)))
-            found.append(Reduction(self.code, kind or "", dtype, *places))
-        return found
-
-    def _rows(self) -> None:
-        code, reductions = self.code, self._reductions()
-        self.targets = {k: r.values for k, r in enumerate(reductions)}
-        inner = self._product(self.kept, self.inner)
-        with code.loop(self._product(code.number(0), self.kept)):
-            for reduction in reductions:
-                reduction.begin()
-                for variable, value in ((reduction.count, 0), (reduction.place, 0)):
-                    code.set(variable, value)
-                if reduction.kind in ("any", "all"):
-                    code.set(reduction.best, reduction.neutral())
-            with code.loop(inner) as row:
-                with code.loop(self.length, step=BLOCK) as start:
-                    self.m = code.least(BLOCK, code.at.sub(self.length, start))
-                    self._block(start)
-                    self._note_flags()
-                    position = code.add(code.multiply(row, self.length), start)
-                    for reduction in reductions:
-                        reduction.take(self.m, position)
-                    self._forget_flags(reductions)
-                self._advance(self.kept, self.inner, range(len(self.inputs)))
-            for number, reduction in enumerate(reductions):
-                reduction.end(code.get(self.bases[len(self.inputs) + number]))
-            self._advance(code.number(0), self.kept, range(len(self.bases)))
-
-    def _columns(self) -> None:
-        code, reductions = self.code, self._reductions()
-        self.targets = {k: r.values for k, r in enumerate(reductions) if r.selects}
-        self.running = dict(enumerate(reductions))
-        inner = self._product(self.kept, self.inner)
-        with code.loop(self._product(code.number(0), self.kept)):
-            with code.loop(self.length, step=BLOCK) as start:
-                self.m = code.least(BLOCK, code.at.sub(self.length, start))
-                addresses = []
-                for number, (_, _, dtype) in enumerate(self.outputs):
-                    base = code.get(self.bases[len(self.inputs) + number])
-                    addresses.append(code.add(base, code.multiply(start, dtype.itemsize)))
-                for reduction, address in zip(reductions, addresses, strict=True):
-                    reduction.begin_columns(self.m, address)
-                with code.loop(inner) as row:
-                    self._block(start)
-                    if any(r.noisy for r in reductions):
-                        self._note_flags()
-                    for reduction in reductions:
-                        if reduction.selects:
-                            reduction.take_columns(self.m, row)
-                    self._forget_flags(reductions)
-                    self._advance(self.kept, self.inner, range(len(self.inputs)))
-                for reduction, address in zip(reductions, addresses, strict=True):
-                    reduction.end_columns(self.m, address)
-            self._advance(code.number(0), self.kept, range(len(self.bases)))
+                self.block(start)
+            self.advance(code.number(0), self.kept, everything)
 
     # -- flags -----------------------------------------------------------------------------
 
@@ -284,20 +234,26 @@ class _Writer:
     def _status(self, number: int) -> Any:
         return self.code.call_status(self._function(number), self._function(2))
 
-    def _note_flags(self) -> None:
+    def note_flags(self) -> None:
+        """Take note of the flags that are raised."""
         code = self.code
         code.set(self.flags, code.at.or_(code.get(self.flags), self._status(1)))
 
-    def _forget_flags(self, reductions: list[Reduction]) -> None:
-        """Clear flags that comparisons with NaN have raised."""
-        if any(reduction.noisy for reduction in reductions):
-            raised = self.code.at.icmp_signed("!=", self._status(1), self.code.number(0))
-            with self.code.when(raised):
-                self._status(0)
+    def forget_flags(self) -> None:
+        """Clear the flags if there are any."""
+        raised = self.code.at.icmp_signed("!=", self._status(1), self.code.number(0))
+        with self.code.when(raised):
+            self._status(0)
+
+    def doubt(self, condition: Any) -> None:
+        """Leave the results to NumPy where a condition holds."""
+        code = self.code
+        found = code.at.select(condition, code.number(DOUBT), code.number(0))
+        code.set(self.flags, code.at.or_(code.get(self.flags), found))
 
     # -- a block ---------------------------------------------------------------------------
 
-    def _block(self, start: Any) -> None:
+    def block(self, start: Any) -> None:
         """Evaluate ``m`` elements from one on."""
         self.places = []
         for k, position in enumerate(self.inputs):
@@ -319,7 +275,7 @@ class _Writer:
 
     def _calls(self, stage: int) -> None:
         # NumPy's loops clear the flags as they like: what was raised is taken note of first.
-        self._note_flags()
+        self.note_flags()
         for position, node in enumerate(self.nodes):
             if self.plan.stage[position] != stage or self.plan.compiled[position]:
                 continue
@@ -336,7 +292,7 @@ class _Writer:
                     self.code.call_loop(function, data, self.m, places)
             else:
                 self.code.call_loop(function, data, self.m, places)
-            self._note_flags()
+            self.note_flags()
 
     def _own(self, position: int) -> Any:
         """Evaluate an operation by a function of our own; return whether NumPy has to do it."""

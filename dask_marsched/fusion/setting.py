@@ -136,6 +136,38 @@ class Setting:
             return Layout("map", steps)
         return Layout("rows" if loops.inner_reduced else "columns", steps)
 
+    @cached_property
+    def row(self) -> int:
+        """How many elements that lie next to each other, where NumPy has written them, are reduced.
+
+        It reduces so many at once.
+        """
+        length = 1
+        for axis in reversed(self.order):
+            if self.shape[axis] > 1 and axis not in self.axes:
+                break
+            length *= self.shape[axis]
+        return length
+
+    def is_packed(self, output: int) -> bool:
+        """Whether an output's values, before they are reduced, lie in memory as a new array's."""
+        expression = self.expression
+        position = expression.outputs[output].node
+        while expression.nodes[position].op == "enforce":  # it may return what it is given
+            (position,) = expression.nodes[position].args
+        node = expression.nodes[position]
+        if node.op != "input":
+            return True
+        found = self.signatures[node.param]
+        if isinstance(found, type) or not found[3]:
+            return False
+        step = found[0].itemsize
+        for axis in reversed(self.order):
+            if self.shape[axis] > 1 and self.strides(node.param)[axis] != step:
+                return False
+            step *= self.shape[axis]
+        return True
+
     def strides(self, number: int) -> tuple[int, ...]:
         """Return the bytes between an input's elements along each axis, 0 where it is broadcast."""
         return _strides(self.signatures[number], len(self.shape))

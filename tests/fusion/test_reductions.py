@@ -1,0 +1,183 @@
+"""Reductions of floats in kernels are NumPy's to the last bit, whatever is reduced along what."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_marsched.fusion import numpy_backend, proof
+from dask_marsched.fusion.backend import UnsupportedError
+from dask_marsched.fusion.setting import setting, signature
+from tests.fusion.expressions import expression
+
+llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+LLVM = llvm_backend.LLVMBackend(None)
+KINDS = ("sum", "prod", "min", "max")
+FEW = settings(max_examples=150, deadline=None, derandomize=True)
+
+#: Around where NumPy's halves, lanes and buffers begin and end.
+lengths = st.one_of(
+    st.integers(1, 300),
+    st.builds(
+        lambda n, unit, off: max(1, n * unit + off),
+        st.integers(1, 40),
+        st.sampled_from([8, 128, 1024]),
+        st.integers(-9, 9),
+    ),
+    st.builds(lambda n, off: n * 8192 + off, st.integers(1, 3), st.integers(-9, 9)),
+)
+
+
+def same(chain, values, exact=True):
+    """Compare a kernel with NumPy; return whether there was one that did not leave it to NumPy."""
+    run = LLVM.prepare(setting(chain, signature(values)), exact)
+    got = run(values)
+    with np.errstate(all="ignore"):
+        (wanted,) = numpy_backend.evaluate(chain, values)
+    if got.doubtful:
+        return False
+    (found,) = got.values
+    assert (type(found), found.shape, found.dtype) == (type(wanted), wanted.shape, wanted.dtype)
+    number = ~np.isnan(wanted)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(wanted)[number])
+    return True
+
+
+def terms(random, shape, kind, dtype):
+    if kind == "prod":
+        return (random.choice([-1, 1], shape) * 2 ** random.normal(0, 0.1, shape)).astype(dtype)
+    return (random.normal(0, 1, shape) * 10.0 ** random.integers(-3, 4, shape)).astype(dtype)
+
+
+@FEW
+@given(
+    st.data(), lengths, st.sampled_from(KINDS), st.sampled_from(["f4", "f8"]),
+    st.sampled_from(["whole", "rows", "columns", "outer and inner", "middle"]),
+    st.sampled_from(["C", "F", "gaps", "reversed"]),
+)  # fmt: skip
+def test_any_length_along_any_axes(data, length, kind, dtype, along, layout):
+    few = data.draw(st.integers(1, 5))
+    shape, axes = {
+        "whole": ((few, length), None),
+        "rows": ((few, length), (1,)),
+        "columns": ((length, few), (0,)),
+        "outer and inner": ((few, 3, length), (0, 2)),
+        "middle": ((few, length, 3), (1,)),
+    }[along]
+    random = np.random.default_rng(length)
+    wide = (*shape[:-1], shape[-1] + 1)
+    x = terms(random, shape, kind, dtype)
+    x = {
+        "C": lambda: x,
+        "F": lambda: np.asfortranarray(x),
+        "gaps": lambda: terms(random, wide, kind, dtype)[..., :-1],
+        "reversed": lambda: x[::-1, ..., ::-1],
+    }[layout]()
+    chain, values = expression(
+        lambda x, y: (x * y).call("negative"), x, np.ones((), dtype), reduction=kind, axes=axes
+    )
+    assert same(chain, values)
+
+
+def test_terms_are_those_of_other_operations_too():
+    """Blocks begin and end where NumPy's loops are called."""
+    random = np.random.default_rng(0)
+    for length in (1, 129, 1025, 3003, 20_000):
+        x = random.random((3, length)) + 0.5
+        for axes in (None, (0,), (1,)):
+            for kind in KINDS:
+                chain, values = expression(
+                    lambda x: x.call("exp") + x.call("sin") * x**3, x, reduction=kind, axes=axes
+                )
+                assert same(chain, values)
+
+
+@FEW
+@given(lengths, st.sampled_from([("i8", "f8"), ("i4", "f4"), ("f4", "f8"), ("?", "f4")]))
+def test_values_that_are_converted_as_they_are_added_up(length, dtypes):
+    """NumPy converts and adds up 8192 of them at a time."""
+    source, dtype = dtypes
+    random = np.random.default_rng(length)
+    most = 2.0 ** (8 * np.dtype(source).itemsize - 2)
+    x = (random.uniform(-most, most, (3, length))).astype(source)
+    for axes in (None, (0,), (1,)):
+        chain, values = expression(
+            lambda x: x.call("maximum", x), x, reduction="sum", dtype=dtype, axes=axes
+        )
+        assert same(chain, values)
+
+
+def test_another_size_of_buffers_is_numpys():
+    chain, values = expression(
+        lambda x: x.call("maximum", x), np.arange(20_000) ** 4, reduction="sum", dtype="f8"
+    )
+    before = np.getbufsize()
+    run = LLVM.prepare(setting(chain, signature(values)), True)
+    np.setbufsize(4096)
+    try:
+        assert run(values).doubtful
+    finally:
+        np.setbufsize(before)
+    assert not run(values).doubtful
+
+
+@pytest.mark.parametrize("kind", ["min", "max"])
+@pytest.mark.parametrize("axes", [None, (0,), (1,)])
+def test_which_zero_is_the_least_is_for_numpy_to_say(kind, axes):
+    x = np.full((4, 3000), 1.0 if kind == "min" else -1.0)
+    x[1, 5] = x[2, 5] = 0.0
+    chain, values = expression(lambda x: x * 1, x, reduction=kind, axes=axes)
+    assert same(chain, values)
+    x[2, 5] = x[1, 2999] = -0.0
+    assert not same(chain, values)
+    x[3] = -1.0 if kind == "min" else 1.0  # less than either
+    assert same(chain, values) == (axes != (1,))
+    x[...] = np.nan
+    assert same(chain, values)
+
+
+@pytest.mark.parametrize("awkward", [[np.inf, 1.0], [np.inf, -np.inf, 1.0], [np.nan, 1.0], [-0.0],
+                                     [5e-324, -5e-324, 1e-310], [1e308, -1e308, 1.0]])  # fmt: skip
+def test_awkward_terms(awkward):
+    for length in (5, 100, 1024, 3001):
+        x = np.random.default_rng(0).choice(awkward, (3, length))
+        for kind in KINDS:
+            for axes in (None, (0,), (1,)):
+                chain, values = expression(lambda x: x * 1, x, reduction=kind, axes=axes)
+                assert same(chain, values)
+
+
+def test_an_array_with_gaps_is_numpys():
+    """It is not NumPy that has written it: which of its rows are one is another question."""
+    x = np.ones((50, 300))[:, ::2]
+    chain, values = expression(lambda x: x, x, reduction="sum")
+    with pytest.raises(UnsupportedError, match="gaps"):
+        LLVM.prepare(setting(chain, signature(values)), True)
+    assert same(*expression(lambda x: x, np.ones((50, 300)), reduction="sum"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["rows", "columns"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_what_is_claimed_holds(kind, mode, dtype):
+    claim = proof.Claim(kind, np.dtype(dtype), mode, False)
+    assert proof.holds(claim, lambda found: LLVM._prepare(found, True))
+
+
+def test_another_order_is_found_out():
+    claim = proof.Claim("sum", np.dtype("f8"), "rows", False)
+    assert not proof.holds(claim, lambda found: LLVM._prepare(found, False))
+
+
+def test_what_does_not_hold_is_left_to_numpy_and_remembered(tmp_path, monkeypatch):
+    chain, values = expression(lambda x: x * 2, np.ones(9000), reduction="sum")
+    found = setting(chain, signature(values))
+    tried = []
+    monkeypatch.setattr(proof, "holds", lambda claim, prepare: tried.append(claim))
+    for _ in range(2):
+        for backend in (one := llvm_backend.LLVMBackend(tmp_path / "."), one):
+            with pytest.raises(UnsupportedError, match="as this NumPy does it"):
+                backend.prepare(found, True)
+    assert len(tried) == 1
+    assert one.prepare(found, False)(values).values == [18000.0]
