@@ -23,7 +23,7 @@ import numpy as np
 from dask_marsched.bench.kernel_expressions import EXPRESSIONS
 from dask_marsched.config import Settings
 from dask_marsched.fusion import backends
-from dask_marsched.fusion.kernels import Kernels
+from dask_marsched.fusion.kernels import Kernels, Means
 from dask_marsched.host.kernel_tasks import KernelRunner
 
 MIB = 1 << 20
@@ -110,7 +110,8 @@ def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
     found, missing = backends.make(Settings().kernels_backends, directory)
     if "llvm" in missing:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")
-    kernels = Kernels(found, directory=directory, identity=backends.identity(), patience=patience)
+    means = Means(found, directory, backends.identity())
+    kernels = Kernels((), patience=patience, late=lambda: means)
     return KernelRunner(kernels, kernels.failures.caught)
 
 

@@ -1,10 +1,10 @@
-"""One process of a user on a host compiles kernels for all workers, while there is anything to do.
+"""Compiles kernels for all workers of a user on a host, in one process that ends when it is idle.
 
 LLVM's library takes 70 MiB and more; so no worker carries it. The first worker that needs a kernel
-listens on a socket in the directory where kernels are kept, and starts a process that answers there:
-each connection is one request, an expression, and is answered with its kernel. The process ends by
-itself when nobody has asked for a few seconds, and belongs to no worker: it may outlive the one that
-has started it. Requests and answers are as trustworthy as the machine code in that directory.
+listens on a socket in the directory where kernels are kept, and starts a process that answers
+there: each connection is one request, an expression, and is answered with its kernel. The process
+belongs to no worker: it may outlive the one that has started it. Requests and answers are as
+trustworthy as the machine code in that directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dask_marsched.fusion import files
 from dask_marsched.fusion.kernel_files import Key
 
 #: Seconds without a request after which the process ends; for which an answer is waited for.
-_IDLE, _PATIENCE = 3.0, 60.0
+_IDLE, _PATIENCE = 2.0, 60.0
 _NICE = 5
 _ALIVE, _MADE, _FAILED = b"!", b"+", b"-"
 #: The package itself imports Dask, which a compiler has no use for: a second, and 100 MiB.
@@ -108,26 +108,36 @@ def _opened(directory: Path) -> Iterator[int]:
 def _connected(directory: Path, handle: int, name: str) -> socket.socket:
     # a socket's path is limited to 107 bytes, those of directories are not
     address = f"/proc/self/fd/{handle}/{name}"
-    connection = socket.socket(socket.AF_UNIX)
-    with files.claimed(directory / name):
+    with contextlib.ExitStack() as failing, files.claimed(directory / name):
+        connection = failing.enter_context(socket.socket(socket.AF_UNIX))
         try:
             connection.connect(address)
         except (FileNotFoundError, ConnectionRefusedError):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=handle)
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(address)
-                os.chmod(name, 0o600, dir_fd=handle)  # before anybody can connect
-                listener.listen(128)
-                _start(listener, directory, name)
-                connection.connect(address)
+            _listen(directory, handle, name)
+            connection.connect(address)
+        failing.pop_all()
     return connection
+
+
+def _listen(directory: Path, handle: int, name: str) -> None:
+    """Start a process that listens: whoever connects from now on waits for it."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=handle)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"/proc/self/fd/{handle}/{name}")
+        try:
+            os.chmod(name, 0o600, dir_fd=handle)  # before anybody can connect
+            listener.listen(128)
+            _start(listener, directory, name)
+        except OSError:
+            os.unlink(name, dir_fd=handle)
+            raise
 
 
 def _start(listener: socket.socket, directory: Path, name: str) -> None:
     package = str(Path(__file__).parents[1])
     paths = [os.path.abspath(path) for path in sys.path]
-    told = json.dumps([paths, package, listener.fileno(), str(directory.absolute()), name])
+    told = json.dumps([paths, package, listener.fileno(), str(directory.absolute()), name, _IDLE])
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", _PROGRAM, told],
         stdin=subprocess.DEVNULL,
@@ -146,7 +156,7 @@ def _start(listener: socket.socket, directory: Path, name: str) -> None:
 # -- in that process -----------------------------------------------------------------------
 
 
-def main(number: int, directory: str, name: str) -> None:
+def main(number: int, directory: str, name: str, idle: float) -> None:
     """Answer until nobody asks.
 
     Parameters
@@ -155,12 +165,14 @@ def main(number: int, directory: str, name: str) -> None:
         Of the socket's file.
     directory, name
         Where it is.
+    idle
+        Seconds without a request after which it ends.
     """
     os.nice(_NICE)
     listener, path = socket.socket(fileno=number), Path(directory) / name
     made = path.stat().st_ino
     try:
-        _serve(listener, Path(directory))
+        _serve(listener, Path(directory), idle)
     finally:
         with contextlib.suppress(OSError):
             if path.stat().st_ino == made:
@@ -168,12 +180,12 @@ def main(number: int, directory: str, name: str) -> None:
         listener.close()
 
 
-def _serve(listener: socket.socket, directory: Path) -> None:
+def _serve(listener: socket.socket, directory: Path, idle: float) -> None:
     from dask_marsched.fusion.llvm_compiler import Compiler
 
     compiler = Compiler()
     while True:
-        listener.settimeout(_IDLE)
+        listener.settimeout(idle)
         try:
             connection, _ = listener.accept()
         except TimeoutError:

@@ -1,9 +1,9 @@
 """Loads the machine code of kernels from object files, without LLVM's library.
 
-The library takes 70 MiB of a worker's memory as soon as it compiles or loads anything; a kernel is a
-few KiB of code and constants. Only what occurs in kernels is understood: 64-bit ELF for x86-64, four
-kinds of relocations, and three functions of the C library. Anything else is refused, and left to
-LLVM's own loader.
+The library takes 70 MiB of a worker's memory as soon as it compiles or loads anything; a kernel is
+a few KiB of code and constants. Only what occurs in kernels is understood: 64-bit ELF for x86-64,
+four kinds of relocations, and three functions of the C library. Anything else is refused, and left
+to LLVM's own loader.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class MachineCode:
     Raises
     ------
     UnloadableError
-        If there is anything in the file that is not understood, or the system does not let memory be
-        executed.
+        If there is anything in the file that is not understood, or the system does not let memory
+        be executed.
     """
 
     def __init__(self, content: bytes, name: str) -> None:
@@ -162,9 +162,7 @@ class _Object:
             raise UnloadableError(f"no function {name}")
         return image, function - image.address
 
-    def _symbols(
-        self, table: _Section, offsets: dict[int, int], image: _Image
-    ) -> dict[str, int]:
+    def _symbols(self, table: _Section, offsets: dict[int, int], image: _Image) -> dict[str, int]:
         """Return the addresses of the functions that are defined."""
         names = self._bytes(self.sections[table.link])
         return {

@@ -17,7 +17,8 @@ _DESCRIPTION = Path("/proc/cpuinfo")
 _FIELDS = {
     "x86_64": ("vendor_id", "cpu family", "model", "stepping", "flags"),
     "aarch64": (
-        "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
+        "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision",
+        "Features",
     ),
 }  # fmt: skip
 #: Linux's names of what LLVM calls otherwise.
