@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from typing import Any
 
 from distributed import Worker
 
 from dask_marsched.config import Settings
 from dask_marsched.fusion import backends, files
-from dask_marsched.fusion.kernels import Kernels
+from dask_marsched.fusion.kernels import Kernels, Means
 from dask_marsched.host.kernel_tasks import KernelRunner
 from dask_marsched.host.kernels import KernelExecution
 
@@ -36,14 +37,18 @@ class KernelPart:
         self._missing: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Import the backends in a thread, and have the worker's tasks run by kernels.
+        """Have the worker's tasks run by kernels. Backends are looked for when they may pay.
 
         Raises
         ------
         RuntimeError
             The worker is not as expected; nothing has been changed.
         """
-        kernels = await asyncio.to_thread(self._make)
+        for name, package in backends.PACKAGES.items():
+            if importlib.util.find_spec(package) is None:
+                self._missing[name] = f"ModuleNotFoundError: No module named {package!r}"
+        exact = self._settings.kernels_exact
+        kernels = Kernels((), exact=exact, patience=PATIENCE, late=self._means)
         execution = KernelExecution(self._worker, KernelRunner(kernels, kernels.failures.caught))
         try:
             execution.install()
@@ -52,21 +57,16 @@ class KernelPart:
             raise
         self._kernels, self._execution = kernels, execution
 
-    def _make(self) -> Kernels:
+    def _means(self) -> Means:
         settings = self._settings
         directory = backends.cache_directory(settings.kernels_cache)
-        found, self._missing = backends.make(directory)
+        found, missing = backends.make(directory)
+        self._missing.update(missing)
         if directory is not None:
             files.prune(directory)
         elif settings.kernels_cache is not None:
             self._missing["cache"] = "no directory for it that only this user may write to"
-        return Kernels(
-            found,
-            exact=settings.kernels_exact,
-            directory=directory,
-            identity=backends.identity(),
-            patience=PATIENCE,
-        )
+        return Means(found, directory, backends.identity())
 
     async def stop(self) -> None:
         """Restore the worker. Idempotent."""

@@ -106,6 +106,7 @@ async def test_a_user_without_a_home_has_kernels_and_no_cache(c, s, a, monkeypat
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pathlib.Path.expanduser", homeless)
     await c.register_plugin(with_kernels(kernels_cache="auto"))
+    await c.compute(chain()[0])
     assert "blocks" in report(a)["backends"]
     text = str(await status(c))
     assert "without cache: no directory for it that only this user may write to" in text
@@ -121,3 +122,24 @@ async def test_a_worker_that_is_not_as_expected_stays_as_it_is(c, s, a, monkeypa
     assert "execute" not in vars(a)
     array, wanted = chain(4)
     np.testing.assert_allclose(await c.compute(array), wanted)
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_nothing_is_looked_up_before_it_may_pay(c, s, a, monkeypatch, tmp_path):
+    monkeypatch.setattr("dask_marsched.kernel_part.PATIENCE", 1e9)
+    directory = tmp_path / "cache"
+    await c.register_plugin(with_kernels(kernels_cache=str(directory)))
+    array, wanted = chain(5)
+    np.testing.assert_allclose(await c.compute(array), wanted)
+    kernels = a.plugins["marsched"]._kernels._kernels
+    assert kernels.report()["runs"] == 4
+    assert not directory.exists()
+    assert not kernels._compiler._threads
+    kernels._patience = kernels._spent / 2  # what NumPy spends from now on is enough
+    kernels._spent = 0.0
+    array, wanted = chain(6)
+    for _ in range(3):
+        np.testing.assert_allclose(await c.compute(array), wanted)
+    await compiled(a)
+    assert directory.exists()
+    assert report(a)["backends"]

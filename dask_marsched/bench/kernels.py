@@ -21,8 +21,9 @@ import dask.array as da
 import numpy as np
 
 from dask_marsched.bench.kernel_expressions import EXPRESSIONS
+from dask_marsched.config import Settings
 from dask_marsched.fusion import backends
-from dask_marsched.fusion.kernels import Kernels
+from dask_marsched.fusion.kernels import Kernels, Means
 from dask_marsched.host.kernel_tasks import KernelRunner
 
 MIB = 1 << 20
@@ -112,13 +113,9 @@ def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
     found, missing = backends.make(directory)
     if "llvm" in missing:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")
-    kernels = Kernels(
-        found,
-        exact=Settings().kernels_exact,
-        directory=directory,
-        identity=backends.identity(),
-        patience=patience,
-    )
+    means = Means(found, directory, backends.identity())
+    exact = Settings().kernels_exact
+    kernels = Kernels((), exact=exact, patience=patience, late=lambda: means)
     return KernelRunner(kernels, kernels.failures.caught)
 
 

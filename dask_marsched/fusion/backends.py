@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dask_marsched import __version__
-from dask_marsched.fusion import files
+from dask_marsched.fusion import files, processor
 from dask_marsched.fusion.backend import Backend
 
 
@@ -37,6 +37,8 @@ _MAKERS: dict[str, Callable[[Path | None], Backend]] = {
     "blocks": _blocks,
     "numexpr": _numexpr,
 }
+#: What has to be installed for some of them.
+PACKAGES = {"llvm": "llvmlite", "numexpr": "numexpr"}
 
 
 def make(directory: Path | None) -> tuple[list[Backend], dict[str, str]]:
@@ -84,4 +86,5 @@ def cache_directory(setting: str | None) -> Path | None:
 
 def identity() -> str:
     """Return what measurements depend on, as text."""
-    return f"{__version__} numpy {np.__version__} {platform.machine()} {platform.processor()}"
+    runs_on = processor.description() or f"{platform.machine()} {platform.processor()}"
+    return f"{__version__} numpy {np.__version__} {runs_on}"

@@ -18,7 +18,7 @@ _DIGEST = 32
 #: It may have been stopped; both may make it, it is the same.
 _PATIENCE, _LOOK = 2.0, 0.01
 #: Our files, and what a writer that was killed has left.
-_OURS = re.compile(r"[0-9a-f]{40}\.(o|json|lock)|tmp\w+\.tmp")
+_OURS = re.compile(r"[0-9a-f]{40}\.(o|json|lock|socket)|tmp\w+\.tmp")
 #: Seconds for which nobody has used what is deleted; how many bytes are kept at most, and what each
 #: file counts at least; seconds between two looks.
 OLDEST, MOST_BYTES, _LEAST_BYTES = 30 * 86400.0, 128 << 20, 4096

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_marsched.counters import Counters
-from dask_marsched.fusion import files, numpy_backend
+from dask_marsched.fusion import numpy_backend
 from dask_marsched.fusion.backend import Backend, UnsupportedError
 from dask_marsched.fusion.cases import NOTHING, Case, Use, totals
 from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
+from dask_marsched.fusion.measurements import Measurements
 from dask_marsched.fusion.setting import Setting, Signature, setting, signature
-from dask_marsched.fusion.tuner import REFERENCE, SAMPLES, Times, Trial
+from dask_marsched.fusion.tuner import REFERENCE, SAMPLES, Times
 
 logger = logging.getLogger("dask_marsched")
 
@@ -54,6 +53,14 @@ def _give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
+class Means(NamedTuple):
+    """What expressions are evaluated by: see `Kernels`."""
+
+    backends: Sequence[Backend]
+    directory: Path | None
+    identity: str
+
+
 class Kernels:
     """Evaluates expressions by whichever backend is the fastest.
 
@@ -71,6 +78,10 @@ class Kernels:
         Seconds of processor time of this thread.
     patience
         Seconds that NumPy spends on an expression before it is compiled, unless it was before.
+    late
+        Returns backends, directory and identity in the place of those given, once NumPy has spent
+        these seconds on all expressions together. Until then nothing is looked up, nor is there a
+        thread: most programs that are shorter have nothing to gain.
     """
 
     def __init__(
@@ -82,14 +93,19 @@ class Kernels:
         identity: str = "",
         clock: Callable[[], float] = time.thread_time,
         patience: float = 0.0,
+        late: Callable[[], Means] | None = None,
     ) -> None:
         self.backends = {backend.name: backend for backend in backends}
         self.exact = exact
         self.failures = Counters()
-        self._directory = directory
-        self._identity = identity
+        self._measurements = Measurements(directory, identity)
         self._clock = clock
         self._patience = patience
+        self._late = late
+        self._spent = 0.0
+        #: Until it wakes: what has been seen.
+        self._asleep: list[tuple[Case, Setting]] | None = None if late is None else []
+        self._waking = threading.Lock()
         self._lock = threading.Lock()
         self._cases: dict[Any, Case] = {}
         #: What has been counted of cases that are not known any more.
@@ -104,7 +120,7 @@ class Kernels:
         """Compile nothing any more. What is evaluated from now on is left to NumPy."""
         self._closed = True
         self._compiler.shutdown(wait=True, cancel_futures=True)
-        self._keep_all(list(self._cases.values()))
+        self._measurements.keep(list(self._cases.values()))
         self._uses.cache_clear()  # they keep machine code in memory
 
     def wait(self) -> None:
@@ -217,6 +233,22 @@ class Kernels:
 
     # -- what is known of an expression ----------------------------------------------------
 
+    def _wake(self) -> None:
+        """Begin to look up what is known, and to compile."""
+        with self._waking:
+            if self._asleep is None or self._late is None:
+                return
+            means = self._late()
+            self.backends = {backend.name: backend for backend in means.backends}
+            self._measurements = Measurements(means.directory, means.identity)
+            with self._lock:
+                seen, self._asleep = self._asleep, None
+        for case, first in seen:
+            self._measurements.recall(case)
+            with case.lock:
+                case.asked = case.kept or case.spent >= self._patience
+            self._begin(case, first)
+
     def _use(self, expression: Expression, values: Sequence[Any]) -> Use | None:
         use = self._uses(expression, signature(values))
         if isinstance(use, str):
@@ -234,15 +266,19 @@ class Kernels:
         size = made.elements.bit_length() // 2
         layout = (made.layout.mode, made.layout.steps.lower())
         key = (made.expression, made.typed.types, layout, size, self.exact)
+        if self._asleep is not None and not self._patience:
+            self._wake()
         with self._lock:
             case = self._cases.get(key)
             new = case is None
             if case is None:
                 if len(self._cases) >= _MOST_CASES:
                     self._forget()
-                digest = hashlib.sha256(f"{self._identity} {key!r}".encode()).hexdigest()
-                case = self._cases[key] = Case(made, digest[:40])
-                self._recall(case)
+                case = self._cases[key] = Case(made, repr(key))
+                if self._asleep is not None:
+                    self._asleep.append((case, made))
+                    return Use(made, case)
+                self._measurements.recall(case)
                 case.asked = case.kept or not self._patience
         if new and case.kept and self._at_hand(case, made):
             self._prepare(case, made)  # the first chunk is not left to NumPy
@@ -256,7 +292,7 @@ class Kernels:
         self._before = totals(self._before, cases)
         self._cases.clear()
         self._uses.cache_clear()
-        self._submit(self._keep_all, cases)
+        self._submit(self._measurements.keep, cases)
 
     def _at_hand(self, case: Case, first: Setting) -> bool:
         wanted = case.trial.worth_a_try(self.backends)
@@ -273,6 +309,8 @@ class Kernels:
 
     def _prepare(self, case: Case, first: Setting) -> None:
         """Prepare the backends for a case."""
+        if not case.pending:
+            return
         for name in case.trial.worth_a_try(self.backends):
             if self._closed:
                 return
@@ -318,14 +356,19 @@ class Kernels:
             case.fixed = case.chosen if settled else None
             case.spent += seconds
             ask = not case.asked and case.spent >= self._patience and not self._closed
+            ask = ask and self._asleep is None
             case.asked = case.asked or ask
             # what a program of a few chunks has learned is of use to the next one
             keep = not case.pending and not case.unsaved and not self._closed
             case.unsaved = case.unsaved or not case.pending
+        if self._asleep is not None:
+            before, self._spent = self._spent, self._spent + seconds
+            if before < self._patience <= self._spent:
+                self._submit(self._wake)
         if ask:
             self._submit(self._prepare, case, use.setting)
         if keep:
-            self._submit(self._keep, case)
+            self._submit(self._measurements.keep, [case])
 
     def _ran(self, use: Use, name: str, *, repeated: bool) -> None:
         """Take note of a chunk for which no time was taken, as the choice is made."""
@@ -339,35 +382,6 @@ class Kernels:
             case.saved -= own * elements
             if repeated:
                 case.chosen = case.fixed = case.trial.fastest([*case.ready, REFERENCE])
-
-    def _recall(self, case: Case) -> None:
-        """Take in what other processes have measured, now or earlier."""
-        if self._directory is None:
-            return
-        content = files.read(self._directory / f"{case.name}.json")
-        if content is None:
-            return
-        try:
-            trial = Trial.from_json(json.loads(content))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return
-        with case.lock:
-            case.trial.merge(trial)
-            case.kept = True
-
-    def _keep(self, case: Case) -> None:
-        """Tell other processes what has been measured, and hear what they have."""
-        if self._directory is None or not case.unsaved:
-            return
-        case.unsaved = False
-        self._recall(case)
-        with case.lock:
-            content = json.dumps(case.trial.to_json()).encode()
-        files.write(self._directory / f"{case.name}.json", content)
-
-    def _keep_all(self, cases: Iterable[Case]) -> None:
-        for case in cases:
-            self._keep(case)
 
     # -- telling ---------------------------------------------------------------------------
 

@@ -1,52 +1,66 @@
-"""Compiled kernels: LLVM turns the code of a kernel into machine code, which is kept on disk.
+"""Compiled kernels: found on disk, or compiled by LLVM in another process, and loaded without LLVM.
 
 numba's compiler library, llvmlite, is used without numba's own front end: that takes 0.5 to 1.5 s
 of processor time for a kernel, most of it with the interpreter's lock held; LLVM takes 0.1 s,
-without the lock.
+without the lock. Where there is no other process (no cache, no Linux) it compiles in this one.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib.util
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dask_marsched.fusion import files, float_status, proof, ufunc_loops
+from dask_marsched.fusion import (
+    compiler_process,
+    files,
+    float_status,
+    kernel_files,
+    machine_code,
+    processor,
+    proof,
+    ufunc_loops,
+)
 from dask_marsched.fusion.backend import Results, UnsupportedError
+from dask_marsched.fusion.kernel_files import DOUBT, Key, Made
 from dask_marsched.fusion.operations import UFUNCS
 from dask_marsched.fusion.scratch import Scratch
 from dask_marsched.fusion.setting import Setting, as_array
+
+if TYPE_CHECKING:
+    from dask_marsched.fusion.llvm_compiler import Compiler
 
 _LONG = ctypes.c_int64
 _FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
 #: More elements than any row has.
 _WHOLE = 1 << 62
-#: Kernels that are remembered though nobody evaluates by them; 60 KiB each.
+#: Kernels that are remembered though nobody evaluates by them; 8 KiB each.
 _MOST_KERNELS = 256
 
 
 class _Code:
-    """A kernel's function, and the engine that frees its machine code when it goes."""
+    """A kernel's function, and what frees its machine code when it goes."""
 
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.function = _FUNCTION(engine.get_function_address("kernel"))
+    def __init__(self, owner: Any, address: int) -> None:
+        self.owner = owner
+        self.function = _FUNCTION(address)
 
 
 class _Linked(NamedTuple):
-    """A kernel's code, addresses of the functions that it calls, and as `Kernel` has them."""
+    """A kernel's code, addresses of the functions that it calls, and as `Made` has them."""
 
     code: _Code
     functions: Any
     scratch: int
     doubtful: frozenset[str]
-    doubt: int
 
 
 class _Scalars:
@@ -95,38 +109,47 @@ class LLVMBackend:
     name = "llvm"
 
     def __init__(self, directory: Path | None) -> None:
-        import llvmlite.binding as llvm
-
+        if importlib.util.find_spec("llvmlite") is None:
+            raise ModuleNotFoundError("No module named 'llvmlite'")
         status = float_status.find()
         if status is None:
             raise ImportError("the floating-point flags of this processor are not known")
-        self._llvm: Any = llvm
         self._status = status
+        #: Of LLVM's library, which does one thing at a time.
         self._lock = threading.Lock()
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        features = llvm.get_host_cpu_features().flatten()
-        cpu = llvm.get_host_cpu_name()
-        self._machine: Any = llvm.Target.from_default_triple().create_target_machine(
-            cpu=cpu, features=features, opt=3, codemodel="jitdefault", jit=True
-        )
-        self._kind = f"{llvm.llvm_version_info} {self._machine.triple} {cpu} {features}"
         self._directory = directory
         self._scratch = Scratch()
         #: The latest kernels, for new shapes of the same arrays.
-        self._known: dict[Any, _Linked] = {}
-        #: By a digest of its text, code that is remembered or that somebody evaluates by.
+        self._known: dict[Key, _Linked] = {}
+        #: By name, code that is remembered or that somebody evaluates by.
         self._loaded: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
         #: Whether reductions are NumPy's.
         self._proofs: dict[proof.Claim, bool] = {}
-        #: Kernels as text, of which it was asked whether they have been compiled.
-        self._written: dict[Any, Any] = {}
+        self._linking = threading.Lock()
+
+    @cached_property
+    def _compiler(self) -> Compiler:
+        from dask_marsched.fusion.llvm_compiler import Compiler
+
+        return Compiler()
+
+    @cached_property
+    def _kind(self) -> str:
+        """What kernels depend on, beside what they are made from."""
+        import llvmlite  # this much takes no library
+
+        runs_on = processor.description()
+        if runs_on is None:
+            with self._lock:
+                runs_on = self._compiler.processor
+        return f"{llvmlite.__version__} {np.__version__} {kernel_files.sources()} {runs_on}"
+
+    def _path(self, key: Key) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{kernel_files.digest(key, self._kind)}.o"
 
     def at_hand(self, setting: Setting, exact: bool) -> bool:
-        """See `Backend.at_hand`.
-
-        While something else is compiled nothing is: LLVM's library does one thing at a time.
-        """
+        """See `Backend.at_hand`."""
         key = (setting.typed, setting.layout, exact)
         if key in self._known:
             return True
@@ -135,18 +158,9 @@ class LLVMBackend:
                 return False
         except UnsupportedError:
             return True
-        if self._directory is None or not self._lock.acquire(blocking=False):
+        if self._directory is None or (self._lock.locked() and not machine_code.possible()):
             return False
-        try:
-            made = self._written.get(key)
-            if made is None:
-                made = self._write(setting, exact)
-                _remember(self._written, key, made)
-            return self._path(made.text).exists()
-        except UnsupportedError:
-            return True  # it is told at once
-        finally:
-            self._lock.release()
+        return self._path(key).exists()
 
     def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression in its setting.
@@ -165,32 +179,26 @@ class LLVMBackend:
         key = (setting.typed, setting.layout, exact)
         known = self._known.get(key)
         if known is None:
-            with self._lock:
+            made = kernel_files.decoded(self._content(key))
+            with self._linking:
                 known = self._known.get(key)
                 if known is None:
-                    made = self._written.pop(key, None) or self._write(setting, exact)
-                    known = self._linked(made)
+                    known = self._linked(key, made)
                     _remember(self._known, key, known)
         return self._bound(setting, known)
 
-    def _write(self, setting: Setting, exact: bool) -> Any:
-        from dask_marsched.fusion.llvm_kernels import kernel
-
-        return kernel(setting.typed, setting.layout, exact)
-
-    def _linked(self, made: Any) -> _Linked:
+    def _linked(self, key: Key, made: Made) -> _Linked:
         functions = [self._status.clear, self._status.test, self._status.mask]
         for name, dtypes in made.externals:
             loop = ufunc_loops.loop(UFUNCS[name], dtypes)
             if loop is None:
                 raise UnsupportedError(f"no loop for {name} of {', '.join(map(str, dtypes))}")
             functions += [loop.function, loop.data]
-        digest = self._digest(made.text)
+        digest = kernel_files.digest(key, self._kind)
         code = self._loaded.get(digest)
         if code is None:
-            code = self._loaded[digest] = self._load(made.text)
-        loops = np.array(functions, np.int64)
-        return _Linked(code, loops, made.scratch, made.doubtful, made.doubt)
+            code = self._loaded[digest] = self._load(made.code)
+        return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
 
     def _bound(self, setting: Setting, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = setting.nest, self._status, self._scratch.address
@@ -227,7 +235,7 @@ class LLVMBackend:
             if not raised:
                 return Results(setting.finish(results), set())
             names = status.names(raised)
-            doubtful = raised >= linked.doubt or not names.isdisjoint(linked.doubtful)
+            doubtful = raised >= DOUBT or not names.isdisjoint(linked.doubtful)
             return Results(setting.finish(results), names, doubtful)
 
         return run
@@ -254,60 +262,42 @@ class LLVMBackend:
 
     def _proof_path(self, claim: proof.Claim) -> Path:
         assert self._directory is not None
-        return self._directory / f"{self._digest(f'{proof.numpys()} {claim!r}')}.json"
+        text = f"{self._kind} {proof.numpys()} {claim!r}"
+        return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
 
     # -- machine code ----------------------------------------------------------------------
 
-    def _load(self, text: str) -> _Code:
-        llvm = self._llvm
-        code = self._compile(text) if self._directory is None else self._kept(text)
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine_copy())
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        return _Code(engine)
+    def _load(self, code: bytes) -> _Code:
+        try:
+            loaded = machine_code.MachineCode(code, "kernel")
+        except machine_code.UnloadableError:
+            with self._lock:
+                engine = self._compiler.loaded(code)
+                return _Code(engine, engine.get_function_address("kernel"))
+        return _Code(loaded, loaded.address)
 
-    def _digest(self, text: str) -> str:
-        return hashlib.sha256(f"{self._kind}\n{text}".encode()).hexdigest()[:40]
-
-    def _path(self, text: str) -> Path:
-        assert self._directory is not None
-        return self._directory / f"{self._digest(text)}.o"
-
-    def _kept(self, text: str) -> bytes:
-        """Return machine code from disk, which is put there first where it is missing.
-
-        Workers that need the same kernel at the same time wait for the first of them.
-        """
-        path = self._path(text)
-        code = files.read(path)
-        if code is not None:
-            return code
+    def _content(self, key: Key) -> bytes:
+        """Return a kernel as `kernel_files` keeps it, from disk if it is there."""
+        if self._directory is None:
+            return self._compiled(key)
+        path = self._path(key)
+        content = files.read(path)
+        if content is None and processor.description() is not None:
+            kind = hashlib.sha256(self._kind.encode()).hexdigest()[:40]
+            content = compiler_process.ask(self._directory, kind, path.stem, key)
+        if content is not None:
+            return content
+        # workers that need the same kernel at the same time wait for the first of them
         with files.claimed(path):
-            code = files.read(path)
-            if code is None:
-                code = self._compile(text)
-                files.write(path, code)
-        return code
+            content = files.read(path)
+            if content is None:
+                content = self._compiled(key)
+                files.write(path, content)
+        return content
 
-    def _machine_copy(self) -> Any:
-        # An engine takes possession of its machine.
-        llvm = self._llvm
-        return llvm.Target.from_default_triple().create_target_machine(
-            codemodel="jitdefault", jit=True
-        )
-
-    def _compile(self, text: str) -> bytes:
-        llvm = self._llvm
-        module = llvm.parse_assembly(text)
-        module.triple = self._machine.triple
-        module.data_layout = str(self._machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=3)
-        options.loop_vectorization = True
-        options.slp_vectorization = False
-        builder = llvm.create_pass_builder(self._machine, options)
-        builder.getModulePassManager().run(module, builder)
-        code: bytes = self._machine.emit_object(module)
-        return code
+    def _compiled(self, key: Key) -> bytes:
+        with self._lock:
+            return self._compiler.made(key)
 
 
 def _remember(where: dict[Any, Any], key: Any, value: Any) -> None:

@@ -16,6 +16,7 @@ from llvmlite import ir
 
 from dask_marsched.fusion.backend import UnsupportedError
 from dask_marsched.fusion.expression import TypedExpression
+from dask_marsched.fusion.kernel_files import DOUBT
 from dask_marsched.fusion.llvm_code import BLOCK, Code, supported
 from dask_marsched.fusion.llvm_folds import Reduction
 from dask_marsched.fusion.llvm_functions import is_own, own
@@ -24,8 +25,6 @@ from dask_marsched.fusion.llvm_reductions import write_reductions
 from dask_marsched.fusion.llvm_stages import stages
 from dask_marsched.fusion.setting import Layout
 
-#: Beside the flags in what a kernel returns: NumPy has to decide about a result.
-DOUBT = 1 << 32
 #: Numbers that the list of functions begins with: how to clear and to test flags, and which.
 STATUS = 3
 _MOST_LOOPS = 32
@@ -52,15 +51,12 @@ class Kernel:
         Bytes of working space that it needs.
     doubtful
         Flags, by name, without which alone its results are NumPy's.
-    doubt
-        At what it returns from this on, its results are to be NumPy's, too.
     """
 
     text: str
     externals: tuple[External, ...]
     scratch: int
     doubtful: frozenset[str]
-    doubt: int = DOUBT
 
 
 def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:

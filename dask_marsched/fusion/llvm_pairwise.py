@@ -93,7 +93,12 @@ class Tree:
     """
 
     def __init__(
-        self, code: Code, dtypes: Sequence[np.dtype[Any]], sizes: Any, waiting: Sequence[Any], block: int
+        self,
+        code: Code,
+        dtypes: Sequence[np.dtype[Any]],
+        sizes: Any,
+        waiting: Sequence[Any],
+        block: int,
     ) -> None:
         self.code, self.block = code, block
         #: By level, how long the second half is; 0 when it is its turn.
@@ -143,9 +148,7 @@ class Tree:
         return self.code.at.icmp_signed(">", number, self.code.number(0))
 
     def _is_long(self) -> Any:
-        return self.code.at.icmp_signed(
-            ">", self.code.get(self.size), self.code.number(self.block)
-        )
+        return self.code.at.icmp_signed(">", self.code.get(self.size), self.code.number(self.block))
 
     def _is_complete(self) -> Any:
         """Whether what was added up last is the second half of something."""

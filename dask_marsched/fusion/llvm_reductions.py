@@ -19,6 +19,7 @@ from dask_marsched.fusion.llvm_pairwise import DEPTH, Tree, sum_function
 if TYPE_CHECKING:
     from dask_marsched.fusion.llvm_kernels import Writer
 
+
 def write_reductions(writer: Writer, mode: str, exact: bool) -> None:
     """Write the loops of a kernel.
 
@@ -148,7 +149,8 @@ class _Loops:
             writer.forget_flags()
         return [
             code.at.call(
-                sum_function(code.module, r.dtype), [code.at.ptrtoint(r.values, length.type), length]
+                sum_function(code.module, r.dtype),
+                [code.at.ptrtoint(r.values, length.type), length],
             )
             for r in self.pairwise
         ]

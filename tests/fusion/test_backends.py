@@ -71,7 +71,6 @@ def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
         assert (run(values).values[0] == wanted).all()
     del run, runs
     assert len(backend._known) == len(backend._loaded) == 2
-    assert len(backend._written) <= 2
     # it is loaded again
     case, values = expression(lambda x: x + x, x)
     assert backend.at_hand(setting(case, signature(values)), False)

@@ -1,0 +1,129 @@
+"""One process compiles for all: started on demand, shared, replaced, gone when nobody asks."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+
+from dask_marsched.fusion import compiler_process, files, kernel_files
+from dask_marsched.fusion.backend import UnsupportedError
+from dask_marsched.fusion.expression import Expression, Node, Output
+from dask_marsched.fusion.setting import setting, signature
+from tests.fusion.expressions import expression
+
+llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is none")
+KIND = "0" * 40
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return files.private(tmp_path / ("long" * 40))  # longer than a socket's path may be
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch):
+    monkeypatch.setattr(compiler_process, "_IDLE", 0.5)
+    yield
+    ended()
+
+
+def ended():
+    for thread in threading.enumerate():
+        if thread.name == "marsched-compiler":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def processes():
+    return [p.pid for p in psutil.Process().children() if "compiler_process" in str(p.cmdline())]
+
+
+def found(count):
+    case, values = expression(lambda x: sum((x,) * count, x), np.ones(10_000))
+    return setting(case, signature(values)), values
+
+
+def key(count):
+    made, _ = found(count)
+    return made.typed, made.layout, False
+
+
+def test_a_worker_that_has_kernels_compiled_does_not_carry_llvm(tmp_path):
+    program = f"""
+import sys
+from pathlib import Path
+from dask_marsched.fusion import compiler_process
+compiler_process._IDLE = 0.1
+from tests.fusion.test_compiler_process import found, llvm_backend
+backend = llvm_backend.LLVMBackend(Path({str(files.private(tmp_path / "c"))!r}))
+setting, values = found(2)
+assert not backend.at_hand(setting, False)
+assert (backend.prepare(setting, False)(values).values[0] == 3).all()
+other = llvm_backend.LLVMBackend(backend._directory)
+assert other.at_hand(setting, False)
+assert (other.prepare(setting, False)(values).values[0] == 3).all()
+carried = [name for name in sys.modules if name.startswith("llvmlite.")]
+print(sorted(set(carried) - {{"llvmlite._version"}}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_workers_share_a_process_which_leaves_nothing_behind(directory):
+    def worker(count):
+        content = compiler_process.ask(directory, KIND, f"{count:040}", key(count))
+        return kernel_files.decoded(content)
+
+    with ThreadPoolExecutor(4) as workers:
+        made = list(workers.map(worker, [1, 2, 3, 1, 2, 3]))
+        assert len(processes()) == 1
+    assert made[:3] == made[3:]
+    assert made[0].code != made[1].code
+    kept = kernel_files.decoded(files.read(directory / f"{1:040}.o"))
+    assert kept == made[0]
+    ended()
+    assert processes() == []
+    assert {path.suffix for path in directory.iterdir()} == {".o", ".lock"}
+
+
+def test_one_that_was_killed_is_replaced(directory):
+    first = compiler_process.ask(directory, KIND, "1" * 40, key(1))
+    (killed,) = processes()
+    os.kill(killed, 9)
+    second = compiler_process.ask(directory, KIND, "2" * 40, key(1))
+    assert first == second
+    assert killed not in processes()
+
+
+def test_what_fails_there_is_told(directory):
+    with pytest.raises(RuntimeError, match="TypeError"):
+        compiler_process.ask(directory, KIND, "1" * 40, (1, 2, 3, 4, 5))
+    assert compiler_process.ask(directory, KIND, "2" * 40, key(1)) is not None
+
+
+def test_what_cannot_be_compiled_is_not_asked_twice(directory):
+    backend = llvm_backend.LLVMBackend(directory)
+    nodes = (Node("input", (), 0), Node("cast", (0,), "f8"), Node("negative", (1,)))
+    made = setting(Expression(nodes, (Output(2),)), signature([np.ones(10_000, complex)]))
+    for _ in range(2):
+        with pytest.raises(UnsupportedError):
+            backend.prepare(made, False)
+        assert backend.at_hand(made, False)
+        backend = llvm_backend.LLVMBackend(directory)
+
+
+@pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
+def test_where_there_is_no_such_process_it_compiles_here(directory, monkeypatch, program):
+    monkeypatch.setattr(sys, "executable", program)
+    backend = llvm_backend.LLVMBackend(directory)
+    made, values = found(3)
+    assert compiler_process.ask(directory, KIND, "1" * 40, key(3)) is None
+    assert (backend.prepare(made, False)(values).values[0] == 4).all()
+    assert backend.at_hand(made, False)
+    assert "_compiler" in vars(backend)
