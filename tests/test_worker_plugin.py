@@ -12,6 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from dask._task_spec import Task, TaskRef
 from distributed import Client, Event, Future, Nanny, Worker, wait, worker_client
 from distributed.comm import CommClosedError
 from distributed.spill import SpillBuffer
@@ -19,6 +20,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 from distributed.worker_state_machine import WorkerState
 
 from dask_marsched.config import Settings
+from dask_marsched.host.fused_tasks import join
 from dask_marsched.host.store import Store
 from dask_marsched.policies.needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Request
@@ -359,6 +361,32 @@ async def test_what_was_cut_into_pieces_leaves_all_at_once(c, s, a):
     await async_poll_for(lambda: admission_of(a).evictor.counts.evictions >= 4, 5)
     assert a.data.held < MB
     assert sum(await c.gather([c.submit(np.sum, p) for p in pieces])) == 10 * MB / 8
+
+
+_seen = []
+
+
+def doubled(x):
+    _seen.append(weakref.ref(x))
+    return x * 2
+
+
+def with_its_input_gone(x):
+    return x + 1 if _seen.pop()() is None else None
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_an_input_from_disk_is_let_go_of_while_its_reader_runs(c, s, a):
+    x = await c.scatter(array(1), hash=False)
+    assert a.data.evict_key(x.key) == 10 * MB
+    leave_free(a, 40 * MB)
+    steps = (
+        Task("double", doubled, TaskRef(x.key)),
+        Task("reader", with_its_input_gone, TaskRef("double")),
+    )
+    reader = join("reader", ["double"], {step.key: step for step in steps})
+    (future,) = c.get({"reader": reader}, ["reader"], sync=False)
+    assert (await future)[0] == 3
 
 
 @planned_cluster(ONE, plugin=with_quota)

@@ -58,6 +58,12 @@ def _rechunk(size: float) -> Any:
     return (x.rechunk((SIDE // 4, 4 * SIDE)) + 1).std()
 
 
+def _narrowed(size: float) -> Any:
+    # Each result reads a whole column of chunks, and takes 67 MB before anything is done with it.
+    x = _array(7 * size, 7 * size)
+    return (x.rechunk((x.shape[0], 3 * SIDE // 10), method="tasks") + 1).std()
+
+
 def _transposed(size: float) -> Any:
     x = _array(6 * size, 6 * size)
     return (da.exp(x) * x.T + da.sin(x)).sum()
@@ -93,6 +99,7 @@ def _mean_of_neighbours(block: Any) -> Any:
 WORKLOADS: dict[str, Callable[[float], Any]] = {
     "anomaly": _anomaly,
     "rechunk": _rechunk,
+    "narrowed": _narrowed,
     "transposed": _transposed,
     "standardised": _standardised,
     "cumulated": _cumulated,

@@ -15,7 +15,6 @@ has annotated it or asks for it as it is cancelled.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -25,6 +24,7 @@ from distributed import Reschedule, Worker
 from distributed.metrics import time
 from distributed.worker_state_machine import RescheduleEvent
 
+from dask_marsched.host.consuming import consume, leave_out_of_tracebacks
 from dask_marsched.host.contract import demand
 from dask_marsched.host.harmless import Effects, effects
 
@@ -86,7 +86,7 @@ class Guard:
         try:
             self._enter()
             try:
-                return self.compute(data)
+                return consume(self.compute, data)
             finally:
                 self._leave()
         except ExecutionInterrupted:
@@ -139,17 +139,7 @@ class Guard:
         return repr(self.compute)  # what distributed logs of a task that fails
 
 
-def _leave_out_of_tracebacks(function: Any) -> None:
-    """Have the traceback of a task that fails begin with the task, as in stock Dask.
-
-    distributed leaves out the frames before it by the names of their files.
-    """
-    function.__code__ = function.__code__.replace(
-        co_filename=os.path.join("distributed", "worker", "dask_marsched")
-    )
-
-
-_leave_out_of_tracebacks(Guard.__call__)
+leave_out_of_tracebacks(Guard.__call__)
 
 
 def misfits(worker: Any) -> list[str]:

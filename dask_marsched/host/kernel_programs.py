@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +107,7 @@ class Program:
     def run(
         self,
         params: Sequence[Any],
-        values: Mapping[Any, Any],
+        values: dict[Any, Any],
         evaluate: Evaluate,
     ) -> Any:
         """Return the result of a task.
@@ -117,11 +117,12 @@ class Program:
         params
             Of the task's structure.
         values
-            Results of other tasks, by key.
+            Results of other tasks, by key; each is taken out.
         evaluate
             Evaluates expressions.
         """
         found: dict[int, Any] = {number: values[params[number]] for number in self._inputs}
+        values.clear()
         for number in self._literals:
             found[number] = params[number]
         for part in self.parts:

@@ -10,6 +10,7 @@ import numpy as np
 from dask._task_spec import Task, _execute_subgraph
 
 from dask_marsched.fusion.kernels import LEAST, Kernels
+from dask_marsched.host.consuming import consume, handed
 from dask_marsched.host.kernel_programs import Program
 from dask_marsched.host.kernel_rules import reduction, unwrapped
 from dask_marsched.host.kernel_structure import Place, Step, TooDeepError, read
@@ -54,18 +55,19 @@ class KernelRunner:
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
         layer = task.key[0] if type(task.key) is tuple else task.key
+        values = handed(values)
         if layer in self._left or _is_small(values):
-            return task(values)
+            return consume(task, values)
         try:
             found = self._known(task) or self._program(task)
         except TooDeepError:
             found = None
         except Exception as error:
             self._caught("kernel.read", error)
-            return task(values)
+            return consume(task, values)
         if found is None:
             self._remember(self._left, layer, None)
-            return task(values)
+            return consume(task, values)
         return found.program.run(found.params, values, self.kernels.evaluate)
 
     def _known(self, task: Any) -> _Found | None:

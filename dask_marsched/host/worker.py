@@ -23,6 +23,7 @@ from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import TaskState, UnpauseEvent
 
 from dask_marsched.host import worker_contract
+from dask_marsched.host.consuming import Consuming
 from dask_marsched.host.contract import demand
 from dask_marsched.host.shuffle_buffers import ShuffleBuffers
 from dask_marsched.host.store import Store
@@ -269,14 +270,27 @@ class WorkerAdapter:
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.state.tasks[key]
         loaded: list[object] = []
+        stand_in = None
         try:
-            # Held until the task ends, as distributed does with its inputs.
             loaded = await self._load(ts)
             self.brain.starting(ts)
+            if self._runs_in_thread(ts):
+                stand_in = ts.run_spec = Consuming(ts.run_spec)
+            # Held until distributed has them: it takes all inputs at once, when it begins.
+            asyncio.get_running_loop().call_soon(loaded.clear)
             return await self._stock["execute"](key, stimulus_id=stimulus_id)
         finally:
+            if stand_in is not None and ts.run_spec is stand_in:  # else it was submitted again
+                ts.run_spec = stand_in.compute
             del loaded
             self.brain.finished(ts)
+
+    def _runs_in_thread(self, ts: TaskState) -> bool:
+        """Whether a task runs in a thread of this process."""
+        if ts.run_spec is None or ts.run_spec.is_coro:
+            return False
+        executor = self.worker.executors.get((ts.annotations or {}).get("executor", "default"))
+        return "ThreadPoolExecutor" in str(type(executor))
 
     async def _load(self, ts: TaskState) -> list[object]:
         """Read a task's inputs from disk in a thread, and return them."""

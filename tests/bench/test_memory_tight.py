@@ -14,6 +14,14 @@ def test_a_run_with_the_plugin():
     assert run.spilled is not None
 
 
+@pytest.mark.slow
+def test_operands_that_take_most_of_a_worker_come_through():
+    # Where all that one of them makes stayed in memory until it ends, every worker died.
+    run = measure("narrowed", "default", 0, size=1.0, timeout=120)
+    assert (run.error, run.restarts) == (None, 0)
+    assert run.result == pytest.approx(12**-0.5, rel=1e-3)
+
+
 def test_a_run_that_takes_too_long_is_a_failure():
     run = measure("anomaly", "stock", 0, size=0.1, timeout=0.001)
     assert run.error.startswith("TimeoutError")

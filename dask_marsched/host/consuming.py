@@ -1,0 +1,112 @@
+"""Runs tasks so that each input and intermediate result is released after its last use.
+
+distributed keeps the inputs of a task alive until it ends, and a task that Dask fused keeps its
+own arguments until then. A task that first concatenates what it reads would hold its data twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask.order import order
+from dask.typing import Key
+
+
+class Handed(dict[Any, Any]):
+    """Inputs of a task that nobody else reads by this mapping: the task may take them out."""
+
+
+def handed(values: Mapping[Key, Any]) -> Handed:
+    """Return a task's inputs as what the task may take out; a copy unless they are that already."""
+    return values if type(values) is Handed else Handed(values)
+
+
+class Consuming:
+    """Stands for a task in distributed's worker while it runs, and hands its inputs over.
+
+    Parameters
+    ----------
+    compute
+        The task, or what stands for it.
+    """
+
+    __slots__ = ("compute",)
+
+    is_coro = False
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self.compute = compute
+
+    def __call__(self, data: dict[Key, Any]) -> Any:
+        """Compute, and empty the mapping of the inputs."""
+        values = Handed(data)
+        data.clear()  # distributed reads it no more, but keeps it until the task ends
+        return consume(self.compute, values)
+
+    def __repr__(self) -> str:
+        return repr(self.compute)  # what distributed logs of a task that fails
+
+
+def leave_out_of_tracebacks(function: Any) -> None:
+    """Have the traceback of a task that fails begin with the task, as in stock Dask.
+
+    distributed leaves out the frames before it by the names of their files.
+    """
+    function.__code__ = function.__code__.replace(
+        co_filename=os.path.join("distributed", "worker", "dask_marsched")
+    )
+
+
+def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
+    """Return a task's result.
+
+    Parameters
+    ----------
+    compute
+        The task, or what stands for it and passes on what it gets.
+    values
+        Results of other tasks, by key. Where they were `Handed` over and the task was fused, they
+        are taken out.
+    """
+    if type(values) is not Handed or not _is_fused(compute):
+        return compute(values)
+    assert isinstance(compute, Task)
+    return _run(compute, values)
+
+
+def _is_fused(task: Any) -> bool:
+    return type(task) is Task and task.func is _execute_subgraph and not task.kwargs
+
+
+def _run(task: Task, values: Handed) -> Any:
+    """Do as Dask's `_execute_subgraph`, in the same order."""
+    inner, result, names, *args = task.args
+    found = {name: _argument(arg, values) for name, arg in zip(names, args, strict=True)}
+    values.clear()
+    steps: dict[Any, GraphNode] = {**inner, **{name: DataNode(None, None) for name in names}}
+    left = Counter(name for step in steps.values() for name in step.dependencies)
+    left[result] += 1
+    priorities = order(steps)
+    for name in sorted(steps.keys() - found.keys(), key=priorities.__getitem__):
+        step = steps[name]
+        own = Handed()
+        for other in step.dependencies:
+            left[other] -= 1
+            own[other] = found[other] if left[other] else found.pop(other)
+        found[name] = consume(step, own)
+        del own
+    return found[result]
+
+
+def _argument(arg: Any, values: Handed) -> Any:
+    if isinstance(arg, TaskRef):
+        return values[arg.key]
+    return arg(values) if isinstance(arg, GraphNode) else arg
+
+
+for _function in (Consuming.__call__, consume, _run):
+    leave_out_of_tracebacks(_function)
