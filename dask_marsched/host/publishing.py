@@ -19,7 +19,7 @@ from distributed.worker_state_machine import ExecuteSuccessEvent
 from dask_marsched.host.foresight import is_shared
 from dask_marsched.host.store import Store
 from dask_marsched.policies.sharing import ShareModel
-from dask_marsched.store.arena import Arena
+from dask_marsched.store.arena import Arena, Chunk
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
 from dask_marsched.store.grants import make_arrays_here, sizes_wanted
 from dask_marsched.store.handle import Handle
@@ -33,13 +33,14 @@ _SETTLED = 0.005
 
 
 class Published(NamedTuple):
-    """Where an object in memory can be mapped from, and our own mapping of it.
+    """Where an object in memory can be mapped from, and what tells whether it was written to.
 
+    That is our own mapping of it, or the chunk, where the object was made in shared memory.
     The stamp tells whether it still can when its owner is not there to say so; 0 if not known.
     """
 
     handle: Handle
-    mapping: Mapping
+    mapping: Mapping | Chunk
     stamp: int = 0
     #: nobody had asked for it
     ahead: bool = False
@@ -323,11 +324,17 @@ class Publisher:
 
 
 def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
-    """Publish an object; return the chunk, and a view of it that can take the object's place."""
+    """Publish an object; return the chunk, what takes the object's place, and what it shows.
+
+    An array that was made here stays: what is written to it is seen by nobody else from now on,
+    also where a task keeps it, or a view of it.
+    """
     plain = is_plain_array(value)
     header, frames = to_frames(value)
     chunk = arena.put(header, frames, plain=plain)
     if chunk is None or not plain:
         return chunk, None, None
+    if chunk.address:
+        return chunk, value, chunk
     mapping = chunk.map()
     return chunk, from_frames(header, mapping.frames(chunk.handle.lengths)), mapping

@@ -14,14 +14,25 @@
  *
  * A forked process has copies of all this, of memory that is its parent's: what was granted there
  * is INHERITED here. No array is made in it, and those that were are let go of without a trace.
+ *
+ * What is published must not change. So when an extent is taken, a private mapping of the same part
+ * of the file takes the place of the shared one at the array's addresses: whoever writes there from
+ * then on, however the pointer was come by, writes to a copy. When the array has ended, the shared
+ * mapping comes back. Both keep their page tables, by being moved: to find the pages anew would take
+ * as long as a copy. At no moment is nothing mapped there.
  */
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <Python.h>
 #include <numpy/arrayobject.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 #define MOST_EXTENTS 4096
 #define MOST_WANTED 64
 
@@ -33,7 +44,12 @@ typedef struct {
     enum state state;
     unsigned long turn; /* when it was used last */
     PyObject *owner;    /* keeps the memory mapped */
+    char *copy;         /* where the private mapping is while nobody needs it */
+    char *aside;        /* where the shared one is while the private one is in its place */
+    int is_private;
 } Extent;
+
+static const Extent nothing; /* EMPTY */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Extent extents[MOST_EXTENTS];
@@ -97,7 +113,7 @@ static int let_go_of_the_gone(void *unused) {
         for (int i = 0; owner == NULL && i < n_extents; i++)
             if (extents[i].state == GONE) {
                 owner = extents[i].owner;
-                extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
+                extents[i] = nothing;
             }
         pthread_mutex_unlock(&lock);
         Py_XDECREF(owner);
@@ -161,6 +177,34 @@ static PyDataMem_Handler handler = {
     "dask_marsched", 1, {NULL, our_malloc, our_calloc, our_realloc, our_free}};
 static PyObject *handler_capsule;
 
+/* Move a mapping, with its page tables; pages that are looked at where it was are found anew. */
+static int move(char *from, size_t size, char *to) {
+    int how = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    return mremap(from, size, size, how, to) != MAP_FAILED;
+}
+
+/* Let what is written to an extent from now on be seen by this process only. */
+static int make_private(Extent *e) {
+    if (!move(e->memory, e->size, e->aside))
+        return 0;
+    if (!move(e->copy, e->size, e->memory)) {
+        move(e->aside, e->size, e->memory); /* or its pages are found anew */
+        return 0;
+    }
+    e->is_private = 1;
+    return 1;
+}
+
+/* Let it be seen by all again. Where the private mapping is as the file is, it may be kept. */
+static int make_shared(Extent *e, int keep) {
+    if (keep)
+        move(e->memory, e->size, e->copy); /* if it fails: what is there ends now */
+    if (!move(e->aside, e->size, e->memory))
+        return 0;
+    e->is_private = 0;
+    return 1;
+}
+
 static PyObject *allocate_here(PyObject *self, PyObject *arg) {
     size_t bytes = PyLong_AsSize_t(arg);
     if (PyErr_Occurred())
@@ -176,7 +220,8 @@ static PyObject *allocate_here(PyObject *self, PyObject *arg) {
 static PyObject *grant(PyObject *self, PyObject *args) {
     PyObject *owner;
     Py_buffer memory;
-    if (!PyArg_ParseTuple(args, "Ow*", &owner, &memory))
+    Py_ssize_t copy, aside; /* how far from the memory they are */
+    if (!PyArg_ParseTuple(args, "Ow*nn", &owner, &memory, &copy, &aside))
         return NULL;
     let_go_of_the_gone(NULL);
     pthread_mutex_lock(&lock);
@@ -186,7 +231,8 @@ static PyObject *grant(PyObject *self, PyObject *args) {
     if (i < MOST_EXTENTS) {
         char *start = memory.buf;
         Py_INCREF(owner);
-        extents[i] = (Extent){start, (size_t)memory.len, FREE, ++turns, owner};
+        extents[i] = (Extent){start, (size_t)memory.len, FREE, ++turns, owner,
+                              start + copy, start + aside, 0};
         if (i == n_extents)
             n_extents++;
         if (lowest == NULL || start < lowest)
@@ -209,8 +255,7 @@ static long number_of(PyObject *arg) {
     return -1;
 }
 
-/* Let go of an extent; return whether it is this owner's no more. */
-static PyObject *let_go(PyObject *args, int (*may_go)(enum state)) {
+static PyObject *withdraw(PyObject *self, PyObject *args) {
     PyObject *number, *owner;
     if (!PyArg_ParseTuple(args, "OO", &number, &owner))
         return NULL;
@@ -219,22 +264,44 @@ static PyObject *let_go(PyObject *args, int (*may_go)(enum state)) {
         return NULL;
     pthread_mutex_lock(&lock);
     int is_its = extents[i].owner == owner;
-    int goes = is_its && may_go(extents[i].state);
+    int goes = is_its && extents[i].state == FREE;
     if (goes)
-        extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
+        extents[i] = nothing;
     pthread_mutex_unlock(&lock);
     if (goes)
         Py_DECREF(owner);
     return PyBool_FromLong(goes || !is_its);
 }
 
-static int is_free(enum state state) { return state == FREE; }
+static PyObject *forget(PyObject *self, PyObject *args) {
+    PyObject *number, *owner;
+    int is_unchanged;
+    if (!PyArg_ParseTuple(args, "OOp", &number, &owner, &is_unchanged))
+        return NULL;
+    long i = number_of(number);
+    if (i < 0)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    int is_its = extents[i].owner == owner;
+    int goes = is_its && (extents[i].state == ENDED || extents[i].state == GONE)
+               && (!extents[i].is_private || make_shared(&extents[i], is_unchanged));
+    if (goes)
+        extents[i] = nothing;
+    pthread_mutex_unlock(&lock);
+    if (goes)
+        Py_DECREF(owner);
+    return PyBool_FromLong(goes || !is_its);
+}
 
-static int has_ended(enum state state) { return state == ENDED || state == GONE; }
-
-static PyObject *withdraw(PyObject *self, PyObject *args) { return let_go(args, is_free); }
-
-static PyObject *forget(PyObject *self, PyObject *args) { return let_go(args, has_ended); }
+static PyObject *has_ended(PyObject *self, PyObject *arg) {
+    long i = number_of(arg);
+    if (i < 0)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    enum state state = extents[i].state;
+    pthread_mutex_unlock(&lock);
+    return PyBool_FromLong(state != USED && state != TAKEN && state != LEFT);
+}
 
 static PyObject *retire(PyObject *self, PyObject *owner) {
     pthread_mutex_lock(&lock);
@@ -283,10 +350,26 @@ static PyObject *take(PyObject *self, PyObject *args) {
         return NULL;
     pthread_mutex_lock(&lock);
     int i = takable(memory, bytes);
+    if (i >= 0 && !make_private(&extents[i]))
+        i = -1;
     if (i >= 0)
         extents[i].state = TAKEN;
     pthread_mutex_unlock(&lock);
     return PyLong_FromLong(i);
+}
+
+static PyObject *private_parts(PyObject *self, PyObject *owner) {
+    PyObject *found = PyList_New(0);
+    for (int i = 0; found != NULL && i < n_extents; i++) {
+        if (extents[i].owner != owner || !extents[i].is_private)
+            continue;
+        PyObject *part = Py_BuildValue(
+            "(KK)", (unsigned long long)(size_t)extents[i].memory, (unsigned long long)extents[i].size);
+        if (part == NULL || PyList_Append(found, part) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(part);
+    }
+    return found;
 }
 
 static PyObject *turn(PyObject *self, PyObject *arg) {
@@ -335,6 +418,8 @@ static PyMethodDef methods[] = {
     {"can_take", can_take, METH_VARARGS, NULL},
     {"take", take, METH_VARARGS, NULL},
     {"forget", forget, METH_VARARGS, NULL},
+    {"has_ended", has_ended, METH_O, NULL},
+    {"private_parts", private_parts, METH_O, NULL},
     {"retire", retire, METH_O, NULL},
     {"turn", turn, METH_O, NULL},
     {"waiting", waiting, METH_O, NULL},

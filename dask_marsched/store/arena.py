@@ -14,7 +14,7 @@ from dask_marsched.store import locks
 from dask_marsched.store.extents import Allocation, Extent, ExtentTable
 from dask_marsched.store.grants import Grants
 from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping, copy, frame_offsets
+from dask_marsched.store.mapping import Mapping, copy, frame_offsets, is_modified
 from dask_marsched.store.mapping_pool import MappingPool
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
@@ -48,11 +48,15 @@ class Chunk:
     Peers that map it keep it by locks of their own.
     """
 
-    __slots__ = ("__weakref__", "_arena", "_extent", "handle", "stamp")
+    __slots__ = ("__weakref__", "_arena", "_extent", "address", "handle", "stamp")
 
-    def __init__(self, arena: Arena, extent: Extent, handle: Handle, stamp: int) -> None:
+    def __init__(
+        self, arena: Arena, extent: Extent, handle: Handle, stamp: int, address: int
+    ) -> None:
         #: its number, which no other chunk of the segment ever has
         self.stamp = stamp
+        #: where the array is that was made in it; 0 if it is a copy
+        self.address = address
         self._arena = arena
         self._extent = extent
         self.handle = handle
@@ -72,6 +76,10 @@ class Chunk:
         """
         _, nbytes = frame_offsets(self.handle.lengths)
         return self._arena.pool.map(self._arena.fd, self.handle.offset, nbytes, keep=self)
+
+    def modified(self) -> bool:
+        """Tell whether the array that was made in it is another by now; see `is_modified`."""
+        return bool(self.address) and is_modified(self.address, self._extent.filled)
 
     def __del__(self) -> None:
         self._arena.release(self._extent)
@@ -177,7 +185,10 @@ class Arena:
     def put(
         self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
     ) -> Chunk | None:
-        """Publish a chunk: copy its frames here. Not for the event loop.
+        """Publish a chunk: copy its frames here, if they were not made here.
+
+        An array that was made here shares its memory with the chunk as long as nobody writes to
+        it. To copy is not for the event loop.
 
         Parameters
         ----------
@@ -197,7 +208,8 @@ class Arena:
         made_here = self._take(frames[0]) if plain else None
         if made_here is not None:
             self.counters.made_here += 1
-            return self._publish(made_here, header, lengths, plain)
+            address = self._memory.address + made_here.offset
+            return self._publish(made_here, header, lengths, plain, address)
         allocation = self._allocate(nbytes)
         if allocation is None and self._withdraw():
             allocation = self._allocate(nbytes)
@@ -321,15 +333,20 @@ class Arena:
             return None if self._closed else self._grants.take(array.ctypes.data, array.nbytes)
 
     def _publish(
-        self, extent: Extent, header: bytes, lengths: tuple[int, ...], plain: bool
+        self,
+        extent: Extent,
+        header: bytes,
+        lengths: tuple[int, ...],
+        plain: bool,
+        address: int = 0,
     ) -> Chunk:
         stamp = next(self._next_stamp)
         self._stamps[extent.slot] = stamp
         self._flags[extent.slot] = 1
         self.counters.published += 1
         self.counters.published_bytes += sum(lengths)
-        place = (extent.slot, extent.offset)
-        return Chunk(self, extent, Handle(self.address, *place, header, lengths, plain), stamp)
+        handle = Handle(self.address, extent.slot, extent.offset, header, lengths, plain)
+        return Chunk(self, extent, handle, stamp, address)
 
     def _withdraw(self, *, unneeded: bool = False) -> bool:
         """Take back what was granted and is no array's; return whether there was any."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 try:
     from dask_marsched.store import _numpy_memory as native
@@ -17,6 +16,10 @@ except ImportError:  # there was no compiler where the package was built
     native = None  # type: ignore[assignment]  # a module, or none: mypy has no such type
 
 from dask_marsched.store.extents import Extent
+from dask_marsched.store.mapping import is_modified
+
+if TYPE_CHECKING:
+    from dask_marsched.store.shared_memory import SharedMemory
 
 #: Arrays of fewer bytes are copied in less time than is lost where they lie apart.
 LEAST = 256 * 1024
@@ -44,6 +47,11 @@ def sizes_wanted() -> list[int]:
     return native.sizes_wanted() if native is not None else []
 
 
+def private_parts(memory: mmap.mmap) -> list[tuple[int, int]]:
+    """Return address and length of the parts of an arena's memory that show writes to nobody."""
+    return native.private_parts(memory) if native is not None else []
+
+
 class Grants:
     """The extents of one arena that were granted. Not thread-safe.
 
@@ -58,10 +66,9 @@ class Grants:
         Bytes of memory in grants that nothing was published in.
     """
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        whole = np.frombuffer(memory, np.uint8)
-        self._first, self._end = whole.ctypes.data, whole.ctypes.data + whole.nbytes
+        self._first, self._end = memory.address, memory.address + len(memory)
         self.nbytes = 0
         self._granted: dict[int, Extent] = {}
         #: Those that something was published in, as long as the array is there that was made there.
@@ -73,11 +80,12 @@ class Grants:
 
         Its memory is there; that its pages are mapped as well takes a moment.
         """
-        if native is None:
+        memory = self._memory
+        if native is None or not memory.copy:
             return False
         _libc.madvise(self._first + extent.offset, extent.filled, _POPULATE_WRITE)
         part = memoryview(self._memory)[extent.offset : extent.offset + extent.filled]
-        number = native.grant(self._memory, part)
+        number = native.grant(memory, part, memory.copy - self._first, memory.aside - self._first)
         if number < 0:
             return False
         self._granted[number] = extent
@@ -104,7 +112,8 @@ class Grants:
     def take(self, address: int, nbytes: int) -> Extent | None:
         """Return the extent of an array, to be published in; None if it was not made in one.
 
-        It is not granted again. One more than twice as long as the array is none.
+        What is written to the array from now on is seen by this process only. The extent is not
+        granted again. One more than twice as long as the array is none.
         """
         if not self._is_here(address):
             return None
@@ -121,7 +130,10 @@ class Grants:
         number = self._taken.get(extent)
         if number is None:
             return False
-        if not native.forget(number, self._memory):
+        # Only then: while the array is there, anybody may write to it.
+        if not native.has_ended(number) or not native.forget(
+            number, self._memory, not is_modified(self._first + extent.offset, extent.filled)
+        ):
             return True
         del self._taken[extent]
         return False
@@ -166,7 +178,7 @@ class Grants:
         if native is None:
             return []
         native.retire(self._memory)
-        ended = [n for n in self._granted if native.forget(n, self._memory)]
+        ended = [n for n in self._granted if native.forget(n, self._memory, False)]
         return [self._let_go(number) for number in ended]
 
     def _let_go(self, number: int) -> Extent:

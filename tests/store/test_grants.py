@@ -1,10 +1,12 @@
 """Arrays that are made in shared memory, so that nothing is copied when they are published."""
 
 import contextvars
+import ctypes
 import gc
 import os
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +86,87 @@ def test_nothing_is_copied(arena):
     with peers(()) as (peer,):
         total = peer.do("np.asarray(Attachments().map(h)).view(float).sum()", h=chunk.handle)
     assert total == numbers().sum()
+
+
+def test_what_is_written_after_it_was_published_is_seen_by_nobody_else(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    view, raw = x[::2], memoryview(x).cast("B")
+    attachments = Attachments()
+    with peers(()) as (peer,):
+        chunk = put(arena, x)
+        assert not chunk.modified()
+        peer.do("before = np.asarray(Attachments().map(h)).view(float)", h=chunk.handle)
+        peer.do("before.sum()")
+        view[1:] = -1
+        raw[8:16] = b"12345678"
+        ctypes.memset(x.ctypes.data + x.nbytes - 8, 1, 8)
+        assert chunk.modified()
+        after = read(chunk.handle, attachments.map(chunk.handle))
+        assert np.array_equal(after, numbers())
+        assert peer.do("before.sum()") == numbers().sum()
+        assert x[2] == -1, "its own writes are there"
+        assert arena.counters.made_here == 1
+        other = put(arena, x)  # published again, as it is now
+        assert np.array_equal(read(other.handle, attachments.map(other.handle)), x)
+
+
+def test_threads_that_write_all_the_time_leave_what_is_published_as_it_is(arena):
+    n = 16 * N
+    address = create_segment(segment_size(256 * MIB))
+    large = Arena(address, 256 * MIB)
+    ends = threading.Event()
+
+    def write(x):
+        while not ends.is_set():
+            x[:: N // 8] += 1
+
+    for _ in range(5):
+        large.grant([8 * n])
+        ends.clear()
+        x = here(np.full, n, 0.0)
+        writers = [threading.Thread(target=write, args=(x,)) for _ in range(2)]
+        for writer in writers:
+            writer.start()
+        chunk = put(large, x)
+        shown = read(chunk.handle, Attachments().map(chunk.handle))
+        first = shown.sum()
+        deadline = time.monotonic() + 30
+        while not chunk.modified() and time.monotonic() < deadline:
+            pass
+        ends.set()
+        for writer in writers:
+            writer.join()
+        assert shown.sum() == first
+        assert x.sum() > first
+        del x, shown, chunk, writers, writer
+    assert large.counters.made_here == 5
+    large.close()
+    os.close(address.fd)
+
+
+def test_an_extent_that_was_written_to_after_it_was_published_is_shared_again(arena):
+    places = set()
+    for i in range(8):
+        arena.grant([MIB])
+        x = here(np.full, N, float(i))
+        chunk = put(arena, x)
+        places.add(chunk.handle.offset)
+        x += 100 * (i % 2)  # of every other one there are private pages
+        shown = read(chunk.handle, Attachments().map(chunk.handle))
+        assert (shown == i).all()
+        del x, chunk, shown
+    assert arena.counters.made_here == 8
+    assert len(places) < 8
+
+
+def test_where_mappings_cannot_be_exchanged_all_is_copied(arena):
+    arena._memory.copy, copy = 0, arena._memory.copy
+    arena.grant([MIB])
+    x = here(numbers)
+    assert put(arena, x) is not None
+    assert arena.counters.made_here == 0
+    arena._memory.copy = copy
 
 
 def test_sizes_without_a_grant_are_told_once_and_then_granted(arena):
@@ -338,6 +421,8 @@ def test_what_a_forked_process_writes_is_its_own(arena):
     arena.grant([MIB, MIB])
     held = [here(numbers), here(numbers)]
     chunk = put(arena, held[0])
+    held[0] += 1  # private to the parent, and inherited
+    held[0] -= 1
 
     def write():
         for x in held:
