@@ -82,6 +82,7 @@ class Publisher:
         self.sharing = ShareModel()
         self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
+        self._makers = 1
         self._announce: Callable[[Key, Handle, int], None] | None = None
         self._keeps = False
         self._kept: dict[Key, Any] = {}
@@ -98,6 +99,7 @@ class Publisher:
         """Look at each result of the worker before it is stored."""
         worker = self.worker
         self._arena = arena
+        self._makers = arena.makers
         # It may be that of the quota; what comes last goes first.
         self._execute_there = vars(worker).get("execute")
         self._stock: Callable[..., Any] = worker.execute
@@ -143,7 +145,8 @@ class Publisher:
 
     def _grant_them(self, arena: Arena, sizes: list[int]) -> None:
         try:
-            arena.grant(sizes)
+            # Addresses cost nothing, and most operations make more than one array.
+            arena.grant(2 * sizes)
             arena.trim_excess()
         except Exception as error:
             self._caught("grant", error)
@@ -186,7 +189,7 @@ class Publisher:
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         if self._keeps or self._has_room() or self._will_be_read(key, self._kind(key)):
-            make_arrays_here()  # in the context of this one task, and so of its thread
+            make_arrays_here(self._makers)  # in the context of this one task, and so of its thread
         event = await self._stock(key, stimulus_id=stimulus_id)
         if isinstance(event, ExecuteSuccessEvent) and (event.nbytes or 0) >= self.least:
             try:

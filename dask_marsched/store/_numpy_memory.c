@@ -9,6 +9,10 @@
  * not to be used again when the array ends (TAKEN), until whoever took it hears of that (ENDED).
  * Where none fits, memory comes from NumPy's own handler, and the size is noted down.
  *
+ * What is granted are addresses. Memory comes when an array does, and while it has it or gives it
+ * back (BUSY) the table is not locked. Of the memory of arrays that have ended a little waits for the
+ * next ones, that which was used last; all else goes back to the system at once, as malloc does.
+ *
  * Whoever granted may grant no more, and take nothing. What is still an array's then is LEFT to it,
  * and is let go of when that has ended (GONE).
  *
@@ -26,6 +30,7 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <Python.h>
 #include <numpy/arrayobject.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,7 +41,7 @@
 #define MOST_EXTENTS 4096
 #define MOST_WANTED 64
 
-enum state { EMPTY, FREE, USED, TAKEN, ENDED, LEFT, GONE, INHERITED };
+enum state { EMPTY, FREE, BUSY, USED, TAKEN, ENDED, LEFT, GONE, INHERITED };
 
 typedef struct {
     char *memory;
@@ -47,6 +52,10 @@ typedef struct {
     char *copy;         /* where the private mapping is while nobody needs it */
     char *aside;        /* where the shared one is while the private one is in its place */
     int is_private;
+    int is_filled;  /* there is memory behind it */
+    int is_retired; /* its owner grants no more */
+    int fd;        /* of the file, and where in it */
+    off_t offset;
 } Extent;
 
 static const Extent nothing; /* EMPTY */
@@ -56,6 +65,7 @@ static Extent extents[MOST_EXTENTS];
 static int n_extents;       /* those beyond were never granted */
 static char *lowest, *highest; /* all of them lie between */
 static size_t least;        /* arrays of fewer bytes are NumPy's own */
+static size_t most_waiting; /* bytes of memory that wait for an array */
 static unsigned long turns;
 static size_t wanted[MOST_WANTED]; /* sizes for which there is no extent any more */
 static int n_wanted;
@@ -80,6 +90,14 @@ static void want(size_t size) {
         wanted[n_wanted++] = size;
 }
 
+/* Have memory behind an extent; a store to a page for which there is none would kill us. */
+static int fill(Extent *e) {
+    if (posix_fallocate(e->fd, e->offset, e->size) != 0)
+        return 0;
+    madvise(e->memory, e->size, MADV_POPULATE_WRITE); /* or they are found one by one */
+    return 1;
+}
+
 static void *use_extent(size_t size) {
     int best = -1, n_fit = 0;
     pthread_mutex_lock(&lock);
@@ -89,19 +107,67 @@ static void *use_extent(size_t size) {
         if (e->state != FREE || e->size < size || e->size / 2 > size)
             continue;
         n_fit++;
+        Extent *b = best < 0 ? NULL : &extents[best];
         /* of equals the last used: it is in the processor's cache */
-        if (best < 0 || e->size < extents[best].size
-            || (e->size == extents[best].size && e->turn > extents[best].turn))
+        if (b == NULL || e->is_filled > b->is_filled
+            || (e->is_filled == b->is_filled
+                && (e->size < b->size || (e->size == b->size && e->turn > b->turn))))
             best = i;
     }
-    if (best >= 0) {
-        extents[best].state = USED;
-        extents[best].turn = ++turns;
+    Extent *e = best < 0 ? NULL : &extents[best];
+    int is_filled = e != NULL && e->is_filled;
+    if (e != NULL) {
+        e->state = is_filled ? USED : BUSY;
+        e->turn = ++turns;
     }
     if (n_fit < 2) /* one that is there when the next is asked for */
         want(size);
     pthread_mutex_unlock(&lock);
-    return best >= 0 ? extents[best].memory : NULL;
+    if (e == NULL || is_filled)
+        return e == NULL ? NULL : e->memory;
+    /* Others may go on: for 64 MiB it takes 30 ms, which the threads of malloc take in parallel. */
+    PyThreadState *thread = PyGILState_Check() ? PyEval_SaveThread() : NULL;
+    is_filled = fill(e);
+    if (thread != NULL)
+        PyEval_RestoreThread(thread);
+    pthread_mutex_lock(&lock);
+    e->is_filled = is_filled;
+    if (is_filled)
+        e->state = e->is_retired ? LEFT : USED;
+    else
+        e->state = e->is_retired ? ENDED : FREE;
+    pthread_mutex_unlock(&lock);
+    return is_filled ? e->memory : NULL;
+}
+
+/* Give memory back that waits, beyond the most that may: what was used last stays. */
+static void give_back(void) {
+    for (;;) {
+        int oldest = -1;
+        size_t waiting = 0;
+        pthread_mutex_lock(&lock);
+        for (int i = 0; i < n_extents; i++) {
+            if (extents[i].state != FREE || !extents[i].is_filled)
+                continue;
+            waiting += extents[i].size;
+            if (oldest < 0 || extents[i].turn < extents[oldest].turn)
+                oldest = i;
+        }
+        if (waiting > most_waiting)
+            extents[oldest].state = BUSY;
+        pthread_mutex_unlock(&lock);
+        if (waiting <= most_waiting)
+            return;
+        Extent *e = &extents[oldest];
+        int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        int is_filled = fallocate(e->fd, how, e->offset, e->size) != 0;
+        pthread_mutex_lock(&lock);
+        e->is_filled = is_filled;
+        e->state = e->is_retired ? ENDED : FREE;
+        pthread_mutex_unlock(&lock);
+        if (is_filled) /* it cannot be given back */
+            return;
+    }
 }
 
 /* Let go of what is nobody's any more. Needs the interpreter. */
@@ -132,6 +198,8 @@ static int end_of(void *memory) {
         extents[i].turn = ++turns;
     }
     pthread_mutex_unlock(&lock);
+    if (i >= 0)
+        give_back();
     if (is_gone) /* by the main thread, soon; where too much waits for that, at the next grant */
         Py_AddPendingCall(let_go_of_the_gone, NULL);
     return i >= 0;
@@ -205,11 +273,9 @@ static int make_shared(Extent *e, int keep) {
     return 1;
 }
 
-static PyObject *allocate_here(PyObject *self, PyObject *arg) {
-    size_t bytes = PyLong_AsSize_t(arg);
-    if (PyErr_Occurred())
+static PyObject *allocate_here(PyObject *self, PyObject *args) {
+    if (!PyArg_ParseTuple(args, "nn", &least, &most_waiting))
         return NULL;
-    least = bytes;
     PyObject *before = PyDataMem_SetHandler(handler_capsule);
     if (before == NULL)
         return NULL;
@@ -221,7 +287,9 @@ static PyObject *grant(PyObject *self, PyObject *args) {
     PyObject *owner;
     Py_buffer memory;
     Py_ssize_t copy, aside; /* how far from the memory they are */
-    if (!PyArg_ParseTuple(args, "Ow*nn", &owner, &memory, &copy, &aside))
+    int fd, is_filled;
+    Py_ssize_t offset;
+    if (!PyArg_ParseTuple(args, "Ow*nninp", &owner, &memory, &copy, &aside, &fd, &offset, &is_filled))
         return NULL;
     let_go_of_the_gone(NULL);
     pthread_mutex_lock(&lock);
@@ -232,7 +300,7 @@ static PyObject *grant(PyObject *self, PyObject *args) {
         char *start = memory.buf;
         Py_INCREF(owner);
         extents[i] = (Extent){start, (size_t)memory.len, FREE, ++turns, owner,
-                              start + copy, start + aside, 0};
+                              start + copy, start + aside, 0, is_filled, 0, fd, offset};
         if (i == n_extents)
             n_extents++;
         if (lowest == NULL || start < lowest)
@@ -263,14 +331,15 @@ static PyObject *withdraw(PyObject *self, PyObject *args) {
     if (i < 0)
         return NULL;
     pthread_mutex_lock(&lock);
-    int is_its = extents[i].owner == owner;
-    int goes = is_its && extents[i].state == FREE;
+    int is_filled = extents[i].is_filled;
+    int goes = extents[i].owner == owner && extents[i].state == FREE;
     if (goes)
         extents[i] = nothing;
     pthread_mutex_unlock(&lock);
-    if (goes)
-        Py_DECREF(owner);
-    return PyBool_FromLong(goes || !is_its);
+    if (!goes)
+        Py_RETURN_NONE;
+    Py_DECREF(owner);
+    return PyBool_FromLong(is_filled);
 }
 
 static PyObject *forget(PyObject *self, PyObject *args) {
@@ -300,7 +369,7 @@ static PyObject *has_ended(PyObject *self, PyObject *arg) {
     pthread_mutex_lock(&lock);
     enum state state = extents[i].state;
     pthread_mutex_unlock(&lock);
-    return PyBool_FromLong(state != USED && state != TAKEN && state != LEFT);
+    return PyBool_FromLong(state == ENDED || state == GONE || state == EMPTY);
 }
 
 static PyObject *retire(PyObject *self, PyObject *owner) {
@@ -308,6 +377,7 @@ static PyObject *retire(PyObject *self, PyObject *owner) {
     for (int i = 0; i < n_extents; i++) {
         if (extents[i].owner != owner)
             continue;
+        extents[i].is_retired = 1;
         if (extents[i].state == FREE)
             extents[i].state = ENDED;
         else if (extents[i].state == USED || extents[i].state == TAKEN)
@@ -383,13 +453,13 @@ static PyObject *turn(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *waiting(PyObject *self, PyObject *owner) {
-    size_t bytes = 0;
+    size_t filled = 0, not_filled = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_extents; i++)
         if (extents[i].owner == owner && extents[i].state == FREE)
-            bytes += extents[i].size;
+            *(extents[i].is_filled ? &filled : &not_filled) += extents[i].size;
     pthread_mutex_unlock(&lock);
-    return PyLong_FromSize_t(bytes);
+    return Py_BuildValue("(nn)", (Py_ssize_t)filled, (Py_ssize_t)not_filled);
 }
 
 static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
@@ -412,7 +482,7 @@ static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef methods[] = {
-    {"allocate_here", allocate_here, METH_O, NULL},
+    {"allocate_here", allocate_here, METH_VARARGS, NULL},
     {"grant", grant, METH_VARARGS, NULL},
     {"withdraw", withdraw, METH_VARARGS, NULL},
     {"can_take", can_take, METH_VARARGS, NULL},
@@ -436,8 +506,8 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
 
 static void after_fork_in_child(void) {
     for (int i = 0; i < n_extents; i++)
-        if (extents[i].state == FREE || extents[i].state == USED || extents[i].state == TAKEN
-            || extents[i].state == LEFT)
+        if (extents[i].state == FREE || extents[i].state == BUSY || extents[i].state == USED
+            || extents[i].state == TAKEN || extents[i].state == LEFT)
             extents[i].state = INHERITED;
     n_wanted = 0;
     pthread_mutex_unlock(&lock);

@@ -12,7 +12,7 @@ import numpy as np
 
 from dask_marsched.store import locks
 from dask_marsched.store.extents import Allocation, Extent, ExtentTable
-from dask_marsched.store.grants import Grants
+from dask_marsched.store.grants import WAITING, Grants
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.mapping import Mapping, copy, frame_offsets, is_modified
 from dask_marsched.store.mapping_pool import MappingPool
@@ -148,7 +148,7 @@ class Arena:
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
         self._grants = Grants(self._memory)
-        self._spare = 0
+        self._spare = WAITING * makers
         self._closed = False
         #: our own private mappings, to be used again
         self.pool = MappingPool()
@@ -171,7 +171,7 @@ class Arena:
     @property
     def filled(self) -> int:
         """Bytes of memory in use: also by peers alone, and to be recycled."""
-        return self._table.filled
+        return self._table.filled - self._grants.empty
 
     def held(self) -> int:
         """Return the bytes of memory that are in use because of this worker.
@@ -180,7 +180,7 @@ class Arena:
         """
         with self._releases.held():
             self._reclaim()
-            return self._table.filled - self._table.orphaned
+            return self.filled - self._table.orphaned
 
     def put(
         self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
@@ -234,22 +234,18 @@ class Arena:
     def grant(self, sizes: Iterable[int]) -> None:
         """Have arrays of so many bytes made here, each size for one. Not for the event loop.
 
-        Where there is no room for one, nothing happens.
+        Where there is no room for one, nothing happens. No memory is used before there is an array.
         """
         for nbytes in sizes:
             allocation = self._allocate(nbytes) if self._may_grant(nbytes) else None
             if allocation is None:
                 continue
-            extent = allocation.extent
-            try:
-                # A store to a page that the system has no memory for would kill this process.
-                os.posix_fallocate(self.fd, extent.offset, extent.filled)
-            except OSError as error:
-                logger.info("no more shared memory: %s", error)
-                self._abandon(extent)
-                return
+            extent, there = allocation.extent, allocation.filled_before
+            if 0 < there < extent.filled:  # all of it, or nothing
+                punch(self.fd, extent.offset, extent.size)
             with self._releases.held():
-                is_granted = not self._closed and self._grants.add(extent)
+                is_filled = there >= extent.filled
+                is_granted = not self._closed and self._grants.add(extent, is_filled=is_filled)
             if not is_granted:
                 self._abandon(extent)
                 return
@@ -275,22 +271,18 @@ class Arena:
 
     @property
     def has_excess(self) -> bool:
-        """Whether more memory waits than `trim_excess` leaves."""
-        return self._grants.waiting + self._table.idle > self._spare
+        """Whether more memory may be waiting than `trim_excess` leaves."""
+        return self._grants.filled + self._table.idle + self._table.orphaned > self._spare
 
     def trim_excess(self) -> int:
-        """Do so with all but what those who make arrays here may want next, the oldest first.
+        """Do so with all but a little that those who make arrays here may want next.
 
-        That is two of the largest arrays for each. Not for the event loop.
+        Not for the event loop.
         """
         return self._trim(self._choose_excess)
 
     def _choose_excess(self) -> list[Extent]:
-        self._spare = min(2 * self.makers * self._grants.largest, int(_WAITING * self.cap))
-        excess = self._grants.waiting + self._table.idle - self._spare
-        self._let_go(self._grants.withdraw_oldest(excess - self._table.idle))
-        self._reclaim()
-        return self._table.trim_excess(excess)
+        return self._table.trim_excess(self._grants.filled + self._table.idle - self._spare)
 
     def trim_unneeded(self) -> int:
         """Do so with as much as has been waiting since the last call. Not for the event loop."""
@@ -353,9 +345,12 @@ class Arena:
         with self._releases.held():
             return self._let_go(self._grants.withdraw(unneeded=unneeded))
 
-    def _let_go(self, withdrawn: list[Extent]) -> bool:
-        for extent in withdrawn:
+    def _let_go(self, withdrawn: list[tuple[Extent, bool]]) -> bool:
+        for extent, is_filled in withdrawn:
             self._release(extent)
+            if not is_filled:
+                self._table.reclaim(lambda orphan, empty=extent: orphan is empty)
+                self._table.empty(extent)
         return bool(withdrawn)
 
     def _allocate(self, nbytes: int) -> Allocation | None:

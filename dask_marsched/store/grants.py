@@ -6,7 +6,6 @@ memory. Where that was not compiled there are no grants, and what is published i
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 from typing import TYPE_CHECKING
 
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
 
 #: Arrays of fewer bytes are copied in less time than is lost where they lie apart.
 LEAST = 256 * 1024
-_POPULATE_WRITE = 23  # of Linux 5.14; older ones find the pages one by one
-_libc = ctypes.CDLL(None)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+#: Bytes of memory that wait for the next arrays, for each thread that makes some: two chunks of a
+#: size at which to have pages emptied anew takes as long as to compute them. In malloc's own heap
+#: twice as much may wait.
+WAITING = 16 * 1024 * 1024
 
 
 def is_available() -> bool:
@@ -33,13 +33,18 @@ def is_available() -> bool:
     return native is not None
 
 
-def make_arrays_here() -> None:
+def make_arrays_here(makers: int = 1) -> None:
     """Have the code that runs in this context, and in copies of it, make its arrays in grants.
 
     Each array that finds no grant of its size is made as always, and its size is noted down.
+
+    Parameters
+    ----------
+    makers
+        Threads of this process that do so at the same time.
     """
     if native is not None:
-        native.allocate_here(LEAST)
+        native.allocate_here(LEAST, WAITING * makers)
 
 
 def sizes_wanted() -> list[int]:
@@ -75,17 +80,22 @@ class Grants:
         self._taken: dict[Extent, int] = {}
         self._turns: dict[int, int] = {}
 
-    def add(self, extent: Extent) -> bool:
-        """Grant an extent, as far as it is filled; return False if it cannot be.
+    def add(self, extent: Extent, *, is_filled: bool) -> bool:
+        """Grant an extent; return False if it cannot be.
 
-        Its memory is there; that its pages are mapped as well takes a moment.
+        Parameters
+        ----------
+        extent
+            As far as it counts as filled.
+        is_filled
+            Whether its memory is there; otherwise that comes with an array.
         """
         memory = self._memory
         if native is None or not memory.copy:
             return False
-        _libc.madvise(self._first + extent.offset, extent.filled, _POPULATE_WRITE)
-        part = memoryview(self._memory)[extent.offset : extent.offset + extent.filled]
-        number = native.grant(memory, part, memory.copy - self._first, memory.aside - self._first)
+        part = memoryview(memory)[extent.offset : extent.offset + extent.filled]
+        away = memory.copy - self._first, memory.aside - self._first
+        number = native.grant(memory, part, *away, memory.fd, extent.offset, is_filled)
         if number < 0:
             return False
         self._granted[number] = extent
@@ -94,13 +104,21 @@ class Grants:
 
     @property
     def waiting(self) -> int:
-        """Bytes of memory in grants that are no array's yet, or no more."""
-        return native.waiting(self._memory) if native is not None else 0
+        """Bytes of addresses in grants that are no array's yet, or no more."""
+        return sum(self._waiting())
 
     @property
-    def largest(self) -> int:
-        """Bytes of memory in the largest of those that nothing was published in."""
-        return max((extent.filled for extent in self._granted.values()), default=0)
+    def filled(self) -> int:
+        """Bytes of memory among these."""
+        return self._waiting()[0]
+
+    @property
+    def empty(self) -> int:
+        """Bytes for which there is no memory yet."""
+        return self._waiting()[1]
+
+    def _waiting(self) -> tuple[int, int]:
+        return native.waiting(self._memory) if native is not None else (0, 0)
 
     def can_take(self, address: int, nbytes: int) -> bool:
         """Tell whether an array was made in an extent that can be taken."""
@@ -138,8 +156,8 @@ class Grants:
         del self._taken[extent]
         return False
 
-    def withdraw(self, *, unneeded: bool = False) -> list[Extent]:
-        """Return the extents that are no array's; they are granted no more.
+    def withdraw(self, *, unneeded: bool = False) -> list[tuple[Extent, bool]]:
+        """Return the extents that are no array's, and whether memory is there; no more granted.
 
         Parameters
         ----------
@@ -152,20 +170,22 @@ class Grants:
             turn = turns[number] = native.turn(number)
             if unneeded and before.get(number) != turn:
                 continue
-            if native.withdraw(number, self._memory):
-                found.append(self._let_go(number))
+            is_filled = native.withdraw(number, self._memory)
+            if is_filled is not None:
+                found.append((self._let_go(number), is_filled))
                 turns.pop(number)
         if unneeded:
             self._turns = turns
         return found
 
-    def withdraw_oldest(self, nbytes: int) -> list[Extent]:
-        """Return as many as take ``nbytes`` bytes, those first that were no array's for longest."""
+    def withdraw_oldest(self, nbytes: int) -> list[tuple[Extent, bool]]:
+        """Do so with as many as take ``nbytes`` bytes, those first that were unused for longest."""
         found = []
         for number in sorted(self._granted, key=native.turn) if nbytes > 0 else ():
-            if native.withdraw(number, self._memory):
-                found.append(self._let_go(number))
-                nbytes -= found[-1].filled
+            is_filled = native.withdraw(number, self._memory)
+            if is_filled is not None:
+                found.append((self._let_go(number), is_filled))
+                nbytes -= found[-1][0].filled
             if nbytes <= 0:
                 break
         return found

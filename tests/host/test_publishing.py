@@ -101,7 +101,7 @@ def test_what_may_never_be_published_is_made_here_only_where_there_is_room(
     arena, monkeypatch, held, spilled, made_here
 ):
     calls = []
-    monkeypatch.setattr(publishing, "make_arrays_here", lambda: calls.append(1))
+    monkeypatch.setattr(publishing, "make_arrays_here", lambda makers: calls.append(makers))
 
     async def execute(key, *, stimulus_id):
         return None

@@ -125,7 +125,7 @@ def changed_total(way, x):
 
 
 def test_what_is_made_in_its_place_afterwards_is_shared_again(workers):
-    x, value = made_here(workers, "array")
+    x, _ = made_here(workers, "array")
     workers.on(0, change, "array").result()
     workers.client.run(forget)
     del x

@@ -194,7 +194,6 @@ def test_small_arrays_and_other_contexts_are_left_alone(arena):
 
 def test_temporaries_use_one_extent_after_the_other(arena):
     arena.grant([MIB, MIB, MIB])
-    filled = arena.filled
 
     def chain():
         x = np.full(N, 2.0)
@@ -205,7 +204,7 @@ def test_temporaries_use_one_extent_after_the_other(arena):
     x = here(chain)
     assert is_here(arena, x)
     assert x.sum() == 12 * N
-    assert arena.filled == filled
+    assert arena.filled == 2 * MIB
     assert grants.sizes_wanted() == []
 
 
@@ -284,21 +283,35 @@ def test_grants_that_nobody_uses_go_back(arena):
     arena.trim()
     assert not is_here(arena, here(numbers))
     assert (arena.filled, arena.live) == (0, 0)
+    assert blocks(arena.fd) < MIB
 
 
-def test_two_of_the_largest_arrays_wait_for_each_maker(arena):
-    arena.grant([MIB] * 6)
-    assert arena.has_excess
-    assert arena.trim_excess() == 4 * MIB
-    assert not arena.has_excess
-    arrays = [here(numbers) for _ in range(2)]
+def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
+    n = 3 * N  # of 16 MiB five fit
+    arena.grant([3 * MIB] * 2)
+    assert (arena.filled, blocks(arena.fd) < MIB) == (0, True)
+    arrays = [here(numbers, n) for _ in range(2)]
+    assert arena.filled == 6 * MIB
+    for _ in range(5):  # no more wait for an array than take a quarter
+        arena.grant([3 * MIB])
+        arrays.append(here(numbers, n))
     assert all(is_here(arena, x) for x in arrays)
-    kept = put(arena, numbers(2 * N))
-    del kept  # what is published of other arrays is recycled, too
-    assert arena.trim_excess() == 0
-    del arrays
-    assert arena.trim_excess() == 2 * MIB
-    assert arena.filled == 2 * MIB
+    assert arena.filled == 21 * MIB
+    last = arrays[0].ctypes.data
+    while arrays:
+        arrays.pop()
+    assert grants.WAITING - 3 * MIB < arena.filled <= grants.WAITING
+    assert arena.filled <= blocks(arena.fd) < arena.filled + MIB
+    assert here(numbers, n).ctypes.data == last
+
+
+def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
+    chunks = [put(arena, numbers(7 * N)) for _ in range(4)]
+    assert not arena.has_excess
+    chunks.clear()
+    assert arena.has_excess
+    assert arena.trim_excess() == 14 * MIB
+    assert not arena.has_excess
 
 
 def test_what_has_waited_for_longest_gives_way_to_what_is_wanted_now(arena):
@@ -319,8 +332,7 @@ def test_grants_give_way_to_what_is_published(arena):
 
 def test_only_a_part_of_the_memory_is_granted(arena):
     arena.grant([2 * MIB] * 10)
-    assert arena.filled == 8 * MIB
-    assert arena.live == 0
+    assert (arena.filled, arena.live) == (0, 0)
     arrays = []
     for _ in range(20):
         arena.grant([2 * MIB])
