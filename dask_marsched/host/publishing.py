@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from dask.sizeof import sizeof
@@ -18,16 +20,19 @@ from distributed.worker_state_machine import ExecuteSuccessEvent
 
 from dask_marsched.host.foresight import is_shared
 from dask_marsched.host.store import Store
-from dask_marsched.policies.sharing import ShareModel
+from dask_marsched.policies.sharing import ShareModel, Upkeep
 from dask_marsched.store.arena import Arena, Chunk
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
-from dask_marsched.store.grants import make_arrays_here, sizes_wanted
+from dask_marsched.store.grants import LEAST, make_arrays_here, sizes_wanted
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 
 #: Share of the arena's cap that the results of a worker with room take at most.
 _ROOMY = 0.5
+#: Results other than large arrays are in memory twice while they are kept for others: up to this
+#: share of all results, or so many bytes.
+_TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
 #: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
 _SETTLED = 0.005
 
@@ -64,6 +69,8 @@ class Publisher:
     ----------
     sharing : ShareModel
         What is published unasked.
+    upkeep : Upkeep
+        What is kept in case the worker dies.
     ahead, ahead_read : int
         How many results were, and how many of these a peer has asked for since.
     """
@@ -80,12 +87,15 @@ class Publisher:
         self.store = store
         self.least = least
         self.sharing = ShareModel()
+        self.upkeep = Upkeep()
         self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
-        self._makers = 1
+        self._spare = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
         self._keeps = False
-        self._kept: dict[Key, Any] = {}
+        self._kept: dict[Key, Chunk] = {}
+        self._twice = 0
+        self._counting = threading.Lock()
         self._waiting: deque[Key] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._caught = caught
@@ -99,7 +109,7 @@ class Publisher:
         """Look at each result of the worker before it is stored."""
         worker = self.worker
         self._arena = arena
-        self._makers = arena.makers
+        self._spare = arena.spare
         # It may be that of the quota; what comes last goes first.
         self._execute_there = vars(worker).get("execute")
         self._stock: Callable[..., Any] = worker.execute
@@ -108,10 +118,9 @@ class Publisher:
     def outlive(
         self, announce: Callable[[Key, Handle, int], None], *, all_of_them: bool = False
     ) -> None:
-        """Tell where published results can be had; publish all, of whatever kind and size."""
+        """Tell where published results can be had; publish all, as far as that costs little."""
         self._announce = announce
         if all_of_them:
-            self.least = 0
             self._keeps = True
             self.store.fast.gone = self._let_go
 
@@ -119,7 +128,8 @@ class Publisher:
         """Restore the worker. What its data are views of stays published."""
         self.store.fast.gone = None
         self._keeps = False
-        self._kept.clear()
+        for key in list(self._kept):
+            self._let_go(key)
         del self.worker.execute
         if self._execute_there is not None:
             self.worker.execute = self._execute_there
@@ -189,11 +199,15 @@ class Publisher:
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         if self._keeps or self._has_room() or self._will_be_read(key, self._kind(key)):
-            make_arrays_here(self._makers)  # in the context of this one task, and so of its thread
+            make_arrays_here(self._spare)  # in the context of this one task, and so of its thread
         event = await self._stock(key, stimulus_id=stimulus_id)
-        if isinstance(event, ExecuteSuccessEvent) and (event.nbytes or 0) >= self.least:
+        if isinstance(event, ExecuteSuccessEvent):
+            self.upkeep.worked(event.stop - event.start)
             try:
-                event = await self._publish_ahead(event)
+                if (event.nbytes or 0) >= self.least:
+                    event = await self._publish_ahead(event)
+                elif self._keeps and self.upkeep.affords():
+                    self._settle(event.key)
             except Exception as error:
                 self._caught("publish_ahead", error)
         self._grant()
@@ -208,7 +222,8 @@ class Publisher:
         self.sharing.made(kind)
         handed_on = value in self.store.foreign  # an input
         wanted = is_plain_array(value) and (
-            self._will_be_read(event.key, kind) or (self._keeps and self._is_made_here(value))
+            self._will_be_read(event.key, kind)
+            or (self._keeps and self._is_made_here(value) and self.upkeep.affords())
         )
         if handed_on or not wanted:
             if self._keeps:
@@ -226,6 +241,7 @@ class Publisher:
             return event
         self._tell(event.key, chunk.handle, chunk.stamp)
         self.ahead += 1
+        self.upkeep.kept()
         self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
         return replace(event, value=view)
 
@@ -264,25 +280,45 @@ class Publisher:
         if known is not None and not known.mapping.modified():
             self._tell(key, known.handle, known.stamp)
             return
+        nbytes = sizeof(value)
+        # An array takes the place of the one that it is a copy of. Small ones would take a mapping
+        # each, of which a process may not have any number.
+        is_large = nbytes >= LEAST and is_plain_array(value)
+        if not self._may_keep(nbytes, is_large):
+            return
+        start = perf_counter()
         chunk, view, mapping = await self._put(key, value)
+        self.upkeep.kept(perf_counter() - start)
         if chunk is None:
             return
-        if view is None:
+        if not is_large:
             # Nothing that the worker stores keeps this one. Another thread may evict the value:
             # before the look at what is there, or after it, and then it lets go of the chunk.
+            self._let_go(key)
             self._kept[key] = chunk
+            with self._counting:
+                self._twice += chunk.nbytes
         if self.store.in_memory(key) is not value:
             self._let_go(key)
             return
         self.ahead += 1
-        if view is not None:
+        if is_large:
             self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
             self.store.exchange(key, value, view)
         self._tell(key, chunk.handle, chunk.stamp)
 
+    def _may_keep(self, nbytes: int, is_large: bool) -> bool:
+        """Whether a result is kept in case the worker dies, by the time and memory it takes."""
+        most = max(_TWICE_AT_LEAST, int(_TWICE * self.store.held))
+        room = self._has_room() if is_large else self._twice + nbytes <= most
+        return room and self.upkeep.affords(nbytes)
+
     def _let_go(self, key: Key) -> None:
         """Keep a result in shared memory no longer: the worker does not have it in memory."""
-        self._kept.pop(key, None)
+        chunk = self._kept.pop(key, None)
+        if chunk is not None:
+            with self._counting:
+                self._twice -= chunk.nbytes
 
     def _tell(self, key: Key, handle: Handle, stamp: int) -> None:
         if self._announce is not None and stamp:

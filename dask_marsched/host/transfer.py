@@ -56,7 +56,7 @@ _PATIENCE = 3
 _EVENTS: dict[Any, set[str]] = {
     GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
     GatherDepNetworkFailureEvent: {"worker", "total_nbytes", "stimulus_id"},
-    ExecuteSuccessEvent: {"key", "value", "nbytes"},
+    ExecuteSuccessEvent: {"key", "value", "nbytes", "start", "stop"},
     **taking_over.EVENTS,
 }
 

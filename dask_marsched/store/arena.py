@@ -32,9 +32,11 @@ logger = logging.getLogger(__name__)
 
 # There are this many times more addresses than memory: size classes do not fit each other.
 ADDRESSES_PER_BYTE = 4
-# Of the cap: most memory in grants that wait for an array, and in all that nothing was published
+# Of the cap: most addresses in grants that wait for an array, and in all that nothing was published
 # in: the rest is for what has to be copied.
 _WAITING, _GRANTED = 0.25, 0.75
+# Where memory is tight no more than this part of it waits for the next arrays.
+_SPARE = 16
 
 
 def segment_size(cap: int) -> int:
@@ -148,7 +150,8 @@ class Arena:
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
         self._grants = Grants(self._memory)
-        self._spare = WAITING * makers
+        #: most bytes of memory that wait for the next arrays
+        self.spare = min(WAITING * makers, cap // _SPARE)
         self._closed = False
         #: our own private mappings, to be used again
         self.pool = MappingPool()
@@ -272,7 +275,7 @@ class Arena:
     @property
     def has_excess(self) -> bool:
         """Whether more memory may be waiting than `trim_excess` leaves."""
-        return self._grants.filled + self._table.idle + self._table.orphaned > self._spare
+        return self._grants.filled + self._table.idle + self._table.orphaned > self.spare
 
     def trim_excess(self) -> int:
         """Do so with all but a little that those who make arrays here may want next.
@@ -282,7 +285,7 @@ class Arena:
         return self._trim(self._choose_excess)
 
     def _choose_excess(self) -> list[Extent]:
-        return self._table.trim_excess(self._grants.filled + self._table.idle - self._spare)
+        return self._table.trim_excess(self._grants.filled + self._table.idle - self.spare)
 
     def trim_unneeded(self) -> int:
         """Do so with as much as has been waiting since the last call. Not for the event loop."""

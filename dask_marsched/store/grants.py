@@ -33,18 +33,18 @@ def is_available() -> bool:
     return native is not None
 
 
-def make_arrays_here(makers: int = 1) -> None:
+def make_arrays_here(spare: int = WAITING) -> None:
     """Have the code that runs in this context, and in copies of it, make its arrays in grants.
 
     Each array that finds no grant of its size is made as always, and its size is noted down.
 
     Parameters
     ----------
-    makers
-        Threads of this process that do so at the same time.
+    spare
+        Most bytes of memory that wait for the next arrays.
     """
     if native is not None:
-        native.allocate_here(LEAST, WAITING * makers)
+        native.allocate_here(LEAST, spare)
 
 
 def sizes_wanted() -> list[int]:

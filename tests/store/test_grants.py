@@ -306,6 +306,8 @@ def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
 
 
 def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
+    assert arena.spare == 2 * MIB, "a small part of it"
+    arena.spare = grants.WAITING
     chunks = [put(arena, numbers(7 * N)) for _ in range(4)]
     assert not arena.has_excess
     chunks.clear()
