@@ -195,7 +195,9 @@ def test_defaults():
     assert settings.enabled
     assert settings.fusion == "off"
     assert settings.quota_enabled
-    assert not any((settings.store_enabled, settings.store_shared))
+    assert settings.store_shared
+    assert settings.adopt == "all"
+    assert not settings.store_enabled
 
 
 def test_yaml_schema_documentation_and_program_agree():

@@ -32,6 +32,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "noquota": {"marsched.quota.enabled": False},
     "store": {"marsched.store.enabled": True},
     "shared": {"marsched.store.shared": True},
+    "unshared": {"marsched.store.shared": False},
     "uninterrupted": {"marsched.cancelling.interrupt": False},
 }
 CLOSING = 30.0  # seconds that a cluster may take to close before its processes are killed
