@@ -22,7 +22,7 @@ from dask_marsched.host.foresight import is_shared
 from dask_marsched.host.store import Store
 from dask_marsched.policies.sharing import ShareModel, Upkeep
 from dask_marsched.store.arena import Arena, Chunk
-from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
+from dask_marsched.store.frames import from_frames, is_data, is_plain_array, to_frames
 from dask_marsched.store.grants import LEAST, make_arrays_here, sizes_wanted
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
@@ -284,7 +284,7 @@ class Publisher:
         # An array takes the place of the one that it is a copy of. Small ones would take a mapping
         # each, of which a process may not have any number.
         is_large = nbytes >= LEAST and is_plain_array(value)
-        if not self._may_keep(nbytes, is_large):
+        if not is_data(value) or not self._may_keep(nbytes, is_large):
             return
         start = perf_counter()
         chunk, view, mapping = await self._put(key, value)
@@ -369,7 +369,10 @@ def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
     also where a task keeps it, or a view of it.
     """
     plain = is_plain_array(value)
-    header, frames = to_frames(value)
+    try:
+        header, frames = to_frames(value)
+    except Exception:  # it cannot be serialized: Dask says so where it has to be
+        return None, None, None
     chunk = arena.put(header, frames, plain=plain)
     if chunk is None or not plain:
         return chunk, None, None

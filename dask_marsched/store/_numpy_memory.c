@@ -99,20 +99,24 @@ static int fill(Extent *e) {
 }
 
 static void *use_extent(size_t size) {
-    int best = -1, n_fit = 0;
+    int best = -1, best_fits = 0, n_fit = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_extents; i++) {
         Extent *e = &extents[i];
         /* A much larger one is left to the arrays that it was granted for. */
         if (e->state != FREE || e->size < size || e->size / 2 > size)
             continue;
-        n_fit++;
-        Extent *b = best < 0 ? NULL : &extents[best];
-        /* of equals the last used: it is in the processor's cache */
-        if (b == NULL || e->is_filled > b->is_filled
-            || (e->is_filled == b->is_filled
-                && (e->size < b->size || (e->size == b->size && e->turn > b->turn))))
+        /* One that is not much larger, where there is memory already if possible; of equals the
+         * last used: it is in the processor's cache. */
+        int fits = e->size - size <= size / 4 ? 1 + e->is_filled : 0;
+        n_fit += fits > 0;
+        size_t best_size = best < 0 ? 0 : extents[best].size;
+        if (best < 0 || fits > best_fits
+            || (fits == best_fits
+                && (e->size < best_size || (e->size == best_size && e->turn > extents[best].turn)))) {
             best = i;
+            best_fits = fits;
+        }
     }
     Extent *e = best < 0 ? NULL : &extents[best];
     int is_filled = e != NULL && e->is_filled;
