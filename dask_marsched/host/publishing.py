@@ -310,7 +310,12 @@ class Publisher:
     def _may_keep(self, nbytes: int, is_large: bool) -> bool:
         """Whether a result is kept in case the worker dies, by the time and memory it takes."""
         most = max(_TWICE_AT_LEAST, int(_TWICE * self.store.held))
-        room = self._has_room() if is_large else self._twice + nbytes <= most
+        if is_large:
+            # Until it is copied it is in memory twice. Of a size that comes again the next is made
+            # here; one that comes once is often the last of all, and gone in a moment.
+            room = nbytes <= self._spare and self._has_room()
+        else:
+            room = self._twice + nbytes <= most
         return room and self.upkeep.affords(nbytes)
 
     def _let_go(self, key: Key) -> None:
