@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from time import perf_counter
 from typing import Any, NamedTuple
 
 from dask.sizeof import sizeof
@@ -33,6 +32,7 @@ _ROOMY = 0.5
 #: Results other than large arrays are in memory twice while they are kept for others: up to this
 #: share of all results, or so many bytes.
 _TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
+_SERIALIZED = 4
 #: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
 _SETTLED = 0.005
 
@@ -284,11 +284,12 @@ class Publisher:
         # An array takes the place of the one that it is a copy of. Small ones would take a mapping
         # each, of which a process may not have any number.
         is_large = nbytes >= LEAST and is_plain_array(value)
-        if not is_data(value) or not self._may_keep(nbytes, is_large):
+        # To serialize what is no array takes several times as long as to copy it.
+        copied = nbytes if is_plain_array(value) else _SERIALIZED * nbytes
+        if not (is_data(value) and self.upkeep.affords(copied) and self._room(nbytes, is_large)):
             return
-        start = perf_counter()
+        self.upkeep.kept(copied)
         chunk, view, mapping = await self._put(key, value)
-        self.upkeep.kept(perf_counter() - start)
         if chunk is None:
             return
         if not is_large:
@@ -307,16 +308,13 @@ class Publisher:
             self.store.exchange(key, value, view)
         self._tell(key, chunk.handle, chunk.stamp)
 
-    def _may_keep(self, nbytes: int, is_large: bool) -> bool:
-        """Whether a result is kept in case the worker dies, by the time and memory it takes."""
-        most = max(_TWICE_AT_LEAST, int(_TWICE * self.store.held))
+    def _room(self, nbytes: int, is_large: bool) -> bool:
+        """Whether there is memory for a result that is kept in case the worker dies."""
         if is_large:
             # Until it is copied it is in memory twice. Of a size that comes again the next is made
             # here; one that comes once is often the last of all, and gone in a moment.
-            room = nbytes <= self._spare and self._has_room()
-        else:
-            room = self._twice + nbytes <= most
-        return room and self.upkeep.affords(nbytes)
+            return nbytes <= self._spare and self._has_room()
+        return self._twice + nbytes <= max(_TWICE_AT_LEAST, int(_TWICE * self.store.held))
 
     def _let_go(self, key: Key) -> None:
         """Keep a result in shared memory no longer: the worker does not have it in memory."""

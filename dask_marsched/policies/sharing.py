@@ -44,8 +44,8 @@ _UPKEEP = 0.05
 _EACH = 0.001
 #: Bytes copied in a second, into memory that has to be emptied first.
 _COPIED = 2e9
-#: Seconds that may be spent before anything was computed, and at most at once.
-_AT_FIRST, _AT_MOST = 0.2, 2.0
+#: Seconds that may be spent before anything was computed, or after much was.
+_AT_ONCE = 0.1
 
 
 class Upkeep:
@@ -57,16 +57,19 @@ class Upkeep:
     """
 
     def __init__(self) -> None:
-        self._left = _AT_FIRST
+        self._left = _AT_ONCE
 
     def worked(self, seconds: float) -> None:
         """Take note of an operand that has run."""
-        self._left = min(_AT_MOST, self._left + _UPKEEP * seconds)
+        self._left = min(_AT_ONCE, self._left + _UPKEEP * seconds)
 
     def affords(self, copied: int = 0) -> bool:
-        """Whether a result may be kept for which so many bytes have to be copied."""
-        return self._left >= _EACH + copied / _COPIED
+        """Whether a result may be kept for which so many bytes have to be copied.
 
-    def kept(self, seconds: float = 0.0) -> None:
-        """Take note of a result that was kept, and how long that took."""
-        self._left -= _EACH + seconds
+        What takes longer than may be spent at once is followed by nothing until it is made up for.
+        """
+        return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
+
+    def kept(self, copied: int = 0) -> None:
+        """Take note of a result that was kept."""
+        self._left -= _EACH + copied / _COPIED

@@ -128,7 +128,7 @@ def test_what_is_in_memory_twice_takes_a_small_part_of_it(publisher, arena, monk
 
 
 def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
-    publisher.upkeep.kept(3600)
+    publisher.upkeep.kept(1 << 40)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert arena.counters.published == 0
     publisher.upkeep.worked(1e6)
