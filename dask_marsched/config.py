@@ -252,7 +252,7 @@ class Settings:
     @property
     def adopts(self) -> bool:
         """Whether results of workers that died are taken over, as far as they are shared."""
-        return self.adopt == "all" or (self.adopt == "published" and self.store_shared)
+        return self.adopt != "off" and self.store_shared
 
     def __post_init__(self) -> None:
         for option in OPTIONS:

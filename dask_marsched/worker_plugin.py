@@ -139,8 +139,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         except (RuntimeError, OSError) as misfit:
             self._leave(on | {"store"}, misfit)
             return
-        if on & {"shared", "adoption"}:
-            self._reasons.pop("shared", None)
+        if "shared" in on:
             self._share(worker, self._store)
         if "quota" in on:
             self._set_quota(worker, self._store)
@@ -173,7 +172,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             least=LEAST_SHARED,
             caught=self._transfer_failures.caught,
             announces=self.settings.adopts,
-            keep=self.settings.adopt == "all",
+            keep=self.settings.adopts and self.settings.adopt == "all",
         )
         # Not to be awaited here: the nanny answers only when its worker has started.
         self._transfer.start()

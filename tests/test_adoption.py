@@ -41,7 +41,10 @@ def sharing(client):
 
     def kept(dask_worker=None):
         plugin = dask_worker.plugins.get("marsched")
-        return plugin is not None and plugin.report()["shared"] is not None
+        if plugin is None or plugin.report()["shared"] is None:
+            return False
+        plugin._transfer.publisher.upkeep.worked(3600)  # what is kept is kept of long work
+        return True
 
     poll_for(lambda: all(client.run(kept, on_error="return").values()), 20)
 
@@ -103,6 +106,35 @@ def test_nothing_is_computed_again(client):
     # What was taken over may be written to, as any result in Dask.
     assert float(x.map_blocks(lambda b: b.__imul__(0), dtype=float).sum().compute()) == 0.0
     assert dask_marsched.status(client).exceptions == {}
+
+
+KEPT = []  # in each worker
+
+
+def keep(i):
+    x = np.full(MIB, float(i))
+    KEPT.append(x)
+    return x
+
+
+def change():
+    for x in KEPT:
+        np.negative(x, out=x)
+
+
+def test_what_is_changed_after_it_was_returned_is_taken_over_as_it_was(client):
+    client.wait_for_workers(3, timeout=60)
+    sharing(client)
+    victim = next(iter(client.nthreads()))
+    kept = client.map(keep, range(1, 7), workers=[victim], pure=False)
+    outlive(client, kept)
+    again = losses(client)["computed_again"]
+    client.submit(change, workers=[victim], pure=False).result()
+    kill(client, victim)
+    poll_for(lambda: victim not in client.scheduler_info()["workers"], 20)
+    sums = client.gather(client.map(np.sum, kept, pure=False))
+    assert sums == [float(i * MIB) for i in range(1, 7)]
+    assert losses(client)["computed_again"] == again
 
 
 def test_in_the_middle_of_a_run(client):

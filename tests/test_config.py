@@ -118,9 +118,12 @@ def test_defaults():
     config = yaml.safe_load((PACKAGE / "marsched.yaml").read_text())["marsched"]
     assert f"{settings.restart_patience:g}s" == config["failover"]["patience"]  # in its unit
     assert settings.enabled
-    assert settings.fusion == "off"
+    assert settings.fusion == "subgraphs"
+    assert settings.kernels_enabled
+    assert settings.kernels_exact
     assert settings.quota_enabled
-    assert not settings.store_shared
+    assert settings.store_shared
+    assert settings.adopt == "all"
 
 
 def test_yaml_schema_documentation_and_program_agree():

@@ -31,6 +31,7 @@ PARTS: dict[str, dict[str, Any]] = {
     KERNELS: {"marsched.fusion.kernels": True},
     "noquota": {"marsched.quota.enabled": False},
     "shared": {"marsched.store.shared": True},
+    "unshared": {"marsched.store.shared": False},
     "uninterrupted": {"marsched.cancelling.interrupt": False},
 }
 CLOSING = 30.0  # seconds that a cluster may take to close before its processes are killed

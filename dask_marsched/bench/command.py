@@ -82,8 +82,8 @@ def _progress(measurement: Measurement) -> None:
     "policies",
     multiple=True,
     help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
-    "join tasks, +kernels to evaluate them by fused kernels, +noquota or +shared for these "
-    "parts of the workers, or without; may be given several times. "
+    "join tasks, +kernels to evaluate them by fused kernels, +noquota, +shared or +unshared for "
+    "these parts of the workers, or without; may be given several times. "
     "[default: stock and default; with --memory-tight stock, tuned and default, of these and "
     "shared]",
 )

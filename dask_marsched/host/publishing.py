@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,28 +19,33 @@ from distributed.worker_state_machine import ExecuteSuccessEvent
 
 from dask_marsched.host.foresight import is_shared
 from dask_marsched.host.store import Store
-from dask_marsched.policies.sharing import ShareModel
-from dask_marsched.store.arena import Arena
-from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
-from dask_marsched.store.grants import make_arrays_here, sizes_wanted
+from dask_marsched.policies.sharing import ShareModel, Upkeep
+from dask_marsched.store.arena import Arena, Chunk
+from dask_marsched.store.frames import from_frames, is_data, is_plain_array, to_frames
+from dask_marsched.store.grants import LEAST, make_arrays_here, sizes_wanted
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 
 #: Share of the arena's cap that the results of a worker with room take at most.
 _ROOMY = 0.5
+#: Results other than large arrays are in memory twice while they are kept for others: up to this
+#: share of all results, or so many bytes.
+_TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
+_SERIALIZED = 4
 #: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
 _SETTLED = 0.005
 
 
 class Published(NamedTuple):
-    """Where an object in memory can be mapped from, and our own mapping of it.
+    """Where an object in memory can be mapped from, and what tells whether it was written to.
 
+    That is our own mapping of it, or the chunk, where the object was made in shared memory.
     The stamp tells whether it still can when its owner is not there to say so; 0 if not known.
     """
 
     handle: Handle
-    mapping: Mapping
+    mapping: Mapping | Chunk
     stamp: int = 0
     #: nobody had asked for it
     ahead: bool = False
@@ -63,6 +69,8 @@ class Publisher:
     ----------
     sharing : ShareModel
         What is published unasked.
+    upkeep : Upkeep
+        What is kept in case the worker dies.
     ahead, ahead_read : int
         How many results were, and how many of these a peer has asked for since.
     """
@@ -79,11 +87,15 @@ class Publisher:
         self.store = store
         self.least = least
         self.sharing = ShareModel()
+        self.upkeep = Upkeep()
         self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
+        self._spare = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
         self._keeps = False
-        self._kept: dict[Key, Any] = {}
+        self._kept: dict[Key, Chunk] = {}
+        self._twice = 0
+        self._counting = threading.Lock()
         self._waiting: deque[Key] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._caught = caught
@@ -97,6 +109,7 @@ class Publisher:
         """Look at each result of the worker before it is stored."""
         worker = self.worker
         self._arena = arena
+        self._spare = arena.spare
         # It may be that of the quota; what comes last goes first.
         self._execute_there = vars(worker).get("execute")
         self._stock: Callable[..., Any] = worker.execute
@@ -105,10 +118,9 @@ class Publisher:
     def outlive(
         self, announce: Callable[[Key, Handle, int], None], *, all_of_them: bool = False
     ) -> None:
-        """Tell where published results can be had; publish all, of whatever kind and size."""
+        """Tell where published results can be had; publish all, as far as that costs little."""
         self._announce = announce
         if all_of_them:
-            self.least = 0
             self._keeps = True
             self.store.fast.gone = self._let_go
 
@@ -116,7 +128,8 @@ class Publisher:
         """Restore the worker. What its data are views of stays published."""
         self.store.fast.gone = None
         self._keeps = False
-        self._kept.clear()
+        for key in list(self._kept):
+            self._let_go(key)
         del self.worker.execute
         if self._execute_there is not None:
             self.worker.execute = self._execute_there
@@ -142,7 +155,8 @@ class Publisher:
 
     def _grant_them(self, arena: Arena, sizes: list[int]) -> None:
         try:
-            arena.grant(sizes)
+            # Addresses cost nothing, and most operations make more than one array.
+            arena.grant(2 * sizes)
             arena.trim_excess()
         except Exception as error:
             self._caught("grant", error)
@@ -185,11 +199,15 @@ class Publisher:
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         if self._keeps or self._has_room() or self._will_be_read(key, self._kind(key)):
-            make_arrays_here()  # in the context of this one task, and so of its thread
+            make_arrays_here(self._spare)  # in the context of this one task, and so of its thread
         event = await self._stock(key, stimulus_id=stimulus_id)
-        if isinstance(event, ExecuteSuccessEvent) and (event.nbytes or 0) >= self.least:
+        if isinstance(event, ExecuteSuccessEvent):
+            self.upkeep.worked(event.stop - event.start)
             try:
-                event = await self._publish_ahead(event)
+                if (event.nbytes or 0) >= self.least:
+                    event = await self._publish_ahead(event)
+                elif self._keeps and self.upkeep.affords():
+                    self._settle(event.key)
             except Exception as error:
                 self._caught("publish_ahead", error)
         self._grant()
@@ -204,7 +222,8 @@ class Publisher:
         self.sharing.made(kind)
         handed_on = value in self.store.foreign  # an input
         wanted = is_plain_array(value) and (
-            self._will_be_read(event.key, kind) or (self._keeps and self._is_made_here(value))
+            self._will_be_read(event.key, kind)
+            or (self._keeps and self._is_made_here(value) and self.upkeep.affords())
         )
         if handed_on or not wanted:
             if self._keeps:
@@ -222,6 +241,7 @@ class Publisher:
             return event
         self._tell(event.key, chunk.handle, chunk.stamp)
         self.ahead += 1
+        self.upkeep.kept()
         self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
         return replace(event, value=view)
 
@@ -260,25 +280,48 @@ class Publisher:
         if known is not None and not known.mapping.modified():
             self._tell(key, known.handle, known.stamp)
             return
+        nbytes = sizeof(value)
+        # An array takes the place of the one that it is a copy of. Small ones would take a mapping
+        # each, of which a process may not have any number.
+        is_large = nbytes >= LEAST and is_plain_array(value)
+        # To serialize what is no array takes several times as long as to copy it.
+        copied = nbytes if is_plain_array(value) else _SERIALIZED * nbytes
+        if not (is_data(value) and self.upkeep.affords(copied) and self._room(nbytes, is_large)):
+            return
+        self.upkeep.kept(copied)
         chunk, view, mapping = await self._put(key, value)
         if chunk is None:
             return
-        if view is None:
+        if not is_large:
             # Nothing that the worker stores keeps this one. Another thread may evict the value:
             # before the look at what is there, or after it, and then it lets go of the chunk.
+            self._let_go(key)
             self._kept[key] = chunk
+            with self._counting:
+                self._twice += chunk.nbytes
         if self.store.in_memory(key) is not value:
             self._let_go(key)
             return
         self.ahead += 1
-        if view is not None:
+        if is_large:
             self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
             self.store.exchange(key, value, view)
         self._tell(key, chunk.handle, chunk.stamp)
 
+    def _room(self, nbytes: int, is_large: bool) -> bool:
+        """Whether there is memory for a result that is kept in case the worker dies."""
+        if is_large:
+            # Until it is copied it is in memory twice. Of a size that comes again the next is made
+            # here; one that comes once is often the last of all, and gone in a moment.
+            return nbytes <= self._spare and self._has_room()
+        return self._twice + nbytes <= max(_TWICE_AT_LEAST, int(_TWICE * self.store.held))
+
     def _let_go(self, key: Key) -> None:
         """Keep a result in shared memory no longer: the worker does not have it in memory."""
-        self._kept.pop(key, None)
+        chunk = self._kept.pop(key, None)
+        if chunk is not None:
+            with self._counting:
+                self._twice -= chunk.nbytes
 
     def _tell(self, key: Key, handle: Handle, stamp: int) -> None:
         if self._announce is not None and stamp:
@@ -323,11 +366,20 @@ class Publisher:
 
 
 def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
-    """Publish an object; return the chunk, and a view of it that can take the object's place."""
+    """Publish an object; return the chunk, what takes the object's place, and what it shows.
+
+    An array that was made here stays: what is written to it is seen by nobody else from now on,
+    also where a task keeps it, or a view of it.
+    """
     plain = is_plain_array(value)
-    header, frames = to_frames(value)
+    try:
+        header, frames = to_frames(value)
+    except Exception:  # it cannot be serialized: Dask says so where it has to be
+        return None, None, None
     chunk = arena.put(header, frames, plain=plain)
     if chunk is None or not plain:
         return chunk, None, None
+    if chunk.address:
+        return chunk, value, chunk
     mapping = chunk.map()
     return chunk, from_frames(header, mapping.frames(chunk.handle.lengths)), mapping

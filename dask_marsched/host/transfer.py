@@ -56,7 +56,7 @@ _PATIENCE = 3
 _EVENTS: dict[Any, set[str]] = {
     GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
     GatherDepNetworkFailureEvent: {"worker", "total_nbytes", "stimulus_id"},
-    ExecuteSuccessEvent: {"key", "value", "nbytes"},
+    ExecuteSuccessEvent: {"key", "value", "nbytes", "start", "stop"},
     **taking_over.EVENTS,
 }
 
@@ -246,8 +246,8 @@ class HandleTransfer:
         attachments = self.attachments
         if not arena.filled and not attachments.addresses:
             return _NOTHING
-        # Once as the arena's memory, once as arrays over it
-        return Charge(arena.held() + attachments.orphaned, 2 * arena.filled + attachments.addresses)
+        # Once as the arena's memory, once as its private copy, once as mappings of chunks
+        return Charge(arena.held() + attachments.orphaned, 3 * arena.filled + attachments.addresses)
 
     def _process_memory(self) -> int:
         arena = self.arena

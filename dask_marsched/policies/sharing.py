@@ -1,4 +1,4 @@
-"""Which results are put into shared memory as soon as they are made."""
+"""Which results are put into shared memory before anybody asks for them."""
 
 from __future__ import annotations
 
@@ -36,3 +36,40 @@ class ShareModel:
         """Whether a neighbour will ask for a result of this kind more likely than not."""
         asked = self._asked[kind]
         return asked >= _LEAST_ASKED and asked >= _SHARE * self._made[kind]
+
+
+#: Share of the time that operands take which may go into keeping their results for others.
+_UPKEEP = 0.05
+#: What it takes to keep a result, seconds: here, and on the scheduler that is told of it.
+_EACH = 0.001
+#: Bytes copied in a second, into memory that has to be emptied first.
+_COPIED = 2e9
+#: Seconds that may be spent before anything was computed, or after much was.
+_AT_ONCE = 0.1
+
+
+class Upkeep:
+    """Bounds the time for results that are kept only in case their worker dies.
+
+    What an operand took to compute says little of what its loss would cost: the last one of a
+    reduction is small and quick, and all that it was made from is gone. So all are kept as long as
+    that is little beside the work, and where it would not be, as many as can be.
+    """
+
+    def __init__(self) -> None:
+        self._left = _AT_ONCE
+
+    def worked(self, seconds: float) -> None:
+        """Take note of an operand that has run."""
+        self._left = min(_AT_ONCE, self._left + _UPKEEP * seconds)
+
+    def affords(self, copied: int = 0) -> bool:
+        """Whether a result may be kept for which so many bytes have to be copied.
+
+        What takes longer than may be spent at once is followed by nothing until it is made up for.
+        """
+        return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
+
+    def kept(self, copied: int = 0) -> None:
+        """Take note of a result that was kept."""
+        self._left -= _EACH + copied / _COPIED

@@ -9,23 +9,39 @@
  * not to be used again when the array ends (TAKEN), until whoever took it hears of that (ENDED).
  * Where none fits, memory comes from NumPy's own handler, and the size is noted down.
  *
+ * What is granted are addresses. Memory comes when an array does, and while it has it or gives it
+ * back (BUSY) the table is not locked. Of the memory of arrays that have ended a little waits for the
+ * next ones, that which was used last; all else goes back to the system at once, as malloc does.
+ *
  * Whoever granted may grant no more, and take nothing. What is still an array's then is LEFT to it,
  * and is let go of when that has ended (GONE).
  *
  * A forked process has copies of all this, of memory that is its parent's: what was granted there
  * is INHERITED here. No array is made in it, and those that were are let go of without a trace.
+ *
+ * What is published must not change. So when an extent is taken, a private mapping of the same part
+ * of the file takes the place of the shared one at the array's addresses: whoever writes there from
+ * then on, however the pointer was come by, writes to a copy. When the array has ended, the shared
+ * mapping comes back. Both keep their page tables, by being moved: to find the pages anew would take
+ * as long as a copy. At no moment is nothing mapped there.
  */
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <Python.h>
 #include <numpy/arrayobject.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 #define MOST_EXTENTS 4096
 #define MOST_WANTED 64
 
-enum state { EMPTY, FREE, USED, TAKEN, ENDED, LEFT, GONE, INHERITED };
+enum state { EMPTY, FREE, BUSY, USED, TAKEN, ENDED, LEFT, GONE, INHERITED };
 
 typedef struct {
     char *memory;
@@ -33,13 +49,23 @@ typedef struct {
     enum state state;
     unsigned long turn; /* when it was used last */
     PyObject *owner;    /* keeps the memory mapped */
+    char *copy;         /* where the private mapping is while nobody needs it */
+    char *aside;        /* where the shared one is while the private one is in its place */
+    int is_private;
+    int is_filled;  /* there is memory behind it */
+    int is_retired; /* its owner grants no more */
+    int fd;        /* of the file, and where in it */
+    off_t offset;
 } Extent;
+
+static const Extent nothing; /* EMPTY */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Extent extents[MOST_EXTENTS];
 static int n_extents;       /* those beyond were never granted */
 static char *lowest, *highest; /* all of them lie between */
 static size_t least;        /* arrays of fewer bytes are NumPy's own */
+static size_t most_waiting; /* bytes of memory that wait for an array */
 static unsigned long turns;
 static size_t wanted[MOST_WANTED]; /* sizes for which there is no extent any more */
 static int n_wanted;
@@ -64,28 +90,88 @@ static void want(size_t size) {
         wanted[n_wanted++] = size;
 }
 
+/* Have memory behind an extent; a store to a page for which there is none would kill us. */
+static int fill(Extent *e) {
+    if (posix_fallocate(e->fd, e->offset, e->size) != 0)
+        return 0;
+    madvise(e->memory, e->size, MADV_POPULATE_WRITE); /* or they are found one by one */
+    return 1;
+}
+
 static void *use_extent(size_t size) {
-    int best = -1, n_fit = 0;
+    int best = -1, best_fits = 0, n_fit = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_extents; i++) {
         Extent *e = &extents[i];
         /* A much larger one is left to the arrays that it was granted for. */
         if (e->state != FREE || e->size < size || e->size / 2 > size)
             continue;
-        n_fit++;
-        /* of equals the last used: it is in the processor's cache */
-        if (best < 0 || e->size < extents[best].size
-            || (e->size == extents[best].size && e->turn > extents[best].turn))
+        /* One that is not much larger, where there is memory already if possible; of equals the
+         * last used: it is in the processor's cache. */
+        int fits = e->size - size <= size / 4 ? 1 + e->is_filled : 0;
+        n_fit += fits > 0;
+        size_t best_size = best < 0 ? 0 : extents[best].size;
+        if (best < 0 || fits > best_fits
+            || (fits == best_fits
+                && (e->size < best_size || (e->size == best_size && e->turn > extents[best].turn)))) {
             best = i;
+            best_fits = fits;
+        }
     }
-    if (best >= 0) {
-        extents[best].state = USED;
-        extents[best].turn = ++turns;
+    Extent *e = best < 0 ? NULL : &extents[best];
+    int is_filled = e != NULL && e->is_filled;
+    if (e != NULL) {
+        e->state = is_filled ? USED : BUSY;
+        e->turn = ++turns;
     }
     if (n_fit < 2) /* one that is there when the next is asked for */
         want(size);
     pthread_mutex_unlock(&lock);
-    return best >= 0 ? extents[best].memory : NULL;
+    if (e == NULL || is_filled)
+        return e == NULL ? NULL : e->memory;
+    /* Others may go on: for 64 MiB it takes 30 ms, which the threads of malloc take in parallel. */
+    PyThreadState *thread = PyGILState_Check() ? PyEval_SaveThread() : NULL;
+    is_filled = fill(e);
+    if (thread != NULL)
+        PyEval_RestoreThread(thread);
+    pthread_mutex_lock(&lock);
+    e->is_filled = is_filled;
+    if (is_filled)
+        e->state = e->is_retired ? LEFT : USED;
+    else
+        e->state = e->is_retired ? ENDED : FREE;
+    pthread_mutex_unlock(&lock);
+    return is_filled ? e->memory : NULL;
+}
+
+/* Give memory back that waits, beyond the most that may: what was used last stays. */
+static void give_back(void) {
+    for (;;) {
+        int oldest = -1;
+        size_t waiting = 0;
+        pthread_mutex_lock(&lock);
+        for (int i = 0; i < n_extents; i++) {
+            if (extents[i].state != FREE || !extents[i].is_filled)
+                continue;
+            waiting += extents[i].size;
+            if (oldest < 0 || extents[i].turn < extents[oldest].turn)
+                oldest = i;
+        }
+        if (waiting > most_waiting)
+            extents[oldest].state = BUSY;
+        pthread_mutex_unlock(&lock);
+        if (waiting <= most_waiting)
+            return;
+        Extent *e = &extents[oldest];
+        int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        int is_filled = fallocate(e->fd, how, e->offset, e->size) != 0;
+        pthread_mutex_lock(&lock);
+        e->is_filled = is_filled;
+        e->state = e->is_retired ? ENDED : FREE;
+        pthread_mutex_unlock(&lock);
+        if (is_filled) /* it cannot be given back */
+            return;
+    }
 }
 
 /* Let go of what is nobody's any more. Needs the interpreter. */
@@ -97,7 +183,7 @@ static int let_go_of_the_gone(void *unused) {
         for (int i = 0; owner == NULL && i < n_extents; i++)
             if (extents[i].state == GONE) {
                 owner = extents[i].owner;
-                extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
+                extents[i] = nothing;
             }
         pthread_mutex_unlock(&lock);
         Py_XDECREF(owner);
@@ -116,6 +202,8 @@ static int end_of(void *memory) {
         extents[i].turn = ++turns;
     }
     pthread_mutex_unlock(&lock);
+    if (i >= 0)
+        give_back();
     if (is_gone) /* by the main thread, soon; where too much waits for that, at the next grant */
         Py_AddPendingCall(let_go_of_the_gone, NULL);
     return i >= 0;
@@ -161,11 +249,37 @@ static PyDataMem_Handler handler = {
     "dask_marsched", 1, {NULL, our_malloc, our_calloc, our_realloc, our_free}};
 static PyObject *handler_capsule;
 
-static PyObject *allocate_here(PyObject *self, PyObject *arg) {
-    size_t bytes = PyLong_AsSize_t(arg);
-    if (PyErr_Occurred())
+/* Move a mapping, with its page tables; pages that are looked at where it was are found anew. */
+static int move(char *from, size_t size, char *to) {
+    int how = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    return mremap(from, size, size, how, to) != MAP_FAILED;
+}
+
+/* Let what is written to an extent from now on be seen by this process only. */
+static int make_private(Extent *e) {
+    if (!move(e->memory, e->size, e->aside))
+        return 0;
+    if (!move(e->copy, e->size, e->memory)) {
+        move(e->aside, e->size, e->memory); /* or its pages are found anew */
+        return 0;
+    }
+    e->is_private = 1;
+    return 1;
+}
+
+/* Let it be seen by all again. Where the private mapping is as the file is, it may be kept. */
+static int make_shared(Extent *e, int keep) {
+    if (keep)
+        move(e->memory, e->size, e->copy); /* if it fails: what is there ends now */
+    if (!move(e->aside, e->size, e->memory))
+        return 0;
+    e->is_private = 0;
+    return 1;
+}
+
+static PyObject *allocate_here(PyObject *self, PyObject *args) {
+    if (!PyArg_ParseTuple(args, "nn", &least, &most_waiting))
         return NULL;
-    least = bytes;
     PyObject *before = PyDataMem_SetHandler(handler_capsule);
     if (before == NULL)
         return NULL;
@@ -176,7 +290,10 @@ static PyObject *allocate_here(PyObject *self, PyObject *arg) {
 static PyObject *grant(PyObject *self, PyObject *args) {
     PyObject *owner;
     Py_buffer memory;
-    if (!PyArg_ParseTuple(args, "Ow*", &owner, &memory))
+    Py_ssize_t copy, aside; /* how far from the memory they are */
+    int fd, is_filled;
+    Py_ssize_t offset;
+    if (!PyArg_ParseTuple(args, "Ow*nninp", &owner, &memory, &copy, &aside, &fd, &offset, &is_filled))
         return NULL;
     let_go_of_the_gone(NULL);
     pthread_mutex_lock(&lock);
@@ -186,7 +303,8 @@ static PyObject *grant(PyObject *self, PyObject *args) {
     if (i < MOST_EXTENTS) {
         char *start = memory.buf;
         Py_INCREF(owner);
-        extents[i] = (Extent){start, (size_t)memory.len, FREE, ++turns, owner};
+        extents[i] = (Extent){start, (size_t)memory.len, FREE, ++turns, owner,
+                              start + copy, start + aside, 0, is_filled, 0, fd, offset};
         if (i == n_extents)
             n_extents++;
         if (lowest == NULL || start < lowest)
@@ -209,8 +327,7 @@ static long number_of(PyObject *arg) {
     return -1;
 }
 
-/* Let go of an extent; return whether it is this owner's no more. */
-static PyObject *let_go(PyObject *args, int (*may_go)(enum state)) {
+static PyObject *withdraw(PyObject *self, PyObject *args) {
     PyObject *number, *owner;
     if (!PyArg_ParseTuple(args, "OO", &number, &owner))
         return NULL;
@@ -218,29 +335,53 @@ static PyObject *let_go(PyObject *args, int (*may_go)(enum state)) {
     if (i < 0)
         return NULL;
     pthread_mutex_lock(&lock);
-    int is_its = extents[i].owner == owner;
-    int goes = is_its && may_go(extents[i].state);
+    int is_filled = extents[i].is_filled;
+    int goes = extents[i].owner == owner && extents[i].state == FREE;
     if (goes)
-        extents[i] = (Extent){NULL, 0, EMPTY, 0, NULL};
+        extents[i] = nothing;
+    pthread_mutex_unlock(&lock);
+    if (!goes)
+        Py_RETURN_NONE;
+    Py_DECREF(owner);
+    return PyBool_FromLong(is_filled);
+}
+
+static PyObject *forget(PyObject *self, PyObject *args) {
+    PyObject *number, *owner;
+    int is_unchanged;
+    if (!PyArg_ParseTuple(args, "OOp", &number, &owner, &is_unchanged))
+        return NULL;
+    long i = number_of(number);
+    if (i < 0)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    int is_its = extents[i].owner == owner;
+    int goes = is_its && (extents[i].state == ENDED || extents[i].state == GONE)
+               && (!extents[i].is_private || make_shared(&extents[i], is_unchanged));
+    if (goes)
+        extents[i] = nothing;
     pthread_mutex_unlock(&lock);
     if (goes)
         Py_DECREF(owner);
     return PyBool_FromLong(goes || !is_its);
 }
 
-static int is_free(enum state state) { return state == FREE; }
-
-static int has_ended(enum state state) { return state == ENDED || state == GONE; }
-
-static PyObject *withdraw(PyObject *self, PyObject *args) { return let_go(args, is_free); }
-
-static PyObject *forget(PyObject *self, PyObject *args) { return let_go(args, has_ended); }
+static PyObject *has_ended(PyObject *self, PyObject *arg) {
+    long i = number_of(arg);
+    if (i < 0)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    enum state state = extents[i].state;
+    pthread_mutex_unlock(&lock);
+    return PyBool_FromLong(state == ENDED || state == GONE || state == EMPTY);
+}
 
 static PyObject *retire(PyObject *self, PyObject *owner) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_extents; i++) {
         if (extents[i].owner != owner)
             continue;
+        extents[i].is_retired = 1;
         if (extents[i].state == FREE)
             extents[i].state = ENDED;
         else if (extents[i].state == USED || extents[i].state == TAKEN)
@@ -283,10 +424,26 @@ static PyObject *take(PyObject *self, PyObject *args) {
         return NULL;
     pthread_mutex_lock(&lock);
     int i = takable(memory, bytes);
+    if (i >= 0 && !make_private(&extents[i]))
+        i = -1;
     if (i >= 0)
         extents[i].state = TAKEN;
     pthread_mutex_unlock(&lock);
     return PyLong_FromLong(i);
+}
+
+static PyObject *private_parts(PyObject *self, PyObject *owner) {
+    PyObject *found = PyList_New(0);
+    for (int i = 0; found != NULL && i < n_extents; i++) {
+        if (extents[i].owner != owner || !extents[i].is_private)
+            continue;
+        PyObject *part = Py_BuildValue(
+            "(KK)", (unsigned long long)(size_t)extents[i].memory, (unsigned long long)extents[i].size);
+        if (part == NULL || PyList_Append(found, part) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(part);
+    }
+    return found;
 }
 
 static PyObject *turn(PyObject *self, PyObject *arg) {
@@ -300,13 +457,13 @@ static PyObject *turn(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *waiting(PyObject *self, PyObject *owner) {
-    size_t bytes = 0;
+    size_t filled = 0, not_filled = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_extents; i++)
         if (extents[i].owner == owner && extents[i].state == FREE)
-            bytes += extents[i].size;
+            *(extents[i].is_filled ? &filled : &not_filled) += extents[i].size;
     pthread_mutex_unlock(&lock);
-    return PyLong_FromSize_t(bytes);
+    return Py_BuildValue("(nn)", (Py_ssize_t)filled, (Py_ssize_t)not_filled);
 }
 
 static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
@@ -329,12 +486,14 @@ static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef methods[] = {
-    {"allocate_here", allocate_here, METH_O, NULL},
+    {"allocate_here", allocate_here, METH_VARARGS, NULL},
     {"grant", grant, METH_VARARGS, NULL},
     {"withdraw", withdraw, METH_VARARGS, NULL},
     {"can_take", can_take, METH_VARARGS, NULL},
     {"take", take, METH_VARARGS, NULL},
     {"forget", forget, METH_VARARGS, NULL},
+    {"has_ended", has_ended, METH_O, NULL},
+    {"private_parts", private_parts, METH_O, NULL},
     {"retire", retire, METH_O, NULL},
     {"turn", turn, METH_O, NULL},
     {"waiting", waiting, METH_O, NULL},
@@ -351,8 +510,8 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
 
 static void after_fork_in_child(void) {
     for (int i = 0; i < n_extents; i++)
-        if (extents[i].state == FREE || extents[i].state == USED || extents[i].state == TAKEN
-            || extents[i].state == LEFT)
+        if (extents[i].state == FREE || extents[i].state == BUSY || extents[i].state == USED
+            || extents[i].state == TAKEN || extents[i].state == LEFT)
             extents[i].state = INHERITED;
     n_wanted = 0;
     pthread_mutex_unlock(&lock);

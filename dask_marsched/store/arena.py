@@ -12,9 +12,9 @@ import numpy as np
 
 from dask_marsched.store import locks
 from dask_marsched.store.extents import Allocation, Extent, ExtentTable
-from dask_marsched.store.grants import Grants
+from dask_marsched.store.grants import WAITING, Grants
 from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping, copy, frame_offsets
+from dask_marsched.store.mapping import Mapping, copy, frame_offsets, is_modified
 from dask_marsched.store.mapping_pool import MappingPool
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
@@ -32,9 +32,11 @@ logger = logging.getLogger(__name__)
 
 # There are this many times more addresses than memory: size classes do not fit each other.
 ADDRESSES_PER_BYTE = 4
-# Of the cap: most memory in grants that wait for an array, and in all that nothing was published
+# Of the cap: most addresses in grants that wait for an array, and in all that nothing was published
 # in: the rest is for what has to be copied.
 _WAITING, _GRANTED = 0.25, 0.75
+# Where memory is tight no more than this part of it waits for the next arrays.
+_SPARE = 16
 
 
 def segment_size(cap: int) -> int:
@@ -48,11 +50,15 @@ class Chunk:
     Peers that map it keep it by locks of their own.
     """
 
-    __slots__ = ("__weakref__", "_arena", "_extent", "handle", "stamp")
+    __slots__ = ("__weakref__", "_arena", "_extent", "address", "handle", "stamp")
 
-    def __init__(self, arena: Arena, extent: Extent, handle: Handle, stamp: int) -> None:
+    def __init__(
+        self, arena: Arena, extent: Extent, handle: Handle, stamp: int, address: int
+    ) -> None:
         #: its number, which no other chunk of the segment ever has
         self.stamp = stamp
+        #: where the array is that was made in it; 0 if it is a copy
+        self.address = address
         self._arena = arena
         self._extent = extent
         self.handle = handle
@@ -72,6 +78,10 @@ class Chunk:
         """
         _, nbytes = frame_offsets(self.handle.lengths)
         return self._arena.pool.map(self._arena.fd, self.handle.offset, nbytes, keep=self)
+
+    def modified(self) -> bool:
+        """Tell whether the array that was made in it is another by now; see `is_modified`."""
+        return bool(self.address) and is_modified(self.address, self._extent.filled)
 
     def __del__(self) -> None:
         self._arena.release(self._extent)
@@ -140,7 +150,8 @@ class Arena:
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
         self._grants = Grants(self._memory)
-        self._spare = 0
+        #: most bytes of memory that wait for the next arrays
+        self.spare = min(WAITING * makers, cap // _SPARE)
         self._closed = False
         #: our own private mappings, to be used again
         self.pool = MappingPool()
@@ -163,7 +174,7 @@ class Arena:
     @property
     def filled(self) -> int:
         """Bytes of memory in use: also by peers alone, and to be recycled."""
-        return self._table.filled
+        return self._table.filled - self._grants.empty
 
     def held(self) -> int:
         """Return the bytes of memory that are in use because of this worker.
@@ -172,12 +183,15 @@ class Arena:
         """
         with self._releases.held():
             self._reclaim()
-            return self._table.filled - self._table.orphaned
+            return self.filled - self._table.orphaned
 
     def put(
         self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
     ) -> Chunk | None:
-        """Publish a chunk: copy its frames here. Not for the event loop.
+        """Publish a chunk: copy its frames here, if they were not made here.
+
+        An array that was made here shares its memory with the chunk as long as nobody writes to
+        it. To copy is not for the event loop.
 
         Parameters
         ----------
@@ -197,7 +211,8 @@ class Arena:
         made_here = self._take(frames[0]) if plain else None
         if made_here is not None:
             self.counters.made_here += 1
-            return self._publish(made_here, header, lengths, plain)
+            address = self._memory.address + made_here.offset
+            return self._publish(made_here, header, lengths, plain, address)
         allocation = self._allocate(nbytes)
         if allocation is None and self._withdraw():
             allocation = self._allocate(nbytes)
@@ -222,22 +237,18 @@ class Arena:
     def grant(self, sizes: Iterable[int]) -> None:
         """Have arrays of so many bytes made here, each size for one. Not for the event loop.
 
-        Where there is no room for one, nothing happens.
+        Where there is no room for one, nothing happens. No memory is used before there is an array.
         """
         for nbytes in sizes:
             allocation = self._allocate(nbytes) if self._may_grant(nbytes) else None
             if allocation is None:
                 continue
-            extent = allocation.extent
-            try:
-                # A store to a page that the system has no memory for would kill this process.
-                os.posix_fallocate(self.fd, extent.offset, extent.filled)
-            except OSError as error:
-                logger.info("no more shared memory: %s", error)
-                self._abandon(extent)
-                return
+            extent, there = allocation.extent, allocation.filled_before
+            if 0 < there < extent.filled:  # all of it, or nothing
+                punch(self.fd, extent.offset, extent.size)
             with self._releases.held():
-                is_granted = not self._closed and self._grants.add(extent)
+                is_filled = there >= extent.filled
+                is_granted = not self._closed and self._grants.add(extent, is_filled=is_filled)
             if not is_granted:
                 self._abandon(extent)
                 return
@@ -263,22 +274,18 @@ class Arena:
 
     @property
     def has_excess(self) -> bool:
-        """Whether more memory waits than `trim_excess` leaves."""
-        return self._grants.waiting + self._table.idle > self._spare
+        """Whether more memory may be waiting than `trim_excess` leaves."""
+        return self._grants.filled + self._table.idle + self._table.orphaned > self.spare
 
     def trim_excess(self) -> int:
-        """Do so with all but what those who make arrays here may want next, the oldest first.
+        """Do so with all but a little that those who make arrays here may want next.
 
-        That is two of the largest arrays for each. Not for the event loop.
+        Not for the event loop.
         """
         return self._trim(self._choose_excess)
 
     def _choose_excess(self) -> list[Extent]:
-        self._spare = min(2 * self.makers * self._grants.largest, int(_WAITING * self.cap))
-        excess = self._grants.waiting + self._table.idle - self._spare
-        self._let_go(self._grants.withdraw_oldest(excess - self._table.idle))
-        self._reclaim()
-        return self._table.trim_excess(excess)
+        return self._table.trim_excess(self._grants.filled + self._table.idle - self.spare)
 
     def trim_unneeded(self) -> int:
         """Do so with as much as has been waiting since the last call. Not for the event loop."""
@@ -321,24 +328,32 @@ class Arena:
             return None if self._closed else self._grants.take(array.ctypes.data, array.nbytes)
 
     def _publish(
-        self, extent: Extent, header: bytes, lengths: tuple[int, ...], plain: bool
+        self,
+        extent: Extent,
+        header: bytes,
+        lengths: tuple[int, ...],
+        plain: bool,
+        address: int = 0,
     ) -> Chunk:
         stamp = next(self._next_stamp)
         self._stamps[extent.slot] = stamp
         self._flags[extent.slot] = 1
         self.counters.published += 1
         self.counters.published_bytes += sum(lengths)
-        place = (extent.slot, extent.offset)
-        return Chunk(self, extent, Handle(self.address, *place, header, lengths, plain), stamp)
+        handle = Handle(self.address, extent.slot, extent.offset, header, lengths, plain)
+        return Chunk(self, extent, handle, stamp, address)
 
     def _withdraw(self, *, unneeded: bool = False) -> bool:
         """Take back what was granted and is no array's; return whether there was any."""
         with self._releases.held():
             return self._let_go(self._grants.withdraw(unneeded=unneeded))
 
-    def _let_go(self, withdrawn: list[Extent]) -> bool:
-        for extent in withdrawn:
+    def _let_go(self, withdrawn: list[tuple[Extent, bool]]) -> bool:
+        for extent, is_filled in withdrawn:
             self._release(extent)
+            if not is_filled:
+                self._table.reclaim(lambda orphan, empty=extent: orphan is empty)
+                self._table.empty(extent)
         return bool(withdrawn)
 
     def _allocate(self, nbytes: int) -> Allocation | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -32,6 +33,27 @@ def to_frames(value: object) -> tuple[bytes, list[memoryview]]:
 def from_frames(header: bytes, frames: Sequence[Buffer]) -> object:
     """Return the object; it uses the memory of the frames if they are writeable."""
     return deserialize(pickle.loads(header), list(frames))
+
+
+#: Packages whose objects are values and nothing else: to serialize one does nothing besides.
+_DATA = frozenset({"builtins", "datetime", "decimal", "numpy", "pandas", "pyarrow", "scipy"})
+#: Elements of a collection that are looked at.
+_LOOKED_AT = 64
+
+
+def is_data(value: object, depth: int = 3) -> bool:
+    """Tell whether an object is data, so that it may be serialized though nobody asked for that.
+
+    Others may do anything then: take long, fail, or talk to a server.
+    """
+    kind = type(value)
+    if kind in (dict, list, set, tuple):
+        values = value.values() if isinstance(value, dict) else value
+        items = list(islice(values, _LOOKED_AT + 1))  # type: ignore[call-overload]  # iterable
+        return depth > 0 and len(items) <= _LOOKED_AT and all(is_data(i, depth - 1) for i in items)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return False
+    return kind.__module__.partition(".")[0] in _DATA
 
 
 def is_plain_array(value: object) -> TypeGuard[NDArray[Any]]:

@@ -6,10 +6,8 @@ memory. Where that was not compiled there are no grants, and what is published i
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 try:
     from dask_marsched.store import _numpy_memory as native
@@ -17,12 +15,17 @@ except ImportError:  # there was no compiler where the package was built
     native = None  # type: ignore[assignment]  # a module, or none: mypy has no such type
 
 from dask_marsched.store.extents import Extent
+from dask_marsched.store.mapping import is_modified
+
+if TYPE_CHECKING:
+    from dask_marsched.store.shared_memory import SharedMemory
 
 #: Arrays of fewer bytes are copied in less time than is lost where they lie apart.
 LEAST = 256 * 1024
-_POPULATE_WRITE = 23  # of Linux 5.14; older ones find the pages one by one
-_libc = ctypes.CDLL(None)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+#: Bytes of memory that wait for the next arrays, for each thread that makes some: two chunks of a
+#: size at which to have pages emptied anew takes as long as to compute them. In malloc's own heap
+#: twice as much may wait.
+WAITING = 16 * 1024 * 1024
 
 
 def is_available() -> bool:
@@ -30,18 +33,28 @@ def is_available() -> bool:
     return native is not None
 
 
-def make_arrays_here() -> None:
+def make_arrays_here(spare: int = WAITING) -> None:
     """Have the code that runs in this context, and in copies of it, make its arrays in grants.
 
     Each array that finds no grant of its size is made as always, and its size is noted down.
+
+    Parameters
+    ----------
+    spare
+        Most bytes of memory that wait for the next arrays.
     """
     if native is not None:
-        native.allocate_here(LEAST)
+        native.allocate_here(LEAST, spare)
 
 
 def sizes_wanted() -> list[int]:
     """Return sizes, bytes, of grants that were taken, or not there, since the last call."""
     return native.sizes_wanted() if native is not None else []
+
+
+def private_parts(memory: mmap.mmap) -> list[tuple[int, int]]:
+    """Return address and length of the parts of an arena's memory that show writes to nobody."""
+    return native.private_parts(memory) if native is not None else []
 
 
 class Grants:
@@ -58,26 +71,31 @@ class Grants:
         Bytes of memory in grants that nothing was published in.
     """
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        whole = np.frombuffer(memory, np.uint8)
-        self._first, self._end = whole.ctypes.data, whole.ctypes.data + whole.nbytes
+        self._first, self._end = memory.address, memory.address + len(memory)
         self.nbytes = 0
         self._granted: dict[int, Extent] = {}
         #: Those that something was published in, as long as the array is there that was made there.
         self._taken: dict[Extent, int] = {}
         self._turns: dict[int, int] = {}
 
-    def add(self, extent: Extent) -> bool:
-        """Grant an extent, as far as it is filled; return False if it cannot be.
+    def add(self, extent: Extent, *, is_filled: bool) -> bool:
+        """Grant an extent; return False if it cannot be.
 
-        Its memory is there; that its pages are mapped as well takes a moment.
+        Parameters
+        ----------
+        extent
+            As far as it counts as filled.
+        is_filled
+            Whether its memory is there; otherwise that comes with an array.
         """
-        if native is None:
+        memory = self._memory
+        if native is None or not memory.copy:
             return False
-        _libc.madvise(self._first + extent.offset, extent.filled, _POPULATE_WRITE)
-        part = memoryview(self._memory)[extent.offset : extent.offset + extent.filled]
-        number = native.grant(self._memory, part)
+        part = memoryview(memory)[extent.offset : extent.offset + extent.filled]
+        away = memory.copy - self._first, memory.aside - self._first
+        number = native.grant(memory, part, *away, memory.fd, extent.offset, is_filled)
         if number < 0:
             return False
         self._granted[number] = extent
@@ -86,13 +104,21 @@ class Grants:
 
     @property
     def waiting(self) -> int:
-        """Bytes of memory in grants that are no array's yet, or no more."""
-        return native.waiting(self._memory) if native is not None else 0
+        """Bytes of addresses in grants that are no array's yet, or no more."""
+        return sum(self._waiting())
 
     @property
-    def largest(self) -> int:
-        """Bytes of memory in the largest of those that nothing was published in."""
-        return max((extent.filled for extent in self._granted.values()), default=0)
+    def filled(self) -> int:
+        """Bytes of memory among these."""
+        return self._waiting()[0]
+
+    @property
+    def empty(self) -> int:
+        """Bytes for which there is no memory yet."""
+        return self._waiting()[1]
+
+    def _waiting(self) -> tuple[int, int]:
+        return native.waiting(self._memory) if native is not None else (0, 0)
 
     def can_take(self, address: int, nbytes: int) -> bool:
         """Tell whether an array was made in an extent that can be taken."""
@@ -104,7 +130,8 @@ class Grants:
     def take(self, address: int, nbytes: int) -> Extent | None:
         """Return the extent of an array, to be published in; None if it was not made in one.
 
-        It is not granted again. One more than twice as long as the array is none.
+        What is written to the array from now on is seen by this process only. The extent is not
+        granted again. One more than twice as long as the array is none.
         """
         if not self._is_here(address):
             return None
@@ -121,13 +148,16 @@ class Grants:
         number = self._taken.get(extent)
         if number is None:
             return False
-        if not native.forget(number, self._memory):
+        # Only then: while the array is there, anybody may write to it.
+        if not native.has_ended(number) or not native.forget(
+            number, self._memory, not is_modified(self._first + extent.offset, extent.filled)
+        ):
             return True
         del self._taken[extent]
         return False
 
-    def withdraw(self, *, unneeded: bool = False) -> list[Extent]:
-        """Return the extents that are no array's; they are granted no more.
+    def withdraw(self, *, unneeded: bool = False) -> list[tuple[Extent, bool]]:
+        """Return the extents that are no array's, and whether memory is there; no more granted.
 
         Parameters
         ----------
@@ -140,20 +170,22 @@ class Grants:
             turn = turns[number] = native.turn(number)
             if unneeded and before.get(number) != turn:
                 continue
-            if native.withdraw(number, self._memory):
-                found.append(self._let_go(number))
+            is_filled = native.withdraw(number, self._memory)
+            if is_filled is not None:
+                found.append((self._let_go(number), is_filled))
                 turns.pop(number)
         if unneeded:
             self._turns = turns
         return found
 
-    def withdraw_oldest(self, nbytes: int) -> list[Extent]:
-        """Return as many as take ``nbytes`` bytes, those first that were no array's for longest."""
+    def withdraw_oldest(self, nbytes: int) -> list[tuple[Extent, bool]]:
+        """Do so with as many as take ``nbytes`` bytes, those first that were unused for longest."""
         found = []
         for number in sorted(self._granted, key=native.turn) if nbytes > 0 else ():
-            if native.withdraw(number, self._memory):
-                found.append(self._let_go(number))
-                nbytes -= found[-1].filled
+            is_filled = native.withdraw(number, self._memory)
+            if is_filled is not None:
+                found.append((self._let_go(number), is_filled))
+                nbytes -= found[-1][0].filled
             if nbytes <= 0:
                 break
         return found
@@ -166,7 +198,7 @@ class Grants:
         if native is None:
             return []
         native.retire(self._memory)
-        ended = [n for n in self._granted if native.forget(n, self._memory)]
+        ended = [n for n in self._granted if native.forget(n, self._memory, False)]
         return [self._let_go(number) for number in ended]
 
     def _let_go(self, number: int) -> Extent:

@@ -71,6 +71,23 @@ def _pagemap(pid: int) -> int:
     return os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
 
 
+def is_modified(address: int, length: int) -> bool:
+    """Tell whether a private mapping was written to; True also where the kernel does not tell.
+
+    A page that was written to is a copy that belongs to no file any more.
+    """
+    first = address // mmap.PAGESIZE
+    n_pages = -(-length // mmap.PAGESIZE)
+    try:
+        entries = os.pread(_pagemap(os.getpid()), 8 * n_pages, 8 * first)
+    except OSError:
+        return True
+    if len(entries) != 8 * n_pages:
+        return True
+    flags = np.frombuffer(entries, np.uint64)
+    return bool(np.any((flags & (_PRESENT | _SWAPPED) != 0) & (flags & _OF_FILE == 0)))
+
+
 class Mapping:
     """A private (copy-on-write) mapping of a part of a file, unmapped with its last view.
 
@@ -119,20 +136,8 @@ class Mapping:
         return [whole[o : o + n].data for o, n in zip(offsets, lengths, strict=True)]
 
     def modified(self) -> bool:
-        """Tell whether anything was written to it; True also where the kernel does not tell.
-
-        A page that was written to is a copy that belongs to no file any more.
-        """
-        first = self.address // mmap.PAGESIZE
-        n_pages = -(-self.length // mmap.PAGESIZE)
-        try:
-            entries = os.pread(_pagemap(os.getpid()), 8 * n_pages, 8 * first)
-        except OSError:
-            return True
-        if len(entries) != 8 * n_pages:
-            return True
-        flags = np.frombuffer(entries, np.uint64)
-        return bool(np.any((flags & (_PRESENT | _SWAPPED) != 0) & (flags & _OF_FILE == 0)))
+        """Tell whether anything was written to it; see `is_modified`."""
+        return is_modified(self.address, self.length)
 
     def __del__(self) -> None:
         if self.length:

@@ -13,6 +13,8 @@ import weakref
 
 import numpy as np
 
+from dask_marsched.store.grants import private_parts
+
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (
@@ -24,8 +26,11 @@ _libc.mremap.argtypes = (
     *(ctypes.c_int, ctypes.c_void_p),
 )
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
-_MAP_NORESERVE, _MREMAP_MAYMOVE, _MREMAP_FIXED = 0x4000, 1, 2
+_MAP_NORESERVE, _MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 0x4000, 1, 2, 4
+_ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
+_PRIVATE = mmap.MAP_PRIVATE | _MAP_NORESERVE
 
 
 class SharedMemory(mmap.mmap):
@@ -42,33 +47,70 @@ class SharedMemory(mmap.mmap):
     ------
     OSError
         If the kernel does not map it; the descriptor is still the caller's.
+
+    Attributes
+    ----------
+    fd : int
+    address : int
+        Where it is.
+    copy, aside : int
+        Addresses of two more mappings of the same file, a private and a shared one, with which
+        parts of it change places (see `_numpy_memory.c`); 0 where the kernel cannot do that.
     """
 
     fd: int
+    address: int
+    copy = aside = 0
 
     def __new__(cls, fd: int, length: int) -> SharedMemory:  # noqa: D102
         made = super().__new__(cls, fd, length)
         made.fd = fd
+        made.address = np.frombuffer(made, np.uint8).ctypes.data
+        made._map_more(length)
         _mapped.add(made)
         return made
+
+    def _map_more(self, length: int) -> None:
+        copy = _libc.mmap(None, length, _ACCESS, _PRIVATE, self.fd, 0)
+        aside = _libc.mmap(None, length, _ACCESS, mmap.MAP_SHARED, self.fd, 0)
+        how = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
+        page = mmap.PAGESIZE
+        if (
+            _FAILED not in (copy, aside)  # that may be too many addresses
+            # not of files before Linux 5.13
+            and _libc.mremap(self.address, page, page, how, aside) != _FAILED
+        ):
+            self.copy, self.aside = copy, aside
+            return
+        for address in {copy, aside} - {_FAILED}:
+            _libc.munmap(address, length)
 
     def make_private(self) -> None:
         """Show the file as it is, and write to it no more: pages that are written to are copied.
 
-        Pages that are not written to go on showing what others write to the file.
+        Pages that are not written to go on showing what others write to the file. Parts that are
+        private already stay as they are.
         """
-        whole = np.frombuffer(self, np.uint8)
-        address, length = whole.ctypes.data, whole.nbytes
-        access = mmap.PROT_READ | mmap.PROT_WRITE
-        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+        start = self.address
+        for address, length in sorted(private_parts(self)):
+            self._make_private(start, address - start)
+            start = address + length
+        self._make_private(start, self.address + len(self) - start)
+
+    def _make_private(self, address: int, length: int) -> None:
+        if not length:
+            return
         # Elsewhere first: where that fails, nothing is lost.
-        private = _libc.mmap(None, length, access, flags, self.fd, 0)
+        offset = address - self.address
+        private = _libc.mmap(None, length, _ACCESS, _PRIVATE, self.fd, offset)
         how = _MREMAP_MAYMOVE | _MREMAP_FIXED
         if private == _FAILED or _libc.mremap(private, length, length, how, address) == _FAILED:
             # That a write kills the process is better than that it changes what is not its own.
             _libc.mprotect(address, length, mmap.PROT_READ)
 
     def __del__(self) -> None:
+        for address in {self.copy, self.aside} - {0}:
+            _libc.munmap(address, len(self))
         if hasattr(self, "fd"):
             os.close(self.fd)
             self.fd = -1  # where a cycle ends, other finalizers may come later

@@ -44,7 +44,9 @@ def publisher(arena, monkeypatch):
         )
 
     fast = Held()
-    store = SimpleNamespace(fast=fast, foreign=IdentityMap(), in_memory=fast.get)
+    store = SimpleNamespace(
+        fast=fast, foreign=IdentityMap(), in_memory=fast.get, held=0, spill_tier=[]
+    )
     worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
     made = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
     made.install(arena)
@@ -101,7 +103,7 @@ def test_what_may_never_be_published_is_made_here_only_where_there_is_room(
     arena, monkeypatch, held, spilled, made_here
 ):
     calls = []
-    monkeypatch.setattr(publishing, "make_arrays_here", lambda: calls.append(1))
+    monkeypatch.setattr(publishing, "make_arrays_here", lambda spare: calls.append(spare))
 
     async def execute(key, *, stimulus_id):
         return None
@@ -113,3 +115,22 @@ def test_what_may_never_be_published_is_made_here_only_where_there_is_room(
     asyncio.run(worker.execute("a", stimulus_id="test"))
     publisher.close()
     assert len(calls) == made_here
+
+
+def test_what_is_in_memory_twice_takes_a_small_part_of_it(publisher, arena, monkeypatch):
+    monkeypatch.setattr(publishing, "_TWICE_AT_LEAST", 250_000)
+    asyncio.run(made(publisher, "a", "b", "c", stored=True))
+    assert 200_000 < arena.live < 300_000
+    publisher.store.fast.clear()
+    for key in list(publisher._kept):
+        publisher._let_go(key)
+    assert publisher._twice == 0
+
+
+def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
+    publisher.upkeep.kept(1 << 40)
+    asyncio.run(made(publisher, "a", "b", stored=True))
+    assert arena.counters.published == 0
+    publisher.upkeep.worked(1e6)
+    asyncio.run(made(publisher, "a", "b", stored=True))
+    assert arena.counters.published == 2

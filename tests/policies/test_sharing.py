@@ -1,6 +1,6 @@
 """Which results are shared unasked."""
 
-from dask_marsched.policies.sharing import ShareModel
+from dask_marsched.policies.sharing import ShareModel, Upkeep
 
 
 def test_nothing_is_shared_that_nobody_asked_for():
@@ -29,3 +29,36 @@ def test_a_kind_is_shared_while_half_of_it_is_asked_for():
     assert not model.is_shared("a")
     model.asked("a")
     assert model.is_shared("a")
+
+
+def test_what_is_kept_takes_a_small_share_of_the_work():
+    upkeep = Upkeep()
+    for _ in range(10_000):
+        upkeep.worked(0.002)
+        if upkeep.affords():
+            upkeep.kept()
+    kept = 0
+    for _ in range(10_000):
+        upkeep.worked(0.002)
+        if upkeep.affords():
+            upkeep.kept()
+            kept += 1
+    assert 900 < kept < 1100, "a millisecond for each, of a twentieth of twenty seconds"
+
+
+def test_longer_operands_have_all_their_results_kept():
+    upkeep = Upkeep()
+    for _ in range(1000):
+        upkeep.worked(0.12)
+        assert upkeep.affords(8 << 20)
+        upkeep.kept(8 << 20)
+
+
+def test_what_takes_long_to_copy_is_made_up_for_before_anything_else_is_kept():
+    upkeep = Upkeep()
+    assert upkeep.affords(2 << 30)
+    upkeep.kept(2 << 30)
+    upkeep.worked(10)
+    assert not upkeep.affords()
+    upkeep.worked(10)
+    assert upkeep.affords()

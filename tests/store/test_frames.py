@@ -1,12 +1,13 @@
 """Arrays whose bytes are apart are written piece by piece, as if they were written whole."""
 
+import threading
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from dask_marsched.store.frames import from_frames, is_strided, to_frames, to_pieces
-from tests.store.arrays import same
+from dask_marsched.store.frames import from_frames, is_data, is_strided, to_frames, to_pieces
+from tests.store.arrays import kinds, same
 
 
 def apart():
@@ -67,3 +68,11 @@ def test_no_copy_is_made():
 )
 def test_others_are_serialized_by_dask(value):
     assert not is_strided(value)
+
+
+def test_what_is_data_may_be_serialized_unasked():
+    kept = {name: is_data(value) for name, value in kinds().items()}
+    assert [name for name, yes in kept.items() if not yes] == ["object"]
+    for value in (threading.Lock(), [{"n": threading.Lock()}], [[[[[1]]]]], list(range(1000))):
+        assert not is_data(value)
+    assert is_data({"n": 1, "total": [np.float64(2.0), None], "names": ("a", b"b")})

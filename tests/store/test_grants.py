@@ -1,10 +1,12 @@
 """Arrays that are made in shared memory, so that nothing is copied when they are published."""
 
 import contextvars
+import ctypes
 import gc
 import os
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -86,6 +88,87 @@ def test_nothing_is_copied(arena):
     assert total == numbers().sum()
 
 
+def test_what_is_written_after_it_was_published_is_seen_by_nobody_else(arena):
+    arena.grant([MIB])
+    x = here(numbers)
+    view, raw = x[::2], memoryview(x).cast("B")
+    attachments = Attachments()
+    with peers(()) as (peer,):
+        chunk = put(arena, x)
+        assert not chunk.modified()
+        peer.do("before = np.asarray(Attachments().map(h)).view(float)", h=chunk.handle)
+        peer.do("before.sum()")
+        view[1:] = -1
+        raw[8:16] = b"12345678"
+        ctypes.memset(x.ctypes.data + x.nbytes - 8, 1, 8)
+        assert chunk.modified()
+        after = read(chunk.handle, attachments.map(chunk.handle))
+        assert np.array_equal(after, numbers())
+        assert peer.do("before.sum()") == numbers().sum()
+        assert x[2] == -1, "its own writes are there"
+        assert arena.counters.made_here == 1
+        other = put(arena, x)  # published again, as it is now
+        assert np.array_equal(read(other.handle, attachments.map(other.handle)), x)
+
+
+def test_threads_that_write_all_the_time_leave_what_is_published_as_it_is(arena):
+    n = 16 * N
+    address = create_segment(segment_size(256 * MIB))
+    large = Arena(address, 256 * MIB)
+    ends = threading.Event()
+
+    def write(x):
+        while not ends.is_set():
+            x[:: N // 8] += 1
+
+    for _ in range(5):
+        large.grant([8 * n])
+        ends.clear()
+        x = here(np.full, n, 0.0)
+        writers = [threading.Thread(target=write, args=(x,)) for _ in range(2)]
+        for writer in writers:
+            writer.start()
+        chunk = put(large, x)
+        shown = read(chunk.handle, Attachments().map(chunk.handle))
+        first = shown.sum()
+        deadline = time.monotonic() + 30
+        while not chunk.modified() and time.monotonic() < deadline:
+            pass
+        ends.set()
+        for writer in writers:
+            writer.join()
+        assert shown.sum() == first
+        assert x.sum() > first
+        del x, shown, chunk, writers, writer
+    assert large.counters.made_here == 5
+    large.close()
+    os.close(address.fd)
+
+
+def test_an_extent_that_was_written_to_after_it_was_published_is_shared_again(arena):
+    places = set()
+    for i in range(8):
+        arena.grant([MIB])
+        x = here(np.full, N, float(i))
+        chunk = put(arena, x)
+        places.add(chunk.handle.offset)
+        x += 100 * (i % 2)  # of every other one there are private pages
+        shown = read(chunk.handle, Attachments().map(chunk.handle))
+        assert (shown == i).all()
+        del x, chunk, shown
+    assert arena.counters.made_here == 8
+    assert len(places) < 8
+
+
+def test_where_mappings_cannot_be_exchanged_all_is_copied(arena):
+    arena._memory.copy, copy = 0, arena._memory.copy
+    arena.grant([MIB])
+    x = here(numbers)
+    assert put(arena, x) is not None
+    assert arena.counters.made_here == 0
+    arena._memory.copy = copy
+
+
 def test_sizes_without_a_grant_are_told_once_and_then_granted(arena):
     x = here(numbers)
     assert not is_here(arena, x)
@@ -111,7 +194,6 @@ def test_small_arrays_and_other_contexts_are_left_alone(arena):
 
 def test_temporaries_use_one_extent_after_the_other(arena):
     arena.grant([MIB, MIB, MIB])
-    filled = arena.filled
 
     def chain():
         x = np.full(N, 2.0)
@@ -122,7 +204,7 @@ def test_temporaries_use_one_extent_after_the_other(arena):
     x = here(chain)
     assert is_here(arena, x)
     assert x.sum() == 12 * N
-    assert arena.filled == filled
+    assert arena.filled == 2 * MIB
     assert grants.sizes_wanted() == []
 
 
@@ -201,21 +283,37 @@ def test_grants_that_nobody_uses_go_back(arena):
     arena.trim()
     assert not is_here(arena, here(numbers))
     assert (arena.filled, arena.live) == (0, 0)
+    assert blocks(arena.fd) < MIB
 
 
-def test_two_of_the_largest_arrays_wait_for_each_maker(arena):
-    arena.grant([MIB] * 6)
-    assert arena.has_excess
-    assert arena.trim_excess() == 4 * MIB
-    assert not arena.has_excess
-    arrays = [here(numbers) for _ in range(2)]
+def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
+    n = 3 * N  # of 16 MiB five fit
+    arena.grant([3 * MIB] * 2)
+    assert (arena.filled, blocks(arena.fd) < MIB) == (0, True)
+    arrays = [here(numbers, n) for _ in range(2)]
+    assert arena.filled == 6 * MIB
+    for _ in range(5):  # no more wait for an array than take a quarter
+        arena.grant([3 * MIB])
+        arrays.append(here(numbers, n))
     assert all(is_here(arena, x) for x in arrays)
-    kept = put(arena, numbers(2 * N))
-    del kept  # what is published of other arrays is recycled, too
-    assert arena.trim_excess() == 0
-    del arrays
-    assert arena.trim_excess() == 2 * MIB
-    assert arena.filled == 2 * MIB
+    assert arena.filled == 21 * MIB
+    last = arrays[0].ctypes.data
+    while arrays:
+        arrays.pop()
+    assert grants.WAITING - 3 * MIB < arena.filled <= grants.WAITING
+    assert arena.filled <= blocks(arena.fd) < arena.filled + MIB
+    assert here(numbers, n).ctypes.data == last
+
+
+def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
+    assert arena.spare == 2 * MIB, "a small part of it"
+    arena.spare = grants.WAITING
+    chunks = [put(arena, numbers(7 * N)) for _ in range(4)]
+    assert not arena.has_excess
+    chunks.clear()
+    assert arena.has_excess
+    assert arena.trim_excess() == 14 * MIB
+    assert not arena.has_excess
 
 
 def test_what_has_waited_for_longest_gives_way_to_what_is_wanted_now(arena):
@@ -236,8 +334,7 @@ def test_grants_give_way_to_what_is_published(arena):
 
 def test_only_a_part_of_the_memory_is_granted(arena):
     arena.grant([2 * MIB] * 10)
-    assert arena.filled == 8 * MIB
-    assert arena.live == 0
+    assert (arena.filled, arena.live) == (0, 0)
     arrays = []
     for _ in range(20):
         arena.grant([2 * MIB])
@@ -338,6 +435,8 @@ def test_what_a_forked_process_writes_is_its_own(arena):
     arena.grant([MIB, MIB])
     held = [here(numbers), here(numbers)]
     chunk = put(arena, held[0])
+    held[0] += 1  # private to the parent, and inherited
+    held[0] -= 1
 
     def write():
         for x in held:
