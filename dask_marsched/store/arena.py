@@ -7,6 +7,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import is_
 
 import numpy as np
 
@@ -352,7 +354,7 @@ class Arena:
         for extent, is_filled in withdrawn:
             self._release(extent)
             if not is_filled:
-                self._table.reclaim(lambda orphan, empty=extent: orphan is empty)
+                self._table.reclaim(partial(is_, extent))
                 self._table.empty(extent)
         return bool(withdrawn)
 

@@ -62,13 +62,11 @@ class SharedMemory(mmap.mmap):
     address: int
     copy = aside = 0
 
-    def __new__(cls, fd: int, length: int) -> SharedMemory:  # noqa: D102
-        made = super().__new__(cls, fd, length)
-        made.fd = fd
-        made.address = np.frombuffer(made, np.uint8).ctypes.data
-        made._map_more(length)
-        _mapped.add(made)
-        return made
+    def __init__(self, fd: int, length: int) -> None:
+        self.fd = fd
+        self.address = np.frombuffer(self, np.uint8).ctypes.data
+        self._map_more(length)
+        _mapped.add(self)
 
     def _map_more(self, length: int) -> None:
         copy = _libc.mmap(None, length, _ACCESS, _PRIVATE, self.fd, 0)
