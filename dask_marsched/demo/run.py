@@ -14,7 +14,7 @@ import xarray as xr
 from distributed import Client
 
 from dask_marsched.bench import probes, runner
-from dask_marsched.bench.cluster import DEFAULT, BenchCluster, RunFailed, Setting
+from dask_marsched.bench.cluster import DEFAULT, BenchCluster, RunFailed, Setting, trim_memory
 from dask_marsched.bench.failover import Killer
 from dask_marsched.bench.metrics import STOCK, Measurement, digest
 from dask_marsched.bench.workloads import Parameters, Workload
@@ -50,6 +50,7 @@ class DemoCluster(BenchCluster):
     def _killed(self, client: Client, workload: Workload, repetition: int) -> Measurement:
         """Kill a worker in the middle. What that one has sent and held, nobody can be asked."""
         collections = workload.expression(self.setting.parameters)
+        client.run(trim_memory)
         client.run_on_scheduler(probes.reset_probe)
         self.killer.pids = dict(self.pids)
         start = time.perf_counter()
