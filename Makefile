@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help install demo test endurance fuzz check format bench clean
 
 help:
-	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--years 1": its options)'
+	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--resolution 3": its options)'
 	@echo 'make test    install into $(VENV) and run the tests      (TEST="tests/test_cli.py -x")'
 	@echo '             those in a browser where there is a Chromium (Debian: apt install chromium)'
 	@echo 'make endurance  run the tests that take long: chaos, soak, leaks, parts of dask.array'"'"'s suite'

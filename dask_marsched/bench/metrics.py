@@ -47,6 +47,8 @@ class Measurement:
         Why the run failed; the others are None then.
     mapped : int or None
         Of the bytes moved, those of results that one worker mapped out of another's shared memory.
+    again : int or None
+        Tasks sent again although they had a result before; None where nobody counts them.
     """
 
     workload: str
@@ -61,6 +63,7 @@ class Measurement:
     cpu: float | None = None
     error: str | None = None
     mapped: int | None = None
+    again: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""

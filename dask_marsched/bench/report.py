@@ -102,7 +102,7 @@ def text_table(cells: Cells) -> str:
     return "\n".join(lines)
 
 
-_LEFT = frozenset({"workload", "policy", "axis", "of", "same", "verdict"})
+_LEFT = frozenset({"analysis", "axis", "of", "policy", "same", "verdict", "with", "workload"})
 
 
 def markdown_table(cells: Cells) -> str:

@@ -1,95 +1,118 @@
-"""The outcome of an analysis under stock Dask and under the plugin, side by side."""
+"""The outcome under stock Dask and under the plugin, side by side: medians, table, sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import xarray as xr
+from dask_marsched.bench.metrics import STOCK, Measurement, geometric_mean, median, ratio
+from dask_marsched.demo.analyses import KILLED
 
-from dask_marsched.bench.metrics import Measurement, ratio
+
+class Quantity(NamedTuple):
+    """A measured quantity: its attribute of `Measurement`, its titles and how it is written."""
+
+    name: str
+    title: str
+    column: str
+    scale: float
+    digits: int
+
+    def text(self, value: float | None) -> str:
+        """Return a value (in bytes or seconds) as digits in the quantity's unit."""
+        return "-" if value is None else f"{value / self.scale:,.{self.digits}f}"
+
+
+QUANTITIES = (
+    Quantity("seconds", "wall time, s", "wall s", 1, 1),
+    Quantity("moved", "moved between workers, MiB", "moved MiB", 2**20, 0),
+    Quantity("managed", "results held at most, MiB", "held MiB", 2**20, 0),
+    Quantity("pss", "memory of the processes, MiB", "PSS MiB", 2**20, 0),
+    Quantity("again", "operands computed again", "again", 1, 0),
+)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One analysis: what it cost with stock Dask and with the plugin.
+    """One analysis: medians with stock Dask and with the plugin, by the quantity's name.
 
     Attributes
     ----------
-    name, title : str
-        Of the analysis; `title` is for people.
-    stock, marsched : Measurement
-        What was measured.
-    equal : bool
-        Whether the two results are equal bit for bit.
+    title : str
+        Of the analysis.
+    stock, ours : dict
+        What was measured; None where it cannot be known.
+    same : bool
+        Whether all results are equal bit for bit.
     """
 
-    name: str
     title: str
-    stock: Measurement
-    marsched: Measurement
-    equal: bool
+    stock: dict[str, float | None]
+    ours: dict[str, float | None]
+    same: bool
 
     def ratio(self, quantity: str) -> float | None:
         """Return the plugin's part of stock's `quantity`; None where stock's is 0 or unknown."""
-        return ratio(getattr(self.marsched, quantity), getattr(self.stock, quantity))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict, in bytes and seconds, with the ratios to stock."""
-        return {
-            "analysis": self.name,
-            "equal": self.equal,
-            "stock": self._values(self.stock),
-            "marsched": self._values(self.marsched),
-            "ratios": {quantity.name: self.ratio(quantity.name) for quantity in QUANTITIES},
-        }
-
-    def _values(self, measurement: Measurement) -> dict[str, Any]:
-        return {quantity.name: getattr(measurement, quantity.name) for quantity in QUANTITIES}
+        return ratio(self.ours[quantity], self.stock[quantity])
 
 
-class Quantity(NamedTuple):
-    """A measured quantity: its attribute of `Measurement`, its title and how it is written."""
-
-    name: str
-    title: str
-    unit: str
-    scale: float
-    digits: int
-
-    def text(self, value: float) -> str:
-        """Return a value (in bytes or seconds) as digits in the quantity's unit."""
-        return f"{value / self.scale:,.{self.digits}f}"
+def compare(measurements: Sequence[Measurement]) -> list[Comparison]:
+    """Return a comparison for each analysis, in the order in which they first ran."""
+    comparisons = []
+    for title in dict.fromkeys(m.workload for m in measurements):
+        own = [m for m in measurements if m.workload == title]
+        stock, ours = (
+            _medians([m for m in own if (m.policy == STOCK) is s]) for s in (True, False)
+        )
+        comparisons.append(Comparison(title, stock, ours, len({m.digest for m in own}) == 1))
+    return comparisons
 
 
-QUANTITIES = (
-    Quantity("moved", "moved between workers", "MiB", 2**20, 0),
-    Quantity("managed", "peak of results held", "MiB", 2**20, 0),
-    Quantity("pss", "peak memory of processes", "MiB", 2**20, 0),
-    Quantity("seconds", "wall time", "s", 1, 1),
-)
+def _medians(runs: Sequence[Measurement]) -> dict[str, float | None]:
+    # A PSS of 0 is none: it is known on Linux only.
+    return {q.name: median(getattr(m, q.name) for m in runs) for q in QUANTITIES} | {
+        "pss": median(m.pss or None for m in runs)
+    }
 
 
-def known_quantities(comparisons: Sequence[Comparison]) -> list[Quantity]:
-    """Return the quantities that were measured for all: PSS is known on Linux only."""
-    measurements = [m for c in comparisons for m in (c.stock, c.marsched)]
-    return [q for q in QUANTITIES if all(getattr(m, q.name) is not None for m in measurements)]
+def cells(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """Return the table, its head first: three lines for each analysis."""
+    table = [["analysis", "with", *(q.column for q in QUANTITIES), "same"]]
+    for c in comparisons:
+        stock = [q.text(c.stock[q.name]) for q in QUANTITIES]
+        ours = [q.text(c.ours[q.name]) for q in QUANTITIES]
+        ratios = [ratio_text(c.ratio(q.name)) for q in QUANTITIES]
+        table.append([c.title, "stock Dask", *stock, ""])
+        table.append(["", "dask-marsched", *ours, "yes" if c.same else "NO"])
+        table.append(["", "of stock's", *ratios, ""])
+    return table
 
 
-def same_values(one: xr.Dataset, other: xr.Dataset) -> bool:
-    """Tell whether two results are equal bit for bit: names, types, axes and values.
+def ratio_text(value: float | None) -> str:
+    """Return a ratio to stock with two digits, a dash where there is none."""
+    return "-" if value is None else f"{value:.2f}"
 
-    NaN equals NaN. There is no tolerance: the same operations on the same chunks give the same
-    bits wherever they run.
-    """
-    if set(one.variables) != set(other.variables):
-        return False
-    pairs = [(one[name].variable, other[name].variable) for name in one.variables]
-    return all(
-        a.dims == b.dims
-        and a.dtype == b.dtype
-        and np.array_equal(a.to_numpy(), b.to_numpy(), equal_nan=True)
-        for a, b in pairs
-    )
+
+def sentences(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield what the table says in plain words: of the analyses, and of the kill."""
+    plain = [c for c in comparisons if c.title != KILLED.title]
+    parts = []
+    for name, words in (
+        ("seconds", "took {} of stock Dask's time"),
+        ("moved", "moved {} of its bytes"),
+        ("pss", "used {} of its memory"),
+    ):
+        mean = geometric_mean(r for c in plain if (r := c.ratio(name)) is not None)
+        if mean is not None:
+            parts.append(words.format(ratio_text(mean)))
+    yield f"On average dask-marsched {', '.join(parts)}."
+    seconds, again = QUANTITIES[0], QUANTITIES[-1]
+    for c in comparisons:
+        if c.title == KILLED.title:
+            yield (
+                "After a worker was killed half way, operands computed again: "
+                f"{again.text(c.ours['again'])}, stock Dask {again.text(c.stock['again'])}; "
+                f"wall time: {seconds.text(c.ours['seconds'])} s, "
+                f"stock Dask {seconds.text(c.stock['seconds'])} s."
+            )

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from dask_marsched.demo.comparison import Comparison, Quantity, known_quantities
-from dask_marsched.demo.table import ratio_text
+from dask_marsched.demo.comparison import QUANTITIES, Comparison, Quantity, ratio_text
 
 # Two colours of Okabe and Ito's palette, apart also in grey and for the colour-blind.
-STOCK, MARSCHED = "#E69F00", "#0072B2"
+STOCK, OURS = "#E69F00", "#0072B2"
 INK, FAINT = "#222222", "#777777"
-BAR = 0.36
-PANEL_WIDTH = 1.5
+BAR = 0.38
+PANEL_WIDTH = 1.55
 """Width of a panel, in longest bars: the numbers stand behind the bars."""
 
 
-def draw(path: Path, comparisons: Sequence[Comparison], caption: str) -> None:
+def draw(path: Path, comparisons: Sequence[Comparison], told: Sequence[str], caption: str) -> None:
     """Write the comparison as a PNG.
 
     Parameters
@@ -30,6 +29,8 @@ def draw(path: Path, comparisons: Sequence[Comparison], caption: str) -> None:
         File to write; its directory must exist.
     comparisons : sequence of Comparison
         One for each analysis, shown from above.
+    told : sequence of str
+        What the figures say, for the sixth panel.
     caption : str
         Line below the panels: what was run, and where.
 
@@ -38,53 +39,61 @@ def draw(path: Path, comparisons: Sequence[Comparison], caption: str) -> None:
     OSError
         If the file cannot be written.
     """
-    figure = Figure(figsize=(10, 1.9 + 1.5 * len(comparisons)), layout="constrained")
+    figure = Figure(figsize=(12, 2.0 + 1.4 * len(comparisons)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 2, sharey=True).flat
-    quantities = known_quantities(comparisons)
-    for panel, quantity in zip(panels, quantities, strict=False):
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.06)  # type: ignore[union-attr]
+    panels = figure.subplots(2, 3, sharey=True).flat
+    for panel, quantity in zip(panels, QUANTITIES, strict=False):
         _draw_panel(panel, quantity, comparisons)
-    for panel in panels[len(quantities) :]:
-        panel.set_axis_off()
-    bars = panels[0].get_legend_handles_labels()
-    figure.legend(*bars, loc="outside upper right", ncols=2, frameon=False, fontsize=11)
-    equal = all(comparison.equal for comparison in comparisons)
-    title = "Same code, same results" if equal else "RESULTS DIFFER"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=14, color=INK)
+    _tell(panels[len(QUANTITIES)], told, panels[0].get_legend_handles_labels())
+    same = all(comparison.same for comparison in comparisons)
+    title = "Same programs, same results to the last bit" if same else "RESULTS DIFFER"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=17, fontweight="bold", color=INK)
     figure.supxlabel(caption, x=0.01, ha="left", fontsize=9, color=FAINT)
-    figure.savefig(path, format="png", dpi=150, facecolor="white")
+    figure.savefig(path, format="png", dpi=110, facecolor="white")
 
 
 def _draw_panel(panel: Any, quantity: Quantity, comparisons: Sequence[Comparison]) -> None:
-    rows = range(len(comparisons))
-    stock = [
-        getattr(comparison.stock, quantity.name) / quantity.scale for comparison in comparisons
-    ]
-    ours = [
-        getattr(comparison.marsched, quantity.name) / quantity.scale for comparison in comparisons
-    ]
-    for values, offset, colour, label in (
-        (stock, -BAR / 2, STOCK, "stock Dask"),
-        (ours, BAR / 2, MARSCHED, "dask-marsched"),
-    ):
-        panel.barh([row + offset for row in rows], values, BAR, color=colour, label=label)
-    longest = max(*stock, *ours) or 1
-    for row, comparison in zip(rows, comparisons, strict=True):
-        ratio = comparison.ratio(quantity.name)
-        times = "" if ratio is None else f"  ({ratio_text(ratio)} of stock)"
-        for value, offset, suffix in ((stock[row], -BAR / 2, ""), (ours[row], BAR / 2, times)):
-            number = quantity.text(value * quantity.scale) + suffix
+    sides = (
+        ("stock", -BAR / 2, STOCK, "stock Dask"),
+        ("ours", BAR / 2, OURS, "dask-marsched (ratio to stock)"),
+    )
+    known = [v for c in comparisons for v in (c.stock[quantity.name], c.ours[quantity.name]) if v]
+    longest = max(known, default=1)
+    for side, offset, colour, label in sides:
+        for row, comparison in enumerate(comparisons):
+            value = getattr(comparison, side)[quantity.name]
+            at = row + offset
+            panel.barh(at, value or 0, BAR * 0.94, color=colour, label=None if row else label)
+            ratio = comparison.ratio(quantity.name)
+            suffix = "" if side == "stock" or ratio is None else f"  ({ratio_text(ratio)})"
+            text = "not measured" if value is None else quantity.text(value) + suffix
+            faint = value is None or (quantity.name == "again" and not value)
             panel.text(
-                value + 0.012 * longest, row + offset, number, va="center", fontsize=9.5, color=INK
+                (value or 0) + 0.02 * longest,
+                at,
+                text,
+                va="center",
+                fontsize=10,
+                color=FAINT if faint else INK,
             )
     panel.set_xlim(0, PANEL_WIDTH * longest)
-    panel.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, longest) if tick <= longest])
-    panel.spines["bottom"].set_bounds(0, longest)
-    panel.set_yticks(rows, [comparison.title for comparison in comparisons], fontsize=10.5)
+    panel.set_xticks([])
+    titles = [textwrap.fill(comparison.title, 18) for comparison in comparisons]
+    panel.set_yticks(range(len(comparisons)), titles, fontsize=11, color=INK)
     if not panel.yaxis_inverted():
         panel.invert_yaxis()
-    panel.set_title(f"{quantity.title} ({quantity.unit})", loc="left", fontsize=11, color=INK)
+    panel.set_title(quantity.title, loc="left", fontsize=12, color=INK)
     panel.tick_params(axis="y", length=0)
-    panel.tick_params(axis="x", labelsize=9, colors=FAINT)
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.spines["bottom"].set_color(FAINT)
+    panel.spines[["top", "right", "bottom"]].set_visible(False)
+    panel.spines["left"].set_color(FAINT)
+
+
+def _tell(panel: Any, told: Sequence[str], legend: Any) -> None:
+    panel.set_axis_off()
+    panel.legend(*legend, loc="upper left", frameon=False, fontsize=13, borderaxespad=0)
+    text = "\n\n".join(textwrap.fill(sentence, 42) for sentence in told)
+    panel.text(
+        0.02, 0.62, text, transform=panel.transAxes, va="top", fontsize=11.5, color=INK,
+        linespacing=1.35,
+    )  # fmt: skip

@@ -12,10 +12,12 @@ from dask.utils import format_bytes
 from dask_marsched.demo.layout import Layout
 
 MODULES = ("xarray", "zarr", "matplotlib")
-WORKER_NBYTES = 300 * 2**20
-"""Bytes of a worker process that has imported xarray and zarr and holds a few chunks."""
-INTERMEDIATES = 2
-"""Copies of one variable that the analyses may hold at once: the values, and a derived array."""
+PROCESSES_NBYTES = 8 * 150 * 2**20
+"""Bytes of two clusters' worker processes that have imported xarray and zarr."""
+COPIES = 2
+"""Copies of the data that the eddy fluxes may hold at once: the values, and their deviations."""
+RESOLUTIONS = (2.0, 3.0)
+"""What is tried, the finer one first: chunks of 22 MiB, and of 10 MiB for little memory."""
 
 
 class RequirementError(Exception):
@@ -37,60 +39,49 @@ def check_modules() -> None:
         )
 
 
-def check_disk(directory: Path, layout: Layout) -> None:
-    """Check that the store fits on the disk.
+def layout_for(resolution: float | None, directory: Path) -> Layout:
+    """Return the layout of that resolution, or the finest one that memory and disk allow.
 
     Parameters
     ----------
+    resolution : float or None
+        In degrees, as the user wishes; None to choose.
     directory : pathlib.Path
         Where the store will be; it need not exist yet.
-    layout : Layout
-        Size of the store. Compression is not counted on.
 
     Raises
     ------
+    ValueError
+        If the resolution is not accepted.
     RequirementError
-        If the disk has less free than the store may take.
+        If the machine has too little memory or disk even for the coarsest that may be chosen.
     """
+    missing = ""
+    for wanted in RESOLUTIONS if resolution is None else (resolution,):
+        layout = Layout(wanted)
+        missing = _missing(layout, directory)
+        if not missing:
+            return layout
+    raise RequirementError(missing)
+
+
+def _missing(layout: Layout, directory: Path) -> str:
+    needed = PROCESSES_NBYTES + COPIES * layout.nbytes
+    available = psutil.virtual_memory().available
+    if available < needed:
+        return (
+            f"At {layout.resolution} degrees the analyses need {format_bytes(needed)} of memory, "
+            f"and {format_bytes(available)} are available: close other programs, or use a "
+            "coarser --resolution"
+        )
     existing = directory.absolute()
     while not existing.exists():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
-    if free < layout.nbytes:
-        raise RequirementError(
+    if free < layout.nbytes:  # compression is not counted on
+        return (
             f"The store needs up to {format_bytes(layout.nbytes)} on the disk of {existing}, where "
-            f"{format_bytes(free)} are free: use --store with a path on another disk, or fewer "
-            "--years"
+            f"{format_bytes(free)} are free: use --store with a path on another disk, or a "
+            "coarser --resolution"
         )
-
-
-def check_memory(layout: Layout, workers: int, memory_limit: int) -> None:
-    """Check that the workers can hold what the analyses hold.
-
-    Parameters
-    ----------
-    layout : Layout
-        Size of the variables.
-    workers : int
-        Number of worker processes.
-    memory_limit : int
-        Bytes that a worker may use.
-
-    Raises
-    ------
-    RequirementError
-        If the machine's free memory or the workers' limits are too small.
-    """
-    needed = workers * WORKER_NBYTES + INTERMEDIATES * layout.variable_nbytes
-    available = psutil.virtual_memory().available
-    if available < needed:
-        raise RequirementError(
-            f"The analyses need about {format_bytes(needed)} of memory, and "
-            f"{format_bytes(available)} are available: use fewer --years or --workers"
-        )
-    if workers * memory_limit < needed:
-        raise RequirementError(
-            f"The analyses need about {format_bytes(needed)} of memory, and {workers} workers of "
-            f"{format_bytes(memory_limit)} have {format_bytes(workers * memory_limit)}: use a "
-            "larger --memory-limit or fewer --years"
-        )
+    return ""

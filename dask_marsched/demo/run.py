@@ -1,166 +1,132 @@
-"""The runs: all analyses on one fresh cluster of worker processes, measured one by one."""
+"""The runs: each analysis with stock Dask and with the plugin in turn, at last with a kill."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import logging
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dask
+import numpy as np
 import xarray as xr
-from distributed import Client, LocalCluster, progress
+from distributed import Client
 
-import dask_marsched
-from dask_marsched.bench import probes
-from dask_marsched.bench.cluster import trim_memory
-from dask_marsched.bench.metrics import Measurement
-from dask_marsched.demo.analyses import ANALYSES, Analysis
-from dask_marsched.status import Status, status
+from dask_marsched.bench import probes, runner
+from dask_marsched.bench.cluster import DEFAULT, BenchCluster, RunFailed, Setting, trim_memory
+from dask_marsched.bench.failover import Killer
+from dask_marsched.bench.metrics import STOCK, Measurement, digest
+from dask_marsched.bench.workloads import Parameters, Workload
+from dask_marsched.demo.analyses import ANALYSES, KILLED, Analysis
 
-START_TIMEOUT = 60
-"""Seconds that the workers may take to start."""
-
-SAMPLE_INTERVAL = 0.2
-"""Seconds between two samples of the memory: one of four processes costs about 10 ms of CPU."""
-
-Announce = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The cluster to start: worker processes, threads in each, bytes that each may use."""
-
-    workers: int
-    threads: int
-    memory_limit: int
-
-    def __str__(self) -> str:
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"{self.workers} worker processes x {threads}"
+OURS = DEFAULT
+WORKERS = 4
+TIMEOUT = 120.0
+"""Seconds after which an analysis has failed."""
+BUDGET = 45.0
+"""Seconds within which a second round is begun: a slow machine has one only."""
 
 
-@dataclass
-class Run:
-    """All analyses on one cluster: results and measurements by analysis, the plugin's status."""
+class DemoCluster(BenchCluster):
+    """A cluster whose workers know xarray already, and of whom one can be killed in a run."""
 
-    results: dict[str, xr.Dataset] = field(default_factory=dict)
-    measurements: dict[str, Measurement] = field(default_factory=dict)
-    status: Status | None = None
+    def open(self) -> None:
+        """Start it as ever, then let each worker run the analyses of next to nothing."""
+        super().open()
+        assert self.cluster is not None
+        assert self.client is not None
+        self.killer = Killer({})
+        self.killer.scheduler = self.cluster.scheduler  # it is in this process
+        self.cluster.loop.add_callback(self.cluster.scheduler.add_plugin, self.killer)
+        self.client.run(warm_up)
+
+    def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
+        """Run an analysis once and measure it; whatever goes wrong is raised."""
+        if workload.name == KILLED.title:
+            return self._killed(client, workload, repetition)
+        return replace(super().attempt(client, workload, repetition), again=self.killer.again)
+
+    def _killed(self, client: Client, workload: Workload, repetition: int) -> Measurement:
+        """Kill a worker in the middle. What that one has sent and held, nobody can be asked."""
+        collections = workload.expression(self.setting.parameters)
+        client.run(trim_memory)
+        client.run_on_scheduler(probes.reset_probe)
+        self.killer.pids = dict(self.pids)
+        start = time.perf_counter()
+        results = self._compute(client, collections)
+        seconds = time.perf_counter() - start
+        if self.killer.pids:
+            raise RunFailed("no worker was killed")
+        managed, sent = client.run_on_scheduler(probes.read_probe)
+        return Measurement(
+            workload=workload.name,
+            policy=self.policy,
+            repetition=repetition,
+            seconds=seconds,
+            managed=managed,
+            sent=sent,
+            digest=digest(results),
+            again=self.killer.again,
+        )
 
 
-def run_all(store: Path, machine: Machine, *, plugin: bool, announce: Announce, bars: bool) -> Run:
-    """Run the analyses on a cluster of their own.
+def warm_up() -> None:
+    """Run the analyses on a few values in this process; runs on the workers.
+
+    It imports and sets up whatever they need, so that none of it is measured.
+    """
+    import zarr  # noqa: F401  # for what the store is opened by later
+
+    values = np.ones((48, 2, 2), np.float32)
+    data = dict.fromkeys("tuv", (("time", "latitude", "longitude"), values))
+    tiny = xr.Dataset(data).chunk(time=24)
+    for analysis in ANALYSES:
+        dask.compute(analysis.build(tiny), scheduler="synchronous")
+
+
+def run_all(
+    store: Path, progress: Callable[[Measurement], None], said: Callable[[str], None]
+) -> runner.Outcome:
+    """Run all analyses under both, in one round or two.
+
+    Within a round both clusters are alive, one at work at a time. Who comes first changes from
+    one analysis to the next, and from one round to the other.
 
     Parameters
     ----------
     store : pathlib.Path
         The Zarr store.
-    machine : Machine
-        The cluster to start.
-    plugin : bool
-        Whether the scheduler gets the plugin; else it is stock Dask.
-    announce : callable
-        Called with the analysis' title before it is run.
-    bars : bool
-        Whether to draw Dask's progress bar on the terminal.
-
-    Returns
-    -------
-    Run
-        With the `status` of the plugin after the last analysis.
-
-    Raises
-    ------
-    distributed.scheduler.KilledWorker
-        If workers died of an analysis, most often because their memory did not suffice.
-    RuntimeError
-        If the plugin cannot be registered.
-    TimeoutError
-        If the workers do not start.
+    progress : callable
+        Called with each measurement, also with one that failed.
+    said : callable
+        Called with a sentence before each round.
     """
-    run = Run()
-    policy = "marsched" if plugin else "stock"
-    with _cluster(machine, plugin=plugin) as client:
-        for analysis in ANALYSES:
-            announce(analysis.title)
-            with _measured(client, analysis.name, policy) as measured:
-                result = _compute(client, analysis, store, bars=bars)
-            run.results[analysis.name] = result
-            run.measurements[analysis.name] = measured[0]
-        if plugin:
-            run.status = status(client)
-    return run
+    chosen = tuple(_workload(analysis, store) for analysis in (*ANALYSES, KILLED))
+    setting = Setting(WORKERS, 1, Parameters(), TIMEOUT)
+    openers: dict[str, runner.Opener] = dict.fromkeys((STOCK, OURS), _open)
+    outcome = runner.Outcome()
+    began = time.monotonic()
+    # Whoever preloads the plugin by configuration would get it on the stock side, too.
+    with dask.config.set({"distributed.scheduler.preload": []}):
+        for order in ((STOCK, OURS), (OURS, STOCK)):
+            if outcome.measurements and time.monotonic() - began > BUDGET:
+                break
+            said(f"Two clusters of {WORKERS} worker processes start: stock Dask and the plugin.")
+            found = runner.run(chosen, order, 1, setting, progress, openers)
+            outcome.measurements += found.measurements
+            outcome.reports += found.reports
+    return outcome
 
 
-def _compute(client: Client, analysis: Analysis, store: Path, *, bars: bool) -> xr.Dataset:
-    with xr.open_zarr(store, consolidated=False) as ds:
-        future = client.compute(analysis.build(ds))
-        if bars:
-            progress(future, notebook=False)
-            print()
-        result: xr.Dataset = future.result()
-    return result
+def _open(policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> DemoCluster:
+    # None chosen: the bench knows these analyses by no name by which to warm workers up.
+    return DemoCluster(policy, setting, ())
 
 
-@contextmanager
-def _cluster(machine: Machine, *, plugin: bool) -> Iterator[Client]:
-    """Start a cluster and make it ready: nothing but the analyses is to be measured later."""
-    # Whoever preloads the plugin by configuration would get it on the stock side too.
-    with (
-        dask.config.set({"distributed.scheduler.preload": []}),
-        LocalCluster(
-            n_workers=machine.workers,
-            threads_per_worker=machine.threads,
-            memory_limit=machine.memory_limit,
-            processes=True,
-            dashboard_address=":0",  # whatever port is free; there is no dashboard behind it
-            scheduler_kwargs={"dashboard": False},
-            silence_logs=logging.ERROR,
-        ) as cluster,
-        dask_marsched.Client(cluster, scheduler_plugin=plugin) as client,
-    ):
-        client.wait_for_workers(machine.workers, timeout=START_TIMEOUT)
-        client.register_plugin(probes.TrafficMeter(), name=probes.METER)
-        client.register_plugin(probes.SchedulerProbe(), name=probes.PROBE)
-        client.run(_import_all)
-        yield client
+def _workload(analysis: Analysis, store: Path) -> Workload:
+    def arrays(parameters: Parameters) -> tuple[Any, ...]:
+        result = analysis.build(xr.open_zarr(store, consolidated=False))
+        return tuple(variable.data for variable in result.data_vars.values())
 
-
-def _import_all() -> None:
-    """Import what the analyses need; runs on the workers."""
-    for name in ("dask.array", "xarray", "zarr", "flox"):
-        if importlib.util.find_spec(name.partition(".")[0]):
-            importlib.import_module(name)
-
-
-@contextmanager
-def _measured(client: Client, workload: str, policy: str) -> Iterator[list[Measurement]]:
-    """Measure what happens inside; the measurement is in the list afterwards."""
-    measurements: list[Measurement] = []
-    client.run(trim_memory)  # what the analysis before has freed
-    client.run(probes.reset_traffic)
-    client.run_on_scheduler(probes.reset_probe)
-    pids = client.run(os.getpid).values()
-    with probes.PssSampler(pids, SAMPLE_INTERVAL) as sampler:
-        start = time.perf_counter()
-        yield measurements
-        seconds = time.perf_counter() - start
-    managed, sent = client.run_on_scheduler(probes.read_probe)
-    measurements.append(
-        Measurement(
-            workload=workload,
-            policy=policy,
-            repetition=0,
-            seconds=seconds,
-            moved=probes.bytes_between_workers(client.run(probes.read_traffic)),
-            managed=managed,
-            pss=sampler.peak or None,
-            sent=sent,
-        )
-    )
+    return Workload(analysis.title, analysis.title, lambda parameters: (), arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from dask_marsched.demo.weather import Field
 
 DIMENSIONS = ("time", "latitude", "longitude")
 MARKER = "dask_marsched_demo"
-FORMAT = 1
+FORMAT = 2
 """Goes up when the same layout would get other values: older stores are then written anew."""
 WRITERS = 2
 """Threads that write. Each holds about three chunks: memory is bounded by this, not by size."""
@@ -64,7 +65,7 @@ def write(path: Path, layout: Layout, written: Callable[[int], None] = lambda nb
     path : pathlib.Path
         Directory of the store. Its parents are created.
     layout : Layout
-        Size, chunks and seed.
+        Size and chunks.
     written : callable
         Called in the caller's thread after each chunk, with its bytes before compression.
 
@@ -148,7 +149,7 @@ def _write_frame(path: Path, layout: Layout) -> None:
 
 
 def _marker_of(layout: Layout, *, complete: bool) -> dict[str, Any]:
-    return {"format": FORMAT, "layout": layout.to_json(), "complete": complete}
+    return {"format": FORMAT, "layout": asdict(layout), "complete": complete}
 
 
 def _marker(path: Path) -> dict[str, Any] | None:

@@ -1,29 +1,24 @@
+from dataclasses import replace
+
 import pytest
 
 from dask_marsched.bench.metrics import Measurement
-from dask_marsched.demo.comparison import Comparison
+from dask_marsched.demo.analyses import KILLED
+from dask_marsched.demo.comparison import compare
 
-
-def measured(moved, managed, pss, seconds):
-    return Measurement("name", "policy", 0, seconds, moved, managed, pss)
+MIB = 2**20
 
 
 @pytest.fixture
-def comparisons():
-    mib = 2**20
-    return [
-        Comparison(
-            "much",
-            "an analysis that moves much",
-            measured(1200 * mib, 300 * mib, 900 * mib, 12.34),
-            measured(60 * mib, 150 * mib, 810 * mib, 10.0),
-            equal=True,
-        ),
-        Comparison(
-            "nothing",
-            "another that moves nothing",
-            measured(0, 30 * mib, 600 * mib, 1.0),
-            measured(3 * mib, 45 * mib, 606 * mib, 1.5),
-            equal=True,
-        ),
-    ]
+def measurements():
+    stock = Measurement("eddies", "stock", 0, 12.34, 1200 * MIB, 300 * MIB, 900 * MIB, digest="a")
+    stock = replace(stock, again=0)
+    ours = replace(stock, policy="default", seconds=10.0, moved=60 * MIB, managed=150 * MIB)
+    killed = Measurement(KILLED.title, "stock", 0, 20.0, managed=300 * MIB, digest="a", again=80)
+    saved = replace(killed, policy="default", seconds=11.0, again=2)
+    return [stock, ours, killed, saved]
+
+
+@pytest.fixture
+def comparisons(measurements):
+    return compare(measurements)

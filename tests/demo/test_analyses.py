@@ -4,60 +4,53 @@ import pytest
 import xarray as xr
 
 from dask_marsched.demo import store
-from dask_marsched.demo.analyses import ANALYSES
+from dask_marsched.demo.analyses import (
+    GAS_CONSTANT,
+    PRESSURE,
+    RATED,
+    eddy_fluxes,
+    hot_days,
+    wind_power,
+)
 from dask_marsched.demo.layout import Layout
 
-LAYOUT = Layout(years=2, resolution=15, days_per_chunk=90)
+LAYOUT = Layout(resolution=15, days=60, days_per_chunk=20)
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
+def ds(tmp_path_factory):
     path = tmp_path_factory.mktemp("demo") / "weather.zarr"
     store.write(path, LAYOUT)
-    return path
+    with dask.config.set(scheduler="sync"), xr.open_zarr(path, consolidated=False) as ds:
+        yield ds
 
 
 @pytest.fixture(scope="module")
-def results(path):
-    with dask.config.set(scheduler="sync"), xr.open_zarr(path, consolidated=False) as ds:
-        return {name: build(ds).compute() for name, _, build in ANALYSES}
+def values(ds):
+    return {name: ds[name].to_numpy().astype("f8") for name in "tuv"}
 
 
-@pytest.fixture(scope="module")
-def values(path):
-    with dask.config.set(scheduler="sync"), xr.open_zarr(path, consolidated=False) as ds:
-        return ds.compute()
+def test_eddy_fluxes(ds, values):
+    found = eddy_fluxes(ds).compute()
+    t, u, v = (values[name] - values[name].mean(0) for name in "tuv")
+    np.testing.assert_allclose(found.heat, (v * t).mean(0), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found.momentum, (u * v).mean(0), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found.energy, (u * u + v * v).mean(0) / 2, rtol=1e-3)
 
 
-def test_anomaly(results, values):
-    by_day = values.t.to_numpy().astype("f8").reshape(2, 365, 4, 13, 24)
-    expected = (by_day - by_day.mean((0, 2), keepdims=True)).std((0, 1, 2))
-    np.testing.assert_allclose(results["climatology_anomaly"].anomaly_std, expected, rtol=1e-3)
+def test_wind_power(ds, values):
+    found = wind_power(ds).compute()
+    speed = np.hypot(values["u"], values["v"])
+    power = np.minimum(0.5 * PRESSURE / (GAS_CONSTANT * values["t"]) * speed**3, RATED)
+    np.testing.assert_allclose(found.speed, speed.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(found.speed_std, speed.std(0), rtol=1e-3)
+    np.testing.assert_allclose(found.power, power.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(found.power_std, power.std(0), rtol=1e-3)
 
 
-def test_anomaly_without_flox(path, results):
-    build = ANALYSES[0].build
-    with (
-        xr.set_options(use_flox=False),
-        dask.config.set(scheduler="sync"),
-        xr.open_zarr(path, consolidated=False) as ds,
-    ):
-        result = build(ds).compute()
-    xr.testing.assert_allclose(result, results["climatology_anomaly"], rtol=1e-4)
-
-
-def test_regional_flux(results, values):
-    # 60 to 30 degrees north, 150 to 240 degrees east on this grid
-    box = (slice(None), slice(2, 5), slice(10, 17))
-    flux = values.v.to_numpy()[box].astype("f8") * values.t.to_numpy()[box]
-    weights = np.cos(np.deg2rad([60, 45, 30]))[:, None] * np.ones(7)
-    expected = np.average(flux.reshape(len(flux), -1), axis=1, weights=weights.ravel())
-    np.testing.assert_allclose(results["regional_heat_flux"].heat_flux, expected, rtol=1e-3)
-
-
-def test_quadratic_means(results, values):
-    u, v = values.u.to_numpy().astype("f8"), values.v.to_numpy().astype("f8")
-    means = results["quadratic_means"]
-    np.testing.assert_allclose(means.uu, (u * u).mean(0), rtol=1e-4)
-    np.testing.assert_allclose(means.vv, (v * v).mean(0), rtol=1e-4)
-    np.testing.assert_allclose(means.uv, (u * v).mean(0), rtol=1e-3, atol=1e-3)
+def test_hot_days(ds, values):
+    found = hot_days(ds).compute()
+    daily = values["t"].reshape(60, 24, 13, 24).max(1)
+    threshold = np.quantile(daily, 0.95, axis=0)
+    np.testing.assert_allclose(found.threshold, threshold, rtol=1e-6)
+    np.testing.assert_array_equal(found.days, (daily > threshold).sum(0))

@@ -1,59 +1,49 @@
-import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import xarray as xr
 
-from dask_marsched.demo.comparison import known_quantities, same_values
-
-
-def result(values, name="x", unit="D"):
-    time = np.array(["2001-01-01", "NaT"], dtype=f"datetime64[{unit}]").astype("datetime64[ns]")
-    return xr.Dataset({name: ("time", values)}, {"time": time})
-
-
-VALUES = np.array([1.5, np.nan], dtype="f4")
-
-
-def test_nan_and_missing_times_equal_themselves():
-    assert same_values(result(VALUES), result(VALUES.copy()))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        result(np.nextafter(VALUES, np.float32(2))),
-        result(VALUES.astype("f8")),
-        result(np.array([1.5, 0], dtype="f4")),
-        result(VALUES, name="y"),
-        result(VALUES).rename(time="day"),
-        result(VALUES).isel(time=[0]),
-        result(VALUES).isel(time=[0, 0]),
-    ],
-    ids=["last bit", "type", "no nan", "name", "axis", "length", "coordinate"],
-)
-def test_any_difference_counts(other):
-    assert not same_values(result(VALUES), other)
+from dask_marsched.bench.report import text_table
+from dask_marsched.demo.comparison import cells, compare, sentences
 
 
 def test_ratios(comparisons):
-    much, nothing = comparisons
-    assert much.ratio("moved") == 0.05
-    assert nothing.ratio("moved") is None
-    assert nothing.ratio("seconds") == 1.5
+    eddies, killed = comparisons
+    assert eddies.ratio("moved") == 0.05
+    assert eddies.ratio("again") is None  # of nothing
+    assert killed.ratio("moved") is None  # not known
+    assert killed.ratio("again") == 0.025
 
 
-def test_json(comparisons):
-    entry = json.loads(json.dumps(comparisons[0].to_json()))
-    assert entry["stock"]["moved"] == 1200 * 2**20
-    assert entry["marsched"]["seconds"] == 10.0
-    assert entry["ratios"]["managed"] == 0.5
-    assert entry["equal"] is True
+def test_rounds_are_put_together_by_their_median(measurements):
+    again = [replace(m, repetition=1, seconds=m.seconds + 2) for m in measurements]
+    eddies, _ = compare([*measurements, *again])
+    assert eddies.stock["seconds"] == pytest.approx(13.34)
+    assert eddies.same
 
 
-def test_what_was_not_measured_is_left_out(comparisons):
-    assert [q.name for q in known_quantities(comparisons)] == ["moved", "managed", "pss", "seconds"]
-    no_pss = replace(comparisons[1], stock=replace(comparisons[1].stock, pss=None))
-    found = known_quantities([comparisons[0], no_pss])
-    assert [q.name for q in found] == ["moved", "managed", "seconds"]
+@pytest.mark.parametrize("position", range(4))
+def test_one_result_that_differs_is_told(measurements, position):
+    measurements[position] = replace(measurements[position], digest="b")
+    comparisons = compare(measurements)
+    assert [c.same for c in comparisons] == [position >= 2, position < 2]
+    assert sum(line.endswith(" NO") for line in text_table(cells(comparisons)).splitlines()) == 1
+
+
+def test_a_pss_of_nothing_is_unknown(measurements):
+    eddies, _ = compare([replace(m, pss=0) for m in measurements])
+    assert eddies.stock["pss"] is eddies.ours["pss"] is None
+
+
+def test_table(comparisons):
+    lines = text_table(cells(comparisons)).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[2].split() == ["eddies", "stock", "Dask", "12.3", "1,200", "300", "900", "0"]
+    assert lines[3].split() == ["dask-marsched", "10.0", "60", "150", "900", "0", "yes"]
+    assert lines[4].split() == ["of", "stock's", "0.81", "0.05", "0.50", "1.00", "-"]
+    assert lines[6].split() == ["dask-marsched", "11.0", "-", "300", "-", "2", "yes"]
+
+
+def test_sentences(comparisons):
+    analyses, kill = sentences(comparisons)
+    assert "took 0.81 of stock Dask's time, moved 0.05 of its bytes, used 1.00 of its" in analyses
+    assert "computed again: 2, stock Dask 80; wall time: 11.0 s, stock Dask 20.0 s." in kill

@@ -1,37 +1,44 @@
+import shutil
 import sys
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from dask_marsched.demo import requirements
-from dask_marsched.demo.layout import Layout
-from dask_marsched.demo.requirements import RequirementError
+from dask_marsched.demo.requirements import RequirementError, layout_for
 
-SMALL = Layout(years=1, resolution=45)
-HUGE = Layout(years=100, resolution=0.25)
+GIB = 2**30
 
 
-def test_all_is_there(tmp_path):
-    requirements.check_modules()
-    requirements.check_disk(tmp_path / "not" / "yet", SMALL)
-    requirements.check_memory(SMALL, 1, 2**30)
+def has(monkeypatch, memory, disk):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=memory))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=disk))
 
 
 def test_missing_package_is_named(monkeypatch):
+    requirements.check_modules()
     monkeypatch.setitem(sys.modules, "zarr", None)  # as Python does for what cannot be imported
     with pytest.raises(RequirementError, match=r"needs zarr: .* 'dask-marsched\[demo\]'"):
         requirements.check_modules()
 
 
-def test_full_disk(tmp_path):
-    with pytest.raises(RequirementError, match=r"up to 1\.\d+ TiB on the disk of .*: use --store"):
-        requirements.check_disk(tmp_path / "store", HUGE)
+@pytest.mark.parametrize(
+    ("memory", "disk", "chosen"), [(20, 20, 2.0), (3, 20, 3.0), (20, 1, 3.0), (5, 2, 2.0)]
+)
+def test_the_finest_that_fits_is_chosen(monkeypatch, tmp_path, memory, disk, chosen):
+    has(monkeypatch, memory * GIB, disk * GIB)
+    assert layout_for(None, tmp_path / "not" / "yet").resolution == chosen
+    assert layout_for(15, tmp_path).resolution == 15
 
 
-def test_too_little_memory():
-    with pytest.raises(RequirementError, match="are available: use fewer --years"):
-        requirements.check_memory(HUGE, 1, 2**50)
+def test_too_little_memory(monkeypatch, tmp_path):
+    has(monkeypatch, 2 * GIB, 20 * GIB)
+    with pytest.raises(RequirementError, match=r"need 2.* and 2.00 GiB are available: close other"):
+        layout_for(None, tmp_path)
 
 
-def test_limit_too_small():
-    with pytest.raises(RequirementError, match="use a larger --memory-limit"):
-        requirements.check_memory(SMALL, 2, 100 * 2**20)
+def test_full_disk(monkeypatch, tmp_path):
+    has(monkeypatch, 20 * GIB, GIB // 4)
+    with pytest.raises(RequirementError, match=r"up to .* on the disk of .* 256.00 MiB are free"):
+        layout_for(None, tmp_path)

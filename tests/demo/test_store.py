@@ -7,7 +7,7 @@ from dask_marsched.demo import store
 from dask_marsched.demo.layout import VARIABLES, Layout
 from dask_marsched.demo.weather import Field
 
-LAYOUT = Layout(years=1, resolution=45, days_per_chunk=100)
+LAYOUT = Layout(resolution=45, days_per_chunk=100)
 
 
 class Stop(Exception):
@@ -28,16 +28,16 @@ def test_holds_what_the_layout_says(path):
     store.write(path, LAYOUT, told.append)
     assert sum(told) == LAYOUT.nbytes
     assert store.is_complete(path, LAYOUT)
-    assert not store.is_complete(path, Layout(years=2, resolution=45, days_per_chunk=100))
+    assert not store.is_complete(path, Layout(resolution=45, days=730, days_per_chunk=100))
     with xr.open_zarr(path, consolidated=False) as ds:
         assert set(ds.data_vars) == set(VARIABLES)
         assert ds.t.shape == LAYOUT.shape
-        assert ds.t.chunks[0] == (400, 400, 400, 260)
+        assert ds.t.chunks[0] == (2400, 2400, 2400, 1560)
         assert ds.t.attrs["units"] == "K"
-        assert ds.time.to_index()[-1].isoformat() == "2001-12-31T18:00:00"
+        assert ds.time.to_index()[-1].isoformat() == "2001-12-31T23:00:00"
         assert ds.latitude.to_numpy().tolist() == [90, 45, 0, -45, -90]
         for name in VARIABLES:
-            np.testing.assert_array_equal(ds[name][800:1200], Field(name, LAYOUT).chunk(2))
+            np.testing.assert_array_equal(ds[name][4800:7200], Field(name, LAYOUT).chunk(2))
 
 
 def test_unfinished_store_is_written_anew(path):
@@ -50,7 +50,7 @@ def test_unfinished_store_is_written_anew(path):
 
 
 def test_store_of_another_layout_is_replaced(path):
-    store.write(path, Layout(years=2, resolution=45, days_per_chunk=100))
+    store.write(path, Layout(resolution=45, days=730, days_per_chunk=100))
     store.write(path, LAYOUT)
     assert zarr.open_array(store=path, path="t", mode="r").shape == LAYOUT.shape
 
