@@ -367,9 +367,7 @@ def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpressi
             dtype = np.dtype(np.intp)
         outputs.append((place, output.reduction, dtype))
         converted.append(place != typing.places[output.node])
-    return TypedExpression(
-        tuple(typing.nodes), tuple(outputs), tuple(converted), expression, types
-    )
+    return TypedExpression(tuple(typing.nodes), tuple(outputs), tuple(converted), expression, types)
 
 
 def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

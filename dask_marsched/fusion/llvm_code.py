@@ -47,9 +47,7 @@ class Code:
         Type of what it returns.
     """
 
-    def __init__(
-        self, name: str, parameters: int, module: Any = None, result: Any = I64
-    ) -> None:
+    def __init__(self, name: str, parameters: int, module: Any = None, result: Any = I64) -> None:
         self.module = ir.Module(name=name) if module is None else module
         self.function = ir.Function(
             self.module, ir.FunctionType(result, [I64] * parameters), name=name
