@@ -1,4 +1,4 @@
-"""Kernels with `fusion.exact` give what Dask gives to the last bit, whatever they are handed."""
+"""Kernels give what Dask gives to the last bit, whatever they are handed."""
 
 import operator
 
@@ -20,7 +20,7 @@ BACKENDS = {"llvm": LLVM, "blocks": BlocksBackend()}
 
 @pytest.fixture(params=BACKENDS)
 def runner(request, monkeypatch):
-    with a_runner(monkeypatch, BACKENDS[request.param], exact=True) as made:
+    with a_runner(monkeypatch, BACKENDS[request.param]) as made:
         yield made
 
 
