@@ -88,7 +88,7 @@ class Kernels:
         self,
         backends: Sequence[Backend],
         *,
-        exact: bool = False,
+        exact: bool = True,
         directory: Path | None = None,
         identity: str = "",
         clock: Callable[[], float] = time.thread_time,
@@ -146,8 +146,8 @@ class Kernels:
     ) -> list[Any]:
         """Return the results of an expression, one for each output.
 
-        Results, warnings and errors are those of NumPy; floats within the units in the last
-        place that the documentation tells.
+        Results, warnings and errors are those of NumPy; floats, unless `exact`, within the units in
+        the last place that the documentation tells.
 
         Parameters
         ----------

@@ -203,7 +203,10 @@ class LLVMBackend:
     def _bound(self, setting: Setting, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = setting.nest, self._status, self._scratch.address
         # the parts in which NumPy converts what it reduces
-        converted = setting.typed.reduced and any(setting.typed.converted)
+        converted = any(
+            setting.typed.converted[number] and kind == "sum" and dtype.kind == "f"
+            for number, (_, kind, dtype) in enumerate(setting.typed.outputs)
+        )
         part = np.getbufsize() if converted else _WHOLE
         shape = np.array([*nest.shape, setting.row, part], np.int64)
         strides = np.array(nest.strides, np.int64)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from dask_marsched.fusion.llvm_code import I32, I64, Code, memory_type
+from dask_marsched.fusion.llvm_code import BLOCK, I32, I64, Code, memory_type
 
 _LEAF, _LANES = 128, 8
 #: Halves of a row of 2**62 elements, down to a block.
@@ -84,12 +84,10 @@ class Tree:
     ----------
     code
         The kernel.
-    kinds
-        Types of the sums, of which there are several at a time.
+    dtypes
+        Of the sums, of which there are several at a time.
     sizes, waiting
-        Addresses of `DEPTH` integers, and of as many sums of each type.
-    block
-        Longest part that is evaluated at once.
+        Addresses of `DEPTH` integers, and of as many sums of each dtype.
     """
 
     def __init__(
@@ -98,9 +96,8 @@ class Tree:
         dtypes: Sequence[np.dtype[Any]],
         sizes: Any,
         waiting: Sequence[Any],
-        block: int,
     ) -> None:
-        self.code, self.block = code, block
+        self.code = code
         #: By level, how long the second half is; 0 when it is its turn.
         self.sizes = code.pointer(sizes, _INT64)
         self.waiting = [code.pointer(w, d) for w, d in zip(waiting, dtypes, strict=True)]
@@ -148,7 +145,7 @@ class Tree:
         return self.code.at.icmp_signed(">", number, self.code.number(0))
 
     def _is_long(self) -> Any:
-        return self.code.at.icmp_signed(">", self.code.get(self.size), self.code.number(self.block))
+        return self.code.at.icmp_signed(">", self.code.get(self.size), self.code.number(BLOCK))
 
     def _is_complete(self) -> Any:
         """Whether what was added up last is the second half of something."""

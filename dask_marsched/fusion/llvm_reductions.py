@@ -42,6 +42,8 @@ def write_reductions(writer: Writer, mode: str, exact: bool) -> None:
 
 
 class _Loops:
+    """The loops in the making."""
+
     def __init__(self, writer: Writer, exact: bool) -> None:
         self.writer, self.code = writer, writer.code
         self.reductions = []
@@ -103,7 +105,7 @@ class _Loops:
         self.offset = code.variable(value=0)
         dtypes = [r.dtype for r in self.pairwise]
         waiting = [writer.reserve(d.itemsize, DEPTH) for d in dtypes]
-        tree = Tree(code, dtypes, writer.reserve(8, DEPTH), waiting, BLOCK)
+        tree = Tree(code, dtypes, writer.reserve(8, DEPTH), waiting)
         totals = [code.variable(memory_type(d)) for d in dtypes]
         others = [r for r in self.reductions if r not in self.pairwise]
         with code.loop(writer.product(code.number(0), writer.kept)):
@@ -147,13 +149,12 @@ class _Loops:
             reduction.take(length, code.number(0))
         if self.noisy:
             writer.forget_flags()
-        return [
-            code.at.call(
-                sum_function(code.module, r.dtype),
-                [code.at.ptrtoint(r.values, length.type), length],
-            )
-            for r in self.pairwise
-        ]
+        sums = []
+        for reduction in self.pairwise:
+            address = code.at.ptrtoint(reduction.values, length.type)
+            function = sum_function(code.module, reduction.dtype)
+            sums.append(code.at.call(function, [address, length]))
+        return sums
 
     # -- along outer loops -----------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from dask_marsched.fusion.expression import (
     typed,
 )
 from dask_marsched.fusion.loops import Nest, nest
-from dask_marsched.fusion.operations import INDEXING, POWERS
+from dask_marsched.fusion.operations import CASTS, INDEXING, POWERS
 
 #: An array's dtype, shape, strides and whether its elements are aligned in memory (what came from
 #: another worker often is not), or the type of a Python scalar.
@@ -153,7 +153,7 @@ class Setting:
         """Whether an output's values, before they are reduced, lie in memory as a new array's."""
         expression = self.expression
         position = expression.outputs[output].node
-        while expression.nodes[position].op == "enforce":  # it may return what it is given
+        while expression.nodes[position].op in CASTS:  # they may return what they are given
             (position,) = expression.nodes[position].args
         node = expression.nodes[position]
         if node.op != "input":

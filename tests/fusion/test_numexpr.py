@@ -44,7 +44,7 @@ def test_with_several_threads_it_is_not_used():
 
 def test_nor_once_somebody_has_set_another_number(monkeypatch):
     backend = numexpr_backend.NumexprBackend()
-    kernels = Kernels([backend])
+    kernels = Kernels([backend], exact=False)
     monkeypatch.setattr(Trial, "choose", lambda self, ready: ready[0] if ready else "numpy")
     kernels.evaluate(CHAIN, VALUES)
     kernels.wait()

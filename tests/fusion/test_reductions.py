@@ -1,5 +1,7 @@
 """Reductions of floats in kernels are NumPy's to the last bit, whatever is reduced along what."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.fusion import numpy_backend, proof
 from dask_marsched.fusion.backend import UnsupportedError
+from dask_marsched.fusion.expression import Expression, Node, Output
 from dask_marsched.fusion.setting import setting, signature
 from tests.fusion.expressions import expression
 
@@ -106,6 +109,16 @@ def test_values_that_are_converted_as_they_are_added_up(length, dtypes):
             lambda x: x.call("maximum", x), x, reduction="sum", dtype=dtype, axes=axes
         )
         assert same(chain, values)
+
+
+def test_what_is_counted_beside_is_converted_by_itself():
+    """A sum of booleans is one of integers: its buffers are not those of the sum beside it."""
+    x = np.random.default_rng(2).random(19_200)
+    nodes = (Node("input", (), 0), Node("negative", (0,)), Node("isfinite", (1,)))
+    for outputs in itertools.permutations([Output(1, "sum"), Output(2, "sum"), Output(1, "min")]):
+        chain = Expression(nodes, outputs)
+        found = LLVM.prepare(setting(chain, signature([x])), True)([x]).values
+        assert found == numpy_backend.evaluate(chain, [x])
 
 
 def test_another_size_of_buffers_is_numpys():
