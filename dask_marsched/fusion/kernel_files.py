@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Made(NamedTuple):
         An object file.
     """
 
-    externals: tuple[tuple[str, tuple[np.dtype, ...]], ...]  # type: ignore[type-arg]
+    externals: tuple[tuple[str, tuple[np.dtype[Any], ...]], ...]
     scratch: int
     doubtful: frozenset[str]
     code: bytes
