@@ -311,7 +311,10 @@ class Kernels:
         """Prepare the backends for a case."""
         if not case.pending:
             return
-        for name in case.trial.worth_a_try(self.backends):
+        names = case.trial.worth_a_try(self.backends)
+        # what has to be compiled comes last: chunks need not wait for it
+        names.sort(key=lambda name: not self.backends[name].at_hand(first, self.exact))
+        for name in names:
             if self._closed:
                 return
             backend = self.backends[name]
