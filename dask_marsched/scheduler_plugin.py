@@ -176,7 +176,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._engine.plan(waiting)
         if self.observer is not None:
             self.observer.arrived(scheduler.tasks.values())
-        if self._worker_parts() or self.settings.standby:
+        if self._worker_parts():
             self._workers = WorkerRegistration(scheduler, self.settings)
             await self._workers.add()
 
