@@ -61,7 +61,6 @@ OPTIONS: tuple[Option, ...] = (
     Option("retries.errors", "retry_errors", *accepted.NAMES),
     Option("failover.adopt", "adopt", *accepted.ADOPTION),
     Option("failover.patience", "restart_patience", *accepted.DURATION),
-    Option("failover.standby", "standby", *accepted.SWITCH),
     Option("protection.enabled", "protects", *accepted.SWITCH),
     Option("stragglers.second-run", "second_runs", *accepted.SWITCH),
     Option("cancelling.interrupt", "interrupt", *accepted.SWITCH),
@@ -186,8 +185,6 @@ class Settings:
     restart_patience : float
         How long these wait for the next process of their worker, where no other is on its host,
         seconds.
-    standby : bool
-        Whether nannies have the next process of their worker ready.
     protects : bool
         Whether results that would take long to have again are copied.
     second_runs : bool
@@ -233,7 +230,6 @@ class Settings:
     retry_errors: tuple[str, ...] = _default("retry_errors")
     adopt: str = _default("adopt")
     restart_patience: float = _default("restart_patience")
-    standby: bool = _default("standby")
     protects: bool = _default("protects")
     second_runs: bool = _default("second_runs")
     interrupt: bool = _default("interrupt")

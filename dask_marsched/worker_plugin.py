@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import sys
 from typing import Any
 
 from dask.typing import Key
 from distributed import Worker
-from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_marsched.admission import Admission
 from dask_marsched.config import Settings
 from dask_marsched.counters import Counters
-from dask_marsched.host import standby, store
+from dask_marsched.host import store
 from dask_marsched.host.gathering import MessageGathering
 from dask_marsched.host.interrupts import Interrupts
 from dask_marsched.host.transfer import HandleTransfer
@@ -70,7 +67,6 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._messages: MessageGathering | None = None
         self._kernels: KernelPart | None = None
         self._telling: Telling | None = None
-        self._standing_by: asyncio.Task[None] | None = None
         self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,10 +91,6 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._interrupt(worker)
         if "kernels" in on:
             await self._start_kernels(worker)
-        if self.settings.standby:
-            standby.seed_anew()
-            # Not to be awaited here: the nanny answers only when its worker has started.
-            self._standing_by = asyncio.create_task(self._stand_by(worker))
         if on:
             self._telling = Telling(worker, self.report, self._transfer_failures.caught)
             self._telling.install()
@@ -110,22 +102,6 @@ class MarsWorkerPlugin(WorkerPlugin):
         except RuntimeError as misfit:
             self._kernels = None
             self._leave({"kernels"}, misfit)
-
-    async def _stand_by(self, worker: Worker) -> None:
-        try:
-            await standby.ask_to_stand_by(worker)
-        except OSError as misfit:
-            self._leave({"standby"}, store.Unsuited(str(misfit)))
-
-    async def _stand_down(self, worker: Worker) -> None:
-        if self._standing_by is None:
-            return
-        self._standing_by.cancel()
-        await asyncio.wait([self._standing_by])
-        self._standing_by = None
-        if worker.status in (Status.running, Status.paused):  # its nanny goes on
-            with contextlib.suppress(OSError):
-                await standby.ask_to_stand_down(worker)
 
     def _keep_results(self, worker: Worker, on: set[str]) -> None:
         # Sharing and the quota rest on the store: distributed's own mapping loses results where
@@ -193,7 +169,6 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._telling.uninstall()
             self._telling = None
         self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
-        await self._stand_down(worker)
         # What was put in last goes first. The transfer is put in when the nanny answers.
         around = getattr(worker.execute, "__self__", None)
         if self._transfer is not None and around is self._transfer.publisher:

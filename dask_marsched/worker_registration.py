@@ -54,7 +54,7 @@ class WorkerRegistration:
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self.scheduler = scheduler
         # Not all of them: a policy may be registered here and unknown there.
-        ours = ("quota_", "store_", "interrupt", "adopt", "standby", "kernels_")
+        ours = ("quota_", "store_", "interrupt", "adopt", "kernels_")
         chosen = {k: v for k, v in vars(settings).items() if k.startswith(ours)}
         self._plugin = pickle.dumps(_Parcel(chosen))
         self._under_way: set[asyncio.Future[Any]] = set()

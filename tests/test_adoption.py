@@ -294,38 +294,6 @@ async def never():
     await asyncio.Event().wait()
 
 
-def parents(dask_worker):
-    return psutil.Process().parent().cmdline()
-
-
-def drawn(dask_worker):
-    return float(np.random.random())
-
-
-def test_the_next_process_is_forked_from_a_server_and_as_good_as_another():
-    settings = Settings(adopt="off", standby=True)
-    with (
-        dask.config.set({"distributed.worker.profile.enabled": False}),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        method = dask.config.get("distributed.worker.multiprocessing-method")
-        client.register_plugin(MarsSchedulerPlugin(settings=settings))
-        nannies = list(cluster.workers.values())
-        poll_for(lambda: all("instantiate" in vars(nanny) for nanny in nannies), 30)
-        before = set(client.run(os.getpid).values())
-        for worker in client.has_what():
-            kill(client, worker)
-        poll_for(lambda: not before & set(pids(client)) and len(pids(client)) == 2, 30)
-        assert all("forkserver" in " ".join(line) for line in client.run(parents).values())
-        first, second = client.run(drawn).values()
-        assert first != second
-        assert client.submit(sum, [1, 2]).result(timeout=20) == 3
-        assert dask.config.get("distributed.worker.multiprocessing-method") == method
-        client.unregister_scheduler_plugin("marsched")
-        poll_for(lambda: not any("instantiate" in vars(nanny) for nanny in nannies), 20)
-
-
 def pids(client):
     return client.run(os.getpid, on_error="ignore").values()
 
@@ -335,7 +303,7 @@ def test_what_kills_a_lonely_worker_is_given_up_and_nothing_is_lost():
         "distributed.worker.profile.enabled": False,
         "distributed.scheduler.allowed-failures": 1,
     }
-    settings = Settings(adopt="all", standby=True, restart_patience=30)
+    settings = Settings(adopt="all", restart_patience=30)
     with (
         dask.config.set(config),
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,

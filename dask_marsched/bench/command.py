@@ -168,7 +168,7 @@ def _progress(measurement: Measurement) -> None:
     "kills",
     is_flag=True,
     help="Kill a worker in the middle of each of five workloads (or of --select), under stock Dask "
-    "and with marsched.failover.adopt: all and marsched.failover.standby.",
+    "and with marsched.failover.adopt: all.",
 )
 @click.option(
     "--cancel",

@@ -113,7 +113,7 @@ def _plugin(contestant: str) -> Any:
     from dask_marsched.config import Settings
     from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
-    settings = Settings.from_config().replace(adopt="all", standby=True)
+    settings = Settings.from_config().replace(adopt="all")
     return MarsSchedulerPlugin(settings=settings)
 
 

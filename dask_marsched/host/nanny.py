@@ -17,6 +17,7 @@ from distributed.diagnostics.plugin import NannyPlugin
 from distributed.protocol.pickle import dumps
 from tornado.ioloop import PeriodicCallback
 
+from dask_marsched.host.restarting import PatientRestart
 from dask_marsched.store import locks
 from dask_marsched.store.residence import charged_memory
 from dask_marsched.store.segment import SegmentAddress, create_segment, read_charge
@@ -51,9 +52,10 @@ class SegmentOwner(NannyPlugin):
         self._retired = dict.fromkeys(retired, True)
         self._sweeping: PeriodicCallback | None = None
         self._stock_monitor: Callable[[], Any] | None = None
+        self._restart: PatientRestart | None = None
 
     def setup(self, nanny: Nanny) -> None:
-        """Create the segment, and correct what the nanny takes for its worker's memory.
+        """Create the segment, correct what the nanny takes for its worker's memory, and be patient.
 
         Raises
         ------
@@ -65,6 +67,8 @@ class SegmentOwner(NannyPlugin):
         if monitor is not None:
             self._stock_monitor = monitor.callback
             monitor.callback = lambda: self._monitor(nanny)
+        self._restart = PatientRestart(nanny)
+        self._restart.install()
         if self._retired:
             self._sweeping = PeriodicCallback(self._sweep, _SWEEP * 1000)
             self._sweeping.start()
@@ -96,6 +100,8 @@ class SegmentOwner(NannyPlugin):
         monitor = nanny.periodic_callbacks.get("memory_monitor")
         if monitor is not None and self._stock_monitor is not None:
             monitor.callback = self._stock_monitor
+        if self._restart is not None:
+            self._restart.uninstall()
         if self._sweeping is not None:
             self._sweeping.stop()
         for segment in self.retire():

@@ -1,0 +1,75 @@
+"""When nannies start the process that follows one that died."""
+
+from types import SimpleNamespace
+
+import pytest
+from distributed.core import Status
+
+from dask_marsched.host import restarting
+from dask_marsched.host.restarting import PatientRestart
+
+#: Seconds that processors have been idle by far too long.
+LONG = 1e9
+
+
+class Dead:
+    """A nanny whose worker has died."""
+
+    def __init__(self):
+        self.status = Status.running
+        self.process = SimpleNamespace(status=Status.stopped)
+        self.unregistered = 0
+
+    async def _unregister(self, timeout=10):
+        self.unregistered += 1
+
+
+async def looks(nanny, *readings):
+    """Return how many of the readings of idle time are left when the nanny may go on."""
+    left = list(readings)
+    restart = PatientRestart(nanny, lambda: left.pop(0))
+    restart.install()
+    await nanny._unregister(timeout=1)
+    restart.uninstall()
+    assert "_unregister" not in vars(nanny)
+    assert nanny.unregistered == 1
+    return len(left)
+
+
+async def test_it_waits_for_an_idle_processor():
+    assert await looks(Dead(), 0, LONG, "rest") == 1
+    assert await looks(Dead(), 0, 0, 5, 5, 5, LONG, "rest") == 1
+
+
+async def test_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr(restarting, "_LONGEST", 0.0)
+    assert await looks(Dead(), "rest") == 1
+
+
+@pytest.mark.parametrize("status", [Status.closing, Status.closing_gracefully])
+async def test_nor_where_the_nanny_closes(status):
+    nanny = Dead()
+    nanny.status = status
+    assert await looks(nanny, "rest") == 1
+
+
+async def test_nor_where_it_has_another_process_already():
+    nanny = Dead()
+
+    def reading():
+        nanny.process.status = Status.starting
+        return 0
+
+    restart = PatientRestart(nanny, reading)
+    restart.install()
+    await nanny._unregister()
+    nanny.process = None
+    await nanny._unregister()
+
+
+def test_a_nanny_without_that_place_is_left_alone():
+    other = SimpleNamespace()
+    restart = PatientRestart(other)
+    restart.install()
+    restart.uninstall()
+    assert vars(other) == {}
