@@ -157,7 +157,9 @@ async def _arrive(client: Client, policy: str, program: Any) -> float:
         await client.register_plugin(plugin)
     try:
         await client.compute(_grid(2).sum())  # what workers start with is not measured
-        await client.scheduler.watch()
+        reasons = await client.scheduler.watch()
+        if any(reasons):
+            raise RuntimeError(f"the plugin is off: {reasons}")
         gc.collect()
         start = time.perf_counter()
         future = client.compute(program)
@@ -186,7 +188,7 @@ async def _schedule() -> None:
 
             return watch
 
-        async def arm() -> None:
+        async def arm() -> list[str | None]:
             nonlocal sent
             sent = asyncio.get_running_loop().create_future()
             for address, comm in scheduler.stream_comms.items():
@@ -195,6 +197,7 @@ async def _schedule() -> None:
                     comm.send = watching(comm.send)  # type: ignore[method-assign]
             plugins[:] = filter(None, [scheduler.plugins.get("marsched")])
             gc.collect()
+            return [plugin.report()["reason"] for plugin in plugins]
 
         async def first_sent() -> float:
             return await sent

@@ -49,7 +49,8 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
         else:
             left = SizedGraph(compressed(dsk, annotations, sizes))
             left.sizes = sizes
-        if not isinstance(expr, LLGExpr):  # the scheduler has yet to leave out what nobody wants
+        # Of these expressions the scheduler has yet to leave out what nobody wants.
+        if len(left) == 1 or not isinstance(expr, LLGExpr):
             order_arriving(left)
         return left, annotations
 
