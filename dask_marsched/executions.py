@@ -108,7 +108,8 @@ class Executions:
     """Remembers the last executions and graphs; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self.graphs: deque[Graph] = deque(maxlen=_MOST_GRAPHS)
+        self.graphs: deque[Graph] = deque()
+        self._wanted = 0
         self._numbers = itertools.count()
         self._sent: dict[Hashable, float] = {}
         self._done: OrderedDict[Hashable, tuple[str, float, float, Any]] = OrderedDict()
@@ -117,9 +118,11 @@ class Executions:
         self, client: str, now: float, operands: int, wanted: Collection[Hashable]
     ) -> None:
         """Remember a graph."""
-        self.graphs.append(Graph(next(self._numbers), client, now, operands, wanted))
-        while len(self.graphs) > 1 and sum(len(g.wanted) for g in self.graphs) > _MOST_WANTED:
-            self.graphs.popleft()
+        graphs = self.graphs
+        graphs.append(Graph(next(self._numbers), client, now, operands, wanted))
+        self._wanted += len(wanted)
+        while len(graphs) > _MOST_GRAPHS or (len(graphs) > 1 and self._wanted > _MOST_WANTED):
+            self._wanted -= len(graphs.popleft().wanted)
 
     def sent(self, key: Hashable, now: float) -> None:
         """Remember when an operand was sent to a worker."""
@@ -147,5 +150,6 @@ class Executions:
     def clear(self) -> None:
         """Forget everything."""
         self.graphs.clear()
+        self._wanted = 0
         self._sent.clear()
         self._done.clear()

@@ -57,6 +57,8 @@ SHIFT = 32
 _MASK = (1 << SHIFT) - 1
 #: Entries of the log at most: some ten thousand transitions, a few milliseconds.
 _MOST_LOGGED = 30_000
+#: Entries of the log, three a transition, that are gone through faster one by one than together.
+_FEW = 48
 
 
 class Following:
@@ -219,7 +221,7 @@ class Following:
         keys, finishes, more = log[::3], log[1::3], log[2::3]
         # Whatever happens to an operand meanwhile, the last of it counts; unless a cause is to be
         # kept, what failed comes to its end, or several graphs have it.
-        if self._also or self._rare or self._totals()[FATAL]:
+        if len(log) <= _FEW or self._also or self._rare or self._totals()[FATAL]:
             self._rare = False
             for transition in zip(keys, finishes, more, strict=True):
                 self._moved_once(*transition)

@@ -123,6 +123,19 @@ def _progress(measurement: Measurement) -> None:
     "many tasks; may be given several times.",
 )
 @click.option(
+    "--first-task",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="TASKS",
+    help="Instead of workloads, time three shapes of graphs of that many tasks from compute() to "
+    "the first task sent; may be given several times.",
+)
+@click.option(
+    "--small",
+    is_flag=True,
+    help="Run workloads (or those of --select) at a tenth of their size, and interactive ones.",
+)
+@click.option(
     "--pages",
     type=click.IntRange(min=100),
     metavar="TASKS",
@@ -234,6 +247,11 @@ def bench(list_them: bool, **options: Any) -> None:
         one_table.pages(chosen, _command())
     elif chosen.observer:
         one_table.observer(chosen, _command())
+    elif chosen.first_task:
+        one_table.first_task(chosen, _columns(chosen.policies), _command())
+    elif chosen.small:
+        names = _names(chosen.select)
+        one_table.small_programs(chosen, names, _columns(chosen.policies), _command())
     elif chosen.planning:
         one_table.plan(chosen, _columns(chosen.policies), _command())
     else:
@@ -262,6 +280,8 @@ class Options:
     workers_per_host: int
     cores: float | None
     planning: tuple[int, ...]
+    first_task: tuple[int, ...]
+    small: bool
     pages: int | None
     observer: int | None
     memory_tight: bool

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,12 +21,15 @@ from . import (
     memory_tight,
     observed,
     report,
+    small,
     soak,
     tormentor,
     two_hosts,
 )
+from . import first_task as first_tasks
 from . import planning as planning_benchmark
 from . import transfer as transfer_benchmark
+from .cluster import Setting
 from .workloads import Parameters
 
 
@@ -77,6 +82,32 @@ def plan(options: Any, columns: tuple[str, ...], command: str) -> None:
     _publish(options, command, planning_benchmark.cells(measured), found)
     if any(p.error for p in measured):
         raise SystemExit(1)
+
+
+def first_task(options: Any, columns: tuple[str, ...], command: str) -> None:
+    """Measure the time from `compute()` to the first task sent."""
+
+    def show(a: first_tasks.Arrival) -> None:
+        click.echo(f"  {a.shape:<11}{a.tasks:7d} {a.policy:<12}{1e3 * a.seconds:.1f} ms", err=True)
+
+    measured = first_tasks.run(columns, options.first_task, options.repeat, show)
+    found = {"arrivals": list(map(asdict, measured))}
+    _publish(options, command, first_tasks.cells(measured), found)
+
+
+def small_programs(
+    options: Any, chosen: tuple[str, ...], columns: tuple[str, ...], command: str
+) -> None:
+    """Run small programs."""
+
+    def show(r: small.Run) -> None:
+        click.echo(f"  {r.workload:<22}{r.policy:<12}{1e3 * r.seconds:.0f} ms", err=True)
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        parameters = Parameters(1.0, parse_bytes(options.chunk), Path(scratch))
+        setting = Setting(options.workers, options.threads, parameters, options.timeout)
+        runs = small.run(chosen, columns, options.repeat, setting, show)
+    _publish(options, command, small.cells(runs), {"runs": list(map(asdict, runs))})
 
 
 def pages(options: Any, command: str) -> None:

@@ -156,8 +156,9 @@ class GraphCompression(ArrivingGraphs):
         ValueError
             The graph has a cycle.
         """
-        if len(dsk) < 2:
-            return dsk
+        own = dsk.keys()
+        if all(own.isdisjoint(node.dependencies) for node in dsk.values()):
+            return dsk  # as of `Client.map`: none reads another
         read = self._read(request, dsk, annotations, sizes)
         heads = read.heads()
         # What has annotations of its own keeps its name.

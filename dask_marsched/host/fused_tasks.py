@@ -56,8 +56,12 @@ class Joinable:
             return CERTAIN
         if kind is not Task or node.block_fusion:
             return ALONE
-        verdict = min(map(self._function, functions(node)), default=CERTAIN)
-        return min(verdict, *map(self._argument, node.args)) if node.args else verdict  # type: ignore[attr-defined]  # is a Task
+        task: Any = node
+        if task.func is _execute_subgraph:
+            verdict = min(map(self._function, functions(task)), default=CERTAIN)
+        else:
+            verdict = self._function(task.func)
+        return min(verdict, *map(self._argument, task.args)) if task.args else verdict
 
     def _function(self, function: Any) -> int:
         known = self._functions.get(id(function))

@@ -12,6 +12,7 @@ from dask.typing import Key
 from distributed import scheduler as scheduler_module
 from distributed.scheduler import Scheduler
 
+from dask_marsched.host.collecting import not_collecting
 from dask_marsched.host.compression import compressed, current, in_force
 from dask_marsched.host.graph import ChunkSizes, chunk_nbytes
 from dask_marsched.host.repeatable_order import order_arriving
@@ -38,18 +39,20 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
     Compresses and orders the graph where that is asked. Runs in the scheduler's offload thread,
     so that it does not block the event loop.
     """
-    dsk, annotations = _stock(expr=expr, validate=validate)
-    try:
-        sizes = chunk_nbytes(expr, dsk)
-    except Exception:
-        logger.exception("sizes could not be derived from the graph; they will be learned")
-        left = compressed(dsk, annotations, None)
-    else:
-        left = SizedGraph(compressed(dsk, annotations, sizes))
-        left.sizes = sizes
-    if not isinstance(expr, LLGExpr):  # the scheduler has yet to leave out what nobody wants
-        order_arriving(left)
-    return left, annotations
+    with not_collecting():
+        dsk, annotations = _stock(expr=expr, validate=validate)
+        try:
+            sizes = chunk_nbytes(expr, dsk)
+        except Exception:
+            logger.exception("sizes could not be derived from the graph; they will be learned")
+            left = compressed(dsk, annotations, None)
+        else:
+            left = SizedGraph(compressed(dsk, annotations, sizes))
+            left.sizes = sizes
+        # Of these expressions the scheduler has yet to leave out what nobody wants.
+        if len(left) == 1 or not isinstance(expr, LLGExpr):
+            order_arriving(left)
+        return left, annotations
 
 
 def compress_for(

@@ -8,7 +8,6 @@ distributed's own where the brain (the plugin) does not decide or fails.
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host import contract, foresight, materialize
+from dask_marsched.host.collecting import not_collecting
 from dask_marsched.host.compression import GraphCompression
 from dask_marsched.host.repeatable_order import RepeatableOrder
 
@@ -213,15 +213,8 @@ class SchedulerAdapter:
         if self.compression is not None:
             ordered = self.compression.reconcile(dsk, ordered)
         s = self.scheduler
-        # Tasks and plans of a large graph are millions of objects, none of them garbage. To
-        # look for some among them again and again took a third of the time of planning.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with not_collecting():
             return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)
-        finally:
-            if collecting:
-                gc.enable()
 
     def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:
         s = self.scheduler

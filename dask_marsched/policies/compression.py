@@ -12,8 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dask_marsched.core.graph import OperandGraph, typical_nbytes
+
+N = TypeVar("N", int, str)
 
 #: What an operand may be joined with.
 FREE, VISIBLE, ALONE = 0, 1, 2
@@ -166,7 +169,7 @@ class _Group:
     seconds: float
     peak: float
     members: list[int] = field(default_factory=list)
-    batches: Counter[str] = field(default_factory=Counter)
+    batches: dict[str, int] = field(default_factory=dict)
 
 
 class _Compression:
@@ -320,7 +323,7 @@ class _Compression:
     def _spread(self, group: _Group, found: list[int]) -> bool:
         together = group.batches.copy()
         for j in found:
-            together.update(self.groups[j].batches)
+            _add(together, self.groups[j].batches)
         shares = self.shares
         return all(count <= shares[name] for name, count in together.items())
 
@@ -328,7 +331,9 @@ class _Compression:
         """Return the peak of a group that runs these inputs first, those that shrink most ahead."""
         nbytes, groups = self.nbytes, self.groups
         live = peak = 0.0
-        for j in sorted(found, key=lambda j: nbytes[j] - groups[j].peak):
+        if len(found) > 1:
+            found = sorted(found, key=lambda j: nbytes[j] - groups[j].peak)
+        for j in found:
             peak = max(peak, live + groups[j].peak)
             live += nbytes[j]
         return max(peak, live + group.peak)
@@ -341,11 +346,15 @@ class _Compression:
             del reads[j]
             other = self.groups.pop(j)
             group.seconds += other.seconds
-            group.batches.update(other.batches)
+            _add(group.batches, other.batches)
             group.members.append(j)
             group.members.extend(other.members)
             if len(other.reads) > len(reads):
                 reads, other.reads = other.reads, reads
-            for k, times in other.reads.items():
-                reads[k] = reads.get(k, 0) + times
+            _add(reads, other.reads)
         group.reads = reads
+
+
+def _add(counts: dict[N, int], more: dict[N, int]) -> None:
+    for k, times in more.items():
+        counts[k] = counts.get(k, 0) + times

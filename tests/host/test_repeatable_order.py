@@ -196,6 +196,18 @@ async def test_a_cycle_is_for_dask_to_report(c, s, a, b):
         await c.get(dsk, "y", sync=False)
 
 
+@planned_cluster(TWO_WORKERS)
+async def test_a_single_task_needs_no_thread_to_be_ordered(c, s, a, b, monkeypatch):
+    monkeypatch.setattr("dask.order.order", None)
+    assert await c.submit(abs, -1) == 1
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_a_task_that_reads_itself_is_for_dask_to_report(c, s, a, b):
+    with pytest.raises(RuntimeError, match=r"[Cc]ycle"):
+        await c.get({"x": (abs, "x")}, "x", sync=False)
+
+
 # ---- For the twin -------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ This package imports nothing but dask, and only relatively from itself. So it ca
 the path by itself, in an environment which has neither distributed nor the rest of the package.
 """
 
-from . import arrays, elementwise, held_out, patterns, products
+from . import arrays, elementwise, held_out, interactive, patterns, products
 from .registry import Kind, Parameters, Workload, get, names, register, select
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "elementwise",
     "get",
     "held_out",
+    "interactive",
     "names",
     "patterns",
     "products",

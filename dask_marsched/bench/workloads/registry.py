@@ -27,17 +27,20 @@ class Kind(Enum):
         Arithmetic over arrays in memory: only time matters. Run where they are named.
     PRODUCTS
         Everything meets everything, what tiles are for. Run where they are named.
+    INTERACTIVE
+        What somebody at a keyboard waits for; only time matters. Run where they are named.
     """
 
     DATA = "data"
     OVERHEAD = "overhead"
     ELEMENTWISE = "elementwise"
     PRODUCTS = "products"
+    INTERACTIVE = "interactive"
 
     @property
     def by_name(self) -> bool:
         """Whether these run only where they are named."""
-        return self in (Kind.ELEMENTWISE, Kind.PRODUCTS)
+        return self in (Kind.ELEMENTWISE, Kind.PRODUCTS, Kind.INTERACTIVE)
 
 
 @dataclass(frozen=True)
