@@ -37,44 +37,82 @@ def sum_function(module: Any, dtype: np.dtype[Any]) -> Any:
     at = code.at
     address, n = code.function.args
     total = code.variable(kind, ir.Constant(kind, -0.0))
-    pointer = code.pointer(address, dtype)
-    long = at.icmp_signed(">", n, code.number(_LEAF))
+    first, rest = _halves(code, n)
+    middle = code.add(address, code.multiply(first, size))
+    long = at.icmp_signed(">", rest, code.number(_LEAF))
+    single = at.icmp_signed("<=", n, code.number(_LEAF))
     with code.when(long):
-        first, rest = _halves(code, n)
         left = at.call(code.function, [address, first])
-        middle = code.add(address, code.multiply(first, size))
         code.set(total, at.fadd(left, at.call(code.function, [middle, rest])))
-    with code.when(code.otherwise(long)):
-        whole = at.and_(n, code.number(-_LANES))
-        with code.when(at.icmp_signed(">", whole, code.number(0))):
-            code.set(total, _lanes(code, pointer, whole, dtype))
-        with code.loop(n, start=whole) as i:
-            code.set(total, at.fadd(code.get(total), at.load(at.gep(pointer, [i]))))
+    with code.when(single):
+        _add_part(code, total, address, n, dtype)
+    with code.when(at.not_(at.or_(long, single))):
+        _add_two_parts(code, total, (address, first), (middle, rest), dtype)
     code.end(code.get(total))
     return code.function
 
 
-def _lanes(code: Code, pointer: Any, n: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the sum of a positive multiple of 8 floats."""
+def _add_part(code: Code, total: Any, address: Any, n: Any, dtype: np.dtype[Any]) -> None:
+    """Add up at most 128 floats."""
+    at, pointer = code.at, code.pointer(address, dtype)
+    whole = at.and_(n, code.number(-_LANES))
+    with code.when(at.icmp_signed(">", whole, code.number(0))):
+        lanes = code.variable(*_start(code, pointer, dtype))
+        with code.loop(whole, start=_LANES, step=_LANES) as i:
+            code.set(lanes, at.fadd(code.get(lanes), _row(code, pointer, i, dtype)))
+        code.set(total, _joined(code, code.get(lanes)))
+    _add_remainder(code, total, pointer, whole, n)
+
+
+def _add_two_parts(code: Code, total: Any, left: Any, right: Any, dtype: np.dtype[Any]) -> None:
+    """Add up two halves, of at most 128 floats each, side by side: neither waits for the adder.
+
+    The second one has at most one row of lanes more than the first, which has nothing but those.
+    """
+    at = code.at
+    pointers = [code.pointer(address, dtype) for address, _ in (left, right)]
+    lanes = [code.variable(*_start(code, pointer, dtype)) for pointer in pointers]
+    first, rest = left[1], right[1]
+    with code.loop(first, start=_LANES, step=_LANES) as i:
+        for variable, pointer in zip(lanes, pointers, strict=True):
+            code.set(variable, at.fadd(code.get(variable), _row(code, pointer, i, dtype)))
+    whole = at.and_(rest, code.number(-_LANES))
+    with code.loop(whole, start=first, step=_LANES) as i:
+        code.set(lanes[1], at.fadd(code.get(lanes[1]), _row(code, pointers[1], i, dtype)))
+    second = code.variable(total.type.pointee, _joined(code, code.get(lanes[1])))
+    _add_remainder(code, second, pointers[1], whole, rest)
+    code.set(total, at.fadd(_joined(code, code.get(lanes[0])), code.get(second)))
+
+
+def _add_remainder(code: Code, total: Any, pointer: Any, start: Any, stop: Any) -> None:
+    at = code.at
+    with code.loop(stop, start=start) as i:
+        code.set(total, at.fadd(code.get(total), at.load(at.gep(pointer, [i]))))
+
+
+def _row(code: Code, pointer: Any, i: Any, dtype: np.dtype[Any]) -> Any:
     at, vector = code.at, ir.VectorType(memory_type(dtype), _LANES)
+    place = at.bitcast(at.gep(pointer, [code.number(i)]), vector.as_pointer())
+    return at.load(place, align=dtype.itemsize)
 
-    def row(i: Any) -> Any:
-        place = at.bitcast(at.gep(pointer, [code.number(i)]), vector.as_pointer())
-        return at.load(place, align=dtype.itemsize)
 
-    lanes = code.variable(vector, row(0))
-    with code.loop(n, start=_LANES, step=_LANES) as i:
-        code.set(lanes, at.fadd(code.get(lanes), row(i)))
-    found, width = code.get(lanes), _LANES
-    while width > 1:  # neighbours first
+def _start(code: Code, pointer: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    row = _row(code, pointer, 0, dtype)
+    return row.type, row
+
+
+def _joined(code: Code, lanes: Any) -> Any:
+    """Return the sum of lanes, neighbours first."""
+    at, width = code.at, _LANES
+    while width > 1:
         width //= 2
-        none = ir.Constant(found.type, ir.Undefined)
+        none = ir.Constant(lanes.type, ir.Undefined)
         masks = [
             ir.Constant(ir.VectorType(I32, width), [I32(2 * i + odd) for i in range(width)])
             for odd in (0, 1)
         ]
-        found = at.fadd(*(at.shuffle_vector(found, none, mask) for mask in masks))
-    return at.extract_element(found, I32(0))
+        lanes = at.fadd(*(at.shuffle_vector(lanes, none, mask) for mask in masks))
+    return at.extract_element(lanes, I32(0))
 
 
 class Tree:

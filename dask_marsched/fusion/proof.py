@@ -21,8 +21,10 @@ from dask_marsched.fusion.setting import Setting, setting, signature
 
 Prepare = Callable[[Setting], Callable[[Sequence[Any]], Results]]
 
-#: Lengths of rows: around those at which NumPy changes over to another way to add, or halves.
-_SHORT = (1, 2, 7, 8, 9, 16, 23, 127, 128, 129, 136, 200, 257, 1000, 1023, 1024, 1025, 1033, 2056)
+#: Lengths of rows: around those at which NumPy changes over to another way to add, or halves; and
+#: so many drawn ones below a bound.
+_SHORT = (1, 2, 7, 8, 9, 16, 23, 127, 128, 129, 136, 249, 255, 256, 257, 1000, 1024, 1033, 2056)
+_DRAWN, _BELOW = 40, 2500
 _LONG = (8191, 8192, 8193, 16400, 20011, 65536 + 24, 100_003)
 _AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-310, -1e-40, 1e30, -1e30)
 
@@ -126,9 +128,8 @@ def _cases(
             yield drawn((0,), (rows, 3), gap=1)
             yield drawn((1,), (3, rows, 17))
         return
-    for length in (*_SHORT, *_LONG):
-        if length > 1:
-            yield drawn(None, (length,))
+    for length in (*_SHORT, *random.integers(1, _BELOW, _DRAWN), *_LONG):
+        yield drawn(None, (int(length),))
     for length in (2, 8, 129, 1100, 8200):
         yield drawn((1,), (3, length), gap=1)
         yield drawn((0, 2), (3, 5, length))

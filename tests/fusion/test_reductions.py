@@ -83,6 +83,13 @@ def test_any_length_along_any_axes(data, length, kind, dtype, along, layout):
     assert same(chain, values)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_every_short_length(dtype):
+    x = np.random.default_rng(0).normal(0, 1, 2200).astype(dtype)
+    for length in range(1, x.size):
+        assert same(*expression(lambda x: x.call("negative"), x[:length], reduction="sum"))
+
+
 def test_terms_are_those_of_other_operations_too():
     """Blocks begin and end where NumPy's loops are called."""
     random = np.random.default_rng(0)
