@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dask_marsched.demo.comparison import QUANTITIES, Comparison, Quantity, ratio_text
 
@@ -39,9 +40,9 @@ def draw(path: Path, comparisons: Sequence[Comparison], told: Sequence[str], cap
     OSError
         If the file cannot be written.
     """
-    figure = Figure(figsize=(12, 2.0 + 1.4 * len(comparisons)), layout="constrained")
+    spaces = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.06)
+    figure = Figure(figsize=(12, 2.0 + 1.4 * len(comparisons)), layout=spaces)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.06)  # type: ignore[union-attr]
     panels = figure.subplots(2, 3, sharey=True).flat
     for panel, quantity in zip(panels, QUANTITIES, strict=False):
         _draw_panel(panel, quantity, comparisons)

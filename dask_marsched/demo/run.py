@@ -34,11 +34,11 @@ class DemoCluster(BenchCluster):
     def open(self) -> None:
         """Start it as ever, then let each worker run the analyses of next to nothing."""
         super().open()
-        assert self.cluster is not None
         assert self.client is not None
+        cluster: Any = self.cluster
         self.killer = Killer({})
-        self.killer.scheduler = self.cluster.scheduler  # it is in this process
-        self.cluster.loop.add_callback(self.cluster.scheduler.add_plugin, self.killer)
+        self.killer.scheduler = cluster.scheduler  # it is in this process
+        cluster.loop.add_callback(cluster.scheduler.add_plugin, self.killer)
         self.client.run(warm_up)
 
     def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
