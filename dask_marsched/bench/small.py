@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import time
@@ -15,8 +16,10 @@ from .metrics import STOCK, geometric_mean, median
 from .workloads import Kind, Workload
 
 BAR_MEAN, BAR_WORST = 0.95, 1.05
-#: Of the size of a workload. One that takes a fifth of a second and more then is not made smaller.
+#: Of the size of a workload.
 SIZE = 0.1
+#: Calls one after the other, each of the result of the last one.
+LOOP, CALLS = "submit-loop", 100
 
 
 @dataclass(frozen=True)
@@ -45,20 +48,25 @@ def run(
     """Run each program ``repeat`` times under each policy in turn, after two runs not counted."""
     setting = replace(setting, parameters=replace(setting.parameters, size=SIZE))
     programs = workloads.select(names) if names else chosen()
+    measures: dict[str, Callable[[BenchCluster], float]] = {
+        workload.name: functools.partial(_seconds, workload) for workload in programs
+    }
+    if not names:
+        measures[LOOP] = _loop
     runs = []
     with contextlib.ExitStack() as stack:
         clusters = [stack.enter_context(BenchCluster(p, setting, programs)) for p in policies]
-        for workload in programs:
+        for name, measure in measures.items():
             for repetition in range(-2, repeat):
                 for cluster in clusters[:: -1 if repetition % 2 else 1]:
-                    found = Run(workload.name, cluster.policy, _seconds(cluster, workload))
+                    found = Run(name, cluster.policy, measure(cluster))
                     if repetition >= 0:
                         runs.append(found)
                         progress(found)
     return runs
 
 
-def _seconds(cluster: BenchCluster, workload: Workload) -> float:
+def _seconds(workload: Workload, cluster: BenchCluster) -> float:
     client, parameters = cluster.client, cluster.setting.parameters
     assert client is not None
     with client.as_current():
@@ -73,6 +81,19 @@ def _seconds(cluster: BenchCluster, workload: Workload) -> float:
     del inputs
     cluster.settle(client)
     return seconds
+
+
+def _increment(i: int) -> int:
+    return i + 1
+
+
+def _loop(cluster: BenchCluster) -> float:
+    client, value = cluster.client, 0
+    assert client is not None
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        value = client.submit(_increment, value, pure=False).result()
+    return time.perf_counter() - start
 
 
 def cells(runs: Sequence[Run]) -> list[list[str]]:

@@ -157,7 +157,7 @@ class GraphCompression(ArrivingGraphs):
             The graph has a cycle.
         """
         own = dsk.keys()
-        if all(own.isdisjoint(node.dependencies) for node in dsk.values()):
+        if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
             return dsk  # as of `Client.map`: none reads another
         read = self._read(request, dsk, annotations, sizes)
         heads = read.heads()

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import wait
 
-from dask_marsched.bench import planning, probes, workloads
+from dask_marsched.bench import first_task, planning, probes, small, workloads
 from dask_marsched.bench.cluster import BenchCluster, Setting, policy_plugin
 from dask_marsched.bench.command import bench
 from dask_marsched.bench.workloads import Parameters, Workload
@@ -156,6 +156,27 @@ def test_planning_is_timed_in_processes_of_its_own():
     assert result.error is None
     assert 400 < result.tasks < 600
     assert 0 < result.seconds < 60
+
+
+@pytest.mark.slow
+def test_first_tasks_are_timed_under_each_policy_in_turn():
+    found = first_task.run(("stock", "default"), [100], 1)
+    assert [(a.shape, a.policy) for a in found] == [
+        (shape, policy) for shape in first_task.SHAPES for policy in ("stock", "default")
+    ]
+    assert all(80 < a.tasks < 250 and 0 < a.seconds < 60 for a in found)
+    assert len(first_task.cells(found)) == 1 + len(found)
+
+
+@pytest.mark.slow
+def test_small_programs_are_timed_under_each_policy_in_turn(tmp_path):
+    setting = Setting(2, 1, Parameters(1.0, 65536, tmp_path), timeout=60)
+    found = small.run(("one-mean", "binary-mean"), ("stock", "default"), 2, setting)
+    assert len(found) == 8
+    _head, *rows = small.cells(found)
+    assert [row[:2] for row in rows[::2]] == [
+        [name, "stock"] for name in ("one-mean", "binary-mean", "geometric mean")
+    ]
 
 
 @pytest.mark.slow

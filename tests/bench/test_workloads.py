@@ -100,6 +100,9 @@ REFERENCES = {
     "cholesky": cholesky,
     "zarr-zonal": zonal,
     "covariance": lambda x: (abs(np.cov(x)).max(axis=0),),
+    "one-slice": lambda x: (x[1, :10, :10],),
+    "one-mean": lambda x: (x.mean(axis=0),),
+    "one-histogram": lambda x: (np.histogram(x, 50, (0, 1))[0],),
     "distances": lambda x, y: (((x[:, None] - y) ** 2).sum(axis=-1).min(axis=0),),
 }
 
@@ -182,7 +185,8 @@ def test_names_are_told_apart_by_use():
     general, held_out = workloads.names(), workloads.names(held_out=True)
     assert not set(general) & set(held_out)
     others = {w.name for w in ALL if w.kind.by_name}
-    assert others == {"vegetation", "calibration", "rosenbrock", "covariance", "distances"}
+    arithmetic = {"vegetation", "calibration", "rosenbrock", "covariance", "distances"}
+    assert others == {*arithmetic, "one-slice", "one-mean", "one-histogram"}
     assert {*general, *held_out, *others} == set(workloads.names(held_out=None))
     assert not others & {*general, *held_out}
     assert [w.name for w in workloads.select()] == list(general)

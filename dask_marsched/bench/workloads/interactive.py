@@ -1,10 +1,7 @@
-"""What somebody at a keyboard waits for: small results of data in memory, and single calls."""
+"""What somebody at a keyboard waits for: small results of data in memory."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import dask
 import dask.array as da
 
 from .arrays import Array, random_series
@@ -27,34 +24,9 @@ def _histogram(_: Parameters, x: Array) -> tuple[Array]:
     return (da.histogram(x, bins=50, range=(0, 1))[0],)
 
 
-def _increment(i: int) -> int:
-    return i + 1
-
-
-def _calls(parameters: Parameters, *_: Array) -> tuple[Any]:
-    """Submit one call after the other, each of the result of the last one."""
-    from distributed import get_client  # not where there is only Dask
-
-    client, value = get_client(), 0
-    for _ in range(parameters.count(1000)):
-        value = client.submit(_increment, value, pure=False).result()
-    return (dask.delayed(value),)
-
-
 for _name, _summary, _expression in (
     ("one-slice", "a slice of a series in memory", _slice),
     ("one-mean", "the mean over time of a series in memory", _mean),
     ("one-histogram", "a histogram of a series in memory", _histogram),
 ):
     register(Workload(_name, _summary, _series, _expression, persist=True, kind=Kind.INTERACTIVE))
-register(
-    Workload(
-        "submit-loop",
-        "client.submit(f).result(), 1,000 times",
-        lambda _: (),
-        _calls,
-        persist=True,
-        kind=Kind.INTERACTIVE,
-        needs_cluster=True,
-    )
-)
