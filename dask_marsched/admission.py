@@ -362,7 +362,7 @@ class Admission:
         inputs = sum(
             need.inputs
             for key, need in self.quota.grants.items()
-            if need.inputs and not self.host.releases_inputs(key)
+            if need.inputs > 0 and not self.host.releases_inputs(key)
         )
         known = Known(self.host.store.held, self.host.transfers(), self._surplus(), inputs)
         self._footprints.lap(self._meter.lap(), known)

@@ -179,7 +179,7 @@ class WorkerAdapter:
         spilled = self.store.is_spilled
         return sum(dep.nbytes or 0 for dep in ts.dependencies if spilled(dep.key))
 
-    def releases_inputs(self, key: Key) -> bool:
+    def releases_inputs(self, key: Any) -> bool:
         """Tell whether a task releases inputs before it ends."""
         ts = self.state.tasks.get(key)
         return ts is not None and releases_inputs(ts.run_spec)
