@@ -361,12 +361,13 @@ class Admission:
 
     def _lap(self) -> None:
         """Share what the process took since the last lap among the operands that ran in it."""
-        known = Known(
-            self.host.store.held,
-            self.host.transfers(),
-            self._surplus(),
-            sum(need.inputs for need in self.quota.grants.values()),
+        # Inputs that may have been gone before the peak are taken for working space.
+        inputs = sum(
+            need.inputs
+            for key, need in self.quota.grants.items()
+            if need.inputs > 0 and not self.host.releases_inputs(key)
         )
+        known = Known(self.host.store.held, self.host.transfers(), self._surplus(), inputs)
         self._footprints.lap(self._meter.lap(), known)
 
     # -- while something is deferred -------------------------------------------------------

@@ -375,18 +375,34 @@ def with_its_input_gone(x):
     return x + 1 if _seen.pop()() is None else None
 
 
+def a_fused_reader(c, key):
+    steps = (
+        Task("double", doubled, TaskRef(key)),
+        Task("reader", with_its_input_gone, TaskRef("double")),
+    )
+    reader = join("reader", ["double"], {step.key: step for step in steps})
+    (future,) = c.get({"reader": reader}, ["reader"], sync=False)
+    return future
+
+
 @planned_cluster(ONE, plugin=with_quota)
 async def test_an_input_from_disk_is_let_go_of_while_its_reader_runs(c, s, a):
     x = await c.scatter(array(1), hash=False)
     assert a.data.evict_key(x.key) == 10 * MB
     leave_free(a, 40 * MB)
-    steps = (
-        Task("double", doubled, TaskRef(x.key)),
-        Task("reader", with_its_input_gone, TaskRef("double")),
-    )
-    reader = join("reader", ["double"], {step.key: step for step in steps})
-    (future,) = c.get({"reader": reader}, ["reader"], sync=False)
-    assert (await future)[0] == 3
+    assert (await a_fused_reader(c, x.key))[0] == 3
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_an_input_that_was_let_go_of_does_not_hide_working_space(c, s, a):
+    admission = admission_of(a)
+    if not admission._meter.available:
+        pytest.skip("this kernel does not tell")
+    x = await c.scatter(array(1, 100 * MB), hash=False)
+    assert a.data.evict_key(x.key) == 100 * MB
+    leave_free(a, 250 * MB)
+    await a_fused_reader(c, x.key)
+    assert admission.needs.footprint(Kind("reader", 1, 100 * MB)) > 180 * MB
 
 
 @planned_cluster(ONE, plugin=with_quota)

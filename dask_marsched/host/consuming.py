@@ -32,19 +32,23 @@ class Consuming:
     ----------
     compute
         The task, or what stands for it.
+    held
+        What keeps inputs in memory until it starts; emptied then.
     """
 
-    __slots__ = ("compute",)
+    __slots__ = ("_held", "compute")
 
     is_coro = False
 
-    def __init__(self, compute: Callable[[Any], Any]) -> None:
-        self.compute = compute
+    def __init__(self, compute: Callable[[Any], Any], held: list[Any] | None = None) -> None:
+        self.compute, self._held = compute, held
 
     def __call__(self, data: dict[Key, Any]) -> Any:
         """Compute, and empty the mapping of the inputs."""
         values = Handed(data)
         data.clear()  # distributed reads it no more, but keeps it until the task ends
+        if self._held is not None:
+            self._held.clear()
         return consume(self.compute, values)
 
     def __repr__(self) -> str:
@@ -76,6 +80,13 @@ def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
         return compute(values)
     assert isinstance(compute, Task)
     return _run(compute, values)
+
+
+def releases_inputs(compute: Any) -> bool:
+    """Tell whether a task, or what stands for one, releases inputs before it ends."""
+    while (inner := getattr(compute, "compute", None)) is not None:
+        compute = inner
+    return getattr(compute, "func", None) is _execute_subgraph
 
 
 def _is_fused(task: Any) -> bool:

@@ -23,7 +23,7 @@ from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import TaskState, UnpauseEvent
 
 from dask_marsched.host import worker_contract
-from dask_marsched.host.consuming import Consuming
+from dask_marsched.host.consuming import Consuming, releases_inputs
 from dask_marsched.host.contract import demand
 from dask_marsched.host.shuffle_buffers import ShuffleBuffers
 from dask_marsched.host.store import Store
@@ -179,6 +179,11 @@ class WorkerAdapter:
         spilled = self.store.is_spilled
         return sum(dep.nbytes or 0 for dep in ts.dependencies if spilled(dep.key))
 
+    def releases_inputs(self, key: Any) -> bool:
+        """Tell whether a task releases inputs before it ends."""
+        ts = self.state.tasks.get(key)
+        return ts is not None and releases_inputs(ts.run_spec)
+
     def pinned(self) -> set[Key]:
         """Return results that are in use, so that to evict them would free nothing."""
         running = (*self.state.executing, *self.state.long_running)
@@ -269,15 +274,13 @@ class WorkerAdapter:
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.state.tasks[key]
-        loaded: list[object] = []
+        loaded: list[object] = []  # held until distributed has them
         stand_in = None
         try:
             loaded = await self._load(ts)
             self.brain.starting(ts)
             if self._runs_in_thread(ts):
-                stand_in = ts.run_spec = Consuming(ts.run_spec)
-            # Held until distributed has them: it takes all inputs at once, when it begins.
-            asyncio.get_running_loop().call_soon(loaded.clear)
+                stand_in = ts.run_spec = Consuming(ts.run_spec, loaded)
             return await self._stock["execute"](key, stimulus_id=stimulus_id)
         finally:
             if stand_in is not None and ts.run_spec is stand_in:  # else it was submitted again
