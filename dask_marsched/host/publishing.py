@@ -159,6 +159,7 @@ class Publisher:
         try:
             # Addresses cost nothing, and most operations make more than one array.
             arena.grant(2 * sizes)
+            arena.recycle()
             arena.trim_excess()
         except Exception as error:
             self._caught("grant", error)

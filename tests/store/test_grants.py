@@ -305,6 +305,24 @@ def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
     assert here(numbers, n).ctypes.data == last
 
 
+def test_the_next_array_is_made_in_the_memory_of_a_chunk_that_is_gone(arena):
+    arena.grant([MIB] * 4)
+    arrays = [here(numbers) for _ in range(2)]
+    chunks = [put(arena, x) for x in arrays]
+    offsets = {chunk.handle.offset for chunk in chunks}
+    arrays.clear()
+    chunks.clear()
+    arena.recycle()
+    assert arena.filled == 2 * MIB
+    arrays = [here(numbers) for _ in range(2)]
+    assert {put(arena, x).handle.offset for x in arrays} == offsets
+    assert arena.filled == 2 * MIB
+    arrays.clear()
+    arena.spare = MIB
+    arena.recycle()
+    assert arena.trim_excess() == MIB, "no more wait than may"
+
+
 def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
     assert arena.spare == 2 * MIB, "a small part of it"
     arena.spare = grants.WAITING
