@@ -33,6 +33,8 @@ _ROOMY = 0.5
 #: share of all results, or so many bytes.
 _TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
 _SERIALIZED = 4
+#: Larger arrays are not copied, bytes.
+_MOST_COPIED = 16 * 1024 * 1024
 #: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
 _SETTLED = 0.005
 
@@ -157,6 +159,7 @@ class Publisher:
         try:
             # Addresses cost nothing, and most operations make more than one array.
             arena.grant(2 * sizes)
+            arena.recycle()
             arena.trim_excess()
         except Exception as error:
             self._caught("grant", error)
@@ -313,7 +316,7 @@ class Publisher:
         if is_large:
             # Until it is copied it is in memory twice. Of a size that comes again the next is made
             # here; one that comes once is often the last of all, and gone in a moment.
-            return nbytes <= self._spare and self._has_room()
+            return nbytes <= _MOST_COPIED and self._has_room()
         return self._twice + nbytes <= max(_TWICE_AT_LEAST, int(_TWICE * self.store.held))
 
     def _let_go(self, key: Key) -> None:

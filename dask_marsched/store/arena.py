@@ -14,7 +14,7 @@ import numpy as np
 
 from dask_marsched.store import locks
 from dask_marsched.store.extents import Allocation, Extent, ExtentTable
-from dask_marsched.store.grants import WAITING, Grants
+from dask_marsched.store.grants import LEAST, WAITING, Grants
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.mapping import Mapping, copy, frame_offsets, is_modified
 from dask_marsched.store.mapping_pool import MappingPool
@@ -254,6 +254,20 @@ class Arena:
             if not is_granted:
                 self._abandon(extent)
                 return
+
+    def recycle(self) -> None:
+        """Have the next arrays made in the memory of chunks that are gone, as far as it may wait.
+
+        Not for the event loop.
+        """
+        with self._releases.held():
+            self._reclaim()
+            sizes = self._table.idle_sizes()
+        room = self.spare - self._grants.filled
+        for nbytes in sizes:
+            if LEAST <= nbytes <= room:
+                self.grant([nbytes])
+                room -= nbytes
 
     def _may_grant(self, nbytes: int) -> bool:
         """Tell whether there is room for one more; what has waited for longest gives way."""

@@ -107,6 +107,10 @@ class ExtentTable:
         """Bytes filled in free extents."""
         return self.filled - self.live - self.orphaned
 
+    def idle_sizes(self) -> list[int]:
+        """Return the bytes filled in each free extent that has any."""
+        return [extent.filled for extent in self._free if extent.filled]
+
     def allocate(self, nbytes: int) -> Allocation | None:
         """Return a live extent for ``nbytes`` bytes, or None if there is no room.
 

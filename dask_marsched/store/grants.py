@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 #: Arrays of fewer bytes are copied in less time than is lost where they lie apart.
 LEAST = 256 * 1024
-#: Bytes of memory that wait for the next arrays, for each thread that makes some: two chunks of a
-#: size at which to have pages emptied anew takes as long as to compute them. In malloc's own heap
-#: twice as much may wait.
-WAITING = 16 * 1024 * 1024
+#: Bytes of memory that wait for the next arrays, for each thread that makes some: one temporary
+#: array of the usual size of a chunk, or several smaller ones. More would be seen in the memory of
+#: programs that hold little.
+WAITING = 8 * 1024 * 1024
 
 
 def is_available() -> bool:

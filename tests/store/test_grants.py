@@ -287,7 +287,7 @@ def test_grants_that_nobody_uses_go_back(arena):
 
 
 def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
-    n = 3 * N  # of 16 MiB five fit
+    n = 3 * N
     arena.grant([3 * MIB] * 2)
     assert (arena.filled, blocks(arena.fd) < MIB) == (0, True)
     arrays = [here(numbers, n) for _ in range(2)]
@@ -305,6 +305,24 @@ def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
     assert here(numbers, n).ctypes.data == last
 
 
+def test_the_next_array_is_made_in_the_memory_of_a_chunk_that_is_gone(arena):
+    arena.grant([MIB] * 4)
+    arrays = [here(numbers) for _ in range(2)]
+    chunks = [put(arena, x) for x in arrays]
+    offsets = {chunk.handle.offset for chunk in chunks}
+    arrays.clear()
+    chunks.clear()
+    arena.recycle()
+    assert arena.filled == 2 * MIB
+    arrays = [here(numbers) for _ in range(2)]
+    assert {put(arena, x).handle.offset for x in arrays} == offsets
+    assert arena.filled == 2 * MIB
+    arrays.clear()
+    arena.spare = MIB
+    arena.recycle()
+    assert arena.trim_excess() == MIB, "no more wait than may"
+
+
 def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
     assert arena.spare == 2 * MIB, "a small part of it"
     arena.spare = grants.WAITING
@@ -312,7 +330,7 @@ def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
     assert not arena.has_excess
     chunks.clear()
     assert arena.has_excess
-    assert arena.trim_excess() == 14 * MIB
+    assert arena.trim_excess() == 21 * MIB
     assert not arena.has_excess
 
 
