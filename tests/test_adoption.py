@@ -7,7 +7,6 @@ import signal
 import dask
 import dask.array as da
 import numpy as np
-import psutil
 import pytest
 from distributed import Client, KilledWorker, LocalCluster, futures_of, wait
 from distributed.utils_test import poll_for
