@@ -1,8 +1,25 @@
-"""What to tell a user in one of whose processes something is not installed."""
+"""What is installed, and what to tell a user in one of whose processes something is not."""
 
 from __future__ import annotations
 
+import platform
+
+import dask
+import distributed
+
 INSTALL = "pip install dask-marsched"
+
+
+def own_versions() -> dict[str, str]:
+    """Return the versions of this process."""
+    from dask_marsched import __version__
+
+    return {
+        "dask_marsched": __version__,
+        "distributed": distributed.__version__,
+        "dask": dask.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def explain_missing_module(error: ImportError, process: str) -> str:

@@ -20,6 +20,7 @@ from dask_marsched.accepted import FUSION
 from dask_marsched.config import Settings, check
 from dask_marsched.install import explain_missing_module
 from dask_marsched.policies import registry
+from dask_marsched.registration import Origin
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ def _setup_scheduler(
         failures[scheduler] = str(error)
         logger.error("dask_marsched is off on this scheduler: %s", error)
         return
+    plugin.origin = Origin.here("preload")
     # Not register_scheduler_plugin: the start-up that called us awaits `start` of every plugin
     # right after, and would start this one a second time.
     scheduler.add_plugin(plugin, idempotent=True)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import platform
 from typing import Any
 
-import dask
-import distributed
 from dask.typing import Key
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
@@ -24,6 +21,7 @@ from dask_marsched.host.cancelling import Cancelling
 from dask_marsched.host.compression import GraphCompression
 from dask_marsched.host.repeatable_order import RepeatableOrder
 from dask_marsched.host.scheduler import SchedulerAdapter
+from dask_marsched.install import own_versions
 from dask_marsched.observer import Observer
 from dask_marsched.planner import Policies
 from dask_marsched.policies import registry
@@ -31,6 +29,7 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
+from dask_marsched.registration import Origin, Registration
 from dask_marsched.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
@@ -101,6 +100,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             }
         )
         self.executions = Executions()
+        self.origin: Origin | None = None
+        self.registration: Registration | None = None
         self.observer: Observer | None = None
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
@@ -112,11 +113,14 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._reason: str | None = "not started on a scheduler"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"settings": self.settings, "policies": self.policies}
+        # Where a client registers it: in the client's process.
+        origin = self.origin or Origin.here("client")
+        return {"settings": self.settings, "policies": self.policies, "origin": origin}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.settings = state["settings"]
         self.policies = state["policies"]
+        self.origin, self.registration = state["origin"], None
         self.executions = Executions()
         self._engine = self._adapter = self._workers = self._failover = None
         self.cancelling = self.observer = None
@@ -135,6 +139,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
             before.stop()
             await before.workers_told()
+        origin = self.origin or Origin.here("scheduler")
+        replaced = getattr(before, "registration", None)
+        self.registration = Registration(
+            origin, time(), self.settings, self.policies.names(), replaced
+        )
+        self.registration.tell()
         if not self.settings.enabled:
             self._reason = "switched off by marsched.enabled"
             return
@@ -371,7 +381,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             ``worker_parts``, what it does in the workers;
             ``api``, the ``path`` of the JSON API or the ``reason`` why there is none;
             ``dashboard``, the ``pages`` there are or the ``reason`` why there are none;
-            ``exceptions`` caught by hook, the ``last_exception``;
+            ``exceptions`` caught by hook, the ``last_exception``; ``registered``, by whom and
+            when, and what that ``replaced``, see `Registration.report`;
             ``versions``.
         """
         counters = self._engine.counters if self._engine is not None else Counters()
@@ -405,13 +416,14 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "worker_parts": self._worker_parts() if self._workers is not None else [],
             "exceptions": dict(counters.exceptions),
             "last_exception": counters.last_exception,
-            "versions": {
-                "dask_marsched": _version(),
-                "distributed": distributed.__version__,
-                "dask": dask.__version__,
-                "python": platform.python_version(),
-            },
+            "registered": self._registered(),
+            "versions": own_versions(),
         }
+
+    def _registered(self) -> dict[str, Any] | None:
+        if self.registration is None or self._engine is None:
+            return None
+        return self.registration.report(self._engine.scheduler.clients)
 
 
 def _policy(kind: str, given: Any) -> Any:
@@ -425,9 +437,3 @@ def _policy(kind: str, given: Any) -> Any:
         f"({', '.join(map(repr, registry.names(kind)))}) or an object with the methods of "
         f"{protocol.__module__}.{protocol.__qualname__}, not {given!r}"
     )
-
-
-def _version() -> str:
-    from dask_marsched import __version__
-
-    return __version__

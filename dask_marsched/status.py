@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import platform
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import dask
 import distributed
 from dask.utils import format_bytes, parse_timedelta
 
-from dask_marsched.install import INSTALL
+from dask_marsched.install import INSTALL, own_versions
 from dask_marsched.probes import scheduler_probe, worker_probe
+from dask_marsched.registration import who
 
 _PACKAGES = ("dask_marsched", "distributed", "dask", "python")
 
@@ -94,6 +95,8 @@ class Status:
         ]
         if self.reason:
             lines.append(f"  reason            {self.reason}")
+        if self.details.get("registered"):
+            lines += _registered_lines(self.details["registered"])
         if self.policies:
             lines += self._work_lines()
         own = self.versions.get("scheduler", {})
@@ -147,6 +150,20 @@ class Status:
         return [f"  joined            {joined} ({fusion['mode']})"]
 
 
+def _registered_lines(found: Mapping[str, Any]) -> list[str]:
+    lines = [f"  registered        by {who(found)}, {_moment(found['time'])}"]
+    before = found["replaced"]
+    if before is not None:
+        changed = (f"{key} {old} -> {new}" for key, (old, new) in before["changed"].items())
+        text = ", ".join(changed) or "of the same configuration"
+        lines.append(f"  in place of       {who(before)}, {_moment(before['time'])}: {text}")
+    return lines
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
 def status(client: distributed.Client, timeout: str | float = "5s") -> Any:
     """Return the `Status` of the scheduler that a client is connected to.
 
@@ -183,23 +200,23 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
     if client.status != "running" or client.scheduler is None:
         return Status("(none)", False, f"the client is {client.status}, not connected")
     address = str(client.scheduler.address)
-    own_versions = {"client": _own_versions()}
+    here = {"client": dict[str, str | None](own_versions())}
     try:
         info = await asyncio.wait_for(client.scheduler.versions(), timeout)
         scheduler_python = _python(info["packages"])
         # The probe's code is sent by value, and byte code only fits the same minor version.
         if not _same_minor(scheduler_python):
             reason = f"cannot be asked: Python {scheduler_python} there, {_own_python()} here"
-            return Status(address, False, reason, versions=own_versions)
+            return Status(address, False, reason, versions=here)
         answer = await asyncio.wait_for(client.run_on_scheduler(scheduler_probe()), timeout)
     except TimeoutError:
         reason = f"the scheduler did not answer within {timeout:g} s"
-        return Status(address, False, reason, versions=own_versions)
+        return Status(address, False, reason, versions=here)
     except Exception as error:  # a blocked handler, a lost connection, whatever happens there
         reason = f"the scheduler cannot be asked: {type(error).__name__}: {error}"
-        return Status(address, False, reason, versions=own_versions)
+        return Status(address, False, reason, versions=here)
     versions = {
-        **own_versions,
+        **here,
         "scheduler": _versions(answer["version"], info["packages"]),
     }
     answers, unreachable = await _ask_workers(client, answer["workers"], timeout)
@@ -295,17 +312,6 @@ def _mismatches(versions: Mapping[str, Mapping[str, str | None]]) -> tuple[str, 
             if theirs is not None and here is not None and theirs != here:
                 found.append(f"{package} is {here} on {process}, {theirs} on the scheduler")
     return tuple(found)
-
-
-def _own_versions() -> dict[str, str | None]:
-    from dask_marsched import __version__
-
-    packages = {
-        "dask": dask.__version__,
-        "distributed": distributed.__version__,
-        "python": _own_python(),
-    }
-    return _versions(__version__, packages)
 
 
 def _versions(installed: str | None, packages: Mapping[str, Any]) -> dict[str, str | None]:

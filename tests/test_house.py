@@ -48,6 +48,7 @@ FLOORS = (
     ("dask_marsched.notebook", 4),
     ("dask_marsched.worker_plugin", 5),
     ("dask_marsched.worker_registration", 5),
+    ("dask_marsched.registration", 4),
     ("dask_marsched.scheduler_plugin", 5),
     ("dask_marsched.probes", 6),
     ("dask_marsched.watching", 6),

@@ -1,0 +1,139 @@
+"""Who put a plugin in force on a scheduler, when, and what it took the place of.
+
+What one client registers is in force for all that use the scheduler: `status` tells each of them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dask_marsched.config import NAMESPACE, OPTIONS, Settings
+from dask_marsched.host.client import clients_here
+
+logger = logging.getLogger("dask_marsched")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a plugin comes from.
+
+    Attributes
+    ----------
+    by : str
+        ``"client"``, ``"preload"`` or ``"scheduler"`` where it was made in the scheduler's process.
+    user, host : str
+        Of the process that made it.
+    pid : int
+        Of that process.
+    clients : tuple of str
+        Ids of the clients in it.
+    """
+
+    by: str
+    user: str
+    host: str
+    pid: int
+    clients: tuple[str, ...] = ()
+
+    @classmethod
+    def here(cls, by: str) -> Origin:
+        """Return this process."""
+        try:
+            user = getpass.getuser()
+        except (OSError, KeyError):  # a container without a name for its user
+            user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+        return cls(by, user, socket.gethostname(), os.getpid(), clients_here())
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One plugin in force.
+
+    Attributes
+    ----------
+    origin : Origin
+        Where it comes from.
+    time : float
+        When it was put in force, seconds since the epoch.
+    settings : Settings
+        What it goes by.
+    policies : mapping of str to str
+        Names of its policies.
+    replaced : Registration or None
+        What was in force before.
+    """
+
+    origin: Origin
+    time: float
+    settings: Settings
+    policies: Mapping[str, str]
+    replaced: Registration | None = None
+
+    def __post_init__(self) -> None:
+        """Forget what was replaced before that."""
+        if self.replaced is not None and self.replaced.replaced is not None:
+            object.__setattr__(self, "replaced", replace(self.replaced, replaced=None))
+
+    def report(self, connected: Mapping[str, Any]) -> dict[str, Any]:
+        """Return who registered it and what that replaced, as plain values for JSON.
+
+        Parameters
+        ----------
+        connected
+            The scheduler's clients, by id.
+        """
+        before = self.replaced
+        found: dict[str, Any] = {
+            "by": self.origin.by,
+            "user": self.origin.user,
+            "host": self.origin.host,
+            "pid": self.origin.pid,
+            "clients": [name for name in self.origin.clients if name in connected],
+            "time": self.time,
+            "replaced": None,
+        }
+        if before is not None:
+            found["replaced"] = {**before.report(connected), "changed": self.changed()}
+            del found["replaced"]["replaced"]
+        return found
+
+    def changed(self) -> dict[str, list[Any]]:
+        """Return the options that differ from what was in force before: its value, and the new."""
+        if self.replaced is None:
+            return {}
+        before, now = vars(self.replaced.settings), vars(self.settings)
+        pairs = {
+            f"{NAMESPACE}.{option.key}": [before[option.attribute], now[option.attribute]]
+            for option in OPTIONS
+        }
+        pairs |= {
+            f"{NAMESPACE}.{kind}.policy": [self.replaced.policies[kind], name]
+            for kind, name in self.policies.items()
+        }
+        return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+    def tell(self) -> None:
+        """Log whose configuration goes where it is another one."""
+        changed = self.changed()
+        if self.replaced is not None and changed:
+            text = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
+            logger.warning(
+                "%s has replaced the configuration of dask_marsched that %s had registered (%s)",
+                who(self.report({})),
+                who(self.replaced.report({})),
+                text,
+            )
+
+
+def who(found: Mapping[str, Any]) -> str:
+    """Return who registered something, for people."""
+    process = f"{found['user']} (process {found['pid']} on {found['host']})"
+    if found["by"] == "client":
+        return " ".join([process, *(["as", *found["clients"]] if found["clients"] else [])])
+    return f"{'--preload of' if found['by'] == 'preload' else 'code in the process of'} {process}"
