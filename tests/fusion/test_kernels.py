@@ -14,11 +14,12 @@ import pytest
 from dask_marsched.fusion import files, numpy_backend
 from dask_marsched.fusion.backend import Results, UnsupportedError
 from dask_marsched.fusion.expression import NotUnderstoodError
-from dask_marsched.fusion.kernels import LEAST, Kernels
+from dask_marsched.fusion.kernels import LEAST, Kernels, Means
 from dask_marsched.fusion.tuner import SAMPLES
 from tests.fusion.expressions import expression
 
 CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST)))
+CASE = (CHAIN, CHUNK)
 DIVISION, _ = expression(lambda x: (x / 0.0) + 1, np.zeros(2 * LEAST))
 
 
@@ -113,6 +114,51 @@ def test_while_it_compiles_numpy_runs():
     compiled(kernels)
     kernels.evaluate(CHAIN, CHUNK)
     assert fake.runs == 1
+
+
+def test_what_need_not_be_compiled_is_ready_first():
+    clock, gate, begun = Clock(), threading.Event(), threading.Event()
+
+    class Slow(Fake):
+        def prepare(self, setting, exact):
+            begun.set()
+            return super().prepare(setting, exact)
+
+    quick = Fake("quick", clock, seconds=-0.4)
+    quick.compiled = True
+    kernels = Kernels([Slow("slow", clock, gate=gate), quick], clock=clock)
+    kernels.evaluate(*CASE)
+    begun.wait()
+    kernels.evaluate(*CASE)
+    assert quick.runs == 1
+    gate.set()
+    compiled(kernels)
+
+
+def test_nothing_is_looked_up_before_numpy_has_spent_enough(tmp_path):
+    clock, asked = Clock(), []
+    fake = Fake(clock=clock, seconds=-0.4)
+
+    def late():
+        asked.append(True)
+        return Means([fake], tmp_path, "")
+
+    kernels = Kernels((), clock=clock, patience=2.0, late=late)
+    for case in (CHAIN, DIVISION, CHAIN):
+        kernels.evaluate(case, [np.ones(2 * LEAST), 2, 1])  # half a second each
+    assert not asked
+    assert not kernels._compiler._threads
+    kernels.evaluate(*CASE)
+    compiled(kernels)  # it is awake
+    assert asked == [True]
+    assert kernels.report()["backends"] == ["fake"]
+    assert not fake.runs  # not two seconds for a single one
+    kernels.evaluate(*CASE)
+    compiled(kernels)
+    evaluate(kernels)
+    assert fake.runs
+    assert asked == [True]
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_one_that_fails_is_given_up_and_named(caplog):
