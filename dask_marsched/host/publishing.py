@@ -22,7 +22,7 @@ from dask_marsched.host.store import Store
 from dask_marsched.policies.sharing import ShareModel, Upkeep
 from dask_marsched.store.arena import Arena, Chunk
 from dask_marsched.store.frames import from_frames, is_data, is_plain_array, to_frames
-from dask_marsched.store.grants import LEAST, make_arrays_here, sizes_wanted
+from dask_marsched.store.grants import LEAST, filled, make_arrays_here, sizes_wanted
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
@@ -92,7 +92,7 @@ class Publisher:
         self.upkeep = Upkeep()
         self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
-        self._spare = 0
+        self._spare = self._filled = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
         self._keeps = False
         self._kept: dict[Key, Chunk] = {}
@@ -151,6 +151,8 @@ class Publisher:
     def _grant(self) -> None:
         """Have the next arrays made in shared memory, and what is too much for them given back."""
         arena, sizes = self._arena, sizes_wanted()
+        before, self._filled = self._filled, filled()
+        self.upkeep.filled(self._filled - before)
         if arena is not None and (sizes or arena.has_excess):
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 self._copier.submit(self._grant_them, arena, sizes)
@@ -201,7 +203,8 @@ class Publisher:
     # -- before anybody asks ---------------------------------------------------------------
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
-        if self._keeps or self._has_room() or self._will_be_read(key, self._kind(key)):
+        at_little_cost = self.upkeep.affords() if self._keeps else self._has_room()
+        if at_little_cost or self._will_be_read(key, self._kind(key)):
             make_arrays_here(self._spare)  # in the context of this one task, and so of its thread
         event = await self._stock(key, stimulus_id=stimulus_id)
         if isinstance(event, ExecuteSuccessEvent):

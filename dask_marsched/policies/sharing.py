@@ -70,6 +70,13 @@ class Upkeep:
         """
         return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
 
+    def filled(self, nbytes: int) -> None:
+        """Take note of memory that arrays got which may be kept; it costs as much as a copy.
+
+        malloc has it for a seventh of that, from large pages.
+        """
+        self._left -= nbytes / _COPIED
+
     def kept(self, copied: int = 0) -> None:
         """Take note of a result that was kept."""
         self._left -= _EACH + copied / _COPIED

@@ -66,6 +66,7 @@ static int n_extents;       /* those beyond were never granted */
 static char *lowest, *highest; /* all of them lie between */
 static size_t least;        /* arrays of fewer bytes are NumPy's own */
 static size_t most_waiting; /* bytes of memory that wait for an array */
+static size_t total_filled; /* bytes of memory that came with arrays, ever */
 static unsigned long turns;
 static size_t wanted[MOST_WANTED]; /* sizes for which there is no extent any more */
 static int n_wanted;
@@ -136,6 +137,7 @@ static void *use_extent(size_t size) {
         PyEval_RestoreThread(thread);
     pthread_mutex_lock(&lock);
     e->is_filled = is_filled;
+    total_filled += is_filled ? e->size : 0;
     if (is_filled)
         e->state = e->is_retired ? LEFT : USED;
     else
@@ -485,7 +487,15 @@ static PyObject *sizes_wanted(PyObject *self, PyObject *unused) {
     return found;
 }
 
+static PyObject *filled(PyObject *self, PyObject *unused) {
+    pthread_mutex_lock(&lock);
+    size_t bytes = total_filled;
+    pthread_mutex_unlock(&lock);
+    return PyLong_FromSize_t(bytes);
+}
+
 static PyMethodDef methods[] = {
+    {"filled", filled, METH_NOARGS, NULL},
     {"allocate_here", allocate_here, METH_VARARGS, NULL},
     {"grant", grant, METH_VARARGS, NULL},
     {"withdraw", withdraw, METH_VARARGS, NULL},

@@ -52,6 +52,11 @@ def sizes_wanted() -> list[int]:
     return native.sizes_wanted() if native is not None else []
 
 
+def filled() -> int:
+    """Return how many bytes of memory have ever come with arrays that were made in grants."""
+    return native.filled() if native is not None else 0
+
+
 def private_parts(memory: mmap.mmap) -> list[tuple[int, int]]:
     """Return address and length of the parts of an arena's memory that show writes to nobody."""
     return native.private_parts(memory) if native is not None else []

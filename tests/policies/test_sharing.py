@@ -62,3 +62,11 @@ def test_what_takes_long_to_copy_is_made_up_for_before_anything_else_is_kept():
     assert not upkeep.affords()
     upkeep.worked(10)
     assert upkeep.affords()
+
+
+def test_memory_that_comes_with_arrays_counts_as_well():
+    upkeep = Upkeep()
+    upkeep.filled(1 << 30)
+    assert not upkeep.affords()
+    upkeep.worked(10)
+    assert upkeep.affords()
