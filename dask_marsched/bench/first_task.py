@@ -153,23 +153,24 @@ async def _measure(
 async def _arrive(client: Client, policy: str, program: Any) -> float:
     """Send a graph under a policy, and drop it as soon as its first task is sent."""
     plugin = policy_plugin(policy)
+    scheduler: Any = client.scheduler
     if plugin is not None:
         await client.register_plugin(plugin)
     try:
         await client.compute(_grid(2).sum())  # what workers start with is not measured
-        reasons = await client.scheduler.watch()
+        reasons = await scheduler.watch()
         if any(reasons):
             raise RuntimeError(f"the plugin is off: {reasons}")
         gc.collect()
         start = time.perf_counter()
         future = client.compute(program)
-        sent: float = await client.scheduler.first_sent()
+        sent: float = await scheduler.first_sent()
         future.release()
-        await client.scheduler.emptied()
+        await scheduler.emptied()
     finally:
         if plugin is not None:
             await client.unregister_scheduler_plugin(plugin.name)
-            await client.scheduler.settled()
+            await scheduler.settled()
     return sent - start
 
 
@@ -194,7 +195,7 @@ async def _schedule() -> None:
             for address, comm in scheduler.stream_comms.items():
                 if watched.get(address) is not comm:
                     watched[address] = comm
-                    comm.send = watching(comm.send)  # type: ignore[method-assign]
+                    comm.send = watching(comm.send)
             plugins[:] = filter(None, [scheduler.plugins.get("marsched")])
             gc.collect()
             return [plugin.report()["reason"] for plugin in plugins]
