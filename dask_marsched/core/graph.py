@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError
 from itertools import pairwise
 from typing import overload
 
@@ -190,7 +191,7 @@ def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
 
     Raises
     ------
-    ValueError
+    graphlib.CycleError
         An operand reads its own result, perhaps through others.
     """
     order: list[int] = []
@@ -209,7 +210,7 @@ def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
                     if not state[j]:
                         stack.append(j)
                     elif state[j] == 1:
-                        raise ValueError(f"operand number {i} depends on its own result")
+                        raise CycleError(f"operand number {i} depends on its own result")
     return order
 
 

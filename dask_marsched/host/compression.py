@@ -6,6 +6,7 @@ import contextvars
 import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError
 from typing import Any, NamedTuple
 
 from dask._task_spec import DataNode, GraphNode
@@ -79,6 +80,8 @@ def compressed(
         return dsk
     try:
         return request.compression.compress(request, dsk, annotations, sizes or ChunkSizes())
+    except CycleError:
+        return dsk  # Dask will say where
     except Exception as error:
         request.groups.clear()
         request.bundles.clear()

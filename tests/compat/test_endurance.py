@@ -106,6 +106,11 @@ BOUNDED = (
     "_in_force",
     # plans by structure, a bounded number: the next graph like this one is not planned again
     "_remembered",
+    # keys of joined tasks, a thousand more than twice those there are
+    "_fused",
+    # who registered the plugin, and what it replaced
+    "origin",
+    "registration",
 )
 
 

@@ -117,7 +117,7 @@ class Watch:
         s._create_taskstate_from_graph = watched  # type: ignore[method-assign]  # to watch it
 
 
-@planned_cluster(TWO_WORKERS)
+@planned_cluster(TWO_WORKERS, plugin=lambda: MarsSchedulerPlugin(fusion="off"))
 async def test_a_graph_that_arrives_has_it(c, s, a, b):
     watch = Watch(s)
     first, second = product(), product()
@@ -137,7 +137,7 @@ async def test_graphs_that_arrive_together_each_have_their_own(c, s, a, b):
     assert all(places == repeatable_order(dsk) for dsk, places in watch.seen)
 
 
-@planned_cluster(TWO_WORKERS)
+@planned_cluster(TWO_WORKERS, plugin=lambda: MarsSchedulerPlugin(fusion="off"))
 async def test_what_nobody_wants_is_left_out_before_dask_orders(c, s, a, b):
     watch = Watch(s)
     dsk = {"x": (operator.add, 1, 1), "unwanted": (operator.add, 1, 2), "y": (abs, "x")}
