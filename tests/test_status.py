@@ -115,7 +115,7 @@ def test_scheduler_lacks_the_package(bare_scheduler):
 def test_some_workers_lack_the_package(tcp_cluster, start):
     start_worker(start, tcp_cluster.scheduler_address)
     start_worker(start, tcp_cluster.scheduler_address, WITHOUT_PACKAGE)
-    plugin = MarsSchedulerPlugin(settings=Settings(quota_enabled=True))
+    plugin = MarsSchedulerPlugin(settings=Settings(store_shared=False, kernels_enabled=False))
     with Client(tcp_cluster, scheduler_plugin=plugin) as client:
         client.wait_for_workers(2, timeout=60)
         found = status(client)

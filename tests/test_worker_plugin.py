@@ -39,6 +39,7 @@ OFF = {
     "store_shared": False,
     "interrupt": False,
     "adopt": "off",
+    "kernels_enabled": False,
 }
 
 
@@ -113,7 +114,7 @@ def with_all_parts():
 
 @planned_cluster(ONE, plugin=with_all_parts)
 async def test_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
-    parts = ["quota", "shared", "adoption", "interrupts"]
+    parts = ["quota", "shared", "adoption", "interrupts", "kernels"]
     assert report_of(s)["worker_parts"] == parts
     report = a.plugins["marsched"].report()
     assert type(a.data) is Store
@@ -249,11 +250,10 @@ async def test_a_worker_without_a_limit_has_no_quota(c, s, tmp_path):
         assert await c.submit(inc, 1) == 2
 
 
-@planned_cluster(ONE, plugin=with_parts)
+@gen_cluster(client=True, nthreads=ONE)
 async def test_elsewhere_than_on_linux_workers_stay_as_they_are(c, s, a, monkeypatch, caplog):
     monkeypatch.setattr("dask_marsched.worker_plugin.sys", SimpleNamespace(platform="darwin"))
-    with pytest.warns(UserWarning, match="already contains a plugin"):
-        await c.register_plugin(with_all_parts())
+    await c.register_plugin(with_all_parts())
     report = a.plugins["marsched"].report()
     for part in ("quota", "store", "shared"):
         assert report[part] is None

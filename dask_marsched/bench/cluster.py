@@ -25,10 +25,10 @@ from .metrics import STOCK, Measurement, digest
 from .workloads import Kind, Parameters, Workload
 
 DEFAULT = "default"
-KERNELS = "kernels"  # behind the name of a policy
-#: What else may stand there: options that it sets.
+#: What may stand behind the name of a policy, but for what joins tasks: options that it sets.
 PARTS: dict[str, dict[str, Any]] = {
-    KERNELS: {"marsched.fusion.kernels": True},
+    "kernels": {"marsched.fusion.kernels": True},
+    "nokernels": {"marsched.fusion.kernels": False},
     "noquota": {"marsched.quota.enabled": False},
     "shared": {"marsched.store.shared": True},
     "unshared": {"marsched.store.shared": False},
@@ -68,8 +68,8 @@ def policy_plugin(policy: str) -> Any:
     ----------
     policy : str
         ``stock``, ``default`` for the plugin as it comes, or the name of an assignment; with
-        ``+chains`` or ``+subgraphs`` behind it tasks are joined too, with a name in `PARTS` that
-        part is on. What follows a ``#`` only tells columns apart.
+        ``+off``, ``+chains`` or ``+subgraphs`` behind it that is how tasks are joined, with a
+        name in `PARTS` that part is on or off. What follows a ``#`` only tells columns apart.
 
     Raises
     ------
@@ -262,8 +262,7 @@ class BenchCluster:
             managed=managed,
             pss=pss.peak,
             sent=sent,
-            # the last digits of a sum are another matter by kernels
-            digest=None if KERNELS in self.policy.split("+") else digest(results),
+            digest=digest(results),
         )
 
     def _compute(self, client: Client, collections: tuple[Any, ...]) -> list[Any]:

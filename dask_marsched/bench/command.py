@@ -81,8 +81,8 @@ def _progress(measurement: Measurement) -> None:
     "--policy",
     "policies",
     multiple=True,
-    help="stock, default, or the name of an assignment, with +chains or +subgraphs behind it to "
-    "join tasks, +kernels to evaluate them by fused kernels, +noquota, +shared or +unshared for "
+    help="stock, default, or the name of an assignment, with +off, +chains or +subgraphs behind "
+    "it for how tasks are joined, +kernels or +nokernels, +noquota, +shared or +unshared for "
     "these parts of the workers, or without; may be given several times. "
     "[default: stock and default; with --memory-tight stock, tuned and default, of these and "
     "shared]",

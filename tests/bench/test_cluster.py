@@ -5,6 +5,7 @@ import json
 import os
 import signal
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -152,10 +153,12 @@ def test_workload_that_needs_what_is_not_there_says_so(cluster):
 
 
 def test_planning_is_timed_in_processes_of_its_own():
-    result = planning.measure("default", 500, 0)
-    assert result.error is None
-    assert 400 < result.tasks < 600
-    assert 0 < result.seconds < 60
+    joined, apart = (planning.measure(policy, 500, 0) for policy in ("default", "default+off"))
+    for result in (joined, apart):
+        assert result.error is None
+        assert 0 < result.seconds < 60
+    assert 400 < apart.tasks < 600
+    assert 100 < joined.tasks < 0.75 * apart.tasks
 
 
 @pytest.mark.slow
@@ -227,8 +230,8 @@ def test_list_names_every_workload_and_marks_the_held_out():
 
 @pytest.mark.parametrize(
     ("policy", "fusion", "kernels"),
-    [("default", "off", False), ("dfs+subgraphs+kernels#2", "subgraphs", True),
-     ("default+kernels", "off", True), ("default+chains", "chains", False)],
+    [("default", "subgraphs", True), ("dfs+chains+nokernels#2", "chains", False),
+     ("default+off", "off", True), ("default+off+nokernels", "off", False)],
 )  # fmt: skip
 def test_what_stands_behind_the_name_of_a_policy(policy, fusion, kernels):
     settings = policy_plugin(policy).settings
@@ -236,10 +239,14 @@ def test_what_stands_behind_the_name_of_a_policy(policy, fusion, kernels):
 
 
 def test_parts_of_the_workers_stand_behind_it_too():
-    settings = policy_plugin("default+noquota+shared+uninterrupted").settings
+    settings = policy_plugin("default+noquota+unshared+uninterrupted").settings
     assert not settings.quota_enabled
-    assert settings.store_shared
+    assert not settings.store_shared
     assert not settings.interrupt
+    with dask.config.set({"marsched.fusion.kernels": False, "marsched.store.shared": False}):
+        settings = policy_plugin("default+kernels+shared").settings
+    assert settings.kernels_enabled
+    assert settings.store_shared
 
 
 @pytest.mark.parametrize("policy", ["default+nonsense", "default+chains+subgraphs", "nonsense"])
