@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dask.typing import Key
 from distributed import Worker
@@ -37,6 +39,8 @@ _SWITCHES = {
 }
 #: Those that rest on the store of ours.
 _ON_STORE = frozenset({"shared", "quota", "adoption"})
+#: distributed starts a plugin while the one before it is still being taken out.
+_turns: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -73,11 +77,15 @@ class MarsWorkerPlugin(WorkerPlugin):
         return _restore, (vars(self.settings),)
 
     async def setup(self, worker: Worker) -> None:
-        """Put the parts in force that are switched on.
+        """Put the parts in force that are switched on, once what goes has gone.
 
         A worker that is not as expected stays as it is; the reason is logged once and stands in
         `report`.
         """
+        async with _turns.setdefault(worker, asyncio.Lock()):
+            await self._set_up(worker)
+
+    async def _set_up(self, worker: Worker) -> None:
         on = {part for part, (setting, _) in _SWITCHES.items() if getattr(self.settings, setting)}
         self._reasons = {
             part: f"switched off by {option}"
@@ -164,7 +172,11 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._admission = admission
 
     async def teardown(self, worker: Worker) -> None:
-        """Restore the worker."""
+        """Restore the worker, once what comes has come."""
+        async with _turns.setdefault(worker, asyncio.Lock()):
+            await self._tear_down(worker)
+
+    async def _tear_down(self, worker: Worker) -> None:
         if self._telling is not None:
             self._telling.uninstall()
             self._telling = None

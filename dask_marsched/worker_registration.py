@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from distributed.scheduler import Scheduler
 
@@ -14,6 +15,8 @@ from dask_marsched.config import Settings
 NAME = "marsched"
 #: Seconds to wait for the workers there are; one that hangs gets it when it wakes.
 _PATIENCE = 10.0
+#: What the workers of a scheduler were told last.
+_last: WeakKeyDictionary[Scheduler, asyncio.Task[None]] = WeakKeyDictionary()
 
 # Text, because byte code fits one minor version of Python only. Where the package is missing, or
 # is of a version that does not know a setting, the worker gets a plugin that does nothing: an
@@ -81,8 +84,15 @@ class WorkerRegistration:
             await asyncio.wait(self._under_way, timeout=_PATIENCE)
 
     def _tell(self, message: dict[str, Any]) -> None:
-        # A worker that leaves meanwhile is no error.
-        told = self.scheduler.broadcast(msg=message, on_error="ignore")
-        task = asyncio.ensure_future(told)
+        task = asyncio.create_task(self._broadcast(message, _last.get(self.scheduler)))
+        _last[self.scheduler] = task
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+    async def _broadcast(self, message: dict[str, Any], before: asyncio.Task[None] | None) -> None:
+        # Each message takes a connection of its own: a removal that is overtaken would take out
+        # what has come since.
+        if before is not None and not before.done():
+            await asyncio.wait([before], timeout=_PATIENCE)
+        # A worker that leaves meanwhile is no error.
+        await self.scheduler.broadcast(msg=message, on_error="ignore")

@@ -26,6 +26,7 @@ from dask_marsched.policies.needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Request
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
+from dask_marsched.worker_plugin import MarsWorkerPlugin
 from tests.compat.harness import check, planned_cluster, plugin_of, report_of
 from tests.processes import WITHOUT_PACKAGE
 
@@ -167,6 +168,48 @@ async def test_removal_restores_the_worker_exactly(c, s, a):
     assert picture() == before
     assert await c.submit(np.sum, x) == 10 * MB / 8
     assert await c.submit(inc, 1) == 2
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_what_comes_while_another_goes_waits_until_it_has_gone(c, s, a):
+    before = (a.batched_send, a.handlers["get_data"], dict(a.stream_handlers), vars(a).keys())
+    ok = {"status": "OK"}
+    assert await a.plugin_add(plugin=MarsWorkerPlugin(), name="marsched") == ok
+    for _ in range(2):
+        going = asyncio.ensure_future(a.plugin_remove(name="marsched"))
+        await asyncio.sleep(0)
+        coming = asyncio.ensure_future(a.plugin_add(plugin=MarsWorkerPlugin(), name="marsched"))
+        assert await asyncio.gather(going, coming) == [ok, ok]
+        assert admission_of(a)
+        assert (type(a.data), a.plugins["marsched"].report()["reasons"].keys()) == (
+            Store,
+            {"shared"},
+        )
+    assert await a.plugin_remove(name="marsched") == ok
+    assert (type(a.state), type(a.data)) == (WorkerState, SpillBuffer)
+    after = (a.batched_send, a.handlers["get_data"], dict(a.stream_handlers), vars(a).keys())
+    assert after == before
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_removed_and_registered_at_once_it_is_in_force(c, s, a):
+    broadcast = s.broadcast
+
+    async def slow_to_remove(*, msg, **kwargs):
+        if msg["op"] == "plugin-remove":
+            await asyncio.sleep(0.2)
+        return await broadcast(msg=msg, **kwargs)
+
+    s.broadcast = slow_to_remove
+    await c.register_plugin(with_all_parts())
+    part, plugin = a.plugins["marsched"], plugin_of(s)
+    await c.unregister_scheduler_plugin("marsched")
+    await c.register_plugin(with_all_parts())
+    await plugin.workers_told()
+    assert a.plugins["marsched"] is not part
+    assert admission_of(a)
+    await c.unregister_scheduler_plugin("marsched")
+    await async_poll_for(lambda: "marsched" not in a.plugins and type(a.data) is SpillBuffer, 5)
 
 
 class BrokenComm:
