@@ -97,9 +97,7 @@ async def test_it_comes_with_heartbeats_and_ends_with_the_plugin(c, s, a, b):
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_nothing_is_told_where_all_parts_are_off(c, s, a):
-    off = Settings(
-        quota_enabled=False, store_shared=False, interrupt=False, kernels_enabled=False
-    )
+    off = Settings(quota_enabled=False, store_shared=False, interrupt=False, kernels_enabled=False)
     await c.register_plugin(MarsSchedulerPlugin(settings=off))
     await a.heartbeat()
     assert METRIC not in s.workers[a.address].metrics
