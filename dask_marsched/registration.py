@@ -131,6 +131,30 @@ class Registration:
             )
 
 
+def same(one: Any, other: Any) -> bool:
+    """Return whether one plugin does just what another does.
+
+    A policy of the user's own is never the same: what it goes by may be anywhere in it.
+    """
+    return (
+        type(one) is type(other)
+        and one.settings == other.settings
+        and all(
+            _same_policy(policy, getattr(other.policies, kind))
+            for kind, policy in vars(one.policies).items()
+        )
+    )
+
+
+def _same_policy(one: Any, other: Any) -> bool:
+    ours = type(one).__module__.startswith("dask_marsched.policies.")
+    return ours and type(one) is type(other) and _parameters(one) == _parameters(other)
+
+
+def _parameters(policy: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(policy).items() if not name.startswith("_")}
+
+
 def who(found: Mapping[str, Any]) -> str:
     """Return who registered something, for people."""
     process = f"{found['user']} (process {found['pid']} on {found['host']})"

@@ -29,7 +29,7 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
-from dask_marsched.registration import Origin, Registration
+from dask_marsched.registration import Origin, Registration, same
 from dask_marsched.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
@@ -102,6 +102,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.executions = Executions()
         self.origin: Origin | None = None
         self.registration: Registration | None = None
+        self.twin: MarsSchedulerPlugin | None = None  # one in force that does the same
         self.observer: Observer | None = None
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
@@ -120,7 +121,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.settings = state["settings"]
         self.policies = state["policies"]
-        self.origin, self.registration = state["origin"], None
+        self.origin, self.registration, self.twin = state["origin"], None, None
         self.executions = Executions()
         self._engine = self._adapter = self._workers = self._failover = None
         self.cancelling = self.observer = None
@@ -133,17 +134,20 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """Put the policies in force; tasks that wait already are planned too.
 
         A scheduler that is not as expected keeps stock scheduling; the reason is logged once
-        and stands in `report`.
+        and stands in `report`. One that does the same already stays, with what it has learnt.
         """
         before = scheduler.plugins.get(self.name)
-        if isinstance(before, MarsSchedulerPlugin) and before is not self:
-            before.stop()
-            await before.workers_told()
         origin = self.origin or Origin.here("scheduler")
         replaced = getattr(before, "registration", None)
         self.registration = Registration(
             origin, time(), self.settings, self.policies.names(), replaced
         )
+        if isinstance(before, MarsSchedulerPlugin) and before is not self:
+            if before.why_not_active() is None and same(before, self):
+                self.twin, before.registration = before, self.registration
+                return
+            before.stop()
+            await before.workers_told()
         self.registration.tell()
         if not self.settings.enabled:
             self._reason = "switched off by marsched.enabled"
@@ -352,7 +356,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         off = "observer.enabled" if not self.settings.observer_enabled else "dashboard.pages"
         return {"pages": [], "reason": self._reason or f"switched off by marsched.{off}"}
 
-    def _why_not_active(self) -> str | None:
+    def why_not_active(self) -> str | None:
+        """Return why this plugin changes nothing on a scheduler, None where it does."""
         if self._reason is None and self._adapter is not None and not self._adapter.installed:
             return (self._engine and self._engine.failure) or "removed from the scheduler"
         return self._reason
@@ -387,7 +392,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """
         counters = self._engine.counters if self._engine is not None else Counters()
         planned = counters.operands_planned
-        reason = self._why_not_active()
+        reason = self.why_not_active()
         recoveries = self._failover.recoveries if self._failover is not None else None
         return {
             "active": reason is None,

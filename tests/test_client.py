@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 
+import dask.array as da
 import distributed
 import psutil
 import pytest
@@ -14,6 +15,8 @@ from distributed.security import Security
 from dask_marsched import Client, MarsSchedulerPlugin, status
 from dask_marsched.client import as_plugin
 from dask_marsched.host.client import check_start_hook
+from dask_marsched.policies.assignment import DepthFirst
+from dask_marsched.policies.withholding import UnitQueues
 from tests.processes import WITHOUT_PACKAGE, local_cluster
 
 LOCAL = {
@@ -182,6 +185,50 @@ def test_registering_again_replaces_the_plugin(cluster):
         with pytest.warns(UserWarning, match="already contains a plugin with name marsched"):
             client.register_plugin(MarsSchedulerPlugin(assignment="bfs"))
         check_at_work(client, assignment="bfs")
+
+
+def test_registering_the_same_again_changes_nothing(cluster, recwarn):
+    with Client(cluster, scheduler_plugin=True) as client:
+        scheduler, (worker, _) = cluster.scheduler, cluster.workers.values()
+        assert client.compute(da.ones(4, chunks=1).sum()).result(timeout=30) == 4
+        plugin, part = scheduler.plugins["marsched"], worker.plugins["marsched"]
+        planned = plugin.report()["graphs_planned"]
+        assert planned
+        with Client(cluster, scheduler_plugin=True) as other:
+            assert scheduler.plugins["marsched"] is plugin
+            assert worker.plugins["marsched"] is part
+            check_at_work(other)
+            found = plugin.report()
+            assert found["graphs_planned"] == planned
+            assert found["registered"]["time"] > found["registered"]["replaced"]["time"]
+            assert found["registered"]["replaced"]["changed"] == {}
+        assert not [w for w in recwarn if "already contains a plugin" in str(w.message)]
+        # It can still be removed, and come again.
+        client.unregister_scheduler_plugin("marsched")
+        assert not status(client).active
+        client.register_plugin(MarsSchedulerPlugin())
+        assert scheduler.plugins["marsched"] is not plugin
+        check_at_work(client)
+
+
+def test_a_policy_of_ones_own_replaces_that_of_the_same_name(cluster):
+    class Mine(DepthFirst):
+        name = "mine"
+
+    with Client(cluster, scheduler_plugin=MarsSchedulerPlugin(assignment=Mine())) as client:
+        plugin = cluster.scheduler.plugins["marsched"]
+        with pytest.warns(UserWarning, match="already contains a plugin"):
+            client.register_plugin(MarsSchedulerPlugin(assignment=Mine()))
+        assert cluster.scheduler.plugins["marsched"] is not plugin
+        check_at_work(client, assignment="mine")
+
+
+def test_another_parameter_of_a_policy_replaces_it(cluster):
+    plugin = MarsSchedulerPlugin(withholding=UnitQueues(window=64))
+    with Client(cluster, scheduler_plugin=plugin) as client:
+        with pytest.warns(UserWarning, match="already contains a plugin"):
+            client.register_plugin(MarsSchedulerPlugin(withholding=UnitQueues(window=2)))
+        assert cluster.scheduler.plugins["marsched"].policies.withholding.window == 2
 
 
 # --- what goes wrong ----------------------------------------------------------------------

@@ -23,6 +23,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "stimulus_queue_slots_maybe_opened": ("stimulus_id",),
     "handle_long_running": ("key", "worker", "run_id", "compute_duration", "stimulus_id"),
     "stimulus_task_erred": ("worker", "stimulus_id", "key", "run_id"),
+    "add_plugin": ("plugin",),
     "remove_plugin": ("name",),
     "is_rootish": ("ts",),
     "_add_to_processing": ("ts", "ws", "stimulus_id"),

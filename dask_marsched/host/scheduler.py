@@ -144,6 +144,7 @@ class SchedulerAdapter:
         s._create_taskstate_from_graph = self._create_taskstate_from_graph
         s._task_to_msg = self._task_to_msg
         s.remove_plugin = self._remove_plugin
+        s.add_plugin = self._add_plugin
         s.stimulus_task_erred = self._task_erred
         s.stream_handlers["add-keys"] = self._add_keys
         self._stealing = s.extensions.get("stealing")
@@ -174,6 +175,7 @@ class SchedulerAdapter:
             "_create_taskstate_from_graph",
             "_task_to_msg",
             "remove_plugin",
+            "add_plugin",
             "stimulus_task_erred",
         ):
             vars(s).pop(name, None)
@@ -290,6 +292,11 @@ class SchedulerAdapter:
         if removed is self.plugin:
             self.uninstall()
             self.removed()
+
+    def _add_plugin(self, plugin: Any, **kwargs: Any) -> None:
+        # Another of the same kind that has found ours to do what it would do.
+        if getattr(plugin, "twin", None) is not self.plugin:
+            type(self.scheduler).add_plugin(self.scheduler, plugin, **kwargs)
 
     def _task_erred(
         self, worker: str, stimulus_id: str, key: Any, run_id: int, **kwargs: Any

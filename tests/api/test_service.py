@@ -276,7 +276,7 @@ async def test_it_comes_and_goes_with_the_plugin(c, s):
         assert (await get(s, "/status"))["api"] == {"path": "/marsched/api/v1/", "reason": None}
         assert len(s.http_application.default_router.rules) == len(rules) + 1
         with pytest.warns(UserWarning, match="already contains"):
-            await c.register_plugin(MarsSchedulerPlugin())  # in the place of the first
+            await c.register_plugin(MarsSchedulerPlugin("dfs"))  # in the place of the first
         await get(s, "/status")
         assert len(s.http_application.default_router.rules) == len(rules) + 1
         await c.unregister_scheduler_plugin("marsched")

@@ -72,7 +72,7 @@ async def test_registering_again_leaves_one_of_each(c, s):
     applications = len(s.http_application.applications)
     await c.register_plugin(MarsSchedulerPlugin())
     with pytest.warns(UserWarning, match="already contains a plugin"):
-        await c.register_plugin(MarsSchedulerPlugin())
+        await c.register_plugin(MarsSchedulerPlugin("dfs"))
     variables = template_variables(s)
     assert variables["pages"].count("mars") == 1
     assert sum(plot["url"] == "mars-plan" for plot in variables["plots"]) == 1
