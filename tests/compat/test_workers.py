@@ -57,8 +57,16 @@ async def test_graph_before_the_first_worker(c, s):
         assert await few == 2
 
 
+def breadth_first():
+    return MarsSchedulerPlugin(assignment="bfs")
+
+
+def depth_first():
+    return MarsSchedulerPlugin(assignment="dfs")
+
+
 @pytest.mark.parametrize("assignment", ["units", "dfs"])
-@planned_cluster([("127.0.0.1", 1)])
+@planned_cluster([("127.0.0.1", 1)], plugin=breadth_first)
 async def test_worker_that_joins_gets_work(c, s, a, assignment):
     with pytest.warns(UserWarning, match="overwriting"):
         await c.register_plugin(MarsSchedulerPlugin(assignment=assignment))
@@ -74,7 +82,7 @@ async def test_worker_that_joins_gets_work(c, s, a, assignment):
 
 
 @pytest.mark.parametrize("assignment", ["units", "bfs"])
-@planned_cluster(FOUR_WORKERS)
+@planned_cluster(FOUR_WORKERS, plugin=depth_first)
 async def test_worker_that_leaves_while_a_graph_runs(c, s, *workers, assignment):
     with pytest.warns(UserWarning, match="overwriting"):
         await c.register_plugin(MarsSchedulerPlugin(assignment=assignment))
@@ -375,7 +383,7 @@ async def test_p2p_rechunk_that_loses_a_worker(c, s, *workers):
 
 
 @pytest.mark.parametrize("saturation", [0.5, 1.0])
-@planned_cluster([("127.0.0.1", 4)] * 2)
+@planned_cluster([("127.0.0.1", 4)] * 2, plugin=depth_first)
 async def test_a_low_saturation_of_the_user_is_kept(c, s, a, b, saturation):
     s.WORKER_SATURATION = saturation
     with pytest.warns(UserWarning, match="overwriting"):
