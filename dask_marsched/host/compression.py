@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +23,10 @@ from dask_marsched.host.arriving_graphs import ArrivingGraphs
 from dask_marsched.host.bundles import bundled
 from dask_marsched.host.fused_tasks import Joinable, join
 from dask_marsched.host.graph import ChunkSizes
-from dask_marsched.host.numbered import numbered
+from dask_marsched.host.numbered import canonically_numbered, numbered
 from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bounds, compress
 from dask_marsched.policies.siblings import siblings
+from dask_marsched.policies.tiles import find_tiles
 
 #: The graph that is being read, in the coroutine of the scheduler that reads it and in the thread
 #: that it hands the work to.
@@ -198,7 +200,9 @@ class GraphCompression(ArrivingGraphs):
     ) -> _Read:
         """Return what the policies look at."""
         known: Mapping[Key, TaskState] = self.scheduler.tasks
-        keys, inputs = numbered(dsk)
+        # Single lines are the same by any order; what else is joined, and in which order it runs
+        # within a group, must not follow from names or from the hash seed.
+        keys, inputs = canonically_numbered(dsk) if self.subgraphs else numbered(dsk)
         wanted = set(request.keys)
         joinable = Joinable()
         roles, uncertain = bytearray(), bytearray()
@@ -218,6 +222,10 @@ class GraphCompression(ArrivingGraphs):
             # A copy: workers come and go in the other thread.
             workers = list(self.scheduler.workers.values())
             memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
+            # Of a layer of products whole tiles go to workers: none of it becomes part of others.
+            for i in itertools.chain.from_iterable(find_tiles(graph, len(workers))):
+                if roles[i] == FREE:
+                    roles[i] = VISIBLE
             limits = bounds(
                 graph,
                 threads=self.scheduler.total_nthreads,

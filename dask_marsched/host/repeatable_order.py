@@ -18,13 +18,11 @@ from typing import Any, TypeAlias
 import dask.order
 from dask._task_spec import DataNode, GraphNode
 from dask.typing import Key
-from dask.utils import key_split
 from distributed.scheduler import Scheduler
 
-from dask_marsched.core.canonical import canonical_order
 from dask_marsched.counters import Counters
 from dask_marsched.host.arriving_graphs import ArrivingGraphs
-from dask_marsched.host.numbered import numbered
+from dask_marsched.host.numbered import canonical, numbered
 
 #: Who orders the graph that is being read, and what its order goes to.
 _Wanted: TypeAlias = "tuple[RepeatableOrder, dict[Key, int]] | None"
@@ -58,19 +56,14 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
         The graph has a cycle.
     """
     keys, inputs = numbered(dsk)
-    parts = [
-        (str(key[0]), key[1:]) if isinstance(key, tuple) and key else (str(key), ()) for key in keys
-    ]
-    names = [name for name, _ in parts]
-    words = {name: key_split(name) for name in dict.fromkeys(names)}
-    canonical = canonical_order(names, [index for _, index in parts], words, inputs)
+    first = canonical(keys, inputs)
     # Dask compares keys as strings: all of the same length.
     base = 10 ** len(str(len(keys)))
     number = [0] * len(keys)
-    for place, i in enumerate(canonical, start=base):
+    for place, i in enumerate(first, start=base):
         number[i] = place
     nodes: dict[Key, GraphNode] = {}
-    for place, i in enumerate(canonical, start=base):
+    for place, i in enumerate(first, start=base):
         node = dsk.get(keys[i])
         if isinstance(node, DataNode):
             nodes[place] = DataNode(place, None)

@@ -110,6 +110,8 @@ def compress(
       Dask would have run its operands, the group can run without more bytes being moved,
       and it does not hold more while it waits for other inputs;
     - running the group alone, one operand after the other, does not hold more than the bound;
+    - what very many read, and this input does not, is not much larger, or of unknown size: else
+      the input would be made only where that has come, or be bound to where it is;
     - the longest path through the graph does not grow by more than its bound;
     - no more operands of a batch of unknown duration come into a group than its bound says.
 
@@ -265,6 +267,8 @@ class _Compression:
             return True
         assert self.limits is not None
         found = [j for j in found if self._brings_little(j, reads)]
+        if found and (hubs := self._hubs(reads, max([self.nbytes[j] for j in found]))):
+            found = [j for j in found if all(k in self.groups[j].reads for k in hubs)]
         found.sort(key=lambda j: self.groups[j].seconds)
         grown = False
         for alike in self._alike(found):
@@ -289,6 +293,12 @@ class _Compression:
                 elif nbytes[k] > small:
                     shared += nbytes[k]
         return (new or shared) <= max(nbytes[j], CRUMB)
+
+    def _hubs(self, reads: dict[int, int], drawn: float) -> list[int]:
+        """Return what very many read that is much larger than what is drawn, or may be."""
+        nbytes, readers, known = self.nbytes, self.readers, self.graph.known
+        most = _KAPPA * max(drawn, CRUMB)
+        return [k for k in reads if readers[k] > self.shared and (not known[k] or nbytes[k] > most)]
 
     def _alike(self, found: list[int]) -> list[list[int]]:
         """Cut inputs, in the order of their durations, into those that take about as long.

@@ -3,6 +3,9 @@
 import asyncio
 import logging
 import operator
+import os
+import subprocess
+import sys
 import traceback
 from functools import partial
 from typing import Any
@@ -18,6 +21,7 @@ from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
 from dask_marsched.host.fused_tasks import Joinable, join
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.simulation import simulate
 from tests.compat.harness import check, planned_cluster, report_of
 
 subgraphs = partial(planned_cluster, plugin=lambda: MarsSchedulerPlugin(fusion="subgraphs"))
@@ -376,3 +380,44 @@ async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
     assert report["exceptions"] == {"compress": 1}
     assert report["fusion"] == {"mode": "subgraphs", "operands": 0, "into": 0}
     assert isinstance(c.submit(inc, 1), Future)
+
+
+# ---- What is joined follows from the graph ------------------------------------------------------
+
+GROUPS = """
+import dask.array as da
+from dask_marsched.host import materialize
+from dask_marsched.simulation import simulate as _
+import importlib
+module = importlib.import_module("dask_marsched.simulation.simulate")
+def show(*args, compress=materialize.compress_for):
+    found = compress(*args)
+    print(sorted(map(str, found[1].items())), sorted(map(str, found[2].items())))
+    return found
+module.compress_for = show
+a, b = (da.random.default_rng(seed).random((600, 600), chunks=100) for seed in (0, 1))
+padded = da.overlap.overlap(a[1:, 1:] - b[:-1, :-1], depth=1, boundary="periodic")
+module.simulate(padded.sum(axis=0), isolated=False, timeline=False)
+"""
+
+
+def test_the_hash_seed_has_no_part_in_what_is_joined() -> None:
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", GROUPS],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in "12"
+    )
+    assert len(first) > 1000
+    assert first == second
+
+
+def test_products_are_left_to_tiles() -> None:
+    x = da.random.default_rng(0).random((8 * 512, 8 * 512), chunks=512)
+    report = simulate(da.cov(x), workers=8, isolated=False, timeline=False)
+    # Of the 64 x 8 products those on the diagonal would be joined, and the grid would be none.
+    assert "sum + sum-partial" not in report.plugin["fusion"]["expressions"]

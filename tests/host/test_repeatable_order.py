@@ -178,7 +178,7 @@ async def test_a_failure_is_counted_and_dask_orders(c, s, a, b, monkeypatch):
     def broken(*args: Any) -> Any:
         raise ArithmeticError("no")
 
-    monkeypatch.setattr("dask_marsched.host.repeatable_order.canonical_order", broken)
+    monkeypatch.setattr("dask_marsched.host.repeatable_order.canonical", broken)
     await c.register_plugin(MarsSchedulerPlugin())
     watch = Watch(s)
     with captured_logger("dask_marsched") as log:

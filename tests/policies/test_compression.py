@@ -260,3 +260,15 @@ def test_a_group_that_waits_holds_no_more_than_its_parts_would(
         brought = sum(g.nbytes[j] for j in outside - direct)
         if len(outside) > 1 and len(direct) > 1:
             assert brought <= inner + len(members) * compression.CRUMB
+
+
+def test_nothing_is_bound_to_what_all_read_if_that_is_large_or_unknown() -> None:
+    inputs: dict[str, list[str]] = {"model": []}
+    for i in range(40):
+        inputs |= {f"x{i}": [], f"y{i}": [f"x{i}", "model"]}
+    for model, known, joined in ((1e6, True, True), (1e9, True, False), (1e6, False, False)):
+        found = graph(inputs, {"model": model} | dict.fromkeys(list(inputs)[1:], 1e6))
+        found = found.with_nbytes(found.nbytes, bytes([known]) + b"\1" * 80)
+        limits = LOOSE
+        heads = compress(found, bytearray(81), [0] * 81, limits)
+        assert (len(set(heads)) < 81) is joined, (model, known)
