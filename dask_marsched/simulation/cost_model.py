@@ -16,6 +16,10 @@ from dask_marsched.simulation.derived import DerivedSeconds, complete
 #: carried over to a task of the same group and another size.
 _USUAL = (0.0005, 1e9)
 
+#: Seconds that it takes to pick one of several results: more than nothing, which Dask's work
+#: stealing takes for a task that has left its thread.
+_PICK = 1e-6
+
 
 class CostModel:
     """Look up, derive, learn or guess what each task of a graph costs.
@@ -99,11 +103,11 @@ class CostModel:
     def bundle(self, bundles: Mapping[Any, Sequence[Any]]) -> None:
         """Let tasks take as long as those whose results they make as one.
 
-        What picks one of these results stands for one task, and takes no time.
+        What picks one of these results stands for one task, and takes next to no time.
         """
         for key, members in bundles.items():
             found = [self._costs[member] for member in members]
-            seconds = sum(took for took, _ in found) if len(found) > 1 else 0.0
+            seconds = sum(took for took, _ in found) if len(found) > 1 else _PICK
             self._costs[key] = (seconds, sum(nbytes for _, nbytes in found))
 
     def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:

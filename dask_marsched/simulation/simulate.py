@@ -80,7 +80,8 @@ def simulate(
         each has its own.
     policy
         ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin. A
-        name with ``+chains`` or ``+subgraphs`` behind it joins tasks too (`marsched.fusion`).
+        name with ``+off``, ``+chains`` or ``+subgraphs`` behind it tells how tasks are joined
+        (`marsched.fusion.graph`).
     costs
         Recorded sizes and durations: `Costs`, a `dask_marsched.Recording`, or a file of either; of
         this program or on other data. What is missing is derived from the graph or guessed
@@ -205,6 +206,8 @@ class _Job:
             graph, costs = self._graph(cluster.scheduler)
             await cluster.run(loop, graph, costs)
             reports = [plugin.report() for plugin in plugins if hasattr(plugin, "report")]
+            for found in reports:
+                found.pop("registered", None)  # by a process, which the next time is another
             if reports and costs.joined:
                 reports[0].setdefault("fusion", {})["expressions"] = costs.joined
             return cluster.report(name, graph, reports[0] if reports else {}, costs.sources)
