@@ -26,7 +26,7 @@ LINE = Job(
 
 
 def protecting() -> MarsSchedulerPlugin:
-    return MarsSchedulerPlugin(settings=Settings(protects=True))
+    return MarsSchedulerPlugin(settings=Settings(protects=True, fusion="off"))
 
 
 def protecting_cluster(dear: float = 0.0, share: float = 0.5) -> Callable[..., Any]:
@@ -174,7 +174,7 @@ def run_again(plugin: MarsSchedulerPlugin, **options: Any) -> tuple[float, int]:
 
 
 def test_the_twin_computes_less_again(monkeypatch):
-    without, again = run_again(MarsSchedulerPlugin())
+    without, again = run_again(MarsSchedulerPlugin(fusion="off"))
     assert again == 4
     monkeypatch.setattr(failover, "ProtectionRule", partial(ProtectionRule, 25.0))
     monkeypatch.setattr(protection, "_SHARE", 0.5)

@@ -19,6 +19,8 @@ from dask_marsched.simulation import isolation, simulate
 FILE = Path(__file__).with_name("snapshots.json")
 PARAMETERS = workloads.Parameters(size=0.2)
 WORKERS = (4, 16)
+#: What stands behind a workload's name on record, and the policy that is meant.
+POLICIES = {"": "default", " apart": "default+off"}
 
 #: By workload and number of workers: bytes moved between workers, and the peak of those held.
 Snapshots = dict[str, dict[str, dict[str, int]]]
@@ -31,6 +33,11 @@ def names() -> list[str]:
     ]
 
 
+def rows() -> list[str]:
+    """What is on record: each workload with tasks joined, and with tasks apart."""
+    return [name + suffix for name in names() for suffix in POLICIES]
+
+
 def take() -> Snapshots:
     """Simulate all workloads, in a process with a fixed hash seed."""
     return isolation.call(_take, isolated=True)
@@ -40,10 +47,11 @@ def _take() -> Snapshots:
     taken: Snapshots = {}
     for name in names():
         collections = list(workloads.get(name).build(PARAMETERS))
-        taken[name] = {}
-        for workers in WORKERS:
-            report = simulate(collections, workers=workers, timeline=False)
-            taken[name][str(workers)] = {"moved": report.bytes_moved, "peak": report.peak_memory}
+        for suffix, policy in POLICIES.items():
+            row = taken[name + suffix] = {}
+            for workers in WORKERS:
+                report = simulate(collections, workers=workers, policy=policy, timeline=False)
+                row[str(workers)] = {"moved": report.bytes_moved, "peak": report.peak_memory}
     return taken
 
 

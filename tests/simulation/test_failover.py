@@ -71,7 +71,7 @@ class WatchedMars(MarsSchedulerPlugin):
 
 
 def watched(job: Job, policy: str, **options: Any) -> tuple[Watcher, dict[str, Any]]:
-    plugin: Any = WatchedMars() if policy == "default" else Watcher()
+    plugin: Any = WatchedMars(fusion="off") if policy == "default" else Watcher()
     report = simulate(
         job.collections(),
         costs=job.costs(),

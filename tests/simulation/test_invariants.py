@@ -30,7 +30,8 @@ EXAMPLES = int(os.environ.get("MARSCHED_EXAMPLES", "40"))
 GAP = 0.03
 SECONDS = (0.1, 0.2, 0.4)
 SATURATION = 1.1
-POLICIES = ("default", "dfs", "bfs")
+#: Without joining: each task of a `Job` is to be seen.
+POLICIES = ("default+off", "dfs+off", "bfs+off")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Job:
     def initial(self, policy: str, parallelism: int) -> list[int]:
         """The tasks that are withheld: those that read nothing or, by default, only hubs."""
         n = len(self.inputs)
-        if policy != "default":
+        if policy != "default+off":
             return [i for i in range(n) if not self.inputs[i]]
         # Nothing is known of sizes before the first results.
         graph = OperandGraph(range(n), Edges.of(self.inputs), [1.0] * n, b"\0" * n)
@@ -113,7 +114,7 @@ def faults(draw: st.DrawFn, workers: int, kinds: tuple[str, ...]) -> list[tuple[
     return found
 
 
-def run(job: Job, policy: Any = "default", **options: Any) -> SimulationReport:
+def run(job: Job, policy: Any = "default+off", **options: Any) -> SimulationReport:
     report = simulate(
         job.collections(),
         costs=job.costs(),
@@ -274,7 +275,7 @@ def test_a_worker_that_is_passed_over_is_found(options: dict[str, Any]) -> None:
     """The test above can fail: with these queues it does."""
     n = 24
     job = Job(((),) * n + (tuple(range(n)),), (0.1,) * (n + 1), (1000,) * (n + 1))
-    broken = MarsSchedulerPlugin(assignment="dfs", withholding=Partial(**options))
-    report = run(job, broken, workers=2, threads=1, faults=[(0.5, "join", 2)])
-    assert overlooked(job, report)
-    assert overlooked(job, run(job, "dfs", workers=2, threads=1, faults=[(0.5, "join", 2)])) == []
+    broken = MarsSchedulerPlugin(assignment="dfs", fusion="off", withholding=Partial(**options))
+    for policy, found in ((broken, True), ("dfs+off", False)):
+        report = run(job, policy, workers=2, threads=1, faults=[(0.5, "join", 2)])
+        assert bool(overlooked(job, report)) is found

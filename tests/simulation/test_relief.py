@@ -22,7 +22,7 @@ def run(name: str, placement: MostBytes) -> SimulationReport:
         list(workloads.get(name).build(workloads.Parameters(size=4))),
         workers=16,
         timeline=False,
-        policy=MarsSchedulerPlugin(placement=placement),
+        policy=MarsSchedulerPlugin(placement=placement, fusion="off"),
     )
     assert report.plugin["exceptions"] == {}
     return report

@@ -33,7 +33,7 @@ def comparable(report):
     return report.to_json(), timeline.tasks, timeline.transfers, timeline.memory
 
 
-@pytest.mark.parametrize("policy", ["stock", "default"])
+@pytest.mark.parametrize("policy", ["stock", "default+off"])
 @pytest.mark.parametrize("workers", [1, 4, 30])
 def test_every_task_runs_once_under_validation(run, policy, workers, costs):
     report = run(policy=policy, workers=workers, validate=True)
@@ -99,7 +99,7 @@ def test_bytes_between_hosts_are_part_of_the_bytes_moved(run):
     assert 0 < apart.bytes_between_hosts < apart.bytes_moved
 
 
-@pytest.mark.parametrize("policy", ["stock", "default"])
+@pytest.mark.parametrize("policy", ["stock", "default+off"])
 def test_nothing_is_lost_when_workers_die_and_join(run, policy, costs):
     faults = [(0.05, "kill", 1), (0.06, "join", 4), (0.1, "kill", 0), (0.12, "join", 1)]
     report = run(policy=policy, workers=4, faults=faults, validate=True)

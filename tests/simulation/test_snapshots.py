@@ -19,7 +19,7 @@ def test_bytes_moved_and_held_are_as_on_record() -> None:
 
 def test_every_workload_is_on_record() -> None:
     _, old = snapshots.read()
-    assert snapshots.names() == list(old)
+    assert snapshots.rows() == list(old)
     for by_workers in old.values():
         assert set(by_workers) == {str(workers) for workers in snapshots.WORKERS}
         assert all(numbers["peak"] > 0 for numbers in by_workers.values())
