@@ -141,7 +141,7 @@ async def mixed_work(c: Any, i: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("assignment", ["units", "dfs"])
-@planned_cluster(FOUR_WORKERS, timeout=100)
+@planned_cluster(FOUR_WORKERS, plugin=lambda: MarsSchedulerPlugin(assignment="bfs"), timeout=100)
 async def test_nothing_is_left_of_graphs_that_are_released(c, s, *workers, assignment):
     with pytest.warns(UserWarning, match="overwriting"):
         await c.register_plugin(MarsSchedulerPlugin(assignment=assignment))
