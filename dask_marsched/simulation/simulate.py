@@ -79,9 +79,8 @@ def simulate(
         ``"1GB/s"``, ``"1ms"``. By default all workers are on one host if ``cores`` is given, else
         each has its own.
     policy
-        ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin. A
-        name with ``+off``, ``+chains`` or ``+subgraphs`` behind it tells how tasks are joined
-        (`marsched.fusion.graph`).
+        ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin.
+        ``+off``, ``+chains`` or ``+subgraphs`` behind a name tells how tasks are joined.
     costs
         Recorded sizes and durations: `Costs`, a `dask_marsched.Recording`, or a file of either; of
         this program or on other data. What is missing is derived from the graph or guessed
