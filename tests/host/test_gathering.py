@@ -96,7 +96,7 @@ def batches(monkeypatch: pytest.MonkeyPatch, gather: bool) -> list[list[str]]:
     with monkeypatch.context() as patch:
         patch.setattr(Cluster, "received", note)
         patch.setitem(simulate.__globals__, "_gathers", lambda plugin: gather)
-        report = simulate((x + x.T).sum(), validate=True, isolated=False)
+        report = simulate((x + x.T).sum(), policy="default+off", validate=True, isolated=False)
     assert report.tasks_recomputed == 0
     return received
 
