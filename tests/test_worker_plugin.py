@@ -193,18 +193,21 @@ async def test_what_comes_while_another_goes_waits_until_it_has_gone(c, s, a):
 
 @gen_cluster(client=True, nthreads=ONE)
 async def test_removed_and_registered_at_once_it_is_in_force(c, s, a):
-    broadcast = s.broadcast
+    broadcast, added = s.broadcast, asyncio.Event()
 
     async def slow_to_remove(*, msg, **kwargs):
         if msg["op"] == "plugin-remove":
-            await asyncio.sleep(0.2)
+            await added.wait()
         return await broadcast(msg=msg, **kwargs)
 
     s.broadcast = slow_to_remove
     await c.register_plugin(with_all_parts())
     part, plugin = a.plugins["marsched"], plugin_of(s)
     await c.unregister_scheduler_plugin("marsched")
-    await c.register_plugin(with_all_parts())
+    again = asyncio.create_task(c.register_plugin(with_all_parts()))
+    await async_poll_for(lambda: "marsched" in s.worker_plugins, 5)
+    added.set()
+    await again
     await plugin.workers_told()
     assert a.plugins["marsched"] is not part
     assert admission_of(a)
