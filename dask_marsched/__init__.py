@@ -11,23 +11,22 @@ from dask_marsched.config import register_defaults as _register_defaults
 
 _register_defaults()
 
-from dask_marsched.cancelling import cancel  # noqa: E402  # needs the defaults
-from dask_marsched.operands import operands  # noqa: E402  # needs the defaults
+from dask_marsched.cancellation import cancel  # noqa: E402  # needs the defaults
+from dask_marsched.installation import __version__  # noqa: E402
+from dask_marsched.monitoring.operands import operands  # noqa: E402  # needs the defaults
 from dask_marsched.status import status  # noqa: E402  # needs the defaults
 
 if _typing.TYPE_CHECKING:
     from dask_marsched.client import Client
+    from dask_marsched.monitoring.progress import progress
     from dask_marsched.policies.registry import register as register_policy
     from dask_marsched.preload import dask_setup, dask_teardown
-    from dask_marsched.progressing import progress
-    from dask_marsched.recording import Recording, record
     from dask_marsched.report.context import performance_report
     from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-    from dask_marsched.simulation.explain import explain
+    from dask_marsched.simulation.costs.recording import Recording, record
+    from dask_marsched.simulation.explain.explain import explain
     from dask_marsched.simulation.graph_file import load_graph, save_graph
     from dask_marsched.simulation.simulate import simulate
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Client",
@@ -54,13 +53,13 @@ __all__ = [
 _LAZY = {
     "Client": "dask_marsched.client",
     "MarsSchedulerPlugin": "dask_marsched.scheduler_plugin",
-    "Recording": "dask_marsched.recording",
+    "Recording": "dask_marsched.simulation.costs.recording",
     "dask_setup": "dask_marsched.preload",
     "dask_teardown": "dask_marsched.preload",
     "performance_report": "dask_marsched.report.context",
-    "record": "dask_marsched.recording",
-    "progress": "dask_marsched.progressing",
-    "explain": "dask_marsched.simulation.explain",
+    "record": "dask_marsched.simulation.costs.recording",
+    "progress": "dask_marsched.monitoring.progress",
+    "explain": "dask_marsched.simulation.explain.explain",
     "load_graph": "dask_marsched.simulation",
     "register_policy": "dask_marsched.policies.registry:register",
     "save_graph": "dask_marsched.simulation",

@@ -12,7 +12,7 @@ import click
 _LAZY = {
     "demo": ("dask_marsched.demo.command", "demo"),
     "bench": ("dask_marsched.bench.command", "bench"),
-    "explain": ("dask_marsched.simulation.explain_command", "explain"),
+    "explain": ("dask_marsched.simulation.explain.command", "explain"),
     "simulate": ("dask_marsched.simulation.command", "simulate"),
 }
 

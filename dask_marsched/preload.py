@@ -16,12 +16,12 @@ import click
 import dask.config
 from distributed import Client, Nanny, Scheduler, Worker
 
-from dask_marsched.accepted import FUSION
 from dask_marsched.config import Settings, check
-from dask_marsched.install import explain_missing_module
+from dask_marsched.config.checks import FUSION
+from dask_marsched.installation import explain_missing_module
 from dask_marsched.policies import registry
-from dask_marsched.registration import Origin
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.scheduling.registration import Origin
 
 logger = logging.getLogger(__name__)
 

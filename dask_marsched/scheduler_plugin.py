@@ -12,25 +12,25 @@ from distributed.scheduler import Scheduler
 
 from dask_marsched.api.service import ApiService
 from dask_marsched.config import Settings
-from dask_marsched.counters import Counters
 from dask_marsched.dashboard.service import DashboardService
-from dask_marsched.engine import PlacementEngine
-from dask_marsched.executions import Executions
-from dask_marsched.failover import Failover
-from dask_marsched.host.cancelling import Cancelling
-from dask_marsched.host.compression import GraphCompression
-from dask_marsched.host.repeatable_order import RepeatableOrder
-from dask_marsched.host.scheduler import SchedulerAdapter
-from dask_marsched.install import own_versions
-from dask_marsched.observer import Observer
-from dask_marsched.planner import Policies
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.graph.compression import GraphCompression
+from dask_marsched.host.graph.task_order import RepeatableOrder
+from dask_marsched.host.scheduler.adapter import SchedulerAdapter
+from dask_marsched.host.scheduler.cancellation import Cancelling
+from dask_marsched.installation import own_versions
+from dask_marsched.monitoring.executions import Executions
+from dask_marsched.monitoring.observer import Observer
 from dask_marsched.policies import registry
 from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
-from dask_marsched.registration import Origin, Registration, same
-from dask_marsched.worker_registration import WorkerRegistration
+from dask_marsched.scheduling.engine import PlacementEngine
+from dask_marsched.scheduling.failover import Failover
+from dask_marsched.scheduling.planner import Policies
+from dask_marsched.scheduling.registration import Origin, Registration, same
+from dask_marsched.scheduling.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
 
@@ -363,7 +363,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         return self._reason
 
     def _repr_html_(self) -> str:
-        from dask_marsched.notebook import plugin_view
+        from dask_marsched.monitoring.notebook_views import plugin_view
 
         return plugin_view(self.report(), self.settings)
 

@@ -12,9 +12,9 @@ from typing import Any
 import distributed
 from dask.utils import format_bytes, parse_timedelta
 
-from dask_marsched.install import INSTALL, own_versions
-from dask_marsched.probes import scheduler_probe, worker_probe
-from dask_marsched.registration import who
+from dask_marsched.installation import INSTALL, own_versions
+from dask_marsched.monitoring.probes import scheduler_probe, worker_probe
+from dask_marsched.scheduling.registration import who
 
 _PACKAGES = ("dask_marsched", "distributed", "dask", "python")
 
@@ -111,7 +111,7 @@ class Status:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from dask_marsched.notebook import status_view
+        from dask_marsched.monitoring.notebook_views import status_view
 
         return status_view(self.to_dict())
 

@@ -12,16 +12,16 @@ from dask.typing import Key
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_marsched.admission import Admission
 from dask_marsched.config import Settings
-from dask_marsched.counters import Counters
-from dask_marsched.host import store
-from dask_marsched.host.gathering import MessageGathering
-from dask_marsched.host.interrupts import Interrupts
-from dask_marsched.host.transfer import HandleTransfer
-from dask_marsched.kernel_part import KernelPart
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.worker import data as store
+from dask_marsched.host.worker.interrupts import Interrupts
+from dask_marsched.host.worker.message_batching import MessageGathering
+from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
-from dask_marsched.worker_figures import Telling
+from dask_marsched.worker.admission import Admission
+from dask_marsched.worker.heartbeat_metrics import Telling
+from dask_marsched.worker.kernels import KernelPart
 
 logger = logging.getLogger("dask_marsched")
 
@@ -227,7 +227,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             in each tier, and what went from one to the other; ``shared``, what is in shared
             memory, and what came by handle and by connection; ``interrupts``, executions that
             were ``interrupted`` and are ``still_running``; ``kernels``, see
-            `dask_marsched.fusion.kernels.Kernels.report`; ``messages``, ``answers`` that were
+            `dask_marsched.kernels.evaluator.Kernels.report`; ``messages``, ``answers`` that were
             sent along with others. All in bytes, seconds and numbers.
             ``reasons``: why a part is off, by part.
         """

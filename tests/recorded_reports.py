@@ -1,6 +1,6 @@
 """Reports of small runs that were told to a recorder by hand: every number in them is known."""
 
-from dask_marsched.simulation.recorder import Recorder
+from dask_marsched.simulation.cluster.recorder import Recorder
 
 START = 1000.0
 CLUSTER = {"workers": 2, "threads": 2, "memory_limit": 120, "seed": 7}

@@ -19,7 +19,7 @@ if __name__ == "__main__":  # before dask.array is imported
 
 import dask.array as da
 
-from dask_marsched.host.graph import chunk_nbytes
+from dask_marsched.host.graph.result_sizes import chunk_nbytes
 
 
 def random(shape=(12, 10), chunks=(4, 5)):

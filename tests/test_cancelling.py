@@ -10,7 +10,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
 from dask_marsched.config import Settings
-from dask_marsched.host import cancelling
+from dask_marsched.host.scheduler import cancellation
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster
 
@@ -145,12 +145,12 @@ async def test_the_same_keys_at_once(c, s, a):
 
 @gen_cluster(client=True, nthreads=[])
 async def test_the_stock_handler_is_looked_for_and_put_back(c, s):
-    assert cancelling.misfits(s) == []
+    assert cancellation.misfits(s) == []
     await c.register_plugin(interrupting())
     assert s.stream_handlers["cancel-keys"] != s.stimulus_cancel
     await c.unregister_scheduler_plugin("marsched")
     assert s.stream_handlers["cancel-keys"] == s.stimulus_cancel
     s.stream_handlers["cancel-keys"] = Scheduler.retire_workers
-    assert len(cancelling.misfits(s)) == 1
+    assert len(cancellation.misfits(s)) == 1
     with pytest.raises(KeyError, match="no graph 7"):
         await dask_marsched.cancel(c, 7)

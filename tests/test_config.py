@@ -17,7 +17,7 @@ from dask_marsched.config import OPTIONS, Settings, register_defaults
 
 PACKAGE = Path(dask_marsched.__file__).parent
 ROOT = Path(__file__).parents[1]
-SCHEMA = yaml.safe_load((PACKAGE / "marsched-schema.yaml").read_text())
+SCHEMA = yaml.safe_load((PACKAGE / "config" / "marsched-schema.yaml").read_text())
 KEYS = {option.key for option in OPTIONS}
 
 ACCEPTED = [
@@ -113,7 +113,7 @@ def test_defaults():
     assert settings == Settings()
     assert (settings.assignment, settings.ordering) == ("units", "dask")
     assert (settings.placement, settings.withholding) == ("most-bytes", "units")
-    config = yaml.safe_load((PACKAGE / "marsched.yaml").read_text())["marsched"]
+    config = yaml.safe_load((PACKAGE / "config" / "marsched.yaml").read_text())["marsched"]
     assert f"{settings.restart_patience:g}s" == config["failover"]["patience"]  # in its unit
     assert settings.enabled
     assert settings.fusion == "subgraphs"
@@ -125,7 +125,9 @@ def test_defaults():
 
 
 def test_yaml_schema_documentation_and_program_agree():
-    in_yaml = dict(leaves(yaml.safe_load((PACKAGE / "marsched.yaml").read_text())["marsched"]))
+    in_yaml = dict(
+        leaves(yaml.safe_load((PACKAGE / "config" / "marsched.yaml").read_text())["marsched"])
+    )
     in_schema = dict(schema_options(SCHEMA["properties"]["marsched"]))
     text = (ROOT / "docs" / "configuration.md").read_text()
     in_docs = dict(re.findall(r"^\| `marsched\.([a-z.-]+)` \| `([^`]+)` \| \S", text, re.M))
@@ -135,7 +137,7 @@ def test_yaml_schema_documentation_and_program_agree():
 
 
 def test_every_option_has_a_comment_in_the_yaml():
-    lines = (PACKAGE / "marsched.yaml").read_text().splitlines()
+    lines = (PACKAGE / "config" / "marsched.yaml").read_text().splitlines()
     options = [line for line in lines if re.match(r"\s+[a-z-]+: \S", line) and line[0] != "#"]
     scalars = [line for line in options if not re.match(r"\s+[a-z-]+:\s+#", line)]
     assert len(scalars) == len(OPTIONS)
@@ -144,7 +146,7 @@ def test_every_option_has_a_comment_in_the_yaml():
 
 def test_schema_accepts_the_defaults():
     jsonschema.Draft7Validator.check_schema(SCHEMA)
-    jsonschema.validate(yaml.safe_load((PACKAGE / "marsched.yaml").read_text()), SCHEMA)
+    jsonschema.validate(yaml.safe_load((PACKAGE / "config" / "marsched.yaml").read_text()), SCHEMA)
 
 
 @pytest.mark.parametrize(("key", "given", "read"), ACCEPTED)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dask_marsched import executions
-from dask_marsched.executions import Execution, Executions, execution
+from dask_marsched.monitoring import executions
+from dask_marsched.monitoring.executions import Execution, Executions, execution
 
 
 def part(action, start, stop):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.counters import Counters
-from dask_marsched.observer import Observer
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.monitoring.observer import Observer
 from tests.graphs import graph
 
 # What may follow what, of Dask's transitions.

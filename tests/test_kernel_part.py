@@ -6,7 +6,7 @@ import pytest
 from distributed.utils_test import gen_cluster
 
 from dask_marsched.config import Settings
-from dask_marsched.fusion import backends
+from dask_marsched.kernels import backends
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
 from tests.compat.harness import planned_cluster, plugin_of, report_of
@@ -17,7 +17,7 @@ ONE = [("127.0.0.1", 1)]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """Chunks of tests are small: kernels are compiled at the first one."""
-    monkeypatch.setattr("dask_marsched.kernel_part.PATIENCE", 0.0)
+    monkeypatch.setattr("dask_marsched.worker.kernels.PATIENCE", 0.0)
 
 
 def with_kernels(**settings):
@@ -114,7 +114,9 @@ async def test_a_user_without_a_home_has_kernels_and_no_cache(c, s, a, monkeypat
 
 @gen_cluster(client=True, nthreads=ONE)
 async def test_a_worker_that_is_not_as_expected_stays_as_it_is(c, s, a, monkeypatch):
-    monkeypatch.setattr("dask_marsched.host.kernels.misfits", lambda worker: ["no execute"])
+    monkeypatch.setattr(
+        "dask_marsched.host.kernels.execution.misfits", lambda worker: ["no execute"]
+    )
     await c.register_plugin(with_kernels())
     found = a.plugins["marsched"].report()
     assert found["kernels"] is None
@@ -126,7 +128,7 @@ async def test_a_worker_that_is_not_as_expected_stays_as_it_is(c, s, a, monkeypa
 
 @gen_cluster(client=True, nthreads=ONE)
 async def test_nothing_is_looked_up_before_it_may_pay(c, s, a, monkeypatch, tmp_path):
-    monkeypatch.setattr("dask_marsched.kernel_part.PATIENCE", 1e9)
+    monkeypatch.setattr("dask_marsched.worker.kernels.PATIENCE", 1e9)
     directory = tmp_path / "cache"
     await c.register_plugin(with_kernels(kernels_cache=str(directory)))
     array, wanted = chain(5)

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.markup import Markup, element, table
+from dask_marsched.monitoring.html import Markup, element, table
 
 
 class Reader(HTMLParser):

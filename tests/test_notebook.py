@@ -2,7 +2,7 @@
 
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.config import Settings
-from dask_marsched.notebook import MOST_WORKERS
+from dask_marsched.monitoring.notebook_views import MOST_WORKERS
 from dask_marsched.status import Status
 from tests.test_markup import Reader
 

@@ -11,8 +11,8 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
 from dask_marsched.core.operand import State, state_of
-from dask_marsched.host.interrupts import ExecutionInterrupted
-from dask_marsched.host.operands import operand_history
+from dask_marsched.host.scheduler.operand_states import operand_history
+from dask_marsched.host.worker.interrupts import ExecutionInterrupted
 from tests.compat.harness import planned_cluster
 
 

@@ -11,9 +11,9 @@ from dask.delayed import delayed
 from distributed import Event
 from distributed.utils_test import async_poll_for
 
-from dask_marsched import engine
-from dask_marsched.policies.pace import ROUND_TRIP, SCHEDULER_TIME, SURPLUS, Pace
+from dask_marsched.policies.dispatch_pace import ROUND_TRIP, SCHEDULER_TIME, SURPLUS, Pace
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.scheduling import engine
 from dask_marsched.simulation import Costs, SimulationReport, simulate
 from tests.compat.harness import planned_cluster
 

@@ -35,5 +35,5 @@ def test_a_scheduler_needs_nothing_of_the_store():
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
-    assert "dask_marsched.engine" in loaded
+    assert "dask_marsched.scheduling.engine" in loaded
     assert not [name for name in loaded if name.startswith("dask_marsched.store")]

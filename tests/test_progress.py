@@ -16,8 +16,8 @@ from distributed.core import rpc
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
-from dask_marsched.progressing import Listener, ProgressView
-from dask_marsched.watching import Watch
+from dask_marsched.monitoring.progress import Listener, ProgressView
+from dask_marsched.monitoring.progress_feed import Watch
 from tests.compat.harness import check, planned_cluster
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched import progress_view as view
-from dask_marsched.watching import PHASES
+from dask_marsched.monitoring import progress_view as view
+from dask_marsched.monitoring.progress_feed import PHASES
 
 
 def told(status="running", **fields):

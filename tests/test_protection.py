@@ -7,11 +7,12 @@ from typing import Any
 from distributed import Event, Scheduler, Worker, wait
 from distributed.utils_test import async_poll_for
 
-from dask_marsched import failover
 from dask_marsched.config import Settings
-from dask_marsched.host import dropping, protection
-from dask_marsched.policies.protection import ProtectionRule
+from dask_marsched.host.scheduler import extra_replicas as protection
+from dask_marsched.host.scheduler import replica_removal
+from dask_marsched.policies.replication import ProtectionRule
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.scheduling import failover
 from dask_marsched.simulation import simulate
 from tests.compat.harness import check, planned_cluster
 from tests.simulation.test_invariants import Job
@@ -146,7 +147,7 @@ async def test_what_is_left_of_two_copies_is_copied_again(c, s, a, b):
 @planned_cluster(TWO_WORKERS)
 async def test_it_is_off_by_default(c, s, a, b):
     assert s.plugins["marsched"]._failover._protection is None
-    assert dropping.misfits(s) == protection.misfits(s) == []
+    assert replica_removal.misfits(s) == protection.misfits(s) == []
 
 
 def run_again(plugin: MarsSchedulerPlugin, **options: Any) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from dask import delayed
 from distributed import Client, LocalCluster
 
 import dask_marsched
-from dask_marsched.probes import processor_probe
+from dask_marsched.monitoring.probes import processor_probe
 from dask_marsched.simulation import Costs, simulate
 
 

@@ -13,8 +13,8 @@ from distributed.utils_test import gen_cluster
 
 import dask_marsched
 from dask_marsched.config import Settings
-from dask_marsched.registration import Origin, Registration, who
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.scheduling.registration import Origin, Registration, who
 
 HERE = {"user": getpass.getuser(), "host": socket.gethostname(), "pid": os.getpid()}
 

@@ -17,8 +17,8 @@ from distributed.utils_test import async_poll_for, gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.replicas import Replicas
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.scheduling.unneeded_replicas import Replicas
 from tests.compat.harness import check, our_failures, planned_cluster, plugin_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2

@@ -10,11 +10,11 @@ import pytest
 from distributed import Event, wait
 from distributed.utils_test import async_poll_for
 
-from dask_marsched import searching
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.counters import Counters
-from dask_marsched.policies.stakes import Search
-from dask_marsched.searching import Searching
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.policies.planning.search_budget import Search
+from dask_marsched.scheduling import plan_finder
+from dask_marsched.scheduling.plan_finder import Searching
 from tests.compat.harness import planned_cluster, plugin_of, report_of
 from tests.graphs import pairwise
 
@@ -48,7 +48,7 @@ class Policy:
 
 @pytest.fixture
 def beside(monkeypatch):
-    monkeypatch.setattr(searching, "extent_of_search", lambda *_: Search.BESIDE)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.BESIDE)
 
 
 @pytest.fixture
@@ -104,14 +104,14 @@ def test_without_an_event_loop_the_graph_waits(beside, policy):
 
 @pytest.mark.parametrize(("extent", "plan"), [(Search.NONE, PROMPT), (Search.NOW, FOUND)])
 def test_only_as_much_is_searched_as_pays(monkeypatch, policy, extent, plan):
-    monkeypatch.setattr(searching, "extent_of_search", lambda *_: extent)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: extent)
     policy.go.set()
     assert Searching(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail)[0] == plan
 
 
 def test_what_is_remembered_is_bounded(monkeypatch, policy):
-    monkeypatch.setattr(searching, "extent_of_search", lambda *_: Search.NOW)
-    monkeypatch.setattr(searching, "_PLANS", 2)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
+    monkeypatch.setattr(plan_finder, "_PLANS", 2)
     policy.go.set()
     finder = Searching(policy, Counters())
     graphs = [pairwise(n) for n in (2, 3, 4)]

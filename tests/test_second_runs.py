@@ -10,14 +10,14 @@ import pytest
 from dask.core import flatten
 from distributed.utils_test import async_poll_for
 
-from dask_marsched import failover
 from dask_marsched.config import Settings
-from dask_marsched.host import second_runs
-from dask_marsched.host.second_runs import may_run_twice
+from dask_marsched.host.scheduler import speculative_execution
+from dask_marsched.host.scheduler.speculative_execution import may_run_twice
 from dask_marsched.policies.stragglers import StragglerRule
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.scheduling import failover
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.costs import Costs
+from dask_marsched.simulation.costs.costs import Costs
 from tests.compat.harness import check, planned_cluster, plugin_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
@@ -95,7 +95,9 @@ async def test_the_second_run_is_first(c, s, a, b):
     await gone(by_address(first, a, b))
     # Both workers go on.
     assert await c.gather(c.map(abs, [-1, -2, -3])) == [1, 2, 3]
-    (event,) = [e for _, e in s.get_events(second_runs.TOPIC) if e["action"] == "second-run"]
+    (event,) = [
+        e for _, e in s.get_events(speculative_execution.TOPIC) if e["action"] == "second-run"
+    ]
     assert (event["worker"], event["second"]) == (first.address, second.address)
 
 
@@ -161,7 +163,7 @@ async def test_what_the_user_does_not_call_pure_runs_once(c, s, a, b):
 async def test_it_is_off_by_default(c, s, a, b):
     assert not hasattr(vars(s), "stimulus_task_finished")
     assert plugin_of(s)._failover._seconds is None
-    assert second_runs.misfits(s) == []
+    assert speculative_execution.misfits(s) == []
 
 
 def test_the_twin_waits_less_for_a_slow_worker():

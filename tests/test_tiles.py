@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from distributed.utils_test import async_poll_for
 
-from dask_marsched import searching
-from dask_marsched.policies import tiled_plans
-from dask_marsched.policies.stakes import Search
+from dask_marsched.policies.planning import tiled_plans
+from dask_marsched.policies.planning.search_budget import Search
+from dask_marsched.scheduling import plan_finder
 from tests.compat.harness import planned_cluster, plugin_of
 
 
@@ -20,7 +20,7 @@ def always(monkeypatch):
     """Take tiles whatever the forecast says: it is about larger chunks."""
     for bound in ("_MOST_OF_STOCK", "_MORE"):
         monkeypatch.setattr(tiled_plans, bound, float("inf"))
-    monkeypatch.setattr(searching, "extent_of_search", lambda *_: Search.NOW)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
     monkeypatch.setattr(tiled_plans, "cost", lambda plan, stock: plan.moved)
 
 

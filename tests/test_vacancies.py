@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dask_marsched.policies.slots import SlotRule
-from dask_marsched.vacancies import Vacancies
+from dask_marsched.scheduling.free_slots import Vacancies
 
 
 class _Worker(SimpleNamespace):

@@ -5,7 +5,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.worker_figures import METRIC, Telling, figures
+from dask_marsched.worker.heartbeat_metrics import METRIC, Telling, figures
 
 BIG = 10**15
 

@@ -20,9 +20,9 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 from distributed.worker_state_machine import WorkerState
 
 from dask_marsched.config import Settings
-from dask_marsched.host.fused_tasks import join
-from dask_marsched.host.store import Store
-from dask_marsched.policies.needs import Kind, NeedModel
+from dask_marsched.host.graph.fused_tasks import join
+from dask_marsched.host.worker.data import Store
+from dask_marsched.policies.memory_needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Request
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
@@ -546,7 +546,7 @@ async def test_the_first_of_a_kind_runs_alone_of_it(c, s, a):
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
 async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a, monkeypatch):
-    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 0)
+    monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 0)
     x = await c.scatter(array(1, 40 * MB), hash=False)
     leave_free(a, 400 * MB)
     blocked = c.submit(gated, "gate", x, key="pair-1")
@@ -564,7 +564,7 @@ def nested(x, depth):
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
 async def test_what_seceded_does_not_hold_back_others_of_its_kind(c, s, a, monkeypatch):
-    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 3600)
+    monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 3600)
     if not admission_of(a)._meter.available:
         pytest.skip("this kernel does not tell")
     leave_free(a, 400 * MB)
@@ -603,7 +603,7 @@ async def blocked_and_opener(c, a):
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
 async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a, monkeypatch):
-    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 0)
+    monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 0)
     blocked, opening = await blocked_and_opener(c, a)
     await wait([blocked, opening])
     found = counts_of(a)
@@ -635,7 +635,7 @@ async def test_what_the_event_loop_does_is_not_taken_for_work(c, s, a):
 
 @planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=with_quota)
 async def test_what_waits_for_an_operand_whose_input_does_not_fit_is_freed(c, s, a, b, monkeypatch):
-    monkeypatch.setattr("dask_marsched.admission.PATIENCE", 0)
+    monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 0)
     x = c.submit(array, 1, workers=[b.address], key="x")
     await wait(x)
     blocked = c.submit(blocked_until, "gate", workers=[a.address], key="blocked")

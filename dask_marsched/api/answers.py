@@ -9,11 +9,11 @@ from dask_marsched.api.members import Members
 from dask_marsched.api.parameters import RefusedError
 from dask_marsched.api.writing import MODULE
 from dask_marsched.core.operand import IllegalTransitionError, State
-from dask_marsched.executions import Executions, Graph
-from dask_marsched.host import cancelling
-from dask_marsched.host import operands as host
-from dask_marsched.host.http import serves
-from dask_marsched.operands import history, row
+from dask_marsched.host.scheduler import cancellation
+from dask_marsched.host.scheduler import operand_states as host
+from dask_marsched.host.web.http import serves
+from dask_marsched.monitoring.executions import Executions, Graph
+from dask_marsched.monitoring.operands import history, row
 
 #: Steps of an operand's history that are told, the last ones.
 _MOST_STEPS = 200
@@ -44,7 +44,7 @@ class Source:
     @property
     def version(self) -> str:
         """Version of the package."""
-        from dask_marsched import __version__  # it is set when all else is imported
+        from dask_marsched.installation import __version__
 
         return __version__
 
@@ -238,7 +238,7 @@ def faults(source: Source) -> Any:
 def cancel(source: Source, *, graph: int, force: bool) -> dict[str, Any]:
     """Cancel what is wanted of a graph; return how many of its results that were."""
     found = source.graph(graph)
-    cancelled = cancelling.cancel(
+    cancelled = cancellation.cancel(
         source.scheduler,
         list[Any](found.wanted),
         client=found.client,

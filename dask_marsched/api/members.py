@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dask_marsched.executions import Graph
-from dask_marsched.host.operands import operands_of
+from dask_marsched.host.scheduler.operand_states import operands_of
+from dask_marsched.monitoring.executions import Graph
 
 #: Seconds for which the operands of a graph are kept after they were asked for.
 _KEPT = 10.0

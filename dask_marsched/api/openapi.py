@@ -29,7 +29,7 @@ _REFUSED_WRITING = {
 
 
 def routes(endpoints: Sequence[Endpoint], site: Site) -> list[tuple[str, type, dict[str, Any]]]:
-    """Return the routes of a table for `dask_marsched.host.http.HttpRoutes`."""
+    """Return the routes of a table for `dask_marsched.host.web.http.HttpRoutes`."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint

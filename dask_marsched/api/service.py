@@ -10,7 +10,7 @@ from dask_marsched.api.endpoints import ENDPOINTS
 from dask_marsched.api.handler import Site
 from dask_marsched.api.openapi import routes
 from dask_marsched.api.table import ROOT
-from dask_marsched.host.http import HttpRoutes
+from dask_marsched.host.web.http import HttpRoutes
 
 
 class ApiService:

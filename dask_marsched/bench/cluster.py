@@ -20,9 +20,9 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, Scheduler, wait
 
-from . import probes, workloads
-from .metrics import STOCK, Measurement, digest
-from .workloads import Kind, Parameters, Workload
+from dask_marsched.bench import probes, workloads
+from dask_marsched.bench.metrics import STOCK, Measurement, digest
+from dask_marsched.bench.workloads import Kind, Parameters, Workload
 
 DEFAULT = "default"
 #: What may stand behind the name of a policy, but for what joins tasks: options that it sets.

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from .metrics import AXES, BARS, FRISKY, STOCK, Row, Summary, summarise
-from .runner import Outcome
+from dask_marsched.bench.metrics import AXES, BARS, FRISKY, STOCK, Row, Summary, summarise
+from dask_marsched.bench.runner import Outcome
 
 MIB = 2**20
 _BYTES = ("moved", "managed", "pss")

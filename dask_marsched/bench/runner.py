@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .cluster import BenchCluster, Setting
-from .metrics import Measurement
-from .workloads import Workload
+from dask_marsched.bench.cluster import BenchCluster, Setting
+from dask_marsched.bench.metrics import Measurement
+from dask_marsched.bench.workloads import Workload
 
 
 class Contestant(Protocol):

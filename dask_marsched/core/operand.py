@@ -1,7 +1,7 @@
 """Operand states, and the one table of the transitions between them.
 
-States are Mars'; what a Dask scheduler says of its tasks is translated into them by
-`dask_marsched.host.operands`. Nothing here is kept beside Dask's own state: a state is a view.
+The states are those of Mars. `dask_marsched.host.scheduler.operand_states` derives them from Dask's
+task states; they are not stored.
 """
 
 from __future__ import annotations

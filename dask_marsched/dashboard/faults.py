@@ -11,7 +11,7 @@ from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import fit_bars, make_bars, make_legend, make_text
-from dask_marsched.markup import Markup, element, joined, table
+from dask_marsched.monitoring.html import Markup, element, joined, table
 
 #: What became of the results of a lost worker, and of what it ran: key, text, colour.
 _KINDS = (

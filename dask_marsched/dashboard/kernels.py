@@ -9,7 +9,7 @@ from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import fit_bars, make_bars, make_legend, make_text
-from dask_marsched.markup import element, table
+from dask_marsched.monitoring.html import element, table
 
 _ROWS, _BARS, _CHARACTERS = 50, 15, 40
 #: Height of a bar.

@@ -12,7 +12,7 @@ from dask.utils import format_bytes
 from dask_marsched.dashboard.palette import INK, MEMORY
 from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure, make_legend, make_text
-from dask_marsched.markup import element, table
+from dask_marsched.monitoring.html import element, table
 
 #: Workers with a bar of their own, workers whose names are written, and rows of the table.
 _MOST, _NAMED, _ROWS = 200, 40, 50

@@ -11,7 +11,7 @@ from bokeh.layouts import column
 from bokeh.models.widgets import Select
 
 from dask_marsched.dashboard.theme import make_text
-from dask_marsched.markup import element
+from dask_marsched.monitoring.html import element
 
 #: Graphs that can be chosen.
 _GRAPHS = 20

@@ -11,7 +11,7 @@ from bokeh.models import ColumnDataSource, HoverTool
 from dask_marsched.dashboard.palette import NOBODY, STATES, colours
 from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_text
-from dask_marsched.markup import Markup, element, joined
+from dask_marsched.monitoring.html import Markup, element, joined
 
 #: Cells at most, and workers whose names are written beside the picture.
 _CELLS, _NAMED = 2000, 16

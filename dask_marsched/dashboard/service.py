@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask_marsched.host.dashboard import DashboardPages
+from dask_marsched.host.web.dashboard import DashboardPages
 
 
 class DashboardService:

@@ -19,7 +19,7 @@ from dask.utils import format_bytes
 from dask_marsched.dashboard.palette import INK
 from dask_marsched.dashboard.pane import GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure
-from dask_marsched.markup import element
+from dask_marsched.monitoring.html import element
 
 _MOST, _NAMED = 32, 32
 _BYTES = "0.0b"

@@ -15,7 +15,7 @@ from distributed import Client
 
 from dask_marsched.bench import probes, runner
 from dask_marsched.bench.cluster import DEFAULT, BenchCluster, RunFailed, Setting, trim_memory
-from dask_marsched.bench.failover import Killer
+from dask_marsched.bench.killer import Killer
 from dask_marsched.bench.metrics import STOCK, Measurement, digest
 from dask_marsched.bench.workloads import Parameters, Workload
 from dask_marsched.demo.analyses import ANALYSES, KILLED, Analysis

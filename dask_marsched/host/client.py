@@ -12,7 +12,7 @@ from typing import Any
 import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_marsched.install import explain_missing_module
+from dask_marsched.installation import explain_missing_module
 
 
 def clients_here() -> tuple[str, ...]:

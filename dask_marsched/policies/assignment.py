@@ -15,11 +15,15 @@ from typing import ClassVar, Protocol, runtime_checkable
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
-from dask_marsched.policies.clustering import Clustering
-from dask_marsched.policies.host_runs import NOT_CUT, choose_runs
-from dask_marsched.policies.host_shares import cut_into_shares, runs_to_a_host, several_to_a_host
-from dask_marsched.policies.meeting import join_counterparts
-from dask_marsched.policies.plan_search import (
+from dask_marsched.policies.planning.clustering import Clustering
+from dask_marsched.policies.planning.counterpart_merging import join_counterparts
+from dask_marsched.policies.planning.host_runs import NOT_CUT, choose_runs
+from dask_marsched.policies.planning.host_shares import (
+    cut_into_shares,
+    runs_to_a_host,
+    several_to_a_host,
+)
+from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
     FEW,
     Bounds,
@@ -29,8 +33,8 @@ from dask_marsched.policies.plan_search import (
     sample_size,
     stock_peak,
 )
+from dask_marsched.policies.planning.tiled_plans import with_tiles
 from dask_marsched.policies.registry import register
-from dask_marsched.policies.tiled_plans import with_tiles
 
 
 @runtime_checkable
@@ -212,7 +216,7 @@ class BoundedUnits:
     ----------
     kappa
         Bound on what a unit holds at any time, in typical initial results. None: chosen for
-        each graph by forecasts (`dask_marsched.policies.plan_search`).
+        each graph by forecasts (`dask_marsched.policies.planning.plan_search`).
 
     Notes
     -----

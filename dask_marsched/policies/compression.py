@@ -22,7 +22,7 @@ N = TypeVar("N", int, str)
 FREE, VISIBLE, ALONE = 0, 1, 2
 
 #: Bytes a second that an operand touches; those that come from no other take longer. As in
-#: `dask_marsched.policies.forecast`.
+#: `dask_marsched.policies.planning.forecast`.
 _BANDWIDTH, _SOURCE = 1e9, 2e8
 #: Seconds that any operand takes at least.
 _OVERHEAD = 1e-3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from dask_marsched.policies.needs import Kind
+from dask_marsched.policies.memory_needs import Kind
 
 #: The process is taken to grow by what an operand needs, divided by this. As much for each,
 #: whatever its size, would hide what large ones take behind many small ones.

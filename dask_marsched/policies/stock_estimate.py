@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
-from dask_marsched.policies.forecast import forecast
+from dask_marsched.policies.planning.forecast import forecast
 
 #: Operands that are forecast; two forecasts of so many take about 40 ms.
 MOST = 2000

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from sortedcontainers import SortedDict, SortedKeyList, SortedList
 
-from dask_marsched.policies.host_shares import HostShares, Share
+from dask_marsched.policies.planning.host_shares import HostShares, Share
 from dask_marsched.policies.registry import register
 
 #: Priority of an operand: user priority, generation of the graph, order. Lower runs first.

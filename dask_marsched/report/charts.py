@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from dask_marsched.markup import Markup, element
+from dask_marsched.monitoring.html import Markup, element
 
 #: Number of the colours that workers and lines are told apart by; after these they repeat.
 COLOURS = 8

@@ -17,8 +17,8 @@ import distributed
 import fsspec
 from distributed import Scheduler
 
-from dask_marsched.probes import heartbeat_probe
-from dask_marsched.recorded_block import RecordedBlock
+from dask_marsched.monitoring.probes import heartbeat_probe
+from dask_marsched.monitoring.recorded_block import RecordedBlock
 from dask_marsched.report.page import html
 from dask_marsched.report.recorder import ReportRecorder
 from dask_marsched.status import status

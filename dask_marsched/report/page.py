@@ -8,7 +8,7 @@ from typing import Any
 
 from dask.utils import format_time
 
-from dask_marsched.markup import Markup, element
+from dask_marsched.monitoring.html import Markup, element
 from dask_marsched.report import sections
 from dask_marsched.report.style import STYLE
 

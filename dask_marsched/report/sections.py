@@ -7,8 +7,8 @@ from typing import Any
 
 from dask.utils import format_bytes, format_time
 
-from dask_marsched.markup import Markup, element
-from dask_marsched.markup import table as plain_table
+from dask_marsched.monitoring.html import Markup, element
+from dask_marsched.monitoring.html import table as plain_table
 from dask_marsched.report import changes, charts
 
 #: The states that operands are counted in over time, the last one on top; and their colours.

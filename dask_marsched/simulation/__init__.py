@@ -1,11 +1,11 @@
 """The digital twin: run a Dask graph on a simulated cluster, in virtual time."""
 
-from dask_marsched.simulation.costs import Costs, record_costs
-from dask_marsched.simulation.derived import derive_costs
+from dask_marsched.simulation.costs.costs import Costs, record_costs
+from dask_marsched.simulation.costs.derived import derive_costs
 from dask_marsched.simulation.graph_file import load_graph, save_graph
-from dask_marsched.simulation.report import SimulationReport
+from dask_marsched.simulation.report.report import SimulationReport
+from dask_marsched.simulation.report.timeline import Timeline
 from dask_marsched.simulation.simulate import simulate
-from dask_marsched.simulation.timeline import Timeline
 
 __all__ = [
     "Costs",

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from dask_marsched.policies import registry
-from dask_marsched.simulation.comparison import lines
 from dask_marsched.simulation.graph_file import graph_header, load_graph
 from dask_marsched.simulation.options import Fault, cluster_options
-from dask_marsched.simulation.report import SimulationReport
+from dask_marsched.simulation.report.comparison import lines
+from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate as run
 
 _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)

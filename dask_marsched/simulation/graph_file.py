@@ -12,7 +12,7 @@ import cloudpickle
 import dask
 import distributed
 
-from dask_marsched import __version__
+from dask_marsched.installation import __version__
 
 #: Begins every file. The second line is a header in JSON, the rest is a pickle.
 _MAGIC = b"dask-marsched graph\n"

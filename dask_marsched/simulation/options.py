@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from dask.utils import parse_bytes, parse_timedelta
 
-from dask_marsched.simulation.faults import KINDS
+from dask_marsched.simulation.cluster.faults import KINDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,30 +14,30 @@ from dask.utils import format_bytes, key_split
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
-from dask_marsched.accepted import FUSION
 from dask_marsched.config import Settings
-from dask_marsched.host.layer_names import layer_names
-from dask_marsched.host.materialize import compress_for
-from dask_marsched.host.repeatable_order import order_for
-from dask_marsched.host.simulation import (
+from dask_marsched.config.checks import FUSION
+from dask_marsched.host.graph.layer_names import layer_names
+from dask_marsched.host.graph.task_order import order_for
+from dask_marsched.host.scheduler.materialization import compress_for
+from dask_marsched.host.twin.graph import TwinGraph, check_keys, read_graph
+from dask_marsched.host.twin.scheduler import (
     TwinScheduler,
     collected_errors,
     expression,
     materialize,
 )
-from dask_marsched.host.twin_graph import TwinGraph, check_keys, read_graph
-from dask_marsched.host.virtual_time import TwinLoop, use_virtual_clock, virtual_time
+from dask_marsched.host.twin.virtual_time import TwinLoop, use_virtual_clock, virtual_time
 from dask_marsched.policies import registry
-from dask_marsched.recording import Recording
 from dask_marsched.simulation import isolation
-from dask_marsched.simulation.clock import EventQueue
-from dask_marsched.simulation.cluster import Cluster
-from dask_marsched.simulation.cost_model import CostModel
-from dask_marsched.simulation.costs import Costs
-from dask_marsched.simulation.faults import Fault, Kill, read_faults
-from dask_marsched.simulation.held import left_out_of_held, spread, stand_ins
-from dask_marsched.simulation.report import SimulationReport
-from dask_marsched.simulation.spec import ClusterSpec, cluster_spec
+from dask_marsched.simulation.cluster.clock import EventQueue
+from dask_marsched.simulation.cluster.cluster import Cluster
+from dask_marsched.simulation.cluster.faults import Fault, Kill, read_faults
+from dask_marsched.simulation.cluster.spec import ClusterSpec, cluster_spec
+from dask_marsched.simulation.costs.cost_model import CostModel
+from dask_marsched.simulation.costs.costs import Costs
+from dask_marsched.simulation.costs.held_results import left_out_of_held, spread, stand_ins
+from dask_marsched.simulation.costs.recording import Recording
+from dask_marsched.simulation.report.report import SimulationReport
 
 #: Configuration that makes a scheduler start what the twin has no use for.
 _CONFIG: dict[str, Any] = {
@@ -87,7 +87,7 @@ def simulate(
         (`SimulationReport.cost_sources`); nothing is executed.
     faults
         What befalls the workers: objects, or tuples such as ``(seconds, "kill", worker)``; see
-        `dask_marsched.simulation.faults`.
+        `dask_marsched.simulation.cluster.faults`.
     seed
         Seed of the noise of the durations, and of what stock Dask leaves to the hash seed.
     timeline

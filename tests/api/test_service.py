@@ -12,7 +12,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 import dask_marsched
 from dask_marsched.api.endpoints import ENDPOINTS
 from dask_marsched.config import Settings
-from dask_marsched.host.http import HttpRoutes, serves
+from dask_marsched.host.web.http import HttpRoutes, serves
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.api.requests import JSON, WRITABLE, get, refused, request, validate
 from tests.compat.harness import check, planned_cluster, plugin_of

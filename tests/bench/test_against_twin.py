@@ -5,17 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dask_marsched.bench.against_twin import (
-    AXES,
-    Comparison,
-    cells,
-    medians,
-    run,
-    summary_cells,
-    to_json,
-)
+from benchmarks.command import bench
+from benchmarks.twin_agreement import AXES, Comparison, cells, medians, run, summary_cells, to_json
 from dask_marsched.bench.cluster import Setting
-from dask_marsched.bench.command import bench
 from dask_marsched.bench.report import MIB
 from dask_marsched.bench.workloads import Parameters, get
 
@@ -79,7 +71,7 @@ def test_the_command_ends_with_1_if_a_run_failed(monkeypatch, tmp_path):
     def fail(chosen, policies, repeat, setting, progress):
         return [Comparison(chosen[0].name, policies[0], 0, error="no cluster")]
 
-    monkeypatch.setattr("dask_marsched.bench.against_twin.run", fail)
+    monkeypatch.setattr("benchmarks.twin_agreement.run", fail)
     path = tmp_path / "found.json"
     result = CliRunner().invoke(bench, ["--twin", "--select", "cumsum", "--json", str(path)])
     assert result.exit_code == 1

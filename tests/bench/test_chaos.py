@@ -7,12 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from dask_marsched.bench import chaos, chaos_watch, chaos_work, tormentor, two_hosts
+from benchmarks.chaos import (
+    fault_injection,
+    network_namespaces,
+    watch,
+)
+from benchmarks.chaos import (
+    run as chaos,
+)
+from benchmarks.chaos import (
+    work as chaos_work,
+)
 
 #: In a namespace: two hosts that reach each other, do not while the wire is cut, and do again.
 WIRE = """
 import socket, subprocess, sys
-from dask_marsched.bench.two_hosts import SCHEDULER_ADDRESS, two_hosts
+from benchmarks.chaos.network_namespaces import SCHEDULER_ADDRESS, two_hosts
 
 def reaches(host, address):
     code = (
@@ -35,11 +45,11 @@ with two_hosts() as (a, b):
 """
 
 
-@pytest.mark.skipif(not two_hosts.is_possible(), reason="no namespaces of networks here")
+@pytest.mark.skipif(not network_namespaces.is_possible(), reason="no namespaces of networks here")
 def test_the_wire_can_be_cut():
-    assert not two_hosts.is_inside()
+    assert not network_namespaces.is_inside()
     # What replaces a process is run in one of its own.
-    enter = "import sys; from dask_marsched.bench import two_hosts; two_hosts.enter(sys.argv[1:])"
+    enter = "import sys; from benchmarks.chaos import network_namespaces; network_namespaces.enter(sys.argv[1:])"
     command = [sys.executable, "-c", enter, sys.executable, "-c", WIRE]
     root = str(Path(__file__).parents[2])
     told = subprocess.run(
@@ -50,7 +60,7 @@ def test_the_wire_can_be_cut():
 
 @pytest.mark.slow
 def test_work_goes_on_in_chaos(tmp_path, monkeypatch):
-    monkeypatch.setattr(tormentor, "STOPS", (0.5,))
+    monkeypatch.setattr(fault_injection, "STOPS", (0.5,))
     told = []
     outcome = chaos.run(0.0, every=2.0, names=("persisted",), dumps=tmp_path, progress=told.append)
     assert outcome.kills >= 1
@@ -66,15 +76,15 @@ def test_work_goes_on_in_chaos(tmp_path, monkeypatch):
 
 
 def sample(seconds, scheduler):
-    return chaos_watch.Sample(seconds, scheduler, 1, 1, 1, 4, 0, 0, 0)
+    return watch.Sample(seconds, scheduler, 1, 1, 1, 4, 0, 0, 0)
 
 
 def test_the_slope_is_that_of_the_second_half():
     grows_first = [sample(10.0 * i, 1000 * min(i, 30)) for i in range(60)]
-    assert chaos_watch.slope(grows_first) == pytest.approx(0, abs=1e-6)
+    assert watch.slope(grows_first) == pytest.approx(0, abs=1e-6)
     grows = [sample(10.0 * i, 1000 * i) for i in range(60)]
-    assert chaos_watch.slope(grows) == pytest.approx(360_000)
-    assert chaos_watch.slope(grows[:10]) is None
+    assert watch.slope(grows) == pytest.approx(360_000)
+    assert watch.slope(grows[:10]) is None
 
 
 class _Client:

@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 from distributed import wait
 
-from dask_marsched.bench import first_task, planning, probes, small, workloads
+from benchmarks import small
+from benchmarks.command import bench
+from benchmarks.scheduler import first_task, planning
+from dask_marsched.bench import probes, workloads
 from dask_marsched.bench.cluster import BenchCluster, Setting, policy_plugin
-from dask_marsched.bench.command import bench
 from dask_marsched.bench.workloads import Parameters, Workload
 
 pytestmark = pytest.mark.timeout(180)

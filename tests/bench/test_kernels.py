@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from dask_marsched.bench import kernels
+from benchmarks.kernels import run
 
 
-@pytest.mark.parametrize("name", kernels.EXPRESSIONS)
+@pytest.mark.parametrize("name", run.EXPRESSIONS)
 def test_a_chunk_is_evaluated_as_one(name):
     shape = (128, 1024)
-    assert kernels.chunk(name, "elementwise", "float64", 1).run(kernels.as_it_is).shape == shape
-    found = kernels.chunk(name, "mean", "float64", 1).run(kernels.as_it_is)
+    assert run.chunk(name, "elementwise", "float64", 1).run(run.as_it_is).shape == shape
+    found = run.chunk(name, "mean", "float64", 1).run(run.as_it_is)
     assert found["n"] == np.prod(shape)
 
 
 def test_a_comparison():
     pytest.importorskip("llvmlite")
     shown = []
-    found = kernels.run(
+    found = run.run(
         shown.append, names=["cubic"], sizes=[1], dtypes=["float64"], forms=["elementwise"]
     )
     assert found == shown
@@ -25,5 +25,5 @@ def test_a_comparison():
     assert found[0].ours > 0
     # a result of 1 MiB, and at least one temporary beside it where NumPy evaluates it
     assert found[0].stock_temporaries >= 1
-    assert kernels.cells(found)[1][0] == "cubic"
-    assert kernels.summary_cells(found)[1][0] == "elementwise"
+    assert run.cells(found)[1][0] == "cubic"
+    assert run.summary_cells(found)[1][0] == "elementwise"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.bench.least_memory import Least, bisect, cells, find_all
+from benchmarks.least_memory import Least, bisect, cells, find_all
 
 
 @given(st.integers(1, 400), st.integers(1, 30))

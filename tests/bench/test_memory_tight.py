@@ -2,7 +2,7 @@
 
 import pytest
 
-from dask_marsched.bench.memory_tight import COMPARED, TightRun, cells, measure, measure_all
+from benchmarks.memory_tight import COMPARED, TightRun, cells, measure, measure_all
 
 
 def test_a_run_with_the_plugin():

@@ -1,4 +1,4 @@
-from dask_marsched.bench import pages
+from benchmarks.scheduler import pages
 from dask_marsched.dashboard.pages import PANES
 
 

@@ -2,7 +2,8 @@
 
 import json
 
-from dask_marsched.bench import planning, report
+from benchmarks.scheduler import planning
+from dask_marsched.bench import report
 from dask_marsched.bench.metrics import FRISKY, Measurement, aggregate
 from dask_marsched.bench.runner import Outcome
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dask_marsched.bench import simulated
-from dask_marsched.bench.simulated import Simulated
+from benchmarks import simulated
+from benchmarks.simulated import Simulated
 
 MIB = 2**20
 

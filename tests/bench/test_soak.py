@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from dask_marsched.bench import memory_tight, soak
+from benchmarks import memory_tight
+from benchmarks.chaos import soak
 from dask_marsched.store.segment import create_segment
 
 

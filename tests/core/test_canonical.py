@@ -6,7 +6,7 @@ import random
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dask_marsched.core.canonical import canonical_order
+from dask_marsched.core.canonical_order import canonical_order
 
 Operand = tuple[str, tuple[int, ...], tuple[int, ...]]  # layer, index, numbers of what it reads
 

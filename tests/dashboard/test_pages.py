@@ -133,7 +133,7 @@ async def test_switched_off(c, s):
 
 @gen_cluster(client=True, nthreads=[], scheduler_kwargs=WITH_DASHBOARD)
 async def test_a_dashboard_of_another_kind_is_left_alone(c, s):
-    from dask_marsched.host import dashboard
+    from dask_marsched.host.web import dashboard
 
     applications = list(s.http_application.applications)
     with pytest.MonkeyPatch.context() as patch:

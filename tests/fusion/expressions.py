@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dask_marsched.fusion.expression import Expression, Node, Output
+from dask_marsched.kernels.expression import Expression, Node, Output
 
 
 class Building:

@@ -5,11 +5,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from dask_marsched.fusion.backend import UnsupportedError
-from dask_marsched.fusion.blocks_backend import BlocksBackend
-from dask_marsched.fusion.expression import Expression, Node, Output
-from dask_marsched.fusion.scratch import Scratch
-from dask_marsched.fusion.setting import setting, signature
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.blocks_backend import BlocksBackend
+from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.expression import Expression, Node, Output
+from dask_marsched.kernels.scratch import Scratch
 from tests.fusion.expressions import expression
 
 
@@ -57,7 +57,7 @@ def test_parts_of_complex_numbers_are_discarded_by_numpy_alone():
 
 
 def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
-    llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+    llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
     monkeypatch.setattr(llvm_backend, "_MOST_KERNELS", 2)
     backend, runs = llvm_backend.LLVMBackend(tmp_path), []
     x = np.ones(10_000)

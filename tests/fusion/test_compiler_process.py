@@ -10,20 +10,21 @@ import numpy as np
 import psutil
 import pytest
 
-from dask_marsched.fusion import compiler_process, files, kernel_files
-from dask_marsched.fusion.backend import UnsupportedError
-from dask_marsched.fusion.expression import Expression, Node, Output
-from dask_marsched.fusion.setting import setting, signature
+from dask_marsched.kernels import cache_files
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.expression import Expression, Node, Output
+from dask_marsched.kernels.llvm import compiler_process, kernel_files
 from tests.fusion.expressions import expression
 
-llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is none")
 KIND = "0" * 40
 
 
 @pytest.fixture
 def directory(tmp_path):
-    return files.private(tmp_path / ("long" * 40))  # longer than a socket's path may be
+    return cache_files.private(tmp_path / ("long" * 40))  # longer than a socket's path may be
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +59,10 @@ def test_a_worker_that_has_kernels_compiled_does_not_carry_llvm(tmp_path):
     program = f"""
 import sys
 from pathlib import Path
-from dask_marsched.fusion import compiler_process
+from dask_marsched.kernels import compiler_process
 compiler_process._IDLE = 0.1
 from tests.fusion.test_compiler_process import found, llvm_backend
-backend = llvm_backend.LLVMBackend(Path({str(files.private(tmp_path / "c"))!r}))
+backend = llvm_backend.LLVMBackend(Path({str(cache_files.private(tmp_path / "c"))!r}))
 setting, values = found(2)
 assert not backend.at_hand(setting, False)
 assert (backend.prepare(setting, False)(values).values[0] == 3).all()
@@ -85,7 +86,7 @@ def test_workers_share_a_process_which_leaves_nothing_behind(directory):
         assert len(processes()) == 1
     assert made[:3] == made[3:]
     assert made[0].code != made[1].code
-    kept = kernel_files.decoded(files.read(directory / f"{1:040}.o"))
+    kept = kernel_files.decoded(cache_files.read(directory / f"{1:040}.o"))
     assert kept == made[0]
     ended()
     assert processes() == []

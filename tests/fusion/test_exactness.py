@@ -16,16 +16,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.fusion import numpy_backend
-from dask_marsched.fusion.backend import UnsupportedError
-from dask_marsched.fusion.blocks_backend import BlocksBackend
-from dask_marsched.fusion.expression import Expression, NotUnderstoodError, Output
-from dask_marsched.fusion.numexpr_backend import NumexprBackend
-from dask_marsched.fusion.setting import setting, signature
+from dask_marsched.kernels import numpy_backend
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.blocks_backend import BlocksBackend
+from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.expression import Expression, NotUnderstoodError, Output
+from dask_marsched.kernels.numexpr_backend import NumexprBackend
 from tests.fusion.expressions import ARITHMETIC, FLOATS, INTEGERS, cases, refill, steps
 from tests.fusion.expressions import expression as expression_of
 
-llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 
 MANY = os.environ.get("HYPOTHESIS_PROFILE") == "kernels"
 #: Drawing many takes minutes.

@@ -11,11 +11,11 @@ import warnings
 import numpy as np
 import pytest
 
-from dask_marsched.fusion import files, numpy_backend
-from dask_marsched.fusion.backend import Results, UnsupportedError
-from dask_marsched.fusion.expression import NotUnderstoodError
-from dask_marsched.fusion.kernels import LEAST, Kernels, Means
-from dask_marsched.fusion.tuner import SAMPLES
+from dask_marsched.kernels import cache_files, numpy_backend
+from dask_marsched.kernels.backend import Results, UnsupportedError
+from dask_marsched.kernels.evaluator import LEAST, Kernels, Means
+from dask_marsched.kernels.expression import NotUnderstoodError
+from dask_marsched.kernels.tuner import SAMPLES
 from tests.fusion.expressions import expression
 
 CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST)))
@@ -298,10 +298,10 @@ def test_one_process_makes_a_file_while_others_wait(tmp_path):
 
     def make():
         both.wait()
-        with files.claimed(path):
-            if files.read(path) is None:
+        with cache_files.claimed(path):
+            if cache_files.read(path) is None:
                 made.append(threading.get_ident())
-                files.write(path, b"machine code")
+                cache_files.write(path, b"machine code")
 
     threads = [threading.Thread(target=make) for _ in range(2)]
     for thread in threads:
@@ -366,21 +366,21 @@ def test_numpy_takes_no_more_memory_than_it_needs():
 
 def test_a_file_that_is_damaged_is_not_there(tmp_path):
     path = tmp_path / "code.o"
-    assert files.read(path) is None
-    files.write(path, b"machine code")
-    assert files.read(path) == b"machine code"
+    assert cache_files.read(path) is None
+    cache_files.write(path, b"machine code")
+    assert cache_files.read(path) == b"machine code"
     path.write_bytes(path.read_bytes()[:-1])
-    assert files.read(path) is None
+    assert cache_files.read(path) is None
 
 
 def test_writers_at_the_same_time_leave_a_whole_file(tmp_path):
     path, contents = tmp_path / "code.o", [bytes([n]) * 100_000 for n in range(8)]
-    threads = [threading.Thread(target=files.write, args=(path, c)) for c in contents]
+    threads = [threading.Thread(target=cache_files.write, args=(path, c)) for c in contents]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert files.read(path) in contents
+    assert cache_files.read(path) in contents
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -401,34 +401,34 @@ def test_what_nobody_uses_is_deleted(tmp_path):
     made("c" * 39 + ".o", old)
     wanted = {*(f"{'b' * 40}.{s}" for s in ("o", "json", "lock")), "tmpk3x_9.tmp"}
     others = {"notes.txt", "c" * 39 + ".o", "pruned"}
-    files.prune(tmp_path, now)
+    cache_files.prune(tmp_path, now)
     assert {path.name for path in tmp_path.iterdir()} == wanted | others
     # once a day is enough
     made("a" * 40 + ".o", old)
-    files.prune(tmp_path, now + day - 1)
+    cache_files.prune(tmp_path, now + day - 1)
     assert (tmp_path / ("a" * 40 + ".o")).exists()
-    files.prune(tmp_path, now + day)
+    cache_files.prune(tmp_path, now + day)
     assert not (tmp_path / ("a" * 40 + ".o")).exists()
 
 
 def test_of_too_much_on_disk_the_latest_used_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_BYTES", 2 * 10_032)
+    monkeypatch.setattr(cache_files, "MOST_BYTES", 2 * 10_032)
     now, paths = time.time(), [tmp_path / f"{digit * 40}.o" for digit in "abc"]
     for age, path in enumerate(reversed(paths)):
-        files.write(path, b"x" * 10_000)
+        cache_files.write(path, b"x" * 10_000)
         os.utime(path, (now - 60 * age - 60, now - 60 * age - 60))
-    assert files.read(paths[0]) is not None  # the eldest, which is used
-    files.prune(tmp_path)
+    assert cache_files.read(paths[0]) is not None  # the eldest, which is used
+    cache_files.prune(tmp_path)
     assert [path.exists() for path in paths] == [True, False, True]
 
 
 def test_code_is_loaded_from_nowhere_that_others_may_write_to(tmp_path):
-    assert files.private(tmp_path / "own") == tmp_path / "own"
+    assert cache_files.private(tmp_path / "own") == tmp_path / "own"
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    assert files.private(shared) is None
-    assert files.private(tmp_path / "own" / "missing" / "deep") is not None
+    assert cache_files.private(shared) is None
+    assert cache_files.private(tmp_path / "own" / "missing" / "deep") is not None
 
 
 def test_closed_it_leaves_all_to_numpy():
@@ -454,7 +454,7 @@ def test_threads_go_on_while_it_is_closed(tmp_path, chunks):
 
 
 def test_chunks_of_any_shapes_are_not_remembered_for_ever(monkeypatch):
-    monkeypatch.setattr("dask_marsched.fusion.kernels._MOST_USES", 8)
+    monkeypatch.setattr("dask_marsched.kernels.evaluator._MOST_USES", 8)
     kernels = Kernels([])
     base = np.ones(2 * LEAST)
     for size in (*range(20), *range(LEAST, LEAST + 20)):
@@ -469,7 +469,7 @@ def test_chunks_of_any_shapes_are_not_remembered_for_ever(monkeypatch):
 
 
 def test_expressions_are_forgotten_but_not_their_figures(monkeypatch, tmp_path):
-    monkeypatch.setattr("dask_marsched.fusion.kernels._MOST_CASES", 4)
+    monkeypatch.setattr("dask_marsched.kernels.evaluator._MOST_CASES", 4)
     kernels = Kernels([], directory=tmp_path)
     for count in range(1, 11):
         case, values = expression(lambda x, n=count: sum((x,) * n, x), CHUNK[0])

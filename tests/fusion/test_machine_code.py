@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from dask_marsched.fusion import machine_code, processor
-from dask_marsched.fusion.backend import UnsupportedError
-from dask_marsched.fusion.expression import NotUnderstoodError
-from dask_marsched.fusion.machine_code import MachineCode, UnloadableError
-from dask_marsched.fusion.setting import setting, signature
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.expression import NotUnderstoodError
+from dask_marsched.kernels.llvm import machine_code, processor
+from dask_marsched.kernels.llvm.machine_code import MachineCode, UnloadableError
 from tests.fusion.expressions import cases
 
-llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 pytestmark = pytest.mark.skipif(
     not machine_code.possible(), reason="LLVM's own loader is used on this machine"
 )

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.fusion import numpy_backend
-from dask_marsched.fusion.expression import Expression, Node, NotUnderstoodError, Output
-from dask_marsched.fusion.setting import setting, signature
+from dask_marsched.kernels import numpy_backend
+from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output
 from tests.fusion.expressions import Building, expression, of, steps
 
 RANDOM = np.random.default_rng(0)

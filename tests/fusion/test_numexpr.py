@@ -5,14 +5,14 @@ import threading
 import numpy as np
 import pytest
 
-from dask_marsched.fusion.backend import UnsupportedError
-from dask_marsched.fusion.kernels import Kernels
-from dask_marsched.fusion.setting import setting, signature
-from dask_marsched.fusion.tuner import Trial
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.evaluator import Kernels
+from dask_marsched.kernels.tuner import Trial
 from tests.fusion.expressions import expression
 
 numexpr = pytest.importorskip("numexpr")
-numexpr_backend = pytest.importorskip("dask_marsched.fusion.numexpr_backend")
+numexpr_backend = pytest.importorskip("dask_marsched.kernels.numexpr_backend")
 
 CHAIN, VALUES = expression(lambda x: x * 2 + x, np.arange(100_000.0))
 

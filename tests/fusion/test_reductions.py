@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.fusion import numpy_backend, proof
-from dask_marsched.fusion.backend import UnsupportedError
-from dask_marsched.fusion.expression import Expression, Node, Output
-from dask_marsched.fusion.setting import setting, signature
+from dask_marsched.kernels import numpy_backend, proof
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.expression import Expression, Node, Output
 from tests.fusion.expressions import expression
 
-llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 LLVM = llvm_backend.LLVMBackend(None)
 KINDS = ("sum", "prod", "min", "max")
 FEW = settings(max_examples=150, deadline=None, derandomize=True)

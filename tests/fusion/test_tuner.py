@@ -2,7 +2,7 @@
 
 import pytest
 
-from dask_marsched.fusion.tuner import REFERENCE, SAMPLES, Times, Trial
+from dask_marsched.kernels.tuner import REFERENCE, SAMPLES, Times, Trial
 
 
 def run(trial, ready, seconds, chunks):

@@ -7,11 +7,11 @@ import dask
 import pytest
 from dask._task_spec import convert_legacy_graph
 
-from dask_marsched.fusion.kernels import Kernels
-from dask_marsched.fusion.tuner import Trial
-from dask_marsched.host.kernel_tasks import KernelRunner
+from dask_marsched.host.kernels.task_runner import KernelRunner
+from dask_marsched.kernels.evaluator import Kernels
+from dask_marsched.kernels.tuner import Trial
 
-llvm_backend = pytest.importorskip("dask_marsched.fusion.llvm_backend")
+llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 LLVM = llvm_backend.LLVMBackend(None)
 
 

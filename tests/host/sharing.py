@@ -7,8 +7,8 @@ import numpy as np
 from distributed import Client, LocalCluster, WorkerPlugin
 from distributed.utils_test import async_poll_for
 
-from dask_marsched.host import store
-from dask_marsched.host.transfer import HandleTransfer
+from dask_marsched.host.worker import data
+from dask_marsched.host.worker.transfer import HandleTransfer
 from tests.store.arrays import kinds, same
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ class Sharing(WorkerPlugin):
 
     async def setup(self, worker):
         self.caught = []
-        self.store = store.install(worker)
+        self.store = data.install(worker)
         self.transfer = HandleTransfer(
             worker,
             self.store,
@@ -37,7 +37,7 @@ class Sharing(WorkerPlugin):
 
     async def teardown(self, worker):
         await self.transfer.uninstall()
-        store.uninstall(worker, self.store)
+        data.uninstall(worker, self.store)
 
 
 def state(dask_worker):

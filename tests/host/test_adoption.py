@@ -2,7 +2,7 @@
 
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
-from dask_marsched.host.adoption import Adoption
+from dask_marsched.host.scheduler.adoption import Adoption
 
 
 @gen_cluster(client=True)

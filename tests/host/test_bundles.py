@@ -9,8 +9,8 @@ import dask.array as da
 import numpy as np
 from dask._task_spec import DataNode, Task, TaskRef
 
-from dask_marsched.host.bundles import bundled
-from dask_marsched.host.graph import ChunkSizes
+from dask_marsched.host.graph.bundles import bundled
+from dask_marsched.host.graph.result_sizes import ChunkSizes
 from tests.host.test_compression import fusion, subgraphs
 
 

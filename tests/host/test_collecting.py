@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dask_marsched.host.collecting import not_collecting
+from dask_marsched.host.scheduler.garbage_collection import not_collecting
 
 
 @pytest.fixture(autouse=True)

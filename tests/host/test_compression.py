@@ -19,7 +19,7 @@ from dask.delayed import delayed
 from distributed import Event, Future, Scheduler, get_client, secede, wait, worker_client
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
-from dask_marsched.host.fused_tasks import Joinable, join
+from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.compat.harness import check, planned_cluster, report_of
@@ -371,7 +371,7 @@ async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
     def broken(*args: Any) -> Any:
         raise ArithmeticError("no")
 
-    monkeypatch.setattr("dask_marsched.host.compression.compress", broken)
+    monkeypatch.setattr("dask_marsched.host.graph.compression.compress", broken)
     await c.register_plugin(MarsSchedulerPlugin(fusion="subgraphs"))
     with captured_logger("dask_marsched") as log:
         assert await c.compute(da.ones((40, 40), chunks=10).sum()) == 1600

@@ -8,10 +8,10 @@ import pytest
 from dask import optimize
 from dask._task_spec import Alias, DataNode, Task, TaskRef, convert_legacy_graph
 
-from dask_marsched.fusion.kernels import Kernels
-from dask_marsched.host.consuming import Consuming, Handed, consume
-from dask_marsched.host.fused_tasks import join
-from dask_marsched.host.kernel_tasks import KernelRunner
+from dask_marsched.host.graph.fused_tasks import join
+from dask_marsched.host.kernels.task_runner import KernelRunner
+from dask_marsched.host.worker.input_release import Consuming, Handed, consume
+from dask_marsched.kernels.evaluator import Kernels
 
 
 class Result:

@@ -9,10 +9,10 @@ from distributed.utils_test import async_poll_for, gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.host import gathering
-from dask_marsched.host.gathering import Gathering, MessageGathering
+from dask_marsched.host.worker import message_batching
+from dask_marsched.host.worker.message_batching import Gathering, MessageGathering
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.cluster import Cluster
+from dask_marsched.simulation.cluster.cluster import Cluster
 
 
 class Wire:
@@ -146,6 +146,6 @@ async def test_a_worker_that_differs_is_left_alone(s, a, changes, text):
         stream_handlers = changes.get("stream_handlers", a.stream_handlers)
         batched_send = changes.get("batched_send", a.batched_send)
 
-    assert gathering.misfits(a) == []
+    assert message_batching.misfits(a) == []
     with pytest.raises(RuntimeError, match=text):
         MessageGathering(Other()).install()

@@ -19,7 +19,7 @@ from distributed import Client, SchedulerPlugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.host.graph import chunk_nbytes
+from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from tests.sized_runs import QUERY_PLANNED, WORKLOADS, arrive, measure, random
 
 

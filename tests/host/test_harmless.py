@@ -12,7 +12,7 @@ from dask._task_spec import Task, TaskRef, convert_legacy_graph
 from dask.utils import M
 from distributed import Lock
 
-from dask_marsched.host.harmless import Effects, effects
+from dask_marsched.host.graph.task_effects import Effects, effects
 
 UNKNOWN, READS, NONE = Effects.UNKNOWN, Effects.READS, Effects.NONE
 

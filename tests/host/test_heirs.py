@@ -5,7 +5,7 @@ import asyncio
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
-from dask_marsched.host.heirs import READY, Heirs
+from dask_marsched.host.scheduler.heirs import READY, Heirs
 
 THREE = [("127.0.0.1", 1)] * 3
 

@@ -17,7 +17,7 @@ from distributed import Event, Reschedule, get_worker, wait
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
-from dask_marsched.host.interrupts import ExecutionInterrupted, Guard
+from dask_marsched.host.worker.interrupts import ExecutionInterrupted, Guard
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster
 
@@ -50,7 +50,7 @@ def test_a_loop_is_interrupted():
 
 TRACED = """
 import sys, threading
-from dask_marsched.host.interrupts import Guard
+from dask_marsched.host.worker.interrupts import Guard
 begun = threading.Event()
 def spin(_):
     begun.set()

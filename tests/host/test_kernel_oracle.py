@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from dask._task_spec import Task, TaskRef
 
-from dask_marsched.fusion.blocks_backend import BlocksBackend
+from dask_marsched.kernels.blocks_backend import BlocksBackend
 from tests.fusion.expressions import steps
 from tests.host.kernel_runs import LLVM, a_runner, both, run_both
 

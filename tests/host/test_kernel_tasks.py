@@ -12,9 +12,9 @@ import pytest
 import xarray as xr
 from dask._task_spec import DataNode, Task
 
-from dask_marsched.fusion.kernels import Kernels
-from dask_marsched.host.kernel_structure import read
-from dask_marsched.host.kernel_tasks import KernelRunner
+from dask_marsched.host.kernels.structure import read
+from dask_marsched.host.kernels.task_runner import KernelRunner
+from dask_marsched.kernels.evaluator import Kernels
 from tests.host.kernel_runs import a_runner, run_both
 
 SHAPE, CHUNKS = (128, 300), (64, 300)
@@ -156,7 +156,7 @@ def test_a_user_function_runs_once(runner):
 _PLANNED = """
 import json, dask.array as da, numpy as np, dask
 from dask._task_spec import convert_legacy_graph
-from dask_marsched.host.kernel_structure import read
+from dask_marsched.host.kernels.structure import read
 x = da.ones((64, 300), chunks=(64, 300))
 found = []
 for y in [(x * 2 + x**2), (x * 2 + 1).sum(), (x > 1) * x]:

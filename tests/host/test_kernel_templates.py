@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from dask._task_spec import Task, _execute_subgraph
 
-from dask_marsched.fusion.kernels import Kernels
-from dask_marsched.host.kernel_structure import read
-from dask_marsched.host.kernel_tasks import KernelRunner
-from dask_marsched.host.kernel_templates import Template, outline
+from dask_marsched.host.kernels.structure import read
+from dask_marsched.host.kernels.task_runner import KernelRunner
+from dask_marsched.host.kernels.templates import Template, outline
+from dask_marsched.kernels.evaluator import Kernels
 
 X = da.from_array(np.random.default_rng(0).random((64, 300)), chunks=(32, 300))
 Y = da.from_array(np.random.default_rng(1).random((64, 300)), chunks=(32, 300))

@@ -2,8 +2,8 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.host.literals import as_data, data_nbytes
-from dask_marsched.host.simulation import expression, materialize
+from dask_marsched.host.graph.literals import as_data, data_nbytes
+from dask_marsched.host.twin.scheduler import expression, materialize
 
 
 def nbytes_in(*collections):

@@ -7,9 +7,9 @@ import pytest
 from distributed import Nanny, wait
 from distributed.utils_test import gen_cluster
 
-from dask_marsched.host import store
-from dask_marsched.host.nanny import SegmentOwner
-from dask_marsched.host.transfer import HandleTransfer, misfits
+from dask_marsched.host.worker import data as store
+from dask_marsched.host.worker.nanny import SegmentOwner
+from dask_marsched.host.worker.transfer import HandleTransfer, misfits
 from dask_marsched.store import locks
 from dask_marsched.store.segment import create_segment, open_segment
 from tests.host.sharing import MIB, Sharing, numbers, set_up, state, total

@@ -5,9 +5,15 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_marsched.host.operations import KINDS, Operation, Operations, kind_of, multiplications
-from dask_marsched.host.simulation import expression, materialize
-from dask_marsched.simulation.derived import derive_costs
+from dask_marsched.host.graph.operation_kinds import (
+    KINDS,
+    Operation,
+    Operations,
+    kind_of,
+    multiplications,
+)
+from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.simulation.costs.derived import derive_costs
 
 CHUNK = 100 * 100 * 8
 

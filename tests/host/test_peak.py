@@ -4,7 +4,7 @@ import numpy as np
 import psutil
 import pytest
 
-from dask_marsched.host.peak import PeakMeter
+from dask_marsched.host.worker.peak_memory import PeakMeter
 
 MB = 10**6
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dask_marsched.host.snapshot import read_elsewhere
+from dask_marsched.host.scheduler.snapshot import read_elsewhere
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dask.utils import key_split
 from distributed import Scheduler
 from distributed.utils_test import captured_logger, gen_cluster
 
-from dask_marsched.host.repeatable_order import order_for, repeatable_order
+from dask_marsched.host.graph.task_order import order_for, repeatable_order
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster, report_of
 
@@ -178,7 +178,7 @@ async def test_a_failure_is_counted_and_dask_orders(c, s, a, b, monkeypatch):
     def broken(*args: Any) -> Any:
         raise ArithmeticError("no")
 
-    monkeypatch.setattr("dask_marsched.host.repeatable_order.canonical", broken)
+    monkeypatch.setattr("dask_marsched.host.graph.task_order.canonical", broken)
     await c.register_plugin(MarsSchedulerPlugin())
     watch = Watch(s)
     with captured_logger("dask_marsched") as log:

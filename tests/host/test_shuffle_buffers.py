@@ -14,8 +14,8 @@ from distributed.shuffle._core import ShuffleRun
 from distributed.shuffle._rechunk import ArrayRechunkRun
 from distributed.utils_test import async_poll_for, gen_cluster
 
-from dask_marsched.host import shuffle_buffers
-from dask_marsched.host.shuffle_buffers import ShuffleBuffers
+from dask_marsched.host.worker import shuffle_buffers
+from dask_marsched.host.worker.shuffle_buffers import ShuffleBuffers
 
 ROWS = 6
 

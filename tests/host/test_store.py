@@ -13,8 +13,8 @@ from distributed import wait
 from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
-from dask_marsched.host import store as store_module
-from dask_marsched.host.store import Store, install, misfits, order_of_use, uninstall
+from dask_marsched.host.worker import data as store_module
+from dask_marsched.host.worker.data import Store, install, misfits, order_of_use, uninstall
 from tests.store.arrays import kinds, same
 
 N = 200_000  # bytes of the arrays below

@@ -12,8 +12,8 @@ import pytest
 from distributed import wait
 from distributed.utils_test import async_poll_for, inc
 
-from dask_marsched.host import transfer
-from dask_marsched.host.transfer import OPERATION
+from dask_marsched.host.worker import transfer
+from dask_marsched.host.worker.transfer import OPERATION
 from dask_marsched.store import grants
 from dask_marsched.store.presence import Claim
 from tests.host.sharing import (

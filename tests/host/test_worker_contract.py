@@ -3,7 +3,7 @@
 import pytest
 from distributed.utils_test import gen_cluster
 
-from dask_marsched.host import worker_contract
+from dask_marsched.host.worker import contract
 
 
 class Other:
@@ -19,7 +19,7 @@ class Other:
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
 async def test_this_version_fits(s, a):
-    assert worker_contract.misfits(a) == []
+    assert contract.misfits(a) == []
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ async def test_this_version_fits(s, a):
 )
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
 async def test_what_differs_is_named(s, a, changes, text):
-    found = worker_contract.misfits(Other(a, **changes))
+    found = contract.misfits(Other(a, **changes))
     assert text in found
 
 
 def test_nothing_at_all_is_no_worker():
-    found = worker_contract.misfits(object())
+    found = contract.misfits(object())
     assert "worker.state is missing" in found
     assert "worker.get_data is missing" in found

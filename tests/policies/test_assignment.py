@@ -12,7 +12,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies import assignment, registry
 from dask_marsched.policies.assignment import BoundedUnits, BreadthFirst, DepthFirst
-from dask_marsched.policies.plan_search import Bounds, choose_bounds
+from dask_marsched.policies.planning.plan_search import Bounds, choose_bounds
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 

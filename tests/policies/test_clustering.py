@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.roles import roles
-from dask_marsched.policies.clustering import cluster_initial_operands
+from dask_marsched.policies.planning.clustering import cluster_initial_operands
 from tests.graphs import graph
 
 CHUNKS = 64

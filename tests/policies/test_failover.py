@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.policies.failover import Lineage, Recovery, is_sufficient, lineage, scan
+from dask_marsched.policies.recomputation import Lineage, Recovery, is_sufficient, lineage, scan
 
 #: ``MARSCHED_EXAMPLES=2000`` tries more graphs.
 EXAMPLES = int(os.environ.get("MARSCHED_EXAMPLES", "300"))

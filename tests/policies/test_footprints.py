@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.policies.footprints import Footprints, Known
-from dask_marsched.policies.needs import Kind
+from dask_marsched.policies.memory_needs import Kind
 
 MB = 10**6
 KIND = Kind("std", 2, 64 * MB)

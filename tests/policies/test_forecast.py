@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
-from dask_marsched.policies.forecast import LINK, _Run, forecast
-from dask_marsched.policies.pace import SCHEDULER_TIME
+from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
+from dask_marsched.policies.planning.forecast import LINK, _Run, forecast
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.policies import host_runs, plan_search
 from dask_marsched.policies.assignment import BoundedUnits
-from dask_marsched.policies.forecast import Forecast, forecast
-from dask_marsched.policies.host_runs import NOT_CUT, choose_runs
-from dask_marsched.policies.host_shares import RUNS, cut_into_shares
-from dask_marsched.policies.pace import SCHEDULER_TIME
+from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
+from dask_marsched.policies.planning import host_runs, plan_search
+from dask_marsched.policies.planning.forecast import Forecast, forecast
+from dask_marsched.policies.planning.host_runs import NOT_CUT, choose_runs
+from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
 from tests.graphs import graph
 
 WORKERS = [WorkerSlot(f"tcp://{n}", 1, host=str(n // 2)) for n in range(16)]

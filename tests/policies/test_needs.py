@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.needs import Kind, NeedModel
+from dask_marsched.policies.memory_needs import Kind, NeedModel
 
 MB = 10**6
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.pace import ROUND_TRIP, SURPLUS, Pace
+from dask_marsched.policies.dispatch_pace import ROUND_TRIP, SURPLUS, Pace
 
 durations = st.floats(0, 100)
 

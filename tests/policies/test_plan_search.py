@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
-from dask_marsched.policies import plan_search
 from dask_marsched.policies.assignment import BoundedUnits
-from dask_marsched.policies.clustering import cluster_initial_operands
-from dask_marsched.policies.forecast import LINK, Forecast, forecast
-from dask_marsched.policies.pace import SCHEDULER_TIME
-from dask_marsched.policies.plan_search import (
+from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
+from dask_marsched.policies.planning import plan_search
+from dask_marsched.policies.planning.clustering import cluster_initial_operands
+from dask_marsched.policies.planning.forecast import LINK, Forecast, forecast
+from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
     SIZES,
     Bounds,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.protection import Candidate, ProtectionRule, seconds_to_have_again
+from dask_marsched.policies.replication import Candidate, ProtectionRule, seconds_to_have_again
 
 RULE = ProtectionRule(least=10.0)
 

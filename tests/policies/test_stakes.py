@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.core.plan import WorkerSlot
-from dask_marsched.policies.stakes import Search, extent_of_search, seconds_at_stake
+from dask_marsched.policies.planning.search_budget import (
+    Search,
+    extent_of_search,
+    seconds_at_stake,
+)
 from tests.graphs import tree
 
 seconds = st.floats(0, 1e3)

@@ -4,9 +4,10 @@ import pytest
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.policies import assignment, tiled_plans
+from dask_marsched.policies import assignment
 from dask_marsched.policies.assignment import BoundedUnits
-from dask_marsched.policies.forecast import forecast
+from dask_marsched.policies.planning import tiled_plans
+from dask_marsched.policies.planning.forecast import forecast
 from tests.policies.test_tiles import product
 
 

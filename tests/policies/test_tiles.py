@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.core.graph import Edges, OperandGraph
-from dask_marsched.policies.tiles import find_tiles
+from dask_marsched.policies.planning.tiles import find_tiles
 
 Key = tuple[object, ...]
 

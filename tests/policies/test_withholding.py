@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dask_marsched.policies.host_shares import Share
+from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.withholding import Offer, UnitQueues
 
 

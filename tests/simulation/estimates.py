@@ -8,8 +8,8 @@ import asyncio
 import sys
 from unittest import mock
 
-from dask_marsched import watching
 from dask_marsched.bench.workloads import registry
+from dask_marsched.monitoring import progress_feed
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 
@@ -21,7 +21,7 @@ class Watched(MarsSchedulerPlugin):
 
     def update_graph(self, scheduler, *, client, keys, tasks, **kwargs):
         super().update_graph(scheduler, client=client, keys=keys, tasks=tasks, **kwargs)
-        self.watch = watching.Watch(scheduler, keys)
+        self.watch = progress_feed.Watch(scheduler, keys)
         self.told = []
         scheduler.add_plugin(self.watch)
         self._look()
@@ -40,7 +40,7 @@ def ratios(workload, size=6.0):
     collections = list(registry.get(workload).build(parameters))
     plugin = Watched(fusion="off")  # joined, it tells too little time
     clock = lambda: asyncio.get_running_loop().time()  # noqa: E731  # patched in
-    with mock.patch.object(watching, "time", clock):
+    with mock.patch.object(progress_feed, "time", clock):
         simulate(collections, workers=4, threads=2, policy=plugin, isolated=False, timeline=False)
     begin, end = plugin.told[0][0], plugin.told[-1][0]
     found = []

@@ -1,6 +1,6 @@
 import pytest
 
-from dask_marsched.simulation.clock import EPOCH, EventQueue
+from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 
 
 def test_events_run_in_order_of_time_then_of_addition():

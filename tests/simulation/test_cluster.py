@@ -9,7 +9,7 @@ from dask.delayed import Delayed, delayed
 from distributed import Lock, secede, worker_client
 
 from dask_marsched.simulation import Costs, simulate
-from dask_marsched.simulation.faults import Kill, Pause, SlowLink, SlowWorker
+from dask_marsched.simulation.cluster.faults import Kill, Pause, SlowLink, SlowWorker
 
 
 def numbers(count=24, chunk=50_000):

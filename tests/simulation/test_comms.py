@@ -1,5 +1,5 @@
-from dask_marsched.simulation.clock import EPOCH, EventQueue
-from dask_marsched.simulation.comms import BatchedStream
+from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
+from dask_marsched.simulation.cluster.comms import BatchedStream
 
 
 def stream(queue, got, interval=0.005, latency=0.001):

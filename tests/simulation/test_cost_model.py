@@ -4,9 +4,9 @@ import pytest
 from dask import delayed
 from dask.utils import key_split
 
-from dask_marsched.host.simulation import expression, materialize
-from dask_marsched.simulation.cost_model import CostModel
-from dask_marsched.simulation.costs import Costs, record_costs
+from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.simulation.costs.cost_model import CostModel
+from dask_marsched.simulation.costs.costs import Costs, record_costs
 
 
 def model_of(collection, costs):

@@ -2,8 +2,8 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_marsched.host.simulation import expression, materialize
-from dask_marsched.simulation.costs import Costs, record_costs, without_token
+from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.simulation.costs.costs import Costs, record_costs, without_token
 
 
 def tasks(*collections):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.simulation.costs import Costs
-from dask_marsched.simulation.costs_file import decode_key, encode_key, read, write
+from dask_marsched.simulation.costs.costs import Costs
+from dask_marsched.simulation.costs.costs_file import decode_key, encode_key, read, write
 
 KEYS = st.recursive(
     st.text(max_size=5) | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False),

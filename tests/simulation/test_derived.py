@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 from dask import delayed
 
-from dask_marsched.bench.rates import OPERATIONS
-from dask_marsched.host.operations import KINDS, Operation
-from dask_marsched.host.simulation import expression, materialize
-from dask_marsched.simulation.costs import record_costs
-from dask_marsched.simulation.derived import (
+from benchmarks.rates import OPERATIONS
+from dask_marsched.host.graph.operation_kinds import KINDS, Operation
+from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.simulation.costs.costs import record_costs
+from dask_marsched.simulation.costs.derived import (
     OVERHEAD,
     RATES,
     DerivedSeconds,

@@ -11,10 +11,10 @@ import pytest
 
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.advice import Findings, other_order
-from dask_marsched.simulation.explain import explain
-from dask_marsched.simulation.memory_need import Need
-from dask_marsched.simulation.runs import Runner
+from dask_marsched.simulation.explain.advice import Findings, other_order
+from dask_marsched.simulation.explain.explain import explain
+from dask_marsched.simulation.explain.memory_need import Need
+from dask_marsched.simulation.explain.runs import Runner
 from tests.processes import local_cluster
 
 GiB = 2**30

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.core.graph import Edges
-from dask_marsched.host.snapshot import topological
-from dask_marsched.policies.failover import Lineage, scan
+from dask_marsched.host.scheduler.snapshot import topological
+from dask_marsched.policies.recomputation import Lineage, scan
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.simulation.test_invariants import EXAMPLES, Job, faults, jobs, many

@@ -2,7 +2,14 @@
 
 import pytest
 
-from dask_marsched.simulation.faults import Join, Kill, Pause, SlowLink, SlowWorker, read_faults
+from dask_marsched.simulation.cluster.faults import (
+    Join,
+    Kill,
+    Pause,
+    SlowLink,
+    SlowWorker,
+    read_faults,
+)
 
 
 def test_tuples_and_objects_mean_the_same_and_are_ordered_by_time():

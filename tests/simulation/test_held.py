@@ -8,7 +8,7 @@ from dask import delayed
 from distributed import Client, wait
 
 from dask_marsched import explain, simulate
-from dask_marsched.simulation.held import held_by_clusters, spread
+from dask_marsched.simulation.costs.held_results import held_by_clusters, spread
 from tests.processes import local_cluster
 
 POLICIES = ["stock", "default"]
@@ -79,7 +79,7 @@ def test_without_a_client_sizes_are_those_of_the_graph():
 def test_a_key_that_is_no_future_is_still_missing():
     from dask._task_spec import Task, TaskRef
 
-    from dask_marsched.simulation.kept import Kept
+    from dask_marsched.simulation.costs.persisted import Kept
 
     graph = Kept({"a": Task("a", abs, TaskRef("b"))}, ["a"], None)
     with pytest.raises(ValueError, match="does not contain 'b'"):

@@ -9,9 +9,9 @@ import distributed.scheduler
 import distributed.worker_state_machine
 import pytest
 
-from dask_marsched.host.simulation import collected_errors, expression
-from dask_marsched.host.virtual_time import TwinLoop, settle, virtual_time
-from dask_marsched.simulation.clock import EPOCH, EventQueue
+from dask_marsched.host.twin.scheduler import collected_errors, expression
+from dask_marsched.host.twin.virtual_time import TwinLoop, settle, virtual_time
+from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 
 
 def test_virtual_time_holds_in_this_thread_only_and_ends():

@@ -1,7 +1,7 @@
 import pytest
 
-from dask_marsched.simulation.clock import EPOCH, EventQueue
-from dask_marsched.simulation.machine import Cores, Link, transfer
+from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
+from dask_marsched.simulation.cluster.machine import Cores, Link, transfer
 
 
 def ends(count, jobs):

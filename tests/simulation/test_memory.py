@@ -4,8 +4,8 @@ import dask
 import pytest
 import zict
 
-from dask_marsched.simulation.clock import EPOCH, EventQueue
-from dask_marsched.simulation.memory import MemoryMonitor, Result, Store
+from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
+from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result, Store
 
 
 class Watched:

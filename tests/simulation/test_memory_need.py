@@ -1,14 +1,14 @@
 import dask
 import pytest
 
-from dask_marsched.simulation.memory_need import (
+from dask_marsched.simulation.cluster.recorder import Recorder
+from dask_marsched.simulation.explain.memory_need import (
     PROCESS_NBYTES,
     Need,
     larger,
     need_of,
     orderable,
 )
-from dask_marsched.simulation.recorder import Recorder
 
 MiB = 2**20
 

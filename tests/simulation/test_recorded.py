@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.simulation.clock import EPOCH, EventQueue
-from dask_marsched.simulation.machine import Cores
-from dask_marsched.simulation.recorded import costs_of, undisturbed
+from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
+from dask_marsched.simulation.cluster.machine import Cores
+from dask_marsched.simulation.costs.recorded import costs_of, undisturbed
 
 JOBS = st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.001, 1.0)), min_size=1, max_size=12)
 

@@ -8,8 +8,8 @@ import dask.array as da
 import pytest
 
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.peaks import PeakGroup
-from dask_marsched.simulation.recorder import Recorder
+from dask_marsched.simulation.cluster.recorder import Recorder
+from dask_marsched.simulation.report.peaks import PeakGroup
 from tests.recorded_reports import small_report, wide_report
 
 KEYS = {

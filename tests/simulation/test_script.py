@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from dask_marsched.cli import marsched
-from dask_marsched.simulation.script import ScriptError, explain_script
+from dask_marsched.simulation.explain.script import ScriptError, explain_script
 from tests.processes import dask_command, local_cluster
 
 HEAD = """

@@ -7,7 +7,7 @@ import pytest
 from dask.delayed import Delayed
 
 from dask_marsched.simulation import SimulationReport, simulate
-from dask_marsched.simulation.costs import Costs
+from dask_marsched.simulation.costs.costs import Costs
 
 MB = 2**20
 CHUNKS, WORKERS = 80, 4

@@ -6,8 +6,8 @@ import dask
 import dask.array as da
 import pytest
 
-from dask_marsched.host.shuffle import read_shuffles
-from dask_marsched.host.simulation import expression, materialize
+from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.host.twin.shuffles import read_shuffles
 from dask_marsched.simulation import simulate
 
 SIDE, CHUNK = 400, 100

@@ -9,7 +9,7 @@ import pytest
 
 from dask_marsched.policies import assignment
 from dask_marsched.simulation import SimulationReport, simulate
-from dask_marsched.simulation.faults import Kill
+from dask_marsched.simulation.cluster.faults import Kill
 
 WORKERS = 8
 

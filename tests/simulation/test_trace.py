@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.recorder import Recorder
+from dask_marsched.simulation.cluster.recorder import Recorder
 from tests.recorded_reports import small_report, wide_report
 
 REQUIRED = {

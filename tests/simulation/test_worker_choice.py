@@ -1,7 +1,7 @@
 import pytest
 
-from dask_marsched.simulation.explanation import Size
-from dask_marsched.simulation.worker_choice import Wish
+from dask_marsched.simulation.explain.explanation import Size
+from dask_marsched.simulation.explain.worker_choice import Wish
 
 
 def size(workers, makespan, fits=True):

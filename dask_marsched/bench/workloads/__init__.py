@@ -4,8 +4,23 @@ This package imports nothing but dask, and only relatively from itself. So it ca
 the path by itself, in an environment which has neither distributed nor the rest of the package.
 """
 
-from . import arrays, elementwise, held_out, interactive, patterns, products
-from .registry import Kind, Parameters, Workload, get, names, register, select
+from dask_marsched.bench.workloads import (
+    arrays,
+    elementwise,
+    held_out,
+    interactive,
+    patterns,
+    products,
+)
+from dask_marsched.bench.workloads.registry import (
+    Kind,
+    Parameters,
+    Workload,
+    get,
+    names,
+    register,
+    select,
+)
 
 __all__ = [
     "Kind",

@@ -1,0 +1,335 @@
+"""Chaos: mixed work on two hosts while workers die, stand still and cannot reach each other.
+
+Scheduler, nannies and workers are processes as a user starts them. Every result is compared with
+the right one; what takes too long is a hang, and the state of the cluster is written down; what is
+left at the end, and what has grown meanwhile, is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+from distributed.utils import TimeoutError as DaskTimeoutError
+
+from benchmarks.chaos import network_namespaces, soak, work
+from benchmarks.chaos import watch as chaos_watch
+from benchmarks.chaos.fault_injection import KILL_EVERY, Tormentor
+from benchmarks.chaos.watch import Watch
+
+#: Without a heartbeat for so long a worker counts as lost: less than the longest stop.
+_TTL = "30s"
+_MEMORY_LIMIT = "500MB"
+_WORKERS_OF_HOST = 2
+#: Pieces of work at the same time.
+_STREAMS = 2
+#: Everything that is there to survive.
+SETTINGS: dict[str, Any] = {
+    "quota.enabled": True,
+    "store.shared": True,
+    "failover.adopt": "all",
+    "retries.infrastructure": 5,
+    "cancelling.interrupt": True,
+}
+_STARTING = 60.0
+
+
+@dataclass
+class Chaos(soak.Soak):
+    """What came of it; `soak.Soak` and more.
+
+    Attributes
+    ----------
+    stops, cuts
+        Processes that were stopped for a while, and cuts of the wire between the hosts.
+    hung
+        Computations that took longer than `chaos_work.PATIENCE`, each with the file that holds
+        the state of the cluster.
+    samples
+        See `chaos_watch.Sample`.
+    done
+        How many pieces of work of each kind were right.
+    totals
+        What the plugin says of its recoveries.
+    exceptions
+        Exceptions of the plugin's own, by hook.
+    """
+
+    stops: int = 0
+    cuts: int = 0
+    hung: list[str] = field(default_factory=list)
+    samples: list[chaos_watch.Sample] = field(default_factory=list)
+    done: dict[str, int] = field(default_factory=dict)
+    totals: dict[str, Any] = field(default_factory=dict)
+    exceptions: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all went well."""
+        return super().passed and not (self.hung or self.exceptions)
+
+
+class Cluster:
+    """A scheduler, and two hosts (or one) with two workers each, or four."""
+
+    def __init__(
+        self, scheduler: str, directory: Path, hosts: list[network_namespaces.Host]
+    ) -> None:
+        self.hosts = hosts
+        self.directory = directory
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._scheduler_address = scheduler
+
+    def start(self) -> str:
+        """Start the processes; return the scheduler's address."""
+        told = self.directory / "scheduler.json"
+        self.scheduler = self._spawn(
+            "scheduler",
+            ["--host", self._scheduler_address, "--port", "0", "--no-dashboard"],
+            extra=["--scheduler-file", str(told)],
+        )
+        end = time.monotonic() + _STARTING
+        while not told.exists():
+            if time.monotonic() > end:
+                raise TimeoutError("the scheduler does not start")
+            time.sleep(0.05)
+        common = ["--nthreads", "1", "--memory-limit", _MEMORY_LIMIT, "--no-dashboard"]
+        common += ["--scheduler-file", str(told), "--local-directory", str(self.directory)]
+        # Imported by two threads at once, as a new worker may, it ends in an import error, the
+        # worker closes, and its nanny with it: in stock Dask too.
+        common += ["--preload", "dask.dataframe"]
+        if self.hosts:
+            for host in self.hosts:
+                own = ["--nworkers", str(_WORKERS_OF_HOST), "--host", host.address]
+                self._spawn("worker", common, extra=own, host=host)
+        else:
+            self._spawn("worker", common, extra=["--nworkers", str(2 * _WORKERS_OF_HOST)])
+        return str(told)
+
+    def _spawn(
+        self,
+        what: str,
+        arguments: list[str],
+        extra: list[str],
+        host: network_namespaces.Host | None = None,
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments, *extra]
+        if host is not None:
+            command = host.command(command)
+        environment = {
+            **os.environ,
+            # It is not the tasks' fault if their workers die.
+            "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000000",
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": _TTL,
+            # By default Dask keeps for an hour what workers said that are gone: only after more
+            # than that would one see whether anything else grows.
+            "DASK_DISTRIBUTED__SCHEDULER__EVENTS_CLEANUP_DELAY": "1m",
+            "DASK_TEMPORARY_DIRECTORY": str(self.directory),
+            # A new process is there at once, so that it is its loss that is tested and not how
+            # fast this machine imports.
+            "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
+        }
+        log = (self.directory / f"{what}-{len(self.processes)}.log").open("wb")
+        with log:
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, cwd=self.directory
+            )
+        self.processes.append(process)
+        return process
+
+    def stop(self) -> list[str]:
+        """End the processes as a user does; return which had to be killed."""
+        killed = []
+        for process in self.processes[1:]:
+            process.send_signal(signal.SIGTERM)
+        for process in reversed(self.processes):
+            if process is self.scheduler:  # the last
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STARTING)
+            except subprocess.TimeoutExpired:
+                killed.append(f"process {process.pid} does not end")
+                process.kill()
+                process.wait()
+        return killed
+
+
+def run(
+    seconds: float,
+    *,
+    every: float = KILL_EVERY,
+    names: tuple[str, ...] = tuple(work.WORK),
+    seed: int = 0,
+    dumps: Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Chaos:
+    """Work and torment for a while, then look for what was left.
+
+    Parameters
+    ----------
+    seconds
+        For how long; at least until one worker was killed. What runs then comes to its end.
+    every
+        Mean time between two kills, seconds; stops and cuts in proportion.
+    names
+        What is computed, of `chaos_work.WORK`.
+    seed
+        Of what is computed and who is tormented.
+    dumps
+        Directory for the state of the cluster where a computation hangs, and for logs.
+    progress
+        Called with a line after each piece of work.
+    """
+    outcome = Chaos()
+    dumps = dumps or Path(tempfile.mkdtemp(prefix="chaos-"))
+    dumps.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        for variant in range(work.VARIANTS):
+            work.expected(name, variant)
+    with contextlib.ExitStack() as stack:
+        inside = network_namespaces.is_inside()
+        hosts = stack.enter_context(network_namespaces.two_hosts()) if inside else []
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        networks = {os.readlink("/proc/self/ns/net"), *(host.network for host in hosts)}
+        before = soak.Traces(networks)
+        start = time.monotonic()
+        scheduler = network_namespaces.SCHEDULER_ADDRESS if inside else "127.0.0.1"
+        cluster = Cluster(scheduler, scratch, hosts)
+        try:
+            with _client(cluster) as client:
+                _torment(outcome, client, cluster, seconds, every, names, seed, dumps, progress)
+                try:
+                    client.wait_for_workers(2 * _WORKERS_OF_HOST, timeout=_STARTING)
+                except (TimeoutError, DaskTimeoutError) as error:
+                    outcome.left.append(f"workers did not come back: {error}")
+                outcome.left += chaos_watch.quiet(client)
+        finally:
+            outcome.left += cluster.stop()
+            outcome.seconds = time.monotonic() - start
+            for log in scratch.glob("*.log"):
+                log.rename(dumps / log.name)
+            (scratch / "scheduler.json").unlink(missing_ok=True)
+        outcome.left += soak.left(before, scratch, networks)
+    return outcome
+
+
+@contextlib.contextmanager
+def _client(cluster: Cluster) -> Iterator[Client]:
+    from dask_marsched import MarsSchedulerPlugin
+    from dask_marsched.config import Settings
+
+    with Client(scheduler_file=cluster.start()) as client:
+        client.wait_for_workers(2 * _WORKERS_OF_HOST, timeout=_STARTING)
+        client.register_plugin(MarsSchedulerPlugin(settings=Settings.from_config(SETTINGS)))
+        yield client
+
+
+def _torment(
+    outcome: Chaos,
+    client: Client,
+    cluster: Cluster,
+    seconds: float,
+    every: float,
+    names: tuple[str, ...],
+    seed: int,
+    dumps: Path,
+    progress: Callable[[str], None],
+) -> None:
+    watch = Watch(client, cluster.scheduler.pid, [p.pid for p in cluster.processes[1:]], dumps)
+    end = time.monotonic() + seconds
+    with Tormentor(client, cluster.hosts, random.Random(seed), every) as tormentor, watch:
+        # Where nobody was killed nothing was tried.
+        def goes_on() -> bool:
+            return time.monotonic() < end or not tormentor.counts["kill"]
+
+        streams = [
+            threading.Thread(
+                target=_stream,
+                args=(outcome, client, goes_on, names, random.Random(f"{seed}-{i}"), dumps),
+                kwargs={"progress": progress, "log": tormentor.log},
+                name=f"stream-{i}",
+            )
+            for i in range(_STREAMS)
+        ]
+        for stream in streams:
+            stream.start()
+        for stream in streams:
+            stream.join()
+    outcome.kills, outcome.stops, outcome.cuts = map(
+        tormentor.counts.__getitem__, ("kill", "stop", "cut")
+    )
+    outcome.samples = watch.samples
+    outcome.totals, outcome.exceptions = chaos_watch.own_report(client)
+    outcome.left += watch.faults
+    (dumps / "torments.log").write_text("\n".join(tormentor.log))
+
+
+def _stream(
+    outcome: Chaos,
+    client: Client,
+    goes_on: Callable[[], bool],
+    names: tuple[str, ...],
+    rng: random.Random,
+    dumps: Path,
+    *,
+    progress: Callable[[str], None],
+    log: list[str],
+) -> None:
+    """Compute one thing after the other, and compare."""
+    while goes_on():
+        name, variant = rng.choice(names), rng.randrange(work.VARIANTS)
+        began = time.monotonic()
+        try:
+            result = work.WORK[name](client, variant)
+        except (TimeoutError, DaskTimeoutError):
+            path = dumps / f"hang-{len(outcome.hung)}.txt"
+            path.write_text(chaos_watch.state(client) + "\n" + "\n".join(log[-30:]))
+            outcome.hung.append(f"{name}: see {path}")
+            progress(f"HUNG {outcome.hung[-1]}")
+            continue
+        except Exception as error:  # whatever it is, it is what is looked for
+            told = " ".join(f"{name}: {type(error).__name__}: {error}".split())[:300]
+            outcome.failed.append(told)
+            progress(f"FAILED {told}; {log[-3:]}")
+            continue
+        seconds = time.monotonic() - began
+        outcome.computed += 1
+        right = work.expected(name, variant)
+        if result != right:
+            outcome.wrong.append(f"{name}: {result!r} instead of {right!r}")
+            progress(f"WRONG {outcome.wrong[-1]}")
+        else:
+            outcome.done[name] = outcome.done.get(name, 0) + 1
+            progress(f"{name}: {seconds:.1f} s")
+
+
+def cells(chaos: Chaos) -> list[list[str]]:
+    """Return the table."""
+    slope = chaos_watch.slope(chaos.samples)
+    ours = [chaos.samples[i].plugin / 2**20 for i in (len(chaos.samples) // 2, -1) if chaos.samples]
+    return [
+        [
+            "seconds", "kills", "stops", "cuts", "computed", "wrong", "failed", "hung",
+            "left behind", "scheduler MiB", "MiB per hour", "of the plugin",
+        ],
+        [
+            f"{chaos.seconds:.0f}",
+            *map(str, (chaos.kills, chaos.stops, chaos.cuts, chaos.computed)),
+            *map(str, map(len, (chaos.wrong, chaos.failed, chaos.hung, chaos.left))),
+            f"{chaos.samples[-1].scheduler / 2**20:.0f}" if chaos.samples else "-",
+            "-" if slope is None else f"{slope / 2**20:+.1f}",
+            ", ".join(f"{mib:.1f}" for mib in ours) or "-",
+        ],
+    ]  # fmt: skip

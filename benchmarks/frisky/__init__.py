@@ -1,0 +1,1 @@
+"""The same workloads through Frisky, another scheduler for Dask."""

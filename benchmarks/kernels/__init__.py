@@ -1,0 +1,1 @@
+"""Benchmarks of fused kernels."""

@@ -1,0 +1,242 @@
+"""From `compute()` to the first task sent: stock Dask and the plugin in turn, on one scheduler.
+
+The scheduler is a process of its own (``python -m benchmarks.scheduler.first_task``), warm and with
+its garbage collected. Each measurement registers the plugin anew, so that no plan is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import collections_to_expr
+from distributed import Client, Scheduler, Worker
+
+from benchmarks.scheduler.planning import STARTING, _line, _start
+from dask_marsched.bench.cluster import policy_plugin
+from dask_marsched.bench.metrics import STOCK, median
+
+BAR = 1.10  # of stock's
+BAR_MORE, SHORT = 0.020, 0.1  # seconds more, where stock takes less than so many
+WORKERS = 4
+_SIDE = 4  # elements of a chunk's side
+_WARM = 100
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One graph that arrived.
+
+    Attributes
+    ----------
+    shape
+        Of the graph, one of `SHAPES`.
+    asked
+        Tasks asked for.
+    policy
+        Under what, see `cluster.policy_plugin`.
+    tasks
+        Tasks of the graph as stock Dask has it.
+    seconds
+        From the client's call to the first task sent.
+    """
+
+    shape: str
+    asked: int
+    policy: str
+    tasks: int
+    seconds: float
+
+
+def _grid(n: int) -> Any:
+    # named anew each time: a graph that the scheduler knows is not sent again
+    return da.random.default_rng().random((n * _SIDE, n * _SIDE), chunks=_SIDE)
+
+
+def _reduction(n: int) -> Any:
+    x = _grid(n)
+    y = x + x.T
+    return (y - y.mean(axis=0)).std()
+
+
+def _stencil(n: int) -> Any:
+    return da.map_overlap(np.copy, _grid(n), depth=1, boundary="periodic").sum()
+
+
+def _rechunk(n: int) -> Any:
+    x = _grid(n)
+    return x.rechunk((_SIDE * n, _SIDE // 2), method="tasks").sum()
+
+
+SHAPES: dict[str, Callable[[int], Any]] = {
+    "reduction": _reduction,
+    "stencil": _stencil,
+    "rechunk": _rechunk,
+}
+
+
+def tasks_of(program: Any) -> int:
+    """Return the number of tasks that stock Dask makes of a program."""
+    return len(collections_to_expr([program]).optimize().__dask_graph__())
+
+
+def side_for(shape: str, tasks: int) -> int:
+    """Return the chunks of a side with which a graph of that shape has about so many tasks."""
+    low, high = 2, 4
+    make = SHAPES[shape]
+    while tasks_of(make(high)) < tasks:
+        low, high = high, 2 * high
+    while high - low > max(1, low // 20):
+        middle = (low + high) // 2
+        low, high = (middle, high) if tasks_of(make(middle)) < tasks else (low, middle)
+    return high
+
+
+def run(
+    policies: Sequence[str],
+    sizes: Sequence[int],
+    repeat: int,
+    progress: Callable[[Arrival], None] = lambda _: None,
+) -> list[Arrival]:
+    """Measure policies in alternation, for each shape and size in turn."""
+    processes: list[subprocess.Popen[str]] = []
+    with tempfile.TemporaryFile("w+") as log:
+        try:
+            module = [sys.executable, "-m", "benchmarks.scheduler.first_task"]
+            address = _line(_start(module, log, processes), STARTING)["address"]
+            return asyncio.run(_measure(address, policies, sizes, repeat, progress))
+        finally:
+            for process in processes:
+                process.kill()  # there is nothing to be saved in it
+                process.communicate()
+
+
+async def _measure(
+    address: str,
+    policies: Sequence[str],
+    sizes: Sequence[int],
+    repeat: int,
+    progress: Callable[[Arrival], None],
+) -> list[Arrival]:
+    measured = []
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(WORKERS):
+            await stack.enter_async_context(Worker(address, nthreads=1, dashboard=False))
+        client = await stack.enter_async_context(Client(address, asynchronous=True))
+        for policy in policies:
+            for make in SHAPES.values():
+                await _arrive(client, policy, make(side_for("reduction", _WARM)))
+        for shape, make in SHAPES.items():
+            for asked in sizes:
+                side = side_for(shape, asked)
+                tasks = tasks_of(make(side))
+                for repetition in range(repeat):
+                    for policy in policies if repetition % 2 == 0 else reversed(policies):
+                        seconds = await _arrive(client, policy, make(side))
+                        measured.append(Arrival(shape, asked, policy, tasks, seconds))
+                        progress(measured[-1])
+    return measured
+
+
+async def _arrive(client: Client, policy: str, program: Any) -> float:
+    """Send a graph under a policy, and drop it as soon as its first task is sent."""
+    plugin = policy_plugin(policy)
+    scheduler: Any = client.scheduler
+    if plugin is not None:
+        await client.register_plugin(plugin)
+    try:
+        await client.compute(_grid(2).sum())  # what workers start with is not measured
+        reasons = await scheduler.watch()
+        if any(reasons):
+            raise RuntimeError(f"the plugin is off: {reasons}")
+        gc.collect()
+        start = time.perf_counter()
+        future = client.compute(program)
+        sent: float = await scheduler.first_sent()
+        future.release()
+        await scheduler.emptied()
+    finally:
+        if plugin is not None:
+            await client.unregister_scheduler_plugin(plugin.name)
+            await scheduler.settled()
+    return sent - start
+
+
+async def _schedule() -> None:
+    """Run a scheduler that tells when its first task was sent; the parent kills it."""
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+        sent: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        watched: dict[str, Any] = {}
+
+        def watching(send: Any) -> Any:
+            def watch(*messages: Any) -> None:
+                send(*messages)
+                first = any(message.get("op") == "compute-task" for message in messages)
+                if first and not sent.done():
+                    sent.set_result(time.perf_counter())
+
+            return watch
+
+        async def arm() -> list[str | None]:
+            nonlocal sent
+            sent = asyncio.get_running_loop().create_future()
+            for address, comm in scheduler.stream_comms.items():
+                if watched.get(address) is not comm:
+                    watched[address] = comm
+                    comm.send = watching(comm.send)
+            plugins[:] = filter(None, [scheduler.plugins.get("marsched")])
+            gc.collect()
+            return [plugin.report()["reason"] for plugin in plugins]
+
+        async def first_sent() -> float:
+            return await sent
+
+        async def emptied() -> None:
+            while scheduler.tasks:
+                await asyncio.sleep(0.01)
+
+        plugins: list[Any] = []
+
+        async def settled() -> None:
+            """Wait until the workers are rid of the plugin that was there at last."""
+            await plugins.pop().workers_told()
+
+        handlers = {"watch": arm, "first_sent": first_sent, "emptied": emptied, "settled": settled}
+        scheduler.handlers.update(handlers)
+        print(json.dumps({"address": scheduler.address}), flush=True)
+        await scheduler.finished()
+
+
+def cells(measured: Sequence[Arrival]) -> list[list[str]]:
+    """Return the table of medians and ratios to stock, its head first."""
+    table = [["shape", "tasks", "policy", "ms", "x", "more ms", "verdict"]]
+    for shape, asked in dict.fromkeys((a.shape, a.asked) for a in measured):
+        own = [a for a in measured if (a.shape, a.asked) == (shape, asked)]
+        found = {
+            policy: median(a.seconds for a in own if a.policy == policy) or math.nan
+            for policy in dict.fromkeys(a.policy for a in own)
+        }
+        stock = found.get(STOCK, math.nan)
+        for policy, seconds in found.items():
+            more = seconds - stock
+            met = seconds <= BAR * stock or (stock < SHORT and more <= BAR_MORE)
+            verdict = "-" if policy == STOCK else "met" if met else "not met"
+            shown = [f"{1e3 * seconds:.1f}", f"{seconds / stock:.2f}", f"{1e3 * more:.1f}"]
+            table.append([shape, str(own[0].tasks), policy, *shown, verdict])
+    return table
+
+
+if __name__ == "__main__":
+    asyncio.run(_schedule())

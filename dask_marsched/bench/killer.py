@@ -1,0 +1,53 @@
+"""Kills a worker in the middle of a run, and counts what is computed again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import distributed
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+
+class Killer(SchedulerPlugin):
+    """Kills the worker with most results when half of the tasks have run; counts what runs again.
+
+    Parameters
+    ----------
+    pids
+        Process of each worker, by address.
+    """
+
+    name = "bench-killer"
+
+    def __init__(self, pids: dict[str, int]) -> None:
+        self.pids = pids
+        self.scheduler: Any = None
+        self.total = 0  # 0: nobody is to be killed
+        self.ran = self.again = self.lost = 0
+
+    async def start(self, scheduler: distributed.Scheduler) -> None:
+        """Keep the scheduler."""
+        self.scheduler = scheduler
+
+    def update_graph(self, scheduler: Any, *, tasks: list[Any], **kwargs: Any) -> None:
+        """Count tasks."""
+        self.ran = self.again = self.lost = 0
+        self.total = len(tasks)
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Look for the middle of the run, and for what is sent a second time."""
+        if start == "processing" and finish == "memory":
+            self.ran += 1
+            if self.pids and 2 * self.ran >= self.total > 0:
+                self.kill()
+        elif finish == "processing" and self.scheduler.tasks[key].nbytes >= 0:
+            self.again += 1
+
+    def kill(self) -> None:
+        """Kill a worker, once."""
+        victim = max(self.scheduler.workers.values(), key=lambda ws: len(ws.has_what))
+        self.lost = sum(len(ts.who_has) == 1 for ts in victim.has_what)
+        os.kill(self.pids[victim.address], signal.SIGKILL)
+        self.pids = {}

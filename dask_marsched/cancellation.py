@@ -1,0 +1,117 @@
+"""`cancel`: end a whole computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import distributed
+from dask.typing import Key
+
+from dask_marsched.core.operand import State
+from dask_marsched.host.scheduler import cancellation as host
+from dask_marsched.host.scheduler import operand_states as host_operands
+from dask_marsched.monitoring.executions import Executions
+from dask_marsched.monitoring.operands import graph_keys
+
+_REASON = "dask_marsched.cancel"
+
+
+def cancel(
+    client: distributed.Client,
+    graph: Any = None,
+    *,
+    force: bool = False,
+    interrupt: bool = False,
+) -> Any:
+    """Cancel a computation: what waits never runs, what runs is interrupted.
+
+    What runs is interrupted where ``marsched.cancelling.interrupt`` is on and that does no harm:
+    what only computes, as far as is known. The result of all else is dropped when it ends, as in
+    stock Dask. With that option the same keys can be submitted again when this returns.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client; dask_marsched must be installed on its scheduler.
+    graph
+        Futures or persisted collections, or the ``number`` of one of
+        ``dask_marsched.operands(client).graphs``, for what another thread computes. By default
+        all that this client wants.
+    force : bool
+        Whether results that other clients want are cancelled too.
+    interrupt : bool
+        Whether everything is interrupted that runs in a thread: also tasks that may write
+        somewhere, hold a lock or talk to a server.
+
+    Returns
+    -------
+    dict of str to int
+        How many operands were in which state; what is not ``finished`` by then never will be. For
+        an asynchronous client an awaitable of it.
+
+    Raises
+    ------
+    TypeError
+        ``client`` is not a client, or ``graph`` is no graph.
+    KeyError
+        There is no graph of that number any more.
+
+    Examples
+    --------
+    >>> future = client.compute(x)  # doctest: +SKIP
+    >>> dask_marsched.cancel(client, future)  # doctest: +SKIP
+    {'unscheduled': 812, 'ready': 4, 'running': 4, 'freed': 30}
+    """
+    if not isinstance(client, distributed.Client):
+        raise TypeError(f"cancel takes a distributed.Client, not {client!r}")
+    number, keys = graph_keys(graph) if graph is not None else (None, None)
+    return client.sync(_cancel, client, number, keys, force, interrupt)
+
+
+async def _cancel(
+    client: distributed.Client,
+    number: int | None,
+    keys: list[Key] | None,
+    force: bool,
+    interrupt: bool,
+) -> dict[str, int]:
+    reason = host.INTERRUPTED if interrupt else _REASON
+    run: Any = client.run_on_scheduler
+    if number is None:
+        keys = [key for key in (client.futures if keys is None else keys) if key in client.futures]
+    counts, cancelled = await run(_on_scheduler, number, keys, client.id, force, reason)
+    if keys:
+        # In the order of what this client submits, so that it is none of it that is cancelled.
+        named: Any = [distributed.Future(key, client) for key in keys]
+        await client.cancel(named, force=force, reason=reason)
+    for key in cancelled:
+        future = client.futures.pop(key, None)
+        if future is not None:
+            future.cancel(reason=reason)
+    return dict(counts)
+
+
+async def _on_scheduler(
+    number: int | None,
+    keys: Iterable[Key] | None,
+    client: str,
+    force: bool,
+    reason: str,
+    dask_scheduler: Any = None,
+) -> tuple[dict[str, int], list[Key]]:
+    if number is not None:
+        plugin = dask_scheduler.plugins.get("marsched")
+        executions: Executions = getattr(plugin, "executions", None) or Executions()
+        found = [graph.wanted for graph in executions.graphs if graph.number == number]
+        if not found:
+            raise KeyError(f"there is no graph {number}")
+        keys = list[Any](found[0])
+    tasks = await host_operands.operands_of(dask_scheduler, keys or ())
+    counts, _ = await host_operands.count_operands(tasks, None, 0)
+    cancelled = []
+    if number is not None:
+        cancelled = host.cancel(
+            dask_scheduler, keys or (), client=client, force=force, reason=reason
+        )
+    return {state.value: counts[state] for state in State if counts[state]}, cancelled

@@ -1,0 +1,1 @@
+"""Reads and rewrites Dask's graphs: sizes, order, compression, side effects of tasks."""

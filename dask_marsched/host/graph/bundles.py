@@ -1,0 +1,68 @@
+"""Tasks whose small results are made, and sent, as one: bundles."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dask._task_spec import GraphNode, Task, TaskRef, _identity_cast
+from dask.typing import Key
+from dask.utils import key_split
+
+from dask_marsched.host.graph.result_sizes import ChunkSizes
+
+
+def bundled(
+    dsk: Mapping[Key, GraphNode], groups: Iterable[Sequence[Key]], sizes: ChunkSizes
+) -> tuple[dict[Key, GraphNode], dict[Key, list[Key]]]:
+    """Return a graph in which some tasks are bundles, from which their readers pick.
+
+    The tasks themselves are not in it any more. Bundles, and what is picked, have names of their
+    own: a name stands for the same result in every graph.
+
+    Parameters
+    ----------
+    dsk
+        The graph.
+    groups
+        Keys of the tasks of each bundle; each is read by a single task.
+    sizes
+        Of results; those of bundles and of what is picked are added.
+
+    Returns
+    -------
+    dict, dict
+        The graph; for each bundle the tasks in it, and for each pick the one that it stands for.
+    """
+    stand_for: dict[Key, list[Key]] = {}
+    made: dict[Key, GraphNode] = {}
+    picked: dict[Key, Key] = {}
+    for keys in groups:
+        name = hashlib.sha256(repr(keys).encode()).hexdigest()[:32]
+        layer = f"{key_split(keys[0])}-bundle"
+        bundle: Key = (f"{layer}-{_layers(keys)}", name)
+        made[bundle] = Task(bundle, _identity_cast, *(dsk[key] for key in keys), typ=tuple)
+        stand_for[bundle] = list(keys)
+        nbytes = 0
+        for place, key in enumerate(keys):
+            pick: Key = (f"{layer}-pick-{_layers(keys)}", name, place)
+            made[pick] = Task(pick, operator.getitem, TaskRef(bundle), place)
+            own = sizes.exact.get(key, sizes.estimated.get(key, 0))
+            sizes.estimated[pick] = own
+            nbytes += own
+            picked[key] = pick
+            stand_for[pick] = [key]
+        sizes.estimated[bundle] = nbytes
+    left = {key: node for key, node in dsk.items() if key not in picked}
+    for key, node in left.items():
+        own_picks: dict[Key, Any] = {n: picked[n] for n in node.dependencies if n in picked}
+        if own_picks:
+            left[key] = node.substitute(own_picks)
+    return left | made, stand_for
+
+
+def _layers(keys: Sequence[Key]) -> str:
+    names = {str(key[0] if isinstance(key, tuple) else key) for key in keys}
+    return hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:32]

@@ -1,0 +1,357 @@
+"""Graphs are compressed after they are materialized and before their task states exist."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import weakref
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError
+from typing import Any, NamedTuple
+
+from dask._task_spec import DataNode, GraphNode
+from dask.sizeof import sizeof
+from dask.typing import Key
+from dask.utils import key_split
+from distributed.scheduler import Scheduler, TaskState
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.graph import fused_tasks
+from dask_marsched.host.graph.bundles import bundled
+from dask_marsched.host.graph.fused_tasks import Joinable, join
+from dask_marsched.host.graph.numbering import canonically_numbered, numbered
+from dask_marsched.host.graph.result_sizes import ChunkSizes
+from dask_marsched.host.scheduler.update_graph_hooks import ArrivingGraphs
+from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bounds, compress
+from dask_marsched.policies.planning.tiles import find_tiles
+from dask_marsched.policies.siblings import siblings
+
+#: The graph that is being read, in the coroutine of the scheduler that reads it and in the thread
+#: that it hands the work to.
+current: contextvars.ContextVar[Request | None] = contextvars.ContextVar("graph", default=None)
+
+
+#: What the message that brings a graph has to tell: without, nothing is joined.
+_NEEDED = {"actors", "annotations", "keys"}
+
+#: By scheduler, what compresses its graphs.
+in_force: weakref.WeakKeyDictionary[Scheduler, GraphCompression] = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class Request:
+    """A graph on its way into the scheduler.
+
+    Attributes
+    ----------
+    compression
+        Of the scheduler.
+    keys
+        What the client wants.
+    annotations
+        Those of all tasks that have none of their own.
+    priority
+        The user's priorities by key, or one for all.
+    groups
+        For each fused task the keys of all tasks in it, each after those it reads: filled in once
+        the graph is compressed.
+    originals
+        These tasks as they were.
+    bundles
+        For each task that makes small results of others as one, or picks from these, the tasks
+        that it stands for.
+    """
+
+    compression: GraphCompression
+    keys: Collection[Key]
+    annotations: Mapping[str, Any]
+    priority: Any
+    groups: dict[Key, list[Key]] = field(default_factory=dict)
+    originals: dict[Key, GraphNode] = field(default_factory=dict)
+    bundles: dict[Key, list[Key]] = field(default_factory=dict)
+
+
+def compressed(
+    dsk: dict[Key, GraphNode], annotations: Mapping[str, Mapping[Key, Any]], sizes: Any
+) -> dict[Key, GraphNode]:
+    """Return the graph that is being read, compressed; runs in the scheduler's offload thread."""
+    request = current.get()
+    if request is None:
+        return dsk
+    try:
+        return request.compression.compress(request, dsk, annotations, sizes or ChunkSizes())
+    except CycleError:
+        return dsk  # Dask will say where
+    except Exception as error:
+        request.groups.clear()
+        request.bundles.clear()
+        request.compression.counters.caught("compress", error)
+        return dsk
+
+
+class _Read(NamedTuple):
+    """A graph as policies see it, see `dask_marsched.policies.compression.compress`."""
+
+    keys: list[Key]
+    graph: OperandGraph
+    roles: bytearray
+    kinds: list[int]
+    limits: Bounds | None
+
+    def heads(self) -> list[int]:
+        """Return for each task the head of its group."""
+        return compress(self.graph, self.roles, self.kinds, self.limits)
+
+
+class GraphCompression(ArrivingGraphs):
+    """Compresses the graphs that arrive at one scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler.
+    subgraphs
+        Whether more than single lines is joined.
+    counters
+        Where to count.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        subgraphs: bool,
+        counters: Counters,
+    ) -> None:
+        super().__init__(scheduler, current, in_force)
+        self.subgraphs = subgraphs
+        self.counters = counters
+        self._fused: set[Key] = set()
+        self._purge_at = 1000
+
+    def request(
+        self, keys: Collection[Key], annotations: Mapping[str, Any] | None, priority: Any = 0
+    ) -> Request:
+        """Return what has to be known of a graph to compress it."""
+        return Request(self, keys, annotations or {}, priority)
+
+    def of_message(self, message: dict[str, Any]) -> Request | None:
+        """Return what has to be known of the graph in a message, None if it is left as it is."""
+        # An actor is not a function of its inputs.
+        if not message.keys() >= _NEEDED or message["actors"]:
+            return None
+        priority = message.get("user_priority", 0)
+        return self.request(message["keys"], message["annotations"], priority)
+
+    # -- in the offload thread -------------------------------------------------------------
+
+    def compress(
+        self,
+        request: Request,
+        dsk: dict[Key, GraphNode],
+        annotations: Mapping[str, Mapping[Key, Any]],
+        sizes: ChunkSizes,
+    ) -> dict[Key, GraphNode]:
+        """Return a graph compressed, and note in the request what was fused.
+
+        Raises
+        ------
+        ValueError
+            The graph has a cycle.
+        """
+        own = dsk.keys()
+        if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
+            return dsk  # as of `Client.map`: none reads another
+        read = self._read(request, dsk, annotations, sizes)
+        heads = read.heads()
+        # What has annotations of its own keeps its name.
+        if read.limits is not None and not _annotated(annotations, request):
+            found = siblings(read.graph, read.roles, read.kinds, read.limits)
+            if found:
+                chosen = [[read.keys[i] for i in group] for group in found]
+                with_bundles, bundles = bundled(dsk, chosen, sizes)
+                other = self._read(request, with_bundles, annotations, sizes)
+                its_heads = other.heads()
+                if len(set(its_heads)) < len(set(heads)):  # else the pieces are better off apart
+                    dsk, request.bundles, read, heads = with_bundles, bundles, other, its_heads
+        keys = read.keys
+        groups: dict[Key, list[Key]] = {}
+        for key, place in zip(keys, heads, strict=True):
+            if keys[place] != key:
+                groups.setdefault(keys[place], []).append(key)
+        if not groups:
+            return dsk
+        fused = {head: join(head, members, dsk) for head, members in groups.items()}
+        for head, members in groups.items():
+            members.append(head)
+            request.originals.update((key, dsk[key]) for key in members)
+        request.groups = groups
+        gone = request.originals.keys() - fused.keys()
+        return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
+
+    def _read(
+        self,
+        request: Request,
+        dsk: dict[Key, GraphNode],
+        annotations: Mapping[str, Mapping[Key, Any]],
+        sizes: ChunkSizes,
+    ) -> _Read:
+        """Return what the policies look at."""
+        known: Mapping[Key, TaskState] = self.scheduler.tasks
+        # Single lines are the same by any order; what else is joined, and in which order it runs
+        # within a group, must not follow from names or from the hash seed.
+        keys, inputs = canonically_numbered(dsk) if self.subgraphs else numbered(dsk)
+        wanted = set(request.keys)
+        joinable = Joinable()
+        roles, uncertain = bytearray(), bytearray()
+        for key in keys:
+            # What the scheduler knows already stays as it is there: it may be needed by others,
+            # be in memory, or be under way.
+            fit = joinable(dsk[key]) if key in dsk and key not in known else fused_tasks.ALONE
+            if fit == fused_tasks.ALONE:
+                roles.append(ALONE)
+            else:
+                roles.append(VISIBLE if key in wanted else FREE)
+            uncertain.append(fit == fused_tasks.UNCERTAIN)
+        kinds = _kinds(keys, annotations, request)
+        graph = OperandGraph(keys, inputs, *_sizes(keys, dsk, sizes, known))
+        limits = None
+        if self.subgraphs:
+            # A copy: workers come and go in the other thread.
+            workers = list(self.scheduler.workers.values())
+            memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
+            # Of a layer of products whole tiles go to workers: none of it becomes part of others.
+            for i in itertools.chain.from_iterable(find_tiles(graph, len(workers))):
+                if roles[i] == FREE:
+                    roles[i] = VISIBLE
+            limits = bounds(
+                graph,
+                threads=self.scheduler.total_nthreads,
+                thread_memory=min(memory, default=0.0),
+                batches=[
+                    key_split(key) if unsure or not size else None
+                    for key, unsure, size in zip(keys, uncertain, graph.known, strict=True)
+                ],
+            )
+        return _Read(keys, graph, roles, kinds, limits)
+
+    # -- in the scheduler's event loop -----------------------------------------------------
+
+    def reconcile(self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]) -> Mapping[Key, Any]:
+        """Fit a graph, in place, to what the scheduler knows by now; return its order."""
+        try:
+            return self._reconcile(current.get(), dsk, ordered)
+        except Exception as error:
+            self.counters.caught("reconcile", error)
+            return ordered
+
+    def _reconcile(
+        self, request: Request | None, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
+    ) -> Mapping[Key, Any]:
+        known: dict[Key, TaskState] = self.scheduler.tasks
+        if request is not None and request.groups:
+            ordered = self._split_known(request, dsk, ordered)
+            self._fused.update(request.groups)
+            self.count(request)
+        # What came fused and comes again otherwise: the first specification counts, with the
+        # dependencies that the task has.
+        for key in self._fused & dsk.keys() & known.keys():
+            first = known[key].run_spec
+            if isinstance(first, GraphNode) and first.dependencies <= known.keys():
+                dsk[key] = first
+        if len(self._fused) > self._purge_at:
+            self._fused &= known.keys() | dsk.keys()
+            self._purge_at = 1000 + 2 * len(self._fused)
+        return ordered
+
+    def count(self, request: Request) -> None:
+        """Count what was joined, and what it became."""
+        groups, bundles = request.groups, request.bundles
+        members = {key for group in groups.values() for key in group}
+        self.counters.fused_into += len(groups) + sum(key not in members for key in bundles)
+        self.counters.fused += sum(key not in bundles for key in members)
+        # what is picked from a bundle is in it already
+        self.counters.fused += sum(len(own) for own in bundles.values() if len(own) > 1)
+
+    def _split_known(
+        self, request: Request, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
+    ) -> Mapping[Key, Any]:
+        """Undo the fusion of tasks that have come with another graph meanwhile."""
+        known = self.scheduler.tasks.keys()
+        found = [
+            head
+            for head, members in request.groups.items()
+            if head in dsk and not known.isdisjoint(members)
+        ]
+        if not found:
+            return ordered
+        places = dict(ordered)
+        for head in found:
+            members = request.groups.pop(head)
+            last = places.get(head, 0)
+            for place, key in enumerate(members, start=1):
+                dsk[key] = request.originals[key]
+                places[key] = last - 1 + place / len(members)
+        return places
+
+
+def _sizes(
+    keys: list[Key],
+    dsk: Mapping[Key, GraphNode],
+    sizes: ChunkSizes,
+    known: Mapping[Key, TaskState],
+) -> tuple[list[float], bytes]:
+    exact, estimated = sizes.exact, sizes.estimated
+    nbytes: list[float] = []
+    for key in keys:
+        size = exact.get(key)
+        if size is None:
+            size = estimated.get(key, -1)
+            if size < 0:
+                ts, node = known.get(key), dsk.get(key)
+                if ts is not None:
+                    size = ts.nbytes
+                elif isinstance(node, DataNode):
+                    size = sizeof(node.value)
+        nbytes.append(size)
+    flags = bytes(size >= 0 for size in nbytes)
+    if 0 in flags:
+        # As in a plan: an operand of unknown size counts as an average one.
+        found = [size for size in nbytes if size >= 0]
+        mean = sum(found) / len(found) if found else 1.0
+        nbytes = [mean if size < 0 else size for size in nbytes]
+    return nbytes, flags
+
+
+def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: Request) -> bool:
+    """Whether annotations or priorities may differ between tasks."""
+    return (
+        any(annotations.values())
+        or isinstance(request.priority, Mapping)
+        or any(map(callable, request.annotations.values()))
+    )
+
+
+def _kinds(
+    keys: list[Key], annotations: Mapping[str, Mapping[Key, Any]], request: Request
+) -> list[int]:
+    """Return a number for each task, the same for those with the same annotations."""
+    if not _annotated(annotations, request):
+        return [0] * len(keys)
+    tables = [table for table in annotations.values() if table]
+    if isinstance(request.priority, Mapping):
+        tables.append(request.priority)
+    calls = [value for value in request.annotations.values() if callable(value)]
+    numbers: dict[tuple[str, ...], int] = {}
+    return [
+        numbers.setdefault(
+            (
+                *(repr(table[key]) if key in table else "" for table in tables),
+                *(repr(call(key)) for call in calls),
+            ),
+            len(numbers),
+        )
+        for key in keys
+    ]

@@ -1,0 +1,60 @@
+"""What the functions of a task do besides computing, as far as their code shows it."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from dask._task_spec import Task, _execute_subgraph
+
+from dask_marsched.host.graph.array_layers import innermost
+
+#: Names in the code of a task by which it reaches out of itself, and what that means.
+_REACHING_OUT = {
+    "secede": "tasks that secede: they keep their thread",
+    "rejoin": "tasks that secede: they keep their thread",
+    "worker_client": "tasks that submit tasks (worker_client): they submit none",
+    "get_client": "tasks that use a client (get_client): they submit none",
+}
+#: Names in the code of a task that count only if they stand for something of ``distributed``.
+_COORDINATION = {"Lock", "Semaphore", "MultiLock", "Event", "Queue", "Variable", "Pub", "Sub"}
+
+
+def functions(node: Any) -> Iterator[Any]:
+    """Yield the functions that a task calls, those of the steps of a fused one too."""
+    if isinstance(node, Task):
+        if node.func is _execute_subgraph:
+            for inner in node.args[0].values():
+                yield from functions(inner)
+        else:
+            yield node.func
+
+
+def read_function(function: Any) -> Iterator[str]:
+    """Name what a function does besides computing, and what a simulation makes of it."""
+    function = innermost(function)
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return
+    if code.co_flags & 0x80:  # inspect.CO_COROUTINE
+        yield "coroutines: they take a thread like other tasks"
+    if (function.__module__ or "").startswith(("dask.", "distributed.")):
+        return
+    for name in _names(code):
+        if name in _REACHING_OUT:
+            yield _REACHING_OUT[name]
+        elif name in _COORDINATION:
+            value = function.__globals__.get(name)
+            if getattr(value, "__module__", "").startswith("distributed."):
+                yield f"tasks that wait for each other (distributed.{name}): they do not wait"
+
+
+@functools.cache
+def _names(code: types.CodeType) -> frozenset[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return frozenset(names)

@@ -1,0 +1,130 @@
+"""Tasks that can be joined, and the task that several become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask.typing import Key
+
+from dask_marsched.host.graph.array_layers import innermost
+from dask_marsched.host.graph.function_effects import functions, read_function
+
+#: What `Joinable` says of a task: it stays alone; it is joined with care, for nobody knows how
+#: long the user's functions take; how long it takes follows from the bytes that it touches.
+ALONE, UNCERTAIN, CERTAIN = 0, 1, 2
+
+#: Packages whose functions, as they come in tasks, take about as long as their bytes say.
+_OF_ARRAYS = frozenset(
+    {
+        "_operator",
+        "builtins",
+        "dask",
+        "flox",
+        "functools",
+        "itertools",
+        "math",
+        "numpy",
+        "numpy_groupies",
+        "operator",
+        "tlz",
+        "toolz",
+        "xarray",
+    }
+)
+
+
+class Joinable:
+    """Tells which tasks can be joined with others.
+
+    Not those that are more than a function of their inputs: stages of a shuffle, which the
+    scheduler knows by their keys; coroutines, which a worker runs elsewhere; tasks that submit
+    others or give their thread back; tasks that may wait for each other, since joined they would
+    run one after the other.
+    """
+
+    def __init__(self) -> None:
+        # By id; each is kept so that its id is not used again.
+        self._functions: dict[int, tuple[Any, int]] = {}
+        self._types: dict[type, int] = {}
+
+    def __call__(self, node: GraphNode) -> int:
+        """Return `ALONE`, `UNCERTAIN` or `CERTAIN`."""
+        kind = type(node)
+        if kind is Alias or kind is DataNode:
+            return CERTAIN
+        if kind is not Task or node.block_fusion:
+            return ALONE
+        task: Any = node
+        if task.func is _execute_subgraph:
+            verdict = min(map(self._function, functions(task)), default=CERTAIN)
+        else:
+            verdict = self._function(task.func)
+        return min(verdict, *map(self._argument, task.args)) if task.args else verdict
+
+    def _function(self, function: Any) -> int:
+        known = self._functions.get(id(function))
+        if known is None:
+            inner = innermost(function)
+            # A ufunc names no module.
+            module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
+            package = module.partition(".")[0]
+            if package == "distributed" or any(read_function(function)):
+                verdict = ALONE
+            else:
+                verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
+            known = self._functions[id(function)] = function, verdict
+        return known[1]
+
+    def _argument(self, argument: Any) -> int:
+        # An Event, a Lock or a Client among the arguments: the code does not name it.
+        kind = type(argument)
+        verdict = self._types.get(kind)
+        if verdict is None:
+            foreign = kind.__module__.partition(".")[0] == "distributed"
+            verdict = self._types[kind] = ALONE if foreign else CERTAIN
+        return verdict
+
+
+def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> GraphNode:
+    """Return one task for several.
+
+    Parameters
+    ----------
+    head
+        Key of the task whose result is wanted, and of the new task.
+    members
+        Keys of the others, each after those it reads.
+    dsk
+        The tasks.
+
+    Returns
+    -------
+    GraphNode
+        As Dask fuses tasks (`GraphNode.fuse`), so that workers need nothing of ours.
+    """
+    steps = {key: dsk[key] for key in members}
+    steps[head] = dsk[head]
+    last = head
+    while isinstance(alias := steps[last], Alias) and alias.target in steps:
+        # What is only another name for a result becomes the name of the task that makes it.
+        del steps[last]
+        last = alias.target
+    if len(steps) == 1:
+        (node,) = steps.values()
+        return Alias(head, node.target) if isinstance(node, Alias) else node.substitute({}, head)
+    reads: dict[Key, None] = {}
+    for step in steps.values():
+        reads.update(dict.fromkeys(step.dependencies))
+    outside = tuple(key for key in reads if key not in steps)
+    return Task(
+        head,
+        _execute_subgraph,
+        steps,
+        last,
+        outside,
+        *map(TaskRef, outside),
+        # What reads others is no source, whatever else is in it.
+        _data_producer=not outside and any(step.data_producer for step in steps.values()),
+    )

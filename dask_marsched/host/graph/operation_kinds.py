@@ -1,0 +1,191 @@
+"""What tasks do, as far as that tells how long they take: kinds of operations, and bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask.typing import Key
+
+from dask_marsched.host.graph.array_layers import ArrayLayers, innermost, read_layers
+from dask_marsched.host.graph.reduction_stages import parts
+from dask_marsched.host.graph.size_rules import GETTERS
+
+_Nodes = Mapping[Key, GraphNode]
+
+#: Kinds by what the innermost function is called.
+_BY_NAME: dict[str, str] = {
+    name: kind
+    for kind, names in {
+        "random": "_apply_random _apply_random_func",
+        "product": "_matmul matmul dot dotmany tensordot _tensordot chunk_einsum einsum "
+        "_solve_triangular_lower solve_triangular",
+        "qr": "_wrapped_qr qr",
+        "svd": "svd",
+        "cholesky": "cholesky _cholesky_lower",
+        "moments": "moment_chunk moment_combine moment_agg var std nanvar nanstd",
+        "reduction": "sum prod min max any all nansum nanmin nanmax nanprod count_nonzero numel "
+        "mean_chunk mean_combine mean_agg _chunk_sum chunk_min chunk_max arg_chunk arg_combine "
+        "arg_agg argmin argmax",
+        "scan": "cumsum cumprod nancumsum nancumprod",
+        "sort": "sort argsort unique _unique_internal percentile _percentile _block_hist "
+        "histogram bincount topk",
+        "fft": "fft ifft rfft irfft fft2 ifft2 fftn ifftn",
+        "transcendental": "exp log log2 log10 log1p expm1 sin cos tan arctan2 hypot power pow "
+        "tanh sinh cosh arcsin arccos arctan",
+        "elementwise": "where clip isclose _sqrt _cumsum_merge _cumprod_merge",
+        "copy": "copy concatenate concatenate3 concatenate_shaped _concatenate2 finalize "
+        "vstack hstack stack block full full_like ones_like zeros_like eye diag astype "
+        "ascontiguousarray _getitem append apply",
+        "view": "transpose _conj_transpose reshape expand_dims squeeze broadcast_to swapaxes "
+        "moveaxis _broadcast_trick_inner _identity_cast _identity tuple list dict p2p_barrier",
+    }.items()
+    for name in names.split()
+}
+
+
+#: ``read`` gets data from outside of memory, ``slice`` cuts what is in memory; of ``other``
+#: nothing is known.
+KINDS = (*dict.fromkeys(_BY_NAME.values()), "slice", "read", "other")
+
+
+class Operation(NamedTuple):
+    """A part of a task.
+
+    Attributes
+    ----------
+    kind
+        One of `KINDS`.
+    input_nbytes, nbytes
+        Bytes of its inputs and of its result.
+    largest
+        Bytes of its two largest inputs.
+    """
+
+    kind: str
+    input_nbytes: int
+    nbytes: int
+    largest: tuple[int, int]
+
+
+class _Scope(NamedTuple):
+    """What names stand for, in a graph or inside of a fused task.
+
+    ``whole`` bytes is the result of the task of the graph; what is not known is taken to be of
+    that size.
+    """
+
+    task: Key
+    whole: int
+    nodes: _Nodes
+    nbytes: Mapping[Key, int]
+
+
+class Operations:
+    """The operations of the tasks of a graph.
+
+    Parameters
+    ----------
+    expr
+        The expression as it arrives at the scheduler.
+    dsk
+        The tasks that it was turned into.
+    nbytes
+        Bytes of the results of all tasks.
+    """
+
+    def __init__(self, expr: Any, dsk: _Nodes, nbytes: Mapping[Key, int]) -> None:
+        self._layers: ArrayLayers = read_layers(expr)
+        self._dsk = dsk
+        self._nbytes = nbytes
+        self._kinds: dict[int, tuple[Any, str]] = {}
+
+    def of(self, key: Key) -> Iterator[Operation]:
+        """Yield the operations of a task."""
+        scope = _Scope(key, self._nbytes[key], self._dsk, self._nbytes)
+        yield from self._operations(self._dsk[key], self._nbytes[key], scope)
+
+    def _operations(self, node: Any, size: int, scope: _Scope) -> Iterator[Operation]:
+        if not isinstance(node, Task):
+            return
+        if node.func is _execute_subgraph:
+            inside = self._inside(node, size, scope)
+            for name, part in node.args[0].items():
+                yield from self._operations(part, inside.nbytes[name], inside)
+            return
+        inputs = sorted(scope.nbytes.get(name, scope.whole) for name in node.dependencies)
+        largest = (inputs[-1] if inputs else 0, inputs[-2] if len(inputs) > 1 else 0)
+        yield Operation(self._kind(node, scope), sum(inputs), size, largest)
+
+    def _inside(self, node: Task, size: int, scope: _Scope) -> _Scope:
+        """Return what the names in a fused task stand for."""
+        fused, last, names, *references = node.args
+        nodes, nbytes = dict(fused), {}
+        for name, reference in zip(names, references, strict=False):
+            source: Any = getattr(reference, "key", None)
+            nodes[name] = scope.nodes.get(source)
+            nbytes[name] = scope.nbytes.get(source, scope.whole) if source in scope.nodes else 0
+        for name, part in fused.items():
+            known = size if name == last else self._of_part(name, scope.task)
+            nbytes[name] = scope.whole if known is None else known
+            if isinstance(part, DataNode):  # a literal
+                nbytes[name] = 0
+        return _Scope(scope.task, scope.whole, nodes, nbytes)
+
+    def _of_part(self, name: Any, task: Key) -> int | None:
+        """Bytes of a chunk, or of the chunk of a layer that takes part in making another one."""
+        if type(name) is tuple and name:
+            grid = self._layers.grids.get(name[0])
+            return None if grid is None else grid.nbytes(name)
+        # Dask marks layers that stand in a fused task several times: "add-0123..._.1_.2"
+        grid = self._layers.grids.get(str(name).partition("_.")[0])
+        if grid is None:
+            return None
+        own = grid.nbytes((name, *task[1:])) if type(task) is tuple else None
+        return own if own is not None else grid.nbytes((name, *(0 for _ in grid.lengths)))
+
+    def _kind(self, node: Task, scope: _Scope) -> str:
+        func = node.func
+        known = self._kinds.get(id(func))
+        if known is None or known[0] is not func:
+            known = (func, kind_of(func))
+            self._kinds[id(func)] = known
+        kind = known[1]
+        return "read" if kind == "slice" and _is_stored(node, scope.nodes) else kind
+
+
+def _is_stored(node: Task, nodes: _Nodes) -> bool:
+    """Whether what a getter takes a part of is outside of memory."""
+    source = node.args[0] if node.args else None
+    for _ in range(2):
+        if isinstance(source, TaskRef | Alias):
+            source = nodes.get(source.key if isinstance(source, TaskRef) else source.target)
+    return isinstance(source, DataNode) and not isinstance(source.value, np.ndarray)
+
+
+def kind_of(func: Any) -> str:
+    """Return the kind of operation that a function of chunks is."""
+    try:
+        if func in GETTERS:
+            return "slice"
+    except TypeError:  # not hashable
+        return "other"
+    for part in reversed(list(parts(innermost(func)))):
+        name = getattr(part, "__name__", "")
+        if name in _BY_NAME:
+            return _BY_NAME[name]
+        if type(part) is np.ufunc or (getattr(part, "__module__", "") or "") == "_operator":
+            return "elementwise"
+    return "other"
+
+
+def multiplications(operation: Operation) -> float:
+    """Multiplications of a product of two matrices of 8-byte numbers, from their bytes alone.
+
+    For m x k and k x n matrices the sizes are mk, kn and mn; the root of their product is mkn.
+    """
+    left, right = operation.largest
+    return math.sqrt(left * (right or left) * operation.nbytes) / 8**1.5

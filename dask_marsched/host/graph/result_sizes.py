@@ -1,0 +1,129 @@
+"""How many bytes the results of a graph will take, derived before anything runs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask.array.chunk import getitem
+from dask.typing import Key
+
+from dask_marsched.core.chunk_sizes import Grid
+from dask_marsched.host.graph.array_expressions import read_array_expressions
+from dask_marsched.host.graph.array_layers import ArrayLayers, read_layers
+from dask_marsched.host.graph.task_sizes import TaskSizes
+
+
+@dataclass(slots=True)
+class ChunkSizes:
+    """Sizes of results that are known before the run.
+
+    Attributes
+    ----------
+    exact : dict of Key to int
+        Bytes, as `dask.sizeof.sizeof` will measure them, where the graph leaves no doubt (it
+        does trust the chunks and the type that a user declares for a function).
+    estimated : dict of Key to int
+        Bytes that are likely, such as those of the partial results of a reduction by functions
+        other than Dask's. No key is in both.
+    failures : dict of str to int
+        How often something of the graph was not understood, by kind and exception's type.
+    """
+
+    exact: dict[Key, int] = field(default_factory=dict)
+    estimated: dict[Key, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+def chunk_nbytes(expr: Any, dsk: Mapping[Key, GraphNode]) -> ChunkSizes:
+    """Derive the sizes of the results of a graph.
+
+    Parameters
+    ----------
+    expr : dask.Expr or HighLevelGraph
+        The expression as it arrives at the scheduler.
+    dsk : mapping of Key to GraphNode
+        The tasks that it was turned into.
+
+    Returns
+    -------
+    ChunkSizes
+        Keys about which nothing is known are in neither of its dicts. Never raises.
+    """
+    layers = read_layers(expr)
+    read_array_expressions(expr, layers)
+    sizes = ChunkSizes()
+    pending = _measure(dsk, layers, sizes)
+    tasks = TaskSizes(dsk, layers)
+    for key in pending:
+        try:
+            chunk = tasks.of_key(key)
+        except Exception as error:
+            layers.failures[f"task: {type(error).__name__}"] += 1
+            continue
+        if chunk is not None:
+            (sizes.exact if chunk.certain else sizes.estimated)[key] = chunk.nbytes
+    sizes.failures = dict(layers.failures)
+    return sizes
+
+
+def _measure(dsk: Mapping[Key, GraphNode], layers: ArrayLayers, sizes: ChunkSizes) -> list[Key]:
+    """Size the chunks of annotated layers; return the keys whose tasks need a closer look."""
+    views = layers.views
+    grids = {name: grid for name, grid in layers.grids.items() if name not in views}
+    exact, estimated = sizes.exact, sizes.estimated
+    pending: list[Key] = []
+    name: object = None
+    grid: Grid | None = None
+    for key, node in dsk.items():
+        chunk: Any = key
+        if type(chunk) is not tuple or not chunk:
+            pending.append(key)
+            continue
+        if chunk[0] != name:
+            name = chunk[0]
+            grid = grids.get(name) if isinstance(name, str) else None
+        own = grid
+        nbytes = None
+        if own is None:
+            own, nbytes = _at_second_sight(node, name, grids, views)
+        elif type(node) is not DataNode:
+            nbytes = own.nbytes(chunk)
+        if own is None or nbytes is None:
+            pending.append(key)
+        elif own.certain:
+            exact[key] = nbytes
+        elif own.lengths:
+            estimated[key] = nbytes
+        else:
+            pending.append(key)  # the task may tell whether it returns a scalar
+    return pending
+
+
+def _at_second_sight(
+    node: GraphNode, name: object, grids: Mapping[str, Grid], views: set[str]
+) -> tuple[Grid | None, int | None]:
+    """Size the two kinds of tasks that are common and whose key names no layer."""
+    chunk: Any
+    if type(node) is not Task:
+        return None, None
+    func, args = node.func, node.args
+    if func is _execute_subgraph:
+        # A fused task is named after all of its parts; the last one says what it returns.
+        chunk = args[1]
+        grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
+        return grid, None if grid is None else grid.nbytes(chunk)
+    if (func is getitem or func is operator.getitem) and len(args) == 2 and name not in views:
+        source = args[0]
+        if type(source) is TaskRef:
+            chunk = source.key
+        elif type(source) is Alias:
+            chunk = source.target
+        else:
+            return None, None
+        grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
+        return grid, None if grid is None else grid.sliced_nbytes(chunk, args[1])
+    return None, None

@@ -1,0 +1,278 @@
+"""What a single task returns, read off the task where no layer of its graph tells it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from dask._task_spec import (
+    Alias,
+    DataNode,
+    Dict,
+    GraphNode,
+    List,
+    Task,
+    TaskRef,
+    _execute_subgraph,
+    _identity_cast,
+)
+from dask.array.chunk import getitem
+from dask.array.core import finalize
+from dask.typing import Key
+from dask.utils import apply
+
+from dask_marsched.core.chunk_sizes import Grid
+from dask_marsched.host.graph.array_layers import ArrayLayers, allocates
+from dask_marsched.host.graph.size_rules import (
+    GETTERS,
+    RULES,
+    Chunk,
+    broadcast,
+    literal,
+    merge,
+    sliced,
+    transpose,
+)
+
+#: The stages of a P2P shuffle hand on the number of the run, a small positive integer.
+_P2P_STAGES = frozenset({("distributed", "rechunk_transfer"), ("distributed", "p2p_barrier")})
+#: Takes its index out of a pair, in which Dask wraps it.
+_GETITEM_OF_PAIR = ("dask", "_getitem")
+_INT_NBYTES = sys.getsizeof(1)
+_NONE_NBYTES = sys.getsizeof(None)
+_MERGES = frozenset({"_cumsum_merge", "_cumprod_merge", "add", "mul"})
+#: References are followed so far; what lies behind a longer chain is left open.
+_MAX_DEPTH = 50
+
+_Nodes = Mapping[Key, GraphNode]
+
+
+class TaskSizes:
+    """Sizes of the results of the tasks of a graph.
+
+    Parameters
+    ----------
+    dsk : mapping of Key to GraphNode
+        The tasks.
+    layers : ArrayLayers
+        What is known of the arrays that their chunks belong to.
+    """
+
+    def __init__(self, dsk: _Nodes, layers: ArrayLayers) -> None:
+        self._dsk = dsk
+        self._grids = layers.grids
+        self._kinds = layers.kinds
+        self._views = layers.views
+        self._known: dict[Key, Chunk | None] = {}
+
+    def of_key(self, key: Key) -> Chunk | None:
+        """Return what is known of a task's result; None if nothing is."""
+        return self._of_task(key, {}, 0)
+
+    def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        grid = self._grid(key)
+        # Dask merges slices inside of a fused task: what is under an inner getter's name there
+        # is no longer the chunk that the layer of this name describes.
+        rewritten = key in inner and (isinstance(inner[key], Alias) or _is_getter(inner[key]))
+        if grid is not None and not rewritten and not self._is_view(key):
+            chunk = self._of_grid(grid, key)
+            if chunk is not None and chunk.certain:
+                return chunk
+        return self._of_task(key, inner, depth)
+
+    def _of_task(self, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        if key in inner:
+            return self._of_node(inner[key], key, inner, depth + 1)
+        if key in self._known:
+            return self._known[key]
+        node = self._dsk.get(key)
+        if node is None:
+            return None
+        chunk = self._of_node(node, key, {}, depth + 1)
+        if chunk is not None or not depth:  # else the chain of references may be too long from here
+            self._known[key] = chunk
+        return chunk
+
+    def _of_node(self, node: Any, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        if depth > _MAX_DEPTH:
+            return None
+        if isinstance(node, DataNode):
+            return literal(node.value)
+        chunk = None
+        if isinstance(node, Alias):
+            if node.target != key:
+                chunk = self._of_reference(node.target, inner, depth)
+        elif isinstance(node, Task):
+            chunk = self._of_call(node, key, inner, depth)
+        if chunk is not None and chunk.certain:
+            return chunk
+        grid = self._grid(key)
+        guess = None if grid is None or key in inner else self._of_grid(grid, key)
+        return chunk if guess is None else guess._replace(certain=False)
+
+    def _of_call(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        func, args = node.func, node.args
+        if func is _execute_subgraph:
+            return self._fused(args, key, depth)
+        called = _called(func)
+        if _is_getter(node) or called == _GETITEM_OF_PAIR:
+            return self._indexed(node, key, inner, depth)
+        if called in _P2P_STAGES:
+            return Chunk(_INT_NBYTES, True)
+        rule = RULES.get(called)
+        if rule is not None:
+            chunks = [self._of_argument(arg, inner, depth) for arg in _flat(args)]
+            return rule(*chunks, **node.kwargs) if None not in chunks else None
+        if func is np.broadcast_to:
+            source = self._of_argument(args[0], inner, depth)
+            return None if source is None else broadcast(source, _value(args[1]))
+        if func is finalize:
+            return self._finalized(args[0], inner, depth)
+        return self._of_other(node, key, inner, depth)
+
+    def _of_other(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        """Look at functions that tell something only together with the layer of their result."""
+        func, args = node.func, node.args
+        name = getattr(func, "__name__", "")
+        if name == "_identity" and len(args) == 1:
+            return self._of_argument(args[0], inner, depth)
+        grid = self._grid(key)
+        if name in _MERGES and (grid is None or grid.shape(key) is None):  # type: ignore[arg-type]  # of an array
+            # A running total has the shape of the slice that is added to it: to look at this one
+            # suffices, and does not follow the chain of totals.
+            own = [arg for arg in args if type(arg) is Task] or args
+            return merge([self._of_argument(arg, inner, depth) for arg in own])
+        if name == "load_store_chunk" and not node.kwargs.get("return_stored"):
+            return Chunk(_NONE_NBYTES, True)
+        if func is apply and args[0] is np.full_like and isinstance(args[2], Dict):
+            shape = tuple(_value(args[2]["shape"]))
+            dtype = np.dtype(args[1][2])
+            nbytes = prod(shape) * dtype.itemsize
+            return Chunk(nbytes, not dtype.hasobject, shape, dtype.itemsize, False, dtype.kind)
+        if grid is None or not grid.certain:
+            return None
+        if func is np.transpose and args:
+            source = self._of_argument(args[0], inner, depth)
+            return None if source is None else transpose(source, grid.shape(key))  # type: ignore[arg-type]  # of an array
+        return self._of_grid(grid, key) if allocates(func) else None
+
+    def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> Chunk | None:
+        nodes, out = args[0], args[1]
+        # The last part of fused blockwise layers goes by the layer's name, without an index.
+        own = key if type(key) is tuple and key and key[0] == out else out
+        if out in nodes and own != out:
+            return self._of_node(nodes[out], own, nodes, depth + 1)
+        grid = self._grid(out)
+        if grid is not None and not self._is_view(out):
+            chunk = self._of_grid(grid, out)
+            if chunk is not None and chunk.certain:
+                return chunk
+        return self._of_task(out, nodes, depth)
+
+    def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> Chunk | None:
+        if isinstance(arg, TaskRef):
+            return self._of_reference(arg.key, inner, depth)
+        if isinstance(arg, Alias):
+            return self._of_reference(arg.target, inner, depth)
+        if isinstance(arg, GraphNode):
+            return self._of_node(arg, arg.key, inner, depth + 1)
+        return None
+
+    def _indexed(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+        func = node.func
+        source = self._of_argument(node.args[0], inner, depth)
+        if source is None:
+            return None
+        index = self._literal(node.args[1], inner)
+        if _called(func) == _GETITEM_OF_PAIR:
+            func, index = getitem, index[1]
+        grid = self._grid(key)
+        if grid is not None and not grid.lengths and source.shape and _selects_one(index):
+            scalar = self._of_grid(grid, key)
+            return None if scalar is None else scalar._replace(certain=source.certain)
+        chunk = sliced(func, source, index)
+        asarray = node.args[2] if len(node.args) > 2 else node.kwargs.get("asarray")
+        if chunk is not None and source.stored and asarray is False:
+            return chunk._replace(certain=False)
+        return chunk
+
+    def _literal(self, arg: Any, inner: _Nodes) -> Any:
+        """Return an argument's value; of a reference what the graph holds under its key."""
+        if isinstance(arg, TaskRef):
+            return _value(inner.get(arg.key) or self._dsk.get(arg.key))
+        return _value(arg)
+
+    def _finalized(self, parts: Any, inner: _Nodes, depth: int) -> Chunk | None:
+        keys = list(_references(parts))
+        if len(keys) == 1:
+            chunk = self._of_reference(keys[0], inner, depth)
+            if chunk is None or not chunk.shape:
+                return chunk
+            return Chunk(prod(chunk.shape) * chunk.itemsize, chunk.certain)
+        grid = self._grid(keys[0]) if keys else None
+        if grid is None or grid.overhead or len(keys) != prod(map(len, grid.lengths)):
+            return None
+        return Chunk(grid.whole(), grid.certain)
+
+    def _grid(self, key: Key) -> Grid | None:
+        if type(key) is tuple and key and isinstance(key[0], str):
+            return self._grids.get(key[0])
+        return None
+
+    def _is_view(self, key: Any) -> bool:
+        return key[0] in self._views
+
+    def _of_grid(self, grid: Grid, key: Any) -> Chunk | None:
+        nbytes = grid.nbytes(key)
+        if nbytes is None:
+            return None
+        # Several arrays in a dict are no array of this shape.
+        shape = grid.shape(key) if not grid.overhead else None
+        kind = self._kinds.get(key[0], "")
+        return Chunk(nbytes, grid.certain, shape, grid.itemsize, grid.uniform, kind)
+
+
+def _called(func: Any) -> tuple[str, str]:
+    """Return a function's library and name."""
+    module = getattr(func, "__module__", None) or ""
+    return module.partition(".")[0], getattr(func, "__name__", "")
+
+
+def _is_getter(node: Any) -> bool:
+    try:
+        return isinstance(node, Task) and node.func in GETTERS
+    except TypeError:
+        return False
+
+
+def _value(arg: Any) -> Any:
+    return arg.value if isinstance(arg, DataNode) else arg
+
+
+def _selects_one(index: Any) -> bool:
+    """Whether an index consists of integers only."""
+    entries = index if isinstance(index, tuple) else (index,)
+    return all(hasattr(entry, "__index__") and not hasattr(entry, "shape") for entry in entries)
+
+
+def _flat(args: Any) -> Iterator[Any]:
+    """Yield arguments, those in tuples and lists one by one."""
+    for arg in args:
+        if isinstance(arg, List | list | tuple):
+            yield from _flat(arg)
+        elif isinstance(arg, Task) and arg.func in (tuple, list, _identity_cast):
+            yield from _flat(arg.args)
+        else:
+            yield arg
+
+
+def _references(parts: Any) -> Iterator[Key]:
+    """Yield the keys in nested lists of references."""
+    for part in _flat((parts,)):
+        if isinstance(part, TaskRef):
+            yield part.key
+        elif isinstance(part, Alias):
+            yield part.target

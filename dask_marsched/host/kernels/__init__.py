@@ -1,0 +1,1 @@
+"""Reads Dask's fused tasks as expressions and runs them by kernels."""

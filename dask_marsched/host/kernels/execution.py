@@ -1,0 +1,92 @@
+"""Puts kernels into a running `distributed.Worker`, and takes them out again."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from distributed import Worker
+
+from dask_marsched.host.contract import demand
+from dask_marsched.host.kernels.task_runner import KernelRunner
+
+
+class KernelExecution:
+    """Has a worker's tasks run by kernels.
+
+    While a task runs, what stands for it takes its place in the worker's state; before and after
+    that it is what the scheduler has sent.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    runner
+        Runs tasks.
+    """
+
+    def __init__(self, worker: Worker, runner: KernelRunner) -> None:
+        self._worker: Any = worker
+        self._runner = runner
+        self._stock: Any = None
+        self._own: Any = None
+
+    def install(self) -> None:
+        """Replace what executes tasks.
+
+        Raises
+        ------
+        RuntimeError
+            This version of distributed is not as expected; nothing has been changed.
+        """
+        demand(misfits(self._worker), "tasks are not run by kernels")
+        self._own = vars(self._worker).get("execute")
+        self._stock = self._worker.execute
+        self._worker.execute = self._execute
+
+    def uninstall(self) -> None:
+        """Restore the worker; what runs comes to its end as it began. Idempotent."""
+        if self._stock is None:
+            return
+        if self._own is None:
+            del self._worker.execute
+        else:
+            self._worker.execute = self._own
+        self._stock = None
+
+    async def _execute(self, key: Any, *, stimulus_id: str, **more: Any) -> Any:
+        stock = self._stock or self._worker.execute
+        ts = self._worker.state.tasks.get(key)
+        task = None if ts is None else ts.run_spec
+        stand_in = task if ts is None or not self._in_thread(ts) else self._runner.wrap(task)
+        if stand_in is task:
+            return await stock(key, stimulus_id=stimulus_id, **more)
+        ts.run_spec = stand_in
+        try:
+            return await stock(key, stimulus_id=stimulus_id, **more)
+        finally:
+            if ts.run_spec is stand_in:
+                ts.run_spec = task
+
+    def _in_thread(self, ts: Any) -> bool:
+        """Whether a task runs in a thread of this process."""
+        if (ts.annotations or {}).get("executor", "default") != "default":
+            return False
+        return "ThreadPoolExecutor" in str(type(self._worker.executors.get("default")))
+
+
+def misfits(worker: Any) -> list[str]:
+    """Return what in a worker is not as it is expected here; empty if all is well."""
+    names = ("execute", "executors")
+    found = [f"worker.{name} is missing" for name in names if not hasattr(worker, name)]
+    state = getattr(worker, "state", None)
+    if not hasattr(state, "tasks"):
+        found.append("worker.state.tasks is missing")
+    if not found:
+        parameters = inspect.signature(worker.execute).parameters
+        found += [
+            f"worker.execute takes no {name!r}"
+            for name in ("key", "stimulus_id")
+            if name not in parameters
+        ]
+    return found

@@ -1,0 +1,205 @@
+"""Runs a task part by part: expressions by kernels, whatever is not understood as Dask would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_marsched.host.kernels.structure import Step, references
+from dask_marsched.host.kernels.units import FORMS, Elementwise, Evaluate, Unit
+from dask_marsched.kernels.expression import Node, NotUnderstoodError
+
+_PLAIN = (bool, int, float, complex)
+
+
+class _Part(NamedTuple):
+    """A part of a program.
+
+    Attributes
+    ----------
+    result
+        Number of the step that it computes.
+    members
+        Steps that Dask would run for it, in their order.
+    inputs
+        Steps that it uses.
+    referred
+        Steps that Dask's tasks for it refer to.
+    unit
+        How it is evaluated; None for what is not understood.
+    done
+        Steps whose results are not needed after it.
+    dropped
+        By member, steps whose results no later one needs, where members run one by one.
+    """
+
+    result: int
+    members: tuple[int, ...]
+    inputs: tuple[int, ...]
+    referred: tuple[int, ...]
+    unit: Unit | None
+    done: tuple[int, ...] = ()
+    dropped: tuple[tuple[int, ...], ...] = ()
+
+
+class Program:
+    """How tasks of one structure are run.
+
+    Parameters
+    ----------
+    steps
+        Of the structure.
+    """
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.steps = steps
+        self._inputs = [n for n, step in enumerate(steps) if step.kind == "input"]
+        self._literals = [n for n, step in enumerate(steps) if step.kind == "literal"]
+        groups = _groups(steps)
+        members: dict[int, list[int]] = {}
+        for number, group in enumerate(groups):
+            if steps[number].kind not in ("input", "literal"):
+                members.setdefault(group, []).append(number)
+        parts = [self._part(root, tuple(own)) for root, own in sorted(members.items())]
+        self.parts = [_with_drops(part, steps) for part in _with_ends(parts, len(steps) - 1)]
+        #: Whether kernels can gain anything.
+        self.worthwhile = any(part.unit is not None and part.unit.worthwhile for part in parts)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The expressions that are fused, as people write them."""
+        units = (part.unit for part in self.parts if part.unit is not None)
+        return tuple(unit.expression.text() for unit in units if unit.worthwhile)
+
+    def _part(self, root: int, members: tuple[int, ...]) -> _Part:
+        steps = self.steps
+        if steps[root].kind == "opaque":
+            return _Part(root, members, steps[root].args, steps[root].args, None)
+        nodes: list[Node] = []
+        places: dict[int, int] = {}
+        inputs: list[int] = []
+        own = set(members)
+        for member in members:
+            for arg in steps[member].args:
+                if arg not in own and arg not in places:
+                    places[arg] = len(nodes)
+                    nodes.append(Node("input", (), len(inputs)))
+                    inputs.append(arg)
+            if steps[member].kind == "operation":
+                op, param = steps[member].what
+                args = tuple(places[arg] for arg in steps[member].args)
+                places[member] = len(nodes)
+                nodes.append(Node(op, args, param))
+        referred = tuple(use for m in members for use in steps[m].uses if use not in own)
+        unit: Unit
+        try:
+            if steps[root].kind == "operation":
+                unit = Elementwise(nodes)
+            else:
+                found = steps[root].what
+                unit = FORMS[found.form](nodes, places[steps[root].args[0]], found)
+        except NotUnderstoodError:
+            return _Part(root, members, tuple(inputs), referred, None)
+        return _Part(root, members, tuple(inputs), referred, unit)
+
+    def run(
+        self,
+        params: Sequence[Any],
+        values: dict[Any, Any],
+        evaluate: Evaluate,
+    ) -> Any:
+        """Return the result of a task.
+
+        Parameters
+        ----------
+        params
+            Of the task's structure.
+        values
+            Results of other tasks, by key; each is taken out.
+        evaluate
+            Evaluates expressions.
+        """
+        found: dict[int, Any] = {number: values[params[number]] for number in self._inputs}
+        values.clear()
+        for number in self._literals:
+            found[number] = params[number]
+        for part in self.parts:
+            found[part.result] = self._run(part, params, found, evaluate)
+            for number in part.done:
+                found.pop(number, None)
+        return found[len(self.steps) - 1]
+
+    def _run(
+        self,
+        part: _Part,
+        params: Sequence[Any],
+        found: dict[int, Any],
+        evaluate: Evaluate,
+    ) -> Any:
+        if part.unit is not None and part.unit.worthwhile:
+            operands = [found[number] for number in part.inputs]
+            if all(map(_is_plain, operands)):
+                try:
+                    return part.unit.run(operands, params[part.result].node, evaluate)
+                except NotUnderstoodError:
+                    pass
+            del operands  # they hold what is to be dropped on the way
+        for number, dropped in zip(part.members, part.dropped, strict=True):
+            node, names = params[number]
+            if node is not None:
+                uses = self.steps[number].uses
+                if names is None:
+                    names = references(node)
+                found[number] = node(
+                    {name: found[use] for name, use in zip(names, uses, strict=True)}
+                )
+            for gone in dropped:
+                found.pop(gone, None)
+        return found[part.result]
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind is np.ndarray or kind in _PLAIN or isinstance(value, np.generic)
+
+
+def _groups(steps: tuple[Step, ...]) -> list[int]:
+    """Return, by step, the last step of the part that it belongs to."""
+    users: dict[int, list[int]] = {}
+    for number, step in enumerate(steps):
+        for use in {*step.args, *step.uses}:
+            users.setdefault(use, []).append(number)
+    groups = list(range(len(steps)))
+    for number in reversed(range(len(steps) - 1)):
+        if steps[number].kind != "operation":
+            continue
+        by = users.get(number, [])
+        found = {groups[user] for user in by}
+        if len(found) == 1 and all(steps[user].kind != "opaque" for user in by):
+            groups[number] = found.pop()
+    return groups
+
+
+def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
+    """Tell each part which results nobody needs after it."""
+    last: dict[int, int] = {}
+    for position, part in enumerate(parts):
+        last.update(dict.fromkeys((*part.inputs, *part.referred), position))
+    done: dict[int, list[int]] = {}
+    for number, position in last.items():
+        if number != result:
+            done.setdefault(position, []).append(number)
+    return [part._replace(done=tuple(done.get(n, ()))) for n, part in enumerate(parts)]
+
+
+def _with_drops(part: _Part, steps: tuple[Step, ...]) -> _Part:
+    """Tell, by member, what nobody needs after it: Dask, too, lets go of results at once."""
+    last = {use: member for member in part.members for use in (member, *steps[member].uses)}
+    ended = {*part.members, *part.done} - {part.result}
+    return part._replace(
+        dropped=tuple(
+            tuple(use for use in ended if last.get(use) == member) for member in part.members
+        )
+    )

@@ -1,0 +1,1 @@
+"""Private touches of distributed's scheduler."""

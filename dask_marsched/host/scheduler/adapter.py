@@ -1,0 +1,393 @@
+"""The adapter: lets policies decide in a running `distributed.Scheduler`.
+
+Everything is replaced on the scheduler's instance, never on its class, so that `uninstall`
+restores the scheduler exactly by deleting what it had set. Each replaced function falls back to
+distributed's own where the brain (the plugin) does not decide or fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from dask.typing import Key
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+from dask_marsched.host import contract
+from dask_marsched.host.graph.compression import GraphCompression
+from dask_marsched.host.graph.task_order import RepeatableOrder
+from dask_marsched.host.scheduler import materialization, task_hints
+from dask_marsched.host.scheduler.garbage_collection import not_collecting
+
+#: What a decision on a ready task can be: a worker, or one of these two.
+WITHHOLD = "withhold"
+LEAVE_TO_DASK = "leave to dask"
+
+
+class Brain(Protocol):
+    """What the adapter asks. No method of it may raise."""
+
+    #: Why stock scheduling has to take over for good, or None.
+    failure: str | None
+
+    def graph_arrives(self, sizes: Any) -> None:
+        """Sizes known before the run (or None) of the graph whose tasks are about to come."""
+
+    def decide(self, ts: TaskState) -> WorkerState | str:
+        """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
+        ...
+
+    def foresee(self, ts: TaskState) -> dict[str, Any]:
+        """Return what to tell the worker of a task's future; empty for nothing."""
+        ...
+
+    def enqueued(self, ts: TaskState) -> None:
+        """Take note of a task that went to the scheduler's queue."""
+
+    def dequeued(self, ts: TaskState) -> None:
+        """Take note of a task that left the scheduler's queue."""
+
+    def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
+        """Return which queued tasks go to which workers now."""
+
+    def overdue(self) -> float:
+        """Return after how many seconds to ask again though nothing has happened, or infinity."""
+        ...
+
+    def copied(self, worker: str, keys: Iterable[Any]) -> None:
+        """Take note of results that a worker has fetched."""
+
+    def superfluous(self) -> dict[WorkerState, list[TaskState]]:
+        """Return copies of results that can be dropped, by worker."""
+        ...
+
+    def may_steal(self, ts: TaskState) -> bool:
+        """Whether work stealing may consider a task."""
+        ...
+
+    def retry_after(self, ts: TaskState, worker: str, error: str) -> float:
+        """Return after how many seconds to try a failed task again, infinity to let it fail."""
+        ...
+
+    def removed(self) -> None:
+        """Take note of the removal of the plugin."""
+
+
+class SchedulerAdapter:
+    """Puts a `Brain` into a scheduler, and takes it out again.
+
+    Parameters
+    ----------
+    scheduler
+        The running scheduler.
+    brain
+        Decides.
+    plugin
+        The plugin whose removal from the scheduler ends the adapter's work.
+    removed
+        Called after that.
+    compression
+        Compresses graphs as they arrive; None where that is off.
+    order
+        Orders the tasks of graphs as they arrive; None leaves that to the scheduler.
+    failed
+        Called after the scheduler was restored because a policy had failed.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        brain: Brain,
+        plugin: SchedulerPlugin,
+        removed: Callable[[], None] = lambda: None,
+        compression: GraphCompression | None = None,
+        order: RepeatableOrder | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.brain = brain
+        self.plugin = plugin
+        self.removed = removed
+        self.failed = failed
+        self.compression = compression
+        self.order = order
+        self.installed = False
+        self._assigned: dict[TaskState, WorkerState] = {}
+        self._undispatched = False
+        self._dispatching = False
+        self._stealing: Any = None
+        self._retries: dict[TaskState, asyncio.TimerHandle] = {}
+        self._look_again: asyncio.TimerHandle | None = None
+
+    def install(self) -> None:
+        """Replace what decides on placement.
+
+        Raises
+        ------
+        RuntimeError
+            This version of distributed is not as expected; nothing has been changed.
+        """
+        found = contract.misfits(self.scheduler)
+        if found:
+            raise RuntimeError(contract.explain(found))
+        s = self.scheduler
+        table = dict(type(s)._TRANSITIONS_TABLE)
+        self._stock: dict[tuple[str, str], Callable[..., Any]] = dict(table)
+        for entry in contract.REPLACED_TRANSITIONS:
+            table[entry] = getattr(self, f"_{entry[0]}_{entry[1]}")
+        s._TRANSITIONS_TABLE = table
+        s.transitions = self._transitions
+        s.stimulus_queue_slots_maybe_opened = self._queue_slots_maybe_opened
+        s._create_taskstate_from_graph = self._create_taskstate_from_graph
+        s._task_to_msg = self._task_to_msg
+        s.remove_plugin = self._remove_plugin
+        s.add_plugin = self._add_plugin
+        s.stimulus_task_erred = self._task_erred
+        s.stream_handlers["add-keys"] = self._add_keys
+        self._stealing = s.extensions.get("stealing")
+        if self._stealing is not None:
+            self._stealing._get_thief = self._get_thief
+        materialization.patch()
+        for part in (self.order, self.compression):
+            if part is not None:
+                part.install()
+        self.installed = True
+        for ts in list(s.queued):
+            self.brain.enqueued(ts)
+
+    def uninstall(self) -> None:
+        """Restore the scheduler; tasks in its queue go on as in stock Dask. Idempotent."""
+        if not self.installed:
+            return
+        self.installed = False
+        materialization.unpatch()
+        for part in (self.compression, self.order):
+            if part is not None:
+                part.uninstall()
+        s = self.scheduler
+        for name in (
+            "_TRANSITIONS_TABLE",
+            "transitions",
+            "stimulus_queue_slots_maybe_opened",
+            "_create_taskstate_from_graph",
+            "_task_to_msg",
+            "remove_plugin",
+            "add_plugin",
+            "stimulus_task_erred",
+        ):
+            vars(s).pop(name, None)
+        s.stream_handlers["add-keys"] = s.add_keys
+        if self._stealing is not None:
+            vars(self._stealing).pop("_get_thief", None)
+        self.brain.removed()
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
+        for ts, timer in list(self._retries.items()):
+            timer.cancel()
+            self._retry(ts, ts.run_id)
+        if not s.queued:
+            return
+        stimulus_id = "marsched-uninstall"
+        if math.isinf(s.WORKER_SATURATION):
+            # Without queuing nothing would ever take them out of the queue.
+            s.transitions({ts.key: "waiting" for ts in s.queued}, stimulus_id)
+        else:
+            s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+    def worker_left(self) -> None:
+        """Let Dask's stealing go of workers that are gone: it counts for them for ever."""
+        # While nothing is being stolen all that it counts is 0.
+        if self._stealing is not None and not self._stealing.in_flight:
+            self._stealing.in_flight_tasks.clear()
+
+    def retrying(self) -> set[Key]:
+        """Return the keys of what has failed and waits to be tried again."""
+        return {ts.key for ts in self._retries}
+
+    # -- replaced methods ------------------------------------------------------------------
+
+    def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
+        self.brain.graph_arrives(getattr(dsk, "sizes", None))
+        if self.compression is not None:
+            ordered = self.compression.reconcile(dsk, ordered)
+        s = self.scheduler
+        with not_collecting():
+            return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)
+
+    def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:
+        s = self.scheduler
+        message: dict[str, Any] = type(s)._task_to_msg(s, ts)
+        told = self.brain.foresee(ts)
+        if told:
+            message["annotations"] = {**message["annotations"], task_hints.ANNOTATION: told}
+        return message
+
+    def _transitions(self, recommendations: Any, stimulus_id: str) -> None:
+        s = self.scheduler
+        type(s).transitions(s, recommendations, stimulus_id)
+        if self._undispatched and not self._dispatching:
+            # What was withheld during these transitions may have a free slot waiting for it,
+            # and not every caller asks for the queue afterwards.
+            s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+        if not self._dispatching:
+            self._drop_copies(stimulus_id)
+
+    def _add_keys(self, worker: str, keys: Any = (), stimulus_id: str | None = None) -> Any:
+        result = self.scheduler.add_keys(worker=worker, keys=keys, stimulus_id=stimulus_id)
+        self.brain.copied(worker, keys)
+        self._drop_copies(stimulus_id or "marsched-add-keys")
+        return result
+
+    def _drop_copies(self, stimulus_id: str) -> None:
+        # After a stimulus, not within it: messages under way may name any of the copies.
+        for ws, tasks in self.brain.superfluous().items():
+            self.scheduler.request_remove_replicas(
+                ws.address, [ts.key for ts in tasks], stimulus_id=stimulus_id
+            )
+
+    def _queue_slots_maybe_opened(self, *, stimulus_id: str) -> None:
+        self._undispatched = False
+        if self._dispatching:
+            return
+        self._dispatch(stimulus_id)
+        # A task that finishes ends here, and has been through none of our `_transitions`.
+        self._drop_copies(stimulus_id)
+
+    def _dispatch(self, stimulus_id: str) -> None:
+        s = self.scheduler
+        placed = self.brain.dispatch() if s.queued and self.brain.failure is None else None
+        if self.brain.failure is not None:
+            if self.installed:
+                self.uninstall()
+                self.failed()
+            return
+        if s.queued and self._look_again is None:
+            seconds = self.brain.overdue()
+            if math.isfinite(seconds):
+                loop = asyncio.get_running_loop()
+                self._look_again = loop.call_later(seconds, self._overdue)
+        if not placed:
+            return
+        self._dispatching = True
+        try:
+            self._assigned = dict(placed)
+            # Recommendations are processed last in, first out.
+            s.transitions({ts.key: "processing" for ts, _ in reversed(placed)}, stimulus_id)
+        finally:
+            self._assigned = {}
+            self._dispatching = False
+
+    def _overdue(self) -> None:
+        self._look_again = None
+        self._queue_slots_maybe_opened(stimulus_id=f"marsched-overdue-{time()}")
+
+    def _remove_plugin(self, name: str | None = None) -> None:
+        s = self.scheduler
+        removed = s.plugins.get(name)
+        type(s).remove_plugin(s, name)
+        if removed is self.plugin:
+            self.uninstall()
+            self.removed()
+
+    def _add_plugin(self, plugin: Any, **kwargs: Any) -> None:
+        # Another of the same kind that has found ours to do what it would do.
+        if getattr(plugin, "twin", None) is not self.plugin:
+            type(self.scheduler).add_plugin(self.scheduler, plugin, **kwargs)
+
+    def _task_erred(
+        self, worker: str, stimulus_id: str, key: Any, run_id: int, **kwargs: Any
+    ) -> Any:
+        s = self.scheduler
+        ts = s.tasks.get(key)
+        if ts is not None and ts.state == "processing" and ts.run_id == run_id:
+            seconds = self.brain.retry_after(ts, worker, kwargs.get("exception_text") or "")
+            if math.isfinite(seconds):
+                # It stays with its worker until then: all that may befall it meanwhile, Dask
+                # knows how to deal with.
+                loop = asyncio.get_running_loop()
+                self._retries[ts] = loop.call_later(seconds, self._retry, ts, run_id)
+                self._leave_to_wait(ts, s.workers[worker], stimulus_id)
+                return {}, {}, {}
+        return type(s).stimulus_task_erred(
+            s, worker=worker, stimulus_id=stimulus_id, key=key, run_id=run_id, **kwargs
+        )
+
+    def _leave_to_wait(self, ts: TaskState, ws: WorkerState, stimulus_id: str) -> None:
+        """Take the slot from a task that failed, and keep it from being stolen.
+
+        For its worker it has failed: asked for it by stealing it would answer what no scheduler
+        expects, and be taken for broken.
+        """
+        if self._stealing is not None:
+            self._stealing._remove_from_in_flight(ts)
+        if ts not in ws.long_running:
+            self.scheduler.handle_long_running(
+                key=ts.key,
+                worker=ws.address,
+                run_id=ts.run_id,
+                compute_duration=None,
+                stimulus_id=stimulus_id,
+            )
+
+    def _retry(self, ts: TaskState, run_id: int | None) -> None:
+        s = self.scheduler
+        self._retries.pop(ts, None)
+        if s.tasks.get(ts.key) is ts and ts.state == "processing" and ts.run_id == run_id:
+            stimulus_id = f"marsched-retry-{time()}"
+            s.transitions({ts.key: "waiting"}, stimulus_id)
+            s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+    def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:
+        if not self.brain.may_steal(ts):
+            return None
+        return type(self._stealing)._get_thief(self._stealing, scheduler, ts, *args, **kwargs)
+
+    # -- replaced transitions --------------------------------------------------------------
+
+    def _waiting_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        ts = scheduler.tasks[key]
+        decision = self.brain.decide(ts)
+        if decision is WITHHOLD:
+            return {key: "queued"}, {}, {}
+        if isinstance(decision, WorkerState):
+            return scheduler._add_to_processing(ts, decision, stimulus_id=stimulus_id)
+        return self._stock["waiting", "processing"](scheduler, key, stimulus_id)
+
+    def _waiting_queued(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        # As distributed's own, but for its assertion that no worker has a free slot: what is
+        # withheld is dispatched at the end of the stimulus, in the order of the plan.
+        ts = scheduler.tasks[key]
+        if scheduler.validate:
+            scheduler._validate_ready(ts)
+        ts.state = "queued"
+        scheduler.queued.add(ts)
+        self._undispatched = True
+        self.brain.enqueued(ts)
+        return {}, {}, {}
+
+    def _queued_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        ts = scheduler.tasks[key]
+        ws = self._assigned.pop(ts, None)
+        if ws is not None:
+            scheduler.queued.discard(ts)
+            self.brain.dequeued(ts)
+            return scheduler._add_to_processing(ts, ws, stimulus_id=stimulus_id)
+        if math.isinf(scheduler.WORKER_SATURATION):
+            return {}, {}, {}
+        result = self._stock["queued", "processing"](scheduler, key, stimulus_id)
+        if ts not in scheduler.queued:
+            self.brain.dequeued(ts)
+        return result
+
+    def _queued_released(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        self.brain.dequeued(scheduler.tasks[key])
+        return self._stock["queued", "released"](scheduler, key, stimulus_id)
+
+    def _queued_erred(self, scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> Any:
+        self.brain.dequeued(scheduler.tasks[key])
+        return self._stock["queued", "erred"](scheduler, key, stimulus_id, **kwargs)

@@ -1,0 +1,119 @@
+"""Sizes known before the run travel with the graph from materialization to the task states."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from dask._expr import LLGExpr
+from dask.typing import Key
+from distributed import scheduler as scheduler_module
+from distributed.scheduler import Scheduler
+
+from dask_marsched.host.graph.compression import compressed, current, in_force
+from dask_marsched.host.graph.result_sizes import ChunkSizes, chunk_nbytes
+from dask_marsched.host.graph.task_order import order_arriving
+from dask_marsched.host.scheduler.garbage_collection import not_collecting
+
+logger = logging.getLogger("dask_marsched")
+
+
+class SizedGraph(dict[Key, Any]):
+    """A materialized graph together with what is known of its results' sizes."""
+
+    __slots__ = ("sizes",)
+
+    sizes: ChunkSizes
+
+
+_lock = threading.Lock()
+_users = 0
+_stock: Any = None
+
+
+def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any], Any]:
+    """Do as `distributed.scheduler._materialize_graph`, and derive sizes.
+
+    Compresses and orders the graph where that is asked. Runs in the scheduler's offload thread,
+    so that it does not block the event loop.
+    """
+    with not_collecting():
+        dsk, annotations = _stock(expr=expr, validate=validate)
+        try:
+            sizes = chunk_nbytes(expr, dsk)
+        except Exception:
+            logger.exception("sizes could not be derived from the graph; they will be learned")
+            left = compressed(dsk, annotations, None)
+        else:
+            left = SizedGraph(compressed(dsk, annotations, sizes))
+            left.sizes = sizes
+        # Of these expressions the scheduler has yet to leave out what nobody wants.
+        if len(left) == 1 or not isinstance(expr, LLGExpr):
+            order_arriving(left)
+        return left, annotations
+
+
+def compress_for(
+    scheduler: Scheduler,
+    dsk: dict[Key, Any],
+    keys: Collection[Key],
+    annotations: Mapping[str, Mapping[Key, Any]],
+    general: Mapping[str, Any],
+) -> tuple[dict[Key, Any], dict[Key, list[Key]], dict[Key, list[Key]]]:
+    """Compress a graph as a scheduler would that gets it from a client.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler, which perhaps compresses nothing.
+    dsk
+        The tasks.
+    keys
+        What the client wants.
+    annotations
+        By kind and key, as the expression carries them.
+    general
+        Those of all tasks that have none of their own.
+
+    Returns
+    -------
+    dict, dict, dict
+        The tasks that are left; the keys of all that became one, by the key of that; what is made
+        as one (`dask_marsched.host.graph.compression.Request.bundles`).
+    """
+    compression = in_force.get(scheduler)
+    if compression is None:
+        return dsk, {}, {}
+    request = compression.request(keys, general)
+    token = current.set(request)
+    try:
+        sizes = getattr(dsk, "sizes", None)
+        left = SizedGraph(compressed(dsk, annotations, sizes))
+    finally:
+        current.reset(token)
+    compression.count(request)
+    if sizes is None:
+        return dict(left), request.groups, request.bundles
+    left.sizes = sizes
+    return left, request.groups, request.bundles
+
+
+def patch() -> None:
+    """Have every scheduler of this process derive sizes; undone by as many `unpatch`."""
+    global _users, _stock
+    with _lock:
+        if not _users:
+            _stock = scheduler_module._materialize_graph
+            scheduler_module._materialize_graph = _materialize_sized_graph
+        _users += 1
+
+
+def unpatch() -> None:
+    """Undo one `patch`."""
+    global _users
+    with _lock:
+        _users -= 1
+        if not _users:
+            scheduler_module._materialize_graph = _stock

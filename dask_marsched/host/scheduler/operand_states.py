@@ -1,0 +1,159 @@
+"""Operand states read from a scheduler's tasks and from its log of transitions.
+
+Reads public attributes only, keeps nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from dask.typing import Key
+from distributed.scheduler import TaskState
+
+from dask_marsched.core.operand import State, Step, history, state_of
+from dask_marsched.host.scheduler.worker_queries import NOTHING, Known
+
+#: Tasks looked at in one go: a few milliseconds, so that the scheduler stays responsive.
+_AT_ONCE = 10_000
+#: Times that many tasks are looked at for one page of operands.
+_TURNS = 5
+#: The keys of dask.array and the like, as text: a name and numbers.
+_NAME_AND_NUMBERS = re.compile(
+    r"\('([^'\\]+)',((?: -?[0-9]{1,18},)*(?: -?[0-9]{1,18})?)\)", re.ASCII
+)
+
+
+def operand_state(ts: TaskState, known: Known = NOTHING) -> State:
+    """Return the state of a task's operand.
+
+    Whether a task that was sent has begun is known from its worker's last heartbeat, at most a
+    second or so old.
+
+    Parameters
+    ----------
+    ts
+        The task.
+    known
+        What its workers know, by `ask_workers`.
+    """
+    ws = ts.processing_on
+    begun = ws is not None and (ts in ws.executing or ts in ws.long_running)
+    running = begun and ts.key not in known.retrying
+    kept = ts.key in known.kept
+    return state_of(ts.state, computed=ts.nbytes >= 0, running=running, kept=kept)
+
+
+def operand_history(scheduler: Any, key: Key) -> list[Step]:
+    """Return what an operand went through, as far back as the scheduler's log goes.
+
+    The log holds the last 100,000 transitions of all tasks
+    (``distributed.admin.low-level-log-length``).
+
+    Parameters
+    ----------
+    scheduler
+        A `distributed.Scheduler`.
+    key
+        The operand's key.
+    """
+    return history(
+        (entry.start, entry.finish, entry.stimulus_id, entry.timestamp)
+        for entry in scheduler.transition_log
+        if entry.key == key
+    )
+
+
+async def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
+    """Return the tasks of a graph: those that somebody wants, and all that they rely on.
+
+    The event loop gets its turns in between.
+    """
+    known = scheduler.tasks
+    stack = [known[key] for key in wanted if key in known]
+    seen = dict.fromkeys(stack)
+    turn = _AT_ONCE
+    while stack:
+        for dts in stack.pop().dependencies:
+            if dts not in seen:
+                seen[dts] = None
+                stack.append(dts)
+        if len(seen) > turn:
+            turn = len(seen) + _AT_ONCE
+            await asyncio.sleep(0)
+    return list(seen)
+
+
+async def count_operands(
+    tasks: list[TaskState], state: State | None, most: int, known: Known = NOTHING
+) -> tuple[Counter[State], list[tuple[TaskState, State]]]:
+    """Count operands by state, and return the first ones in one of them, or in any.
+
+    The event loop gets its turns in between, so that counts of a running graph may be of states
+    some milliseconds apart.
+    """
+    counts: Counter[State] = Counter()
+    rows: list[tuple[TaskState, State]] = []
+    for first in range(0, len(tasks), _AT_ONCE):
+        for ts in tasks[first : first + _AT_ONCE]:
+            own = operand_state(ts, known)
+            counts[own] += 1
+            if len(rows) < most and state in (None, own):
+                rows.append((ts, own))
+        await asyncio.sleep(0)
+    return counts, rows
+
+
+def find_operand(scheduler: Any, text: str) -> TaskState | None:
+    """Return the task whose key reads like that, None if it is not found at once.
+
+    Found are texts, and tuples of a name and numbers; others by `page_of_operands` only.
+    """
+    found: TaskState | None = scheduler.tasks.get(text)
+    if found is None and (match := _NAME_AND_NUMBERS.fullmatch(text)):
+        numbers = (int(number) for number in match[2].split(",") if number)
+        found = scheduler.tasks.get((match[1], *numbers))
+    return found if found is not None and str(found.key) == text else None
+
+
+async def page_of_operands(
+    tasks: Mapping[Key, TaskState] | Sequence[TaskState],
+    offset: int,
+    most: int,
+    accepts: Callable[[TaskState, State], bool],
+) -> tuple[list[tuple[TaskState, State]], int | None]:
+    """Return some of the operands, and the offset of those that come after.
+
+    Bounded however many there are and however few are accepted; the event loop gets its turns
+    in between.
+
+    Parameters
+    ----------
+    tasks
+        A scheduler's, or those of a graph.
+    offset
+        How many of them to leave out.
+    most
+        Operands that are returned.
+    accepts
+        Called with a task and its state.
+    """
+    found: list[tuple[TaskState, State]] = []
+    for _ in range(_TURNS):
+        values = tasks.values() if isinstance(tasks, Mapping) else tasks
+        # A copy: the scheduler's change while the event loop has its turn.
+        for ts in list(islice(values, offset, offset + _AT_ONCE)):
+            offset += 1
+            own = operand_state(ts)
+            if accepts(ts, own):
+                found.append((ts, own))
+                if len(found) == most:
+                    return found, offset if offset < len(tasks) else None
+        if offset >= len(tasks):
+            return found, None
+        await asyncio.sleep(0)
+    return found, offset

@@ -1,0 +1,1 @@
+"""Private touches of distributed that the digital twin needs."""

@@ -1,0 +1,183 @@
+"""The graph that the digital twin runs: its tasks as a scheduler gets them, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from dask._task_spec import GraphNode
+from dask.typing import Key
+from dask.utils import key_split
+
+from dask_marsched.host.graph.function_effects import functions, read_function
+from dask_marsched.host.twin.shuffles import ShuffleTasks, read_shuffles
+
+Annotations = dict[str, dict[Key, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TwinGraph:
+    """A graph, ready to be submitted.
+
+    Attributes
+    ----------
+    dsk : mapping
+        The tasks.
+    keys : set
+        The keys that the client wants.
+    annotations : dict
+        By kind and key, as the expression carries them.
+    order : dict
+        The tasks' places in the scheduler's order.
+    held : dict
+        For the results that are on the cluster already the numbers of the workers that have them.
+    shuffles : ShuffleTasks
+        The tasks that are part of peer-to-peer shuffles.
+    not_simulated : tuple of str
+        What the graph contains and the twin does not simulate.
+    """
+
+    dsk: Mapping[Key, GraphNode]
+    keys: set[Key]
+    annotations: Annotations
+    order: dict[Key, int]
+    held: Mapping[Key, tuple[int, ...]]
+    shuffles: ShuffleTasks
+    not_simulated: tuple[str, ...]
+
+
+def read_graph(
+    expr: Any,
+    dsk: Mapping[Key, GraphNode],
+    keys: set[Any],
+    annotations: Mapping[str, Mapping[Key, Any]],
+    general: Mapping[str, Any],
+    places: Collection[Any],
+    resources: Mapping[str, float],
+    held: Mapping[Key, tuple[int, ...]],
+    order_of: Callable[[Mapping[Key, GraphNode]], dict[Key, int]],
+) -> TwinGraph:
+    """Check a graph, and look for what in it is not simulated.
+
+    Parameters
+    ----------
+    expr, dsk
+        An expression, and the tasks that it was turned into.
+    keys
+        The keys that the client wants.
+    annotations
+        By kind and key, as the expression carries them.
+    general
+        Those of all tasks that have none of their own, as ``dask.annotate`` sets them.
+    places
+        Names, addresses and hosts of the workers, to which tasks may be restricted.
+    resources
+        Resources of each worker.
+    held
+        For the results that are on the cluster already the numbers of the workers that have them.
+    order_of
+        Returns the tasks' places in the order in which the scheduler has them.
+
+    Raises
+    ------
+    ValueError
+        If the graph has a cycle.
+    """
+    try:
+        order = order_of(dsk)
+    except RuntimeError as error:
+        raise ValueError(f"the graph cannot be computed: {error}") from None
+    own: Annotations = {name: dict(values) for name, values in annotations.items()}
+    for name, value in general.items():
+        values = own.setdefault(name, {})
+        for key in dsk:
+            values.setdefault(key, value(key) if callable(value) else value)
+    shuffles = read_shuffles(expr, dsk)
+    not_simulated = [
+        *shuffles.unknown,
+        *_uneven(shuffles),
+        *_reaching_out(dsk),
+        *without_impossible(own, places, resources),
+    ]
+    found = tuple(dict.fromkeys(not_simulated))
+    return TwinGraph(dsk, keys, own, order, held, shuffles, found)
+
+
+def check_keys(dsk: Mapping[Key, GraphNode], keys: set[Any], held: Collection[Key] = ()) -> None:
+    """Check that a graph is whole.
+
+    Parameters
+    ----------
+    dsk
+        The tasks.
+    keys
+        The keys that the client wants.
+    held
+        Those of results that are on the cluster already.
+
+    Raises
+    ------
+    ValueError
+        If the graph lacks keys that it refers to.
+    """
+    there = dsk.keys() | set(held) if held else dsk.keys()
+    for key in keys:
+        if key not in there:
+            raise ValueError(f"the graph does not contain {key!r}, which is to be computed")
+    for key, node in dsk.items():
+        if not node.dependencies <= there:
+            missing = next(other for other in node.dependencies if other not in there)
+            raise ValueError(f"the graph does not contain {missing!r}, which {key!r} needs")
+
+
+def _uneven(shuffles: ShuffleTasks) -> Iterator[str]:
+    if any(shuffle.even for shuffle in shuffles.barriers.values()):
+        yield (
+            "how a P2P shuffle of a dataframe spreads its rows, which their values decide: "
+            "they are spread evenly"
+        )
+
+
+def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
+    """Name what tasks do besides computing, as far as the code of their functions shows it."""
+    found: Counter[str] = Counter()
+    known: dict[int, tuple[str, ...]] = {}
+    examples: dict[str, Key] = {}
+    for key, node in dsk.items():
+        for function in functions(node):
+            if id(function) not in known:
+                known[id(function)] = tuple(sorted(set(read_function(function))))
+            for what in known[id(function)]:
+                found[what] += 1
+                examples.setdefault(what, key)
+    for what, count in sorted(found.items()):
+        yield f"{what} ({count} tasks, such as {key_split(examples[what])!r})"
+
+
+def without_impossible(
+    annotations: Annotations, places: Collection[Any], resources: Mapping[str, float]
+) -> Iterator[str]:
+    """Take restrictions that no worker satisfies out of the annotations, and name them.
+
+    On a cluster that has no such worker the tasks would wait for ever; here they run anywhere.
+    """
+    for name in ("workers", "restrictions"):
+        wanted = annotations.get(name, {})
+        for key, value in list(wanted.items()):
+            if not any(place in places for place in _several(value)):
+                del wanted[key]
+                yield f"the restriction of {key_split(key)!r} to {value!r}: no worker is called so"
+    wanted = annotations.get("resources", {})
+    for key, needs in list(wanted.items()):
+        if any(resources.get(kind, 0) < amount for kind, amount in needs.items()):
+            del wanted[key]
+            yield f"the resources {needs!r} of {key_split(key)!r}: no worker has them"
+    others = {value for value in annotations.get("executor", {}).values() if value != "default"}
+    for executor in sorted(map(str, others)):
+        yield f"the executor {executor!r}: tasks run in the worker's threads"
+
+
+def _several(value: Any) -> Collection[Any]:
+    return value if isinstance(value, (list, tuple, set)) else [value]

@@ -1,0 +1,395 @@
+"""The parts of the digital twin that touch the inside of ``distributed``.
+
+The scheduler runs here as it is; what is replaced is the http server and the streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import dask
+import dask._expr
+import distributed.scheduler
+from dask._task_spec import GraphNode
+from dask.base import collections_to_expr
+from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed.core import Status
+from distributed.scheduler import ClientState, Scheduler
+
+from dask_marsched.host.twin.graph import TwinGraph
+
+_CLIENT = "twin-client"
+#: Loggers through which a running scheduler or worker speaks.
+_LOGGERS = (
+    "distributed.scheduler",
+    "distributed.core",
+    "distributed.stealing",
+    "distributed.utils",
+    "distributed.worker.state_machine",
+    "distributed.active_memory_manager",
+    "distributed.shuffle._scheduler_plugin",
+)
+
+
+class _NullComm:
+    """The connection over which a worker registers: what is written to it is dropped."""
+
+    name = "twin"
+
+    async def write(self, msg: Any, **kwargs: Any) -> int:
+        return 0
+
+    def closed(self) -> bool:
+        return False
+
+
+class _ClientComm:
+    """The scheduler's stream to the client: hands every message to one function."""
+
+    def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
+        self._receive = receive
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        for message in messages:
+            self._receive(message)
+
+    def closed(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class ManagedMemory:
+    """The bytes that a scheduler believes its workers to hold together.
+
+    Attributes
+    ----------
+    nbytes, peak : int
+        Now, and at most.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.peak = 0
+
+    def change(self, nbytes: int) -> None:
+        """Note a change of one worker's bytes."""
+        self.nbytes += nbytes
+        if self.nbytes > self.peak:
+            self.peak = self.nbytes
+
+
+def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.WorkerState]:
+    """Return a class of a scheduler's workers that notes every change of their bytes."""
+    slot: Any = distributed.scheduler.WorkerState.nbytes
+
+    class CountedWorkerState(distributed.scheduler.WorkerState):
+        __slots__ = ()
+
+        def _change(self, nbytes: int) -> None:
+            memory.change(nbytes - slot.__get__(self))
+            slot.__set__(self, nbytes)
+
+        # Stealing reads it of every worker again and again: no Python function in between.
+        nbytes = property(slot.__get__, _change)
+
+    return CountedWorkerState
+
+
+class TwinScheduler(Scheduler):
+    """The real scheduler, without http server and without sockets.
+
+    Parameters
+    ----------
+    open_stream
+        Called with a worker's address; returns the stream of messages to that worker.
+    to_client
+        Receives the messages to the client.
+
+    Attributes
+    ----------
+    managed : ManagedMemory
+        What it believes its workers to hold.
+    """
+
+    def __init__(
+        self,
+        open_stream: Callable[[str], Any],
+        to_client: Callable[[dict[str, Any]], None],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dashboard=False, needs_workdir=False, **kwargs)
+        self.managed = ManagedMemory()
+        self._worker_state = _counted_worker_state(self.managed)
+        self._open_stream = open_stream
+        self._address = "tcp://10.255.255.254:8786"
+        self.status = Status.running
+        self.clients[_CLIENT] = ClientState(_CLIENT, versions={})
+        self.client_comms[_CLIENT] = _ClientComm(to_client)  # type: ignore[assignment]  # a stand-in
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Start nothing; only the attributes exist."""
+        self.http_application = None  # type: ignore[assignment]  # there is none here
+        self.http_server = None  # type: ignore[assignment]  # there is none here
+
+    async def handle_worker(self, comm: Any, worker: str) -> None:
+        """Connect the stream to the worker and return, instead of reading from a socket."""
+        waiting = self.stream_comms[worker]
+        self.stream_comms[worker] = stream = self._open_stream(worker)
+        stream.send(*waiting.buffer)
+
+    async def start_twin(self, plugins: Iterable[Any]) -> None:
+        """Add and start the plugins, and the extensions' periodic work."""
+        for name, plugin in list(self.plugins.items()):
+            if name != "shuffle":
+                await plugin.start(self)
+        for plugin in plugins:
+            await self.register_scheduler_plugin(plugin, idempotent=False)
+
+    async def join(
+        self, address: str, index: int, nthreads: int, memory_limit: int,
+        resources: dict[str, float],
+    ) -> None:  # fmt: skip
+        """Register a worker, as its first message does on a real cluster.
+
+        One that comes back is another one: what compares workers goes by their ids. Its name is
+        still taken as long as the scheduler does not know that the old one is dead.
+        """
+        serial = int(address.rpartition(":")[2])
+        name = f"{index}-{serial}" if index in self.aliases else index
+        await self.add_worker(
+            comm=_NullComm(),  # type: ignore[arg-type]  # a stand-in
+            address=address,
+            status="running",
+            server_id=serial,  # type: ignore[arg-type]  # an int hashes alike in every process
+            nthreads=nthreads,
+            name=name,  # type: ignore[arg-type]  # numbers are names too
+            resolve_address=False,
+            now=distributed.scheduler.time(),
+            resources=resources,
+            memory_limit=memory_limit,
+            metrics=worker_metrics(0, parse_bandwidth_default(), {}),
+            services={},
+            local_directory="",
+            versions={},
+            nanny="",
+            extra={},
+            stimulus_id=f"worker-connect-{address}",
+        )
+        # Nothing was added to it yet; the class has the same layout.
+        self.workers[address].__class__ = self._worker_state
+
+    def hold(self, who_has: dict[Any, list[str]], nbytes: dict[Any, int]) -> None:
+        """Learn of results that are on workers, and that the client keeps."""
+        self.update_data(who_has=who_has, nbytes=nbytes, client=_CLIENT)
+
+    def submit(self, graph: TwinGraph) -> None:
+        """Do to a graph what ``Scheduler.update_graph`` does."""
+        now = distributed.scheduler.time()
+        self._create_taskstate_from_graph(
+            dsk=graph.dsk,  # type: ignore[arg-type]  # invariant there, read only
+            client=_CLIENT,
+            keys=set(graph.keys),
+            ordered=graph.order,
+            submitting_task=None,
+            user_priority=0,
+            actors=None,
+            fifo_timeout=60.0,
+            code=(),
+            span_metadata={"collections": []},
+            annotations_by_type=graph.annotations,
+            global_annotations=None,
+            start=now,
+            stimulus_id=f"update-graph-{now}",
+        )
+
+    def places(self) -> set[Any]:
+        """Return names, addresses and hosts of the workers, to which tasks may be restricted."""
+        hosts = {worker.host for worker in self.workers.values()}
+        return {*self.aliases, *self.workers, *hosts}
+
+    def receive(self, worker: str, messages: list[dict[str, Any]]) -> None:
+        """Handle a batch of messages of a worker."""
+        for message in messages:
+            op = message.pop("op")
+            self.stream_handlers[op](worker=worker, **message)
+
+    async def finish(self) -> None:
+        """Stop everything that this scheduler started."""
+        for plugin in list(self.plugins.values()):
+            close = getattr(plugin, "close", None)
+            if close is not None:
+                await close()
+        for callback in self.periodic_callbacks.values():
+            callback.stop()
+        self.periodic_callbacks.clear()
+        self.stream_comms.clear()
+        self.client_comms.clear()
+        self.status = Status.closed
+        await super(Scheduler, self).close()
+        Scheduler._instances.discard(self)
+
+
+def parse_bandwidth_default() -> float:
+    """Return the bandwidth that distributed assumes before it has measured one, in bytes/s."""
+    return float(dask.utils.parse_bytes(dask.config.get("distributed.scheduler.bandwidth")))
+
+
+def worker_metrics(
+    managed: int, bandwidth: float, peers: Mapping[str, tuple[float, int]]
+) -> dict[str, Any]:
+    """Return the metrics of a heartbeat of a worker without unmanaged memory.
+
+    Parameters
+    ----------
+    managed
+        Bytes of results held.
+    bandwidth
+        Bytes per second as measured by the worker.
+    peers
+        Sum of the measured bandwidths and their count, by peer address.
+    """
+    return {
+        "task_counts": {},
+        "bandwidth": {"total": bandwidth, "workers": dict(peers), "types": {}},
+        "digests_total_since_heartbeat": {},
+        "managed_bytes": managed,
+        "spilled_bytes": {"memory": 0, "disk": 0},
+        "transfer": {
+            "incoming_bytes": 0,
+            "incoming_count": 0,
+            "incoming_count_total": 0,
+            "outgoing_bytes": 0,
+            "outgoing_count": 0,
+            "outgoing_count_total": 0,
+        },
+        "event_loop_interval": 0.02,
+        "cpu": 0.0,
+        "memory": managed,
+        "time": 0.0,
+        "host_net_io": {"read_bps": 0.0, "write_bps": 0.0},
+        "host_disk_io": {"read_bps": 0.0, "write_bps": 0.0},
+        "num_fds": 0,
+    }
+
+
+def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
+    """Return the optimized expression that ``Client.compute`` would send, and its output keys.
+
+    Raises
+    ------
+    TypeError
+        If an item is not a Dask collection.
+    """
+    for item in collections:
+        if not dask.is_dask_collection(item):
+            raise TypeError(f"not a Dask collection: {type(item).__name__}")
+    with _repeatable_tokens(collections):
+        expr = collections_to_expr(collections)
+        for part in expr.walk():
+            if isinstance(part, dask._expr.HLGExpr):
+                _fill_sets_anew(part.hlg)
+        expr = dask._expr.FinalizeCompute(expr).optimize()
+        return expr, set(flatten(expr.__dask_keys__()))
+
+
+def _fill_sets_anew(graph: Any) -> None:
+    """Let the sets in a graph be iterated in the same order always.
+
+    Where hashes collide a set remembers in which order it was filled: if it was pickled, in one
+    that follows from the hash seed of the process where it was made; so does the order of the
+    layers, which Dask finds by way of sets. What is in them stays.
+    """
+    if isinstance(graph, HighLevelGraph):
+        for layers in (graph.layers, graph.dependencies):
+            if isinstance(layers, dict):
+                items = sorted(layers.items(), key=lambda item: str(item[0]))
+                layers.clear()
+                layers.update(items)
+        dependencies: Any = graph.dependencies
+        for name, others in dependencies.items():
+            if len(others) > 1:
+                dependencies[name] = {*sorted(others, key=str)}
+        for layer in graph.layers.values():
+            if isinstance(layer, MaterializedLayer):
+                for node in layer.mapping.values():
+                    if isinstance(node, GraphNode) and len(node.dependencies) > 1:
+                        node._dependencies = frozenset(sorted(node.dependencies, key=repr))
+
+
+@contextlib.contextmanager
+def _repeatable_tokens(collections: list[Any]) -> Iterator[None]:
+    """Let expressions get the same names whenever the same collections are computed.
+
+    Dask names some of them by random numbers; here those follow from the collections' keys.
+    """
+    thread = threading.get_ident()
+    keys = [repr(key) for item in collections for key in flatten(item.__dask_keys__())]
+    digest = hashlib.sha256("\n".join(keys).encode()).hexdigest()
+    serial = itertools.count()
+
+    class Repeatable:
+        @staticmethod
+        def uuid4() -> uuid.UUID:
+            if threading.get_ident() != thread:
+                return uuid.uuid4()
+            return uuid.uuid5(uuid.NAMESPACE_OID, f"{digest}/{next(serial)}")
+
+    before = dask._expr.uuid
+    dask._expr.uuid = Repeatable  # type: ignore[assignment]  # for a while
+    try:
+        yield
+    finally:
+        dask._expr.uuid = before
+
+
+def materialize(expr: Any, keys: set[Any]) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
+    """Return the tasks of an expression and their annotations, as the scheduler does.
+
+    The tasks come in the order of their keys: in which one they are found follows from sets.
+    """
+    dsk, annotations = distributed.scheduler._materialize_graph(expr=expr, validate=False)
+    if isinstance(expr, distributed.scheduler.LLGExpr):
+        dsk = distributed.scheduler._cull(dsk, keys)
+    tasks = sorted(dsk.items(), key=lambda item: str(item[0]))
+    dsk.clear()  # in place: what is known of the tasks comes with it
+    dsk.update(tasks)
+    return dsk, annotations
+
+
+@contextlib.contextmanager
+def collected_errors() -> Iterator[list[logging.LogRecord]]:
+    """Collect the exceptions that distributed only logs, and silence what else it logs.
+
+    Exceptions of a plugin's hooks are among them. Only the calling thread is concerned.
+    """
+    records: list[logging.LogRecord] = []
+    thread = threading.get_ident()
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        if record.thread != thread:
+            return True
+        if record.exc_info:
+            records.append(record)
+        return False
+
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(elsewhere)
+    try:
+        yield records
+    finally:
+        for logger in loggers:
+            logger.removeFilter(elsewhere)

@@ -1,0 +1,231 @@
+"""Peer-to-peer shuffles for the digital twin: what their tasks do, read off the graph.
+
+The scheduler's part is the real one of ``distributed``; what its workers would ask of it is asked
+here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+from dask._task_spec import Alias, GraphNode, Task, TaskRef, _execute_subgraph
+from dask.typing import Key
+from distributed.scheduler import Scheduler
+from distributed.shuffle._core import P2PBarrierTask
+from distributed.shuffle._merge import merge_unpack
+from distributed.shuffle._rechunk import (
+    ArrayRechunkSpec,
+    rechunk_transfer,
+    rechunk_unpack,
+    split_axes,
+)
+from distributed.shuffle._shuffle import DataFrameShuffleSpec, shuffle_unpack
+
+from dask_marsched.host.graph.array_layers import read_layers
+
+#: A piece of a partition: the output partition that it belongs to, and its share of the bytes.
+Piece = tuple[Any, float]
+
+
+class Shuffle:
+    """One shuffle of a graph, such as a rechunking of an array.
+
+    Parameters
+    ----------
+    spec
+        What the graph's barrier says of it.
+
+    Attributes
+    ----------
+    id : str
+        Its name.
+    on_disk : bool
+        Whether the pieces wait on disk for the output tasks, or in memory.
+    even : bool
+        Whether the pieces are only assumed to be of equal size, for what is in them decides.
+    """
+
+    def __init__(self, spec: Any) -> None:
+        self.id: str = spec.id
+        self.on_disk: bool = spec.disk
+        self.even = not isinstance(spec, ArrayRechunkSpec)
+        self._spec = spec
+        if not self.even:
+            self._axes = split_axes(spec.old, spec.new)
+
+    def pieces(self, partition: Any) -> Iterator[Piece]:
+        """Yield the pieces into which an input partition is cut."""
+        spec = self._spec
+        if self.even:
+            for output in spec.output_partitions:
+                yield output, 1.0 / spec.npartitions
+            return
+        size = prod(chunks[index] for chunks, index in zip(spec.old, partition, strict=True))
+        cuts = (axis[index] for axis, index in zip(self._axes, partition, strict=True))
+        for cut in itertools.product(*cuts):
+            elements = prod(split.slice.stop - split.slice.start for split in cut)
+            yield tuple(split.chunk_index for split in cut), elements / size
+
+
+@dataclasses.dataclass(frozen=True)
+class ShuffleTasks:
+    """The tasks of a graph that shuffle.
+
+    Attributes
+    ----------
+    transfers : dict
+        By key, the shuffle and the input partition.
+    nbytes : dict
+        Bytes of the input partition of a transfer, where it is computed in the same task and so
+        is not one of the task's inputs.
+    barriers : dict
+        By key, the shuffle.
+    outputs : dict
+        By key, the shuffles that a task takes an output partition of, each with that partition.
+    unknown : tuple of str
+        Parts of shuffles that were not understood and run as ordinary tasks.
+    """
+
+    transfers: dict[Key, tuple[Shuffle, Any]]
+    nbytes: dict[Key, int]
+    barriers: dict[Key, Shuffle]
+    outputs: dict[Key, tuple[tuple[Shuffle, Any], ...]]
+    unknown: tuple[str, ...]
+
+
+def read_shuffles(expr: Any, dsk: Mapping[Key, GraphNode]) -> ShuffleTasks:
+    """Return the peer-to-peer shuffles of a graph.
+
+    Parameters
+    ----------
+    expr, dsk
+        An expression, and the tasks that it was turned into.
+    """
+    found = ShuffleTasks({}, {}, {}, {}, ())
+    unknown: dict[str, None] = {}
+    for key, node in dsk.items():
+        if not isinstance(node, P2PBarrierTask):
+            continue
+        spec = node.spec
+        if not isinstance(spec, ArrayRechunkSpec | DataFrameShuffleSpec):
+            unknown[f"P2P shuffle of the kind {type(spec).__name__}"] = None
+            continue
+        found.barriers[key] = shuffle = Shuffle(spec)
+        for transfer in node.dependencies:
+            while isinstance(alias := dsk[transfer], Alias):  # to what it was fused into
+                transfer = alias.target
+            partition = None if shuffle.even else _input_partition(dsk[transfer])
+            if shuffle.even or partition is not None:
+                found.transfers[transfer] = (shuffle, partition)
+            else:
+                unknown[f"P2P transfer {transfer!r}"] = None
+    if found.barriers:
+        _read_outputs(dsk, found, unknown)
+        _read_sizes(expr, dsk, found)
+    return dataclasses.replace(found, unknown=tuple(unknown))
+
+
+def _read_outputs(
+    dsk: Mapping[Key, GraphNode], found: ShuffleTasks, unknown: dict[str, None]
+) -> None:
+    by_id = {shuffle.id: shuffle for shuffle in found.barriers.values()}
+    barriers = found.barriers.keys()
+    for key, node in dsk.items():
+        if barriers.isdisjoint(node.dependencies):
+            continue
+        parts = tuple((by_id[id_], part) for id_, part in _output_partitions(node) if id_ in by_id)
+        if parts:
+            found.outputs[key] = parts
+        else:
+            unknown[f"P2P output {key!r}"] = None
+
+
+def _read_sizes(expr: Any, dsk: Mapping[Key, GraphNode], found: ShuffleTasks) -> None:
+    grids = read_layers(expr).grids
+    for key in found.transfers:
+        for call in _calls(dsk[key]):
+            source: Any = call.args[0] if call.func is rechunk_transfer else None
+            if isinstance(source, TaskRef) and isinstance(source.key, tuple):
+                grid = grids.get(str(source.key[0]))
+                nbytes = None if grid is None else grid.nbytes(source.key)
+                if nbytes is not None:
+                    found.nbytes[key] = nbytes
+
+
+def _calls(node: Any) -> Iterator[Task]:
+    """Yield the calls in a task, those inside of a fused one included."""
+    if not isinstance(node, Task):
+        return
+    if node.func is _execute_subgraph:
+        for inner in node.args[0].values():
+            yield from _calls(inner)
+        return
+    yield node
+    for argument in node.args:
+        yield from _calls(argument)
+
+
+def _input_partition(node: GraphNode) -> Any:
+    for call in _calls(node):
+        if call.func is rechunk_transfer:
+            return call.args[2]
+    return None
+
+
+def _output_partitions(node: GraphNode) -> Iterator[tuple[str, Any]]:
+    for call in _calls(node):
+        if call.func is rechunk_unpack or call.func is shuffle_unpack:
+            yield call.args[0], call.args[1]
+        elif call.func is merge_unpack:
+            yield call.args[0], call.args[2]
+            yield call.args[1], call.args[2]
+
+
+class ShuffleOffice:
+    """Asks the scheduler's shuffle plugin what workers ask it.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler, whose plugin is the real one.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._plugin: Any = scheduler.plugins["shuffle"]
+
+    def run(self, shuffle: str, key: Key, worker: str) -> tuple[int, dict[Any, str]] | None:
+        """Return the number of a shuffle's run and which worker owns which output partition.
+
+        Parameters
+        ----------
+        shuffle
+            Name of the shuffle.
+        key
+            The transfer task that asks; the first one starts the run.
+        worker
+            Address of the worker that asks.
+
+        Returns
+        -------
+        tuple or None
+            None if the scheduler refuses, since the task is not to run any more.
+        """
+        answer = self._plugin.get_or_create(shuffle, key, worker)
+        if answer["status"] != "OK":
+            return None
+        spec = answer["run_spec"].data
+        return spec.run_id, spec.worker_for
+
+    def restrict(self, shuffle: str, run: int, key: Key, worker: str) -> None:
+        """Let an output task run on the worker that owns its partition, unless the run failed."""
+        if shuffle in self._plugin.active_shuffles:
+            self._plugin.restrict_task(shuffle, run, key, worker)
+
+    async def restart(self, shuffle: str, run: int) -> None:
+        """Tell that the inputs of a barrier belong to different runs: all is done again."""
+        if shuffle in self._plugin.active_shuffles:
+            await self._plugin.barrier(shuffle, run, consistent=False)

@@ -1,0 +1,1 @@
+"""Private touches of the scheduler's http server and dashboard."""

@@ -1,0 +1,86 @@
+"""What the worker's adapter relies on in distributed, verified before anything is changed."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
+
+from dask_marsched.host.worker import shuffle_buffers
+
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "worker": (
+        "handlers",
+        "memory_manager",
+        "monitor",
+        "state",
+        "status",
+        "transfer_outgoing_count",
+        "transfer_outgoing_count_limit",
+    ),
+    "worker.memory_manager": ("memory_limit", "memory_pause_fraction", "memory_spill_fraction"),
+    "worker.state": (
+        "constrained",
+        "data_needed",
+        "executing",
+        "long_running",
+        "nthreads",
+        "ready",
+        "running",
+        "tasks",
+        "transfer_incoming_bytes",
+        "transfer_incoming_bytes_limit",
+    ),
+}
+
+#: Functions that are replaced or called, with the parameters that are used.
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "worker.execute": ("key", "stimulus_id"),
+    "worker.get_data": ("comm", "keys", "who", "serializers"),
+    "worker.handle_stimulus": ("stims",),
+    "worker.log_event": ("topic", "msg"),
+    "worker.monitor.get_process_memory": (),
+    "worker.state.handle_stimulus": ("stims",),
+    "worker.state._next_ready_task": (),
+    "worker.state._should_throttle_incoming_transfers": (),
+    "worker.state._resource_restrictions_satisfied": ("ts",),
+}
+
+
+def misfits(worker: Any) -> list[str]:
+    """Return what in a worker is not as the adapter expects it; empty if all is well.
+
+    Parameters
+    ----------
+    worker
+        A `distributed.Worker`.
+    """
+    found = []
+    for path, names in _ATTRIBUTES.items():
+        owner = _find(worker, path)
+        found += [f"{path}.{name} is missing" for name in names if not hasattr(owner, name)]
+    for path, parameters in _FUNCTIONS.items():
+        function = _find(worker, path)
+        if not callable(function):
+            found.append(f"{path} is missing")
+            continue
+        there = inspect.signature(function).parameters
+        found += [f"{path} takes no {name!r}" for name in parameters if name not in there]
+    # Class and slots of the state are exchanged: it must have no dictionary of its own.
+    if hasattr(getattr(worker, "state", None), "__dict__"):
+        found.append("worker.state has a __dict__")
+    if "stimulus_id" not in inspect.signature(UnpauseEvent).parameters:
+        found.append("UnpauseEvent takes no 'stimulus_id'")
+    if "annotations" not in inspect.signature(ComputeTaskEvent).parameters:
+        found.append("ComputeTaskEvent takes no 'annotations'")
+    if (shuffles := getattr(worker, "plugins", {}).get("shuffle")) is not None:
+        found += shuffle_buffers.misfits(shuffles)
+    return found
+
+
+def _find(worker: Any, path: str) -> Any:
+    owner = worker
+    for name in path.split(".")[1:]:
+        owner = getattr(owner, name, None)
+    return owner

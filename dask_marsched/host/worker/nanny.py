@@ -1,0 +1,201 @@
+"""The nanny's part: it owns the memory that its worker shares, and counts it fairly.
+
+A worker asks its nanny for a segment when it starts, by the nanny's own `run`: nothing has to be
+installed in a nanny before. The memory outlives the worker's process, and ends with the nanny.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distributed import Nanny, Worker
+from distributed.diagnostics.plugin import NannyPlugin
+from distributed.protocol.pickle import dumps
+from tornado.ioloop import PeriodicCallback
+
+from dask_marsched.host.worker.restart import PatientRestart
+from dask_marsched.store import locks
+from dask_marsched.store.residence import charged_memory
+from dask_marsched.store.segment import SegmentAddress, create_segment, read_charge
+
+logger = logging.getLogger(__name__)
+
+NAME = "marsched-segment"
+_TIMEOUT = 60.0  # seconds
+#: Seconds between two looks at who reads in the segments of processes that are gone. A removal
+#: of a worker, in which others take over, takes less.
+_SWEEP = 5.0
+
+
+class SegmentOwner(NannyPlugin):
+    """Owns a segment for the worker of a nanny.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of addresses.
+    retired : sequence of SegmentAddress
+        Segments of the worker's processes before this one. They are kept as long as anybody reads
+        in them, so that what others have taken over outlives these in turn. It takes no memory
+        that the readers do not hold already.
+    """
+
+    name = NAME
+
+    def __init__(self, size: int, retired: Sequence[SegmentAddress] = ()) -> None:
+        self.size = size
+        self.segment: SegmentAddress | None = None
+        self._retired = dict.fromkeys(retired, True)
+        self._sweeping: PeriodicCallback | None = None
+        self._stock_monitor: Callable[[], Any] | None = None
+        self._restart: PatientRestart | None = None
+
+    def setup(self, nanny: Nanny) -> None:
+        """Create the segment, correct what the nanny takes for its worker's memory, and be patient.
+
+        Raises
+        ------
+        OSError
+            If the system has no such memory.
+        """
+        self.segment = create_segment(self.size)
+        monitor = nanny.periodic_callbacks.get("memory_monitor")
+        if monitor is not None:
+            self._stock_monitor = monitor.callback
+            monitor.callback = lambda: self._monitor(nanny)
+        self._restart = PatientRestart(nanny)
+        self._restart.install()
+        if self._retired:
+            self._sweeping = PeriodicCallback(self._sweep, _SWEEP * 1000)
+            self._sweeping.start()
+
+    def retire(self) -> list[SegmentAddress]:
+        """Hand over all segments: another one owns them from now on."""
+        segments = [*self._retired, *([self.segment] if self.segment is not None else [])]
+        self._retired, self.segment = {}, None
+        return segments
+
+    def _sweep(self) -> None:
+        """Let go of the retired segments that nobody has read in since the last look.
+
+        Not at once: between the death of a reader and the moment when another one has taken over
+        from it nobody does.
+        """
+        for segment, was_read in list(self._retired.items()):
+            is_read = locks.has_readers(segment.fd)
+            if is_read or was_read:
+                self._retired[segment] = is_read
+            else:
+                del self._retired[segment]
+                os.close(segment.fd)
+        if not self._retired and self._sweeping is not None:
+            self._sweeping.stop()
+
+    def teardown(self, nanny: Nanny) -> None:
+        """Let go of the segment: it ends with the last process that has it mapped."""
+        monitor = nanny.periodic_callbacks.get("memory_monitor")
+        if monitor is not None and self._stock_monitor is not None:
+            monitor.callback = self._stock_monitor
+        if self._restart is not None:
+            self._restart.uninstall()
+        if self._sweeping is not None:
+            self._sweeping.stop()
+        for segment in self.retire():
+            os.close(segment.fd)
+
+    def _monitor(self, nanny: Nanny) -> Any:
+        if self._is_within_limit(nanny):
+            return None
+        assert self._stock_monitor is not None
+        return self._stock_monitor()
+
+    def _is_within_limit(self, nanny: Nanny) -> bool:
+        """Tell whether a worker that stock takes for too large is not; False if unknown."""
+        manager = nanny.memory_manager
+        if self.segment is None or not manager.memory_limit or not nanny.pid:
+            return False
+        try:
+            memory = charged_memory(nanny.pid, read_charge(self.segment.fd))
+        except OSError:
+            return False
+        return memory <= manager.memory_limit * manager.memory_terminate_fraction
+
+
+async def _own_segment(size: int, dask_worker: Nanny) -> tuple[int, int, bytes]:
+    # Run in the nanny.
+    retired = []
+    before: Any = dask_worker.plugins.get(NAME)
+    if before is not None:
+        retired = before.retire()
+        await dask_worker.plugin_remove(NAME)
+    owner = SegmentOwner(size, retired)
+    answer: Any = await dask_worker.plugin_add(plugin=owner, name=NAME)
+    if owner.segment is None:
+        dask_worker.plugins.pop(NAME, None)
+        raise OSError(f"the nanny has no segment: {answer.get('text', answer)}")
+    pid, fd, identity = owner.segment
+    return pid, fd, identity
+
+
+async def _give_up_segment(dask_worker: Nanny) -> None:
+    if NAME in dask_worker.plugins:
+        await dask_worker.plugin_remove(NAME)
+
+
+async def ask_for_segment(worker: Worker, size: int) -> SegmentAddress:
+    """Have a worker's nanny create a segment for it.
+
+    A nanny that starts answers nobody until its worker has started: do not await this there.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    size : int
+        Bytes of addresses.
+
+    Raises
+    ------
+    OSError
+        If the worker has no nanny, or this one has no segment to give: dask_marsched is not
+        installed there, say.
+    """
+    return SegmentAddress(*await run_in_nanny(worker, _own_segment, size=size))
+
+
+async def give_up_segment(worker: Worker) -> None:
+    """Have a worker's nanny let go of its segment.
+
+    Raises
+    ------
+    OSError
+        If the nanny does not answer.
+    """
+    await run_in_nanny(worker, _give_up_segment)
+
+
+async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: Any) -> Any:
+    """Have a worker's nanny call a function, which gets the nanny as ``dask_worker``.
+
+    Raises
+    ------
+    OSError
+        If the worker has no nanny, this one does not answer, or the function fails.
+    """
+    address: Any = worker.nanny
+    if not address:
+        raise OSError("the worker has no nanny to own shared memory")
+    call = worker.rpc(address).run(function=dumps(function), kwargs=dumps(kwargs))
+    try:
+        answer = await asyncio.wait_for(call, _TIMEOUT)
+    except OSError:
+        raise
+    except Exception as error:  # what the nanny raised, as it is: it has no dask_marsched, say
+        raise OSError(f"the nanny cannot do it: {error!r}") from error
+    if answer["status"] != "OK":
+        raise OSError(f"the nanny cannot do it: {answer.get('exception')!r}")
+    return answer["result"]

@@ -1,0 +1,48 @@
+"""What is installed, and what to tell a user in one of whose processes something is not."""
+
+from __future__ import annotations
+
+import platform
+
+import dask
+import distributed
+
+__version__ = "0.1.0"
+INSTALL = "pip install dask-marsched"
+
+
+def own_versions() -> dict[str, str]:
+    """Return the versions of this process."""
+    return {
+        "dask_marsched": __version__,
+        "distributed": distributed.__version__,
+        "dask": dask.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def explain_missing_module(error: ImportError, process: str) -> str:
+    """Return what to install where, for an import that failed in another process.
+
+    Parameters
+    ----------
+    error : ImportError
+        As raised there.
+    process : str
+        Which one that was: ``"scheduler"``.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package == "dask_marsched" and isinstance(error, ModuleNotFoundError):
+        return (
+            f"dask_marsched is not installed on the {process}: run `{INSTALL}` in the "
+            f"{process}'s environment and restart it, or leave scheduler_plugin out"
+        )
+    if package == "dask_marsched":
+        return (
+            f"dask_marsched on the {process} is of another version than here ({error}): "
+            f"install the same one in both environments and restart the {process}"
+        )
+    return (
+        f"the plugin cannot be loaded on the {process} ({error}): install the module "
+        f"{package or 'named there'} in the {process}'s environment too"
+    )

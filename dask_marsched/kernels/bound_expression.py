@@ -1,0 +1,314 @@
+"""An expression together with the shapes, strides and dtypes of the arrays it is applied to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_marsched.kernels import memory_order
+from dask_marsched.kernels.expression import (
+    Expression,
+    InputType,
+    NotUnderstoodError,
+    TypedExpression,
+    typed,
+)
+from dask_marsched.kernels.loops import Nest, nest
+from dask_marsched.kernels.operations import CASTS, INDEXING, POWERS
+
+#: An array's dtype, shape, strides and whether its elements are aligned in memory (what came from
+#: another worker often is not), or the type of a Python scalar.
+Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], bool] | type
+
+_SCALARS = (bool, int, float, complex)
+#: Operations of integers that may overflow; division is told by the processor's flags.
+_OVERFLOWING = frozenset({"add", "subtract", "multiply", "negative", "absolute", "floor_divide"})
+
+
+def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
+    """Return what tells about the inputs of an expression all that matters to its evaluation.
+
+    Raises
+    ------
+    NotUnderstoodError
+        If one of them is neither an array of NumPy's own type nor a scalar.
+    """
+    found: list[Signature] = []
+    for value in values:
+        kind = type(value)
+        if kind is np.ndarray:
+            found.append((value.dtype, value.shape, value.strides, value.flags.aligned))
+        elif kind in _SCALARS:
+            found.append(kind)
+        elif isinstance(value, np.generic):
+            found.append((value.dtype, (), (), True))
+        else:
+            raise NotUnderstoodError(f"{kind.__name__} is left to NumPy")
+    return tuple(found)
+
+
+class Layout(NamedTuple):
+    """What distinguishes kernels of one expression from each other.
+
+    Attributes
+    ----------
+    mode
+        ``"map"`` without reductions; ``"rows"`` where the innermost loop is reduced;
+        ``"columns"`` where it is kept and others are reduced.
+    steps
+        By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a
+        stride; as capitals where an input's elements are not aligned.
+    """
+
+    mode: str
+    steps: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An expression applied to arrays of certain shapes, strides and dtypes.
+
+    Attributes
+    ----------
+    typed
+        The expression with dtypes.
+    shape
+        Common shape of the inputs.
+    axes
+        Axes that are reduced.
+    signatures
+        Of the inputs.
+    order
+        Axes of the results from the outermost to the innermost in memory.
+    """
+
+    typed: TypedExpression
+    shape: tuple[int, ...]
+    axes: frozenset[int]
+    signatures: tuple[Signature, ...]
+    order: tuple[int, ...]
+
+    @property
+    def expression(self) -> Expression:
+        """The expression without dtypes."""
+        return self.typed.source
+
+    @cached_property
+    def elements(self) -> int:
+        """Number of elements that are evaluated."""
+        return prod(self.shape)
+
+    @cached_property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of the results, reduced axes with length 1."""
+        return tuple(1 if axis in self.axes else n for axis, n in enumerate(self.shape))
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[int, np.dtype[Any]], ...]:
+        """Number and dtype of each input as it is read."""
+        return tuple((n.param, n.dtype) for n in self.typed.nodes if n.op == "input")
+
+    @cached_property
+    def nest(self) -> Nest:
+        """The loops: strides of the inputs, then of the results."""
+        strides = [self.strides(number) for number, _ in self.inputs]
+        results = [self._result_strides(dtype) for _, _, dtype in self.typed.outputs]
+        counted = any(reduction in INDEXING for _, reduction, _ in self.typed.outputs)
+        counted = counted and len(self.axes) > 1
+        return nest(self.shape, [*strides, *results], self.order, self.axes, counted)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What distinguishes kernels of one expression from each other."""
+        loops = self.nest
+        steps = ""
+        for (_, dtype), strides in zip(self.inputs, loops.strides, strict=False):
+            inner = strides[-1]
+            steps += "b" if inner == 0 else "c" if inner == dtype.itemsize else "s"
+        if not all(isinstance(found, type) or found[3] for found in self.signatures):
+            steps = steps.upper()
+        if not self.typed.reduced:
+            return Layout("map", steps)
+        return Layout("rows" if loops.inner_reduced else "columns", steps)
+
+    @cached_property
+    def row(self) -> int:
+        """How many elements that lie next to each other, where NumPy has written them, are reduced.
+
+        It reduces so many at once.
+        """
+        length = 1
+        for axis in reversed(self.order):
+            if self.shape[axis] > 1 and axis not in self.axes:
+                break
+            length *= self.shape[axis]
+        return length
+
+    def is_packed(self, output: int) -> bool:
+        """Whether an output's values, before they are reduced, lie in memory as a new array's."""
+        expression = self.expression
+        position = expression.outputs[output].node
+        while expression.nodes[position].op in CASTS:  # they may return what they are given
+            (position,) = expression.nodes[position].args
+        node = expression.nodes[position]
+        if node.op != "input":
+            return True
+        found = self.signatures[node.param]
+        if isinstance(found, type) or not found[3]:
+            return False
+        step = found[0].itemsize
+        for axis in reversed(self.order):
+            if self.shape[axis] > 1 and self.strides(node.param)[axis] != step:
+                return False
+            step *= self.shape[axis]
+        return True
+
+    def strides(self, number: int) -> tuple[int, ...]:
+        """Return the bytes between an input's elements along each axis, 0 where it is broadcast."""
+        return _strides(self.signatures[number], len(self.shape))
+
+    def _result_strides(self, dtype: np.dtype[Any]) -> tuple[int, ...]:
+        strides, step = [0] * len(self.shape), dtype.itemsize
+        for axis in reversed(self.order):
+            if axis not in self.axes:
+                strides[axis] = step if self.shape[axis] > 1 else 0
+                step *= self.shape[axis]
+        return tuple(strides)
+
+    def allocate(self) -> list[np.ndarray[Any, Any]]:
+        """Return arrays for the results, reduced axes with length 1."""
+        shape = self.result_shape
+        if self.order == tuple(range(len(shape))):
+            return [np.empty(shape, dtype) for _, _, dtype in self.typed.outputs]
+        ordered = tuple(shape[axis] for axis in self.order)
+        back = tuple(int(axis) for axis in np.argsort(self.order))
+        return [np.empty(ordered, dtype).transpose(back) for _, _, dtype in self.typed.outputs]
+
+    def finish(self, results: list[np.ndarray[Any, Any]]) -> list[Any]:
+        """Return results as NumPy would: without reduced axes, scalars as such."""
+        if not self.typed.reduced or self.expression.keepdims:
+            return list(results)
+        kept = tuple(n for axis, n in enumerate(self.shape) if axis not in self.axes)
+        return [result.reshape(kept)[()] for result in results]
+
+    def operands(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """Return the inputs as arrays of the dtypes in which they are read.
+
+        Raises
+        ------
+        OverflowError, FloatingPointError
+            If a Python scalar has no such value in its dtype.
+        """
+        return [
+            value if type(value) is np.ndarray else as_array(value, dtype)
+            for value, dtype in ((values[number], dtype) for number, dtype in self.inputs)
+        ]
+
+
+def as_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return a scalar as an array.
+
+    Raises
+    ------
+    OverflowError, FloatingPointError
+        If it has no such value in its dtype.
+    """
+    with np.errstate(all="raise"):
+        return np.asarray(value, dtype)
+
+
+def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Setting:
+    """Return an expression's setting.
+
+    Raises
+    ------
+    NotUnderstoodError
+        If it is to be left to NumPy.
+    """
+    types: tuple[InputType, ...] = tuple(s if isinstance(s, type) else s[0] for s in signatures)
+    shapes = [() if isinstance(s, type) else s[1] for s in signatures]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise NotUnderstoodError(str(error)) from None
+    if 0 in shape or not shape:
+        raise NotUnderstoodError("no elements, or a single one")
+    if len(shape) > 16:
+        raise NotUnderstoodError("more than 16 axes")
+    axes: frozenset[int] = frozenset()
+    if expression.reduced:
+        named = range(len(shape)) if expression.axes is None else expression.axes
+        if any(not 0 <= axis < len(shape) for axis in named) or len(set(named)) < len(named):
+            raise NotUnderstoodError("axes that are not there")
+        axes = frozenset(named)
+        if any(o.reduction in INDEXING for o in expression.outputs) and not (
+            len(axes) == 1 or len(axes) == len(shape)
+        ):
+            raise NotUnderstoodError("positions along several axes")
+        if not axes:
+            raise NotUnderstoodError("a reduction along no axis")
+    found = _shapes(expression, shape, shapes)
+    strides = [tuple(map(abs, _strides(given, len(shape)))) for given in signatures]
+    order = memory_order.order(expression, found, strides)
+    made = Setting(typed(expression, types), shape, axes, signatures, order)
+    _check_constants(made)
+    return made
+
+
+def _strides(found: Signature, dimensions: int) -> tuple[int, ...]:
+    if isinstance(found, type):
+        return (0,) * dimensions
+    _, shape, strides, _ = found
+    missing = (0,) * (dimensions - len(shape))
+    return missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+
+
+def _shapes(
+    expression: Expression, shape: tuple[int, ...], shapes: Sequence[Any]
+) -> list[tuple[int, ...]]:
+    """Return the shapes of all nodes, with 1 for axes that one does not have.
+
+    Every result must have the common shape of the inputs, and what has none must be safe.
+    """
+    found: list[tuple[int, ...]] = []
+    for node in expression.nodes:
+        own = shapes[node.param] if node.op == "input" else ()
+        found.append(np.broadcast_shapes(own, *(found[arg] for arg in node.args)))
+        if node.op in POWERS and not found[-1]:
+            # x**2 is x * x for an array, and a call of the C library's function for a scalar.
+            raise NotUnderstoodError("a power of a scalar")
+    if any(found[output.node] != shape for output in expression.outputs):
+        raise NotUnderstoodError("results of different shapes")
+    return [(1,) * (len(shape) - len(own)) + own for own in found]
+
+
+def _check_constants(made: Setting) -> None:
+    """Make sure that NumPy treats the values that do not change along an axis as kernels do.
+
+    Its scalars tell where integers overflow, its arrays do not. Its loop of powers takes short cuts
+    where the exponent stays the same, so it depends on how NumPy came to run the loop.
+    """
+    axes = frozenset(axis for axis, length in enumerate(made.shape) if length > 1)
+    constant: list[frozenset[int]] = []
+    scalar: list[bool] = []
+    nodes = made.typed.nodes
+    for node in nodes:
+        if node.op == "input":
+            found, strides = made.signatures[node.param], made.strides(node.param)
+            constant.append(frozenset(axis for axis in axes if not strides[axis]))
+            scalar.append(isinstance(found, type) or not found[1])
+            continue
+        constant.append(axes.intersection(*(constant[arg] for arg in node.args)))
+        scalar.append(all(scalar[arg] for arg in node.args))
+        if scalar[-1] and node.dtype.kind in "iu" and node.op in _OVERFLOWING:
+            raise NotUnderstoodError("integers that are scalars")
+        if node.op in POWERS:
+            exponent = node.args[1]
+            direct = nodes[exponent].op == "input" and constant[exponent] == axes
+            if constant[exponent] and not direct:
+                raise NotUnderstoodError("an exponent that is the same along an axis")

@@ -1,0 +1,1 @@
+"""Kernels compiled by LLVM: code generation, compilation in another process, loading."""

@@ -1,0 +1,309 @@
+"""Compiled kernels: found on disk, or compiled by LLVM in another process, and loaded without LLVM.
+
+numba's compiler library, llvmlite, is used without numba's own front end: that takes 0.5 to 1.5 s
+of processor time for a kernel, most of it with the interpreter's lock held; LLVM takes 0.1 s,
+without the lock. Where there is no other process (no cache, no Linux) it compiles in this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dask_marsched.kernels import cache_files, proof
+from dask_marsched.kernels.backend import Results, UnsupportedError
+from dask_marsched.kernels.bound_expression import Setting, as_array
+from dask_marsched.kernels.llvm import (
+    compiler_process,
+    float_status,
+    kernel_files,
+    machine_code,
+    processor,
+    ufunc_loops,
+)
+from dask_marsched.kernels.llvm.kernel_files import DOUBT, Key, Made
+from dask_marsched.kernels.operations import UFUNCS
+from dask_marsched.kernels.scratch import Scratch
+
+if TYPE_CHECKING:
+    from dask_marsched.kernels.llvm.compiler import Compiler
+
+_LONG = ctypes.c_int64
+_FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
+#: More elements than any row has.
+_WHOLE = 1 << 62
+#: Kernels that are remembered though nobody evaluates by them; 8 KiB each.
+_MOST_KERNELS = 256
+
+
+class _Code:
+    """A kernel's function, and what frees its machine code when it goes."""
+
+    def __init__(self, owner: Any, address: int) -> None:
+        self.owner = owner
+        self.function = _FUNCTION(address)
+
+
+class _Linked(NamedTuple):
+    """A kernel's code, addresses of the functions that it calls, and as `Made` has them."""
+
+    code: _Code
+    functions: Any
+    scratch: int
+    doubtful: frozenset[str]
+
+
+class _Scalars:
+    """Scalars in memory: those of an expression are nearly always the same.
+
+    Parameters
+    ----------
+    dtypes
+        In which they are read, by place.
+    """
+
+    def __init__(self, dtypes: Sequence[np.dtype[Any]]) -> None:
+        self._dtypes = dtypes
+        #: By place: the value, its type, its address, and the array at that address. Never changed,
+        #: but replaced: other threads may read it.
+        self._known: list[tuple[Any, Any, int, Any] | None] = [None] * len(dtypes)
+
+    def __call__(self, place: int, value: Any) -> Any:
+        """Return the address of a scalar, or an array that holds it."""
+        known = self._known[place]
+        if known is None:
+            array = as_array(value, self._dtypes[place])
+            address = array.__array_interface__["data"][0]
+            self._known[place] = (value, type(value), address, array)
+            return array
+        # -0.0 is equal to 0.0 (in complex numbers, too), and NaN to nothing
+        if known[0] == value and type(value) is known[1] and value and known[1] is not complex:
+            return known[2]
+        return as_array(value, self._dtypes[place])
+
+
+class LLVMBackend:
+    """Kernels that LLVM compiles.
+
+    Parameters
+    ----------
+    directory
+        Where machine code is kept; None to keep none.
+
+    Raises
+    ------
+    ImportError
+        If llvmlite is not installed, or there is no way to the floating-point flags.
+    """
+
+    name = "llvm"
+
+    def __init__(self, directory: Path | None) -> None:
+        if importlib.util.find_spec("llvmlite") is None:
+            raise ModuleNotFoundError("No module named 'llvmlite'")
+        status = float_status.find()
+        if status is None:
+            raise ImportError("the floating-point flags of this processor are not known")
+        self._status = status
+        #: Of LLVM's library, which does one thing at a time.
+        self._lock = threading.Lock()
+        self._directory = directory
+        self._scratch = Scratch()
+        #: The latest kernels, for new shapes of the same arrays.
+        self._known: dict[Key, _Linked] = {}
+        #: By name, code that is remembered or that somebody evaluates by.
+        self._loaded: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
+        #: Whether reductions are NumPy's.
+        self._proofs: dict[proof.Claim, bool] = {}
+        self._linking = threading.Lock()
+
+    @cached_property
+    def _compiler(self) -> Compiler:
+        from dask_marsched.kernels.llvm.compiler import Compiler
+
+        return Compiler()
+
+    @cached_property
+    def _kind(self) -> str:
+        """What kernels depend on, beside what they are made from."""
+        import llvmlite  # this much takes no library
+
+        runs_on = processor.description()
+        if runs_on is None:
+            with self._lock:
+                runs_on = self._compiler.processor
+        return f"{llvmlite.__version__} {np.__version__} {kernel_files.sources()} {runs_on}"
+
+    def _path(self, key: Key) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{kernel_files.digest(key, self._kind)}.o"
+
+    def at_hand(self, setting: Setting, exact: bool) -> bool:
+        """See `Backend.at_hand`."""
+        key = (setting.typed, setting.layout, exact)
+        if key in self._known:
+            return True
+        try:
+            if exact and not all(map(self._known_of, proof.claims(setting))):
+                return False
+        except UnsupportedError:
+            return True
+        if self._directory is None or (self._lock.locked() and not machine_code.possible()):
+            return False
+        return self._path(key).exists()
+
+    def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
+        """Return a function that evaluates an expression in its setting.
+
+        Raises
+        ------
+        UnsupportedError
+            If there is no kernel for it, or it reduces in another order than NumPy has to.
+        """
+        for claim in proof.claims(setting) if exact else ():
+            if not self._holds(claim):
+                raise UnsupportedError(f"{claim.kind} of {claim.dtype.name} as this NumPy does it")
+        return self._prepare(setting, exact)
+
+    def _prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
+        key = (setting.typed, setting.layout, exact)
+        known = self._known.get(key)
+        if known is None:
+            made = kernel_files.decoded(self._content(key))
+            with self._linking:
+                known = self._known.get(key)
+                if known is None:
+                    known = self._linked(key, made)
+                    _remember(self._known, key, known)
+        return self._bound(setting, known)
+
+    def _linked(self, key: Key, made: Made) -> _Linked:
+        functions = [self._status.clear, self._status.test, self._status.mask]
+        for name, dtypes in made.externals:
+            loop = ufunc_loops.loop(UFUNCS[name], dtypes)
+            if loop is None:
+                raise UnsupportedError(f"no loop for {name} of {', '.join(map(str, dtypes))}")
+            functions += [loop.function, loop.data]
+        digest = kernel_files.digest(key, self._kind)
+        code = self._loaded.get(digest)
+        if code is None:
+            code = self._loaded[digest] = self._load(made.code)
+        return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
+
+    def _bound(self, setting: Setting, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
+        nest, status, memory = setting.nest, self._status, self._scratch.address
+        # the parts in which NumPy converts what it reduces
+        converted = any(
+            setting.typed.converted[number] and kind == "sum" and dtype.kind == "f"
+            for number, (_, kind, dtype) in enumerate(setting.typed.outputs)
+        )
+        part = np.getbufsize() if converted else _WHOLE
+        shape = np.array([*nest.shape, setting.row, part], np.int64)
+        strides = np.array(nest.strides, np.int64)
+        held = (shape.ctypes.data, strides.ctypes.data, linked.functions.ctypes.data)
+        dimensions, kept, scratch = len(nest.shape), nest.kept, linked.scratch
+        function = linked.code.function
+        places = [number for number, _ in setting.inputs]
+        scalars = _Scalars([dtype for _, dtype in setting.inputs])
+        pointers = _LONG * (len(places) + len(setting.typed.outputs))
+
+        def run(values: Sequence[Any], _held: Any = (shape, strides, linked)) -> Results:
+            if converted and np.getbufsize() != part:
+                return Results([], set(), True)
+            results = setting.allocate()
+            # what a scalar has become stays where it is until the kernel has run
+            operands = [
+                values[number] if type(values[number]) is np.ndarray
+                else scalars(place, values[number])
+                for place, number in enumerate(places)
+            ]  # fmt: skip
+            addresses = pointers(
+                *(a if type(a) is int else a.__array_interface__["data"][0] for a in operands),
+                *(a.__array_interface__["data"][0] for a in results),
+            )
+            raised = function(
+                ctypes.addressof(addresses), held[0], dimensions, kept, held[1],
+                memory(scratch), held[2],
+            )  # fmt: skip
+            if not raised:
+                return Results(setting.finish(results), set())
+            names = status.names(raised)
+            doubtful = raised >= DOUBT or not names.isdisjoint(linked.doubtful)
+            return Results(setting.finish(results), names, doubtful)
+
+        return run
+
+    # -- whether it is what NumPy does ------------------------------------------------------
+
+    def _holds(self, claim: proof.Claim) -> bool:
+        """Whether a reduction is NumPy's; what was found out is kept beside the machine code."""
+        known = self._known_of(claim)
+        if known is None:
+            known = proof.holds(claim, lambda setting: self._prepare(setting, True))
+            self._proofs[claim] = known
+            if self._directory is not None:
+                cache_files.write(self._proof_path(claim), b"1" if known else b"0")
+        return known
+
+    def _known_of(self, claim: proof.Claim) -> bool | None:
+        known = self._proofs.get(claim)
+        if known is None and self._directory is not None:
+            content = cache_files.read(self._proof_path(claim))
+            if content is not None:
+                known = self._proofs[claim] = content == b"1"
+        return known
+
+    def _proof_path(self, claim: proof.Claim) -> Path:
+        assert self._directory is not None
+        text = f"{self._kind} {proof.numpys()} {claim!r}"
+        return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
+
+    # -- machine code ----------------------------------------------------------------------
+
+    def _load(self, code: bytes) -> _Code:
+        try:
+            loaded = machine_code.MachineCode(code, "kernel")
+        except machine_code.UnloadableError:
+            with self._lock:
+                engine = self._compiler.loaded(code)
+                return _Code(engine, engine.get_function_address("kernel"))
+        return _Code(loaded, loaded.address)
+
+    def _content(self, key: Key) -> bytes:
+        """Return a kernel as `kernel_files` keeps it, from disk if it is there."""
+        if self._directory is None:
+            return self._compiled(key)
+        path = self._path(key)
+        content = cache_files.read(path)
+        if content is None and processor.description() is not None:
+            kind = hashlib.sha256(self._kind.encode()).hexdigest()[:40]
+            content = compiler_process.ask(self._directory, kind, path.stem, key)
+        if content is not None:
+            return content
+        # workers that need the same kernel at the same time wait for the first of them
+        with cache_files.claimed(path):
+            content = cache_files.read(path)
+            if content is None:
+                content = self._compiled(key)
+                cache_files.write(path, content)
+        return content
+
+    def _compiled(self, key: Key) -> bytes:
+        with self._lock:
+            return self._compiler.made(key)
+
+
+def _remember(where: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add something, in the place of the eldest where it is too much."""
+    if len(where) >= _MOST_KERNELS:
+        del where[next(iter(where))]
+    where[key] = value

@@ -1,0 +1,380 @@
+"""Whole kernels: the loops around the blocks, the stages in them, and what becomes of results.
+
+A kernel is a function of the addresses of the operands, the lengths and strides of the loops
+(`dask_marsched.kernels.loops`), behind the lengths that of a row as NumPy has it and that of a part
+of one, working space, and the addresses of the loops of NumPy that it calls. It returns the
+floating-point flags that were raised, and whether NumPy has to decide about a result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.bound_expression import Layout
+from dask_marsched.kernels.expression import TypedExpression
+from dask_marsched.kernels.llvm.code import BLOCK, Code, supported
+from dask_marsched.kernels.llvm.folds import Reduction
+from dask_marsched.kernels.llvm.functions import is_own, own
+from dask_marsched.kernels.llvm.kernel_files import DOUBT
+from dask_marsched.kernels.llvm.operations import compile_operation, is_doubtful
+from dask_marsched.kernels.llvm.reductions import write_reductions
+from dask_marsched.kernels.llvm.stages import stages
+
+#: Numbers that the list of functions begins with: how to clear and to test flags, and which.
+STATUS = 3
+_MOST_LOOPS = 32
+
+
+class External(NamedTuple):
+    """An inner loop of NumPy that a kernel calls."""
+
+    ufunc: str
+    dtypes: tuple[np.dtype[Any], ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's code.
+
+    Attributes
+    ----------
+    text
+        A module in LLVM's language with a function ``kernel``.
+    externals
+        Loops whose addresses it is to be handed.
+    scratch
+        Bytes of working space that it needs.
+    doubtful
+        Flags, by name, without which alone its results are NumPy's.
+    """
+
+    text: str
+    externals: tuple[External, ...]
+    scratch: int
+    doubtful: frozenset[str]
+
+
+def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:
+    """Return the kernel of an expression.
+
+    Parameters
+    ----------
+    expression
+        What is computed.
+    layout
+        How the operands lie in memory.
+    exact
+        Whether results have to be NumPy's to the last bit.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is no kernel for it.
+    """
+    return Writer(expression, layout, exact).write()
+
+
+class Writer:
+    """A kernel in the making."""
+
+    def __init__(self, expression: TypedExpression, layout: Layout, exact: bool) -> None:
+        self.nodes, self.outputs = expression.nodes, expression.outputs
+        self.layout = layout
+        self.exact = exact
+        self.plan = stages(expression, exact)
+        self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
+        self.externals: list[External] = []
+        #: By output: where it is stored; the reduction that takes in each value as it is computed.
+        self.targets: dict[int, Any] = {}
+        self.running: dict[int, Reduction] = {}
+        self.scratch = 0
+        self.code = Code("kernel", 7)
+        parameters = self.code.function.args
+        self.pointers, self.shape, self.dimensions, self.kept = parameters[:4]
+        self.strides, self.memory, self.functions = parameters[4:]
+        self.index = self.reserve(8, _MOST_LOOPS)
+        self.buffers = self._buffers()
+        self.copies = self._copies()
+
+    # -- memory ----------------------------------------------------------------------------
+
+    def reserve(self, itemsize: int, length: int = BLOCK) -> Any:
+        """Return the address of a piece of the working space."""
+        address = self.code.add(self.memory, self.scratch)
+        self.scratch += -(-itemsize * length // 64) * 64
+        return address
+
+    def _buffers(self) -> dict[int, Any]:
+        """Return the address of a buffer for each node that is kept."""
+        found: dict[int, Any] = {}
+        used: list[tuple[int, int, Any]] = []  # needed until, size of an element, address
+        for position in sorted(self.plan.kept_until, key=lambda p: self.plan.stage[p]):
+            size = self.nodes[position].dtype.itemsize
+            now = self.plan.stage[position]
+            free = next((u for u in used if u[0] < now and u[1] == size), None)
+            if free is not None:
+                used.remove(free)
+            address = self.reserve(size) if free is None else free[2]
+            found[position] = address
+            used.append((self.plan.kept_until[position], size, address))
+        return found
+
+    def _copies(self) -> dict[int, Any]:
+        """Return the address of a buffer for each input that NumPy's loops have to get aligned."""
+        called = {
+            arg
+            for position, node in enumerate(self.nodes)
+            if not self.plan.compiled[position]
+            for arg in node.args
+        }
+        return {
+            position: self.reserve(self.nodes[position].dtype.itemsize)
+            for k, position in enumerate(self.inputs)
+            if self.layout.steps[k].isupper() and position in called
+        }
+
+    # -- loops -----------------------------------------------------------------------------
+
+    def write(self) -> Kernel:
+        """Write all of it."""
+        code = self.code
+        self.flags = code.variable(value=0)
+        self._status(0)
+        count = len(self.inputs) + len(self.outputs)
+        self.bases = [
+            code.variable(value=code.word(self.pointers, code.number(k))) for k in range(count)
+        ]
+        self.inner = code.add(self.dimensions, -1)
+        self.length = code.word(self.shape, self.inner)
+        self.steps = [self._stride(k, self.inner) for k in range(len(self.inputs))]
+        with code.loop(_MOST_LOOPS) as d:
+            code.store(code.pointer(self.index, np.dtype(np.int64)), d, code.number(0))
+        if self.layout.mode == "map":
+            self._map()
+        else:
+            write_reductions(self, self.layout.mode, self.exact)
+        self.note_flags()
+        text = code.end(code.get(self.flags))
+        return Kernel(text, tuple(self.externals), self.scratch, self._doubtful())
+
+    def _doubtful(self) -> frozenset[str]:
+        found = set()
+        for node in self.nodes:
+            if is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args)):
+                found.add("invalid")
+        sums = [dtype for _, kind, dtype in self.outputs if kind == "sum" and dtype.kind == "f"]
+        if sums and not self.exact:
+            found.add("over")  # in another order there may be none
+        return frozenset(found)
+
+    def _stride(self, operand: int, loop: Any) -> Any:
+        first = self.code.multiply(self.dimensions, operand)
+        return self.code.word(self.strides, self.code.add(first, loop))
+
+    def product(self, first: Any, last: Any) -> Any:
+        """Return how many elements the loops from ``first`` up to before ``last`` have."""
+        code, total = self.code, self.code.variable(value=1)
+        with code.loop(last, start=first) as d:
+            code.set(total, code.multiply(code.get(total), code.word(self.shape, d)))
+        return code.get(total)
+
+    def advance(self, first: Any, last: Any, operands: range) -> None:
+        """Go on to the next element of the loops from ``first`` up to before ``last``."""
+        code, int64 = self.code, np.dtype(np.int64)
+        index = code.pointer(self.index, int64)
+        running = code.variable(value=1)
+        with code.loop(last, start=first) as number:
+            d = code.at.sub(code.add(code.add(first, last), -1), number)  # the last one first
+            carried = code.at.icmp_signed("!=", code.get(running), code.number(0))
+            with code.when(carried):
+                now = code.add(code.load(index, d, int64), 1)
+                length = code.word(self.shape, d)
+                over = code.at.icmp_signed("==", now, length)
+                zero = code.number(0)
+                code.store(index, d, code.at.select(over, zero, now))
+                steps = code.at.select(over, code.at.sub(code.number(1), length), code.number(1))
+                for k in operands:
+                    code.raise_by(self.bases[k], code.multiply(self._stride(k, d), steps))
+                code.set(running, code.at.zext(over, running.type.pointee))
+
+    def _map(self) -> None:
+        code = self.code
+        block: Any = BLOCK if self.plan.last else self.length
+        everything = range(len(self.bases))
+        with code.loop(self.product(code.number(0), self.kept)):
+            with code.loop(self.length, step=block) as start:
+                self.m = code.least(block, code.at.sub(self.length, start))
+                for number, (position, _, dtype) in enumerate(self.outputs):
+                    offset = code.multiply(start, dtype.itemsize)
+                    base = code.get(self.bases[len(self.inputs) + number])
+                    address = code.add(base, offset)
+                    if supported(dtype):
+                        self.targets[number] = code.pointer(address, dtype)
+                    elif self.nodes[position].op == "input":
+                        raise UnsupportedError(f"a copy of {dtype.name}")
+                    else:  # NumPy's loop writes it where it belongs
+                        self.buffers[position] = address
+                self.block(start)
+            self.advance(code.number(0), self.kept, everything)
+
+    # -- flags -----------------------------------------------------------------------------
+
+    def _function(self, number: int) -> Any:
+        return self.code.word(self.functions, self.code.number(number))
+
+    def _status(self, number: int) -> Any:
+        return self.code.call_status(self._function(number), self._function(2))
+
+    def note_flags(self) -> None:
+        """Take note of the flags that are raised."""
+        code = self.code
+        code.set(self.flags, code.at.or_(code.get(self.flags), self._status(1)))
+
+    def forget_flags(self) -> None:
+        """Clear the flags if there are any."""
+        raised = self.code.at.icmp_signed("!=", self._status(1), self.code.number(0))
+        with self.code.when(raised):
+            self._status(0)
+
+    def doubt(self, condition: Any) -> None:
+        """Leave the results to NumPy where a condition holds."""
+        code = self.code
+        found = code.at.select(condition, code.number(DOUBT), code.number(0))
+        code.set(self.flags, code.at.or_(code.get(self.flags), found))
+
+    # -- a block ---------------------------------------------------------------------------
+
+    def block(self, start: Any) -> None:
+        """Evaluate ``m`` elements from one on."""
+        self.places = []
+        for k, position in enumerate(self.inputs):
+            base = self.code.get(self.bases[k])
+            size: Any = self.nodes[position].dtype.itemsize
+            offset = {"c": size, "s": self.steps[k], "b": 0}[self.layout.steps[k].lower()]
+            self.places.append(self.code.add(base, self.code.multiply(start, offset)))
+        for position, address in self.copies.items():
+            source = self._source(position)
+            target = self.code.pointer(address, self.nodes[position].dtype)
+            # one that is broadcast stays so: NumPy's loop of powers takes short cuts by the stride
+            with self.code.loop(1 if self._is_broadcast(position) else self.m) as i:
+                self.code.store(target, i, source(i))
+        for stage in range(self.plan.last + 1):
+            if stage % 2:
+                self._calls(stage)
+            else:
+                self._loop(stage)
+
+    def _calls(self, stage: int) -> None:
+        # NumPy's loops clear the flags as they like: what was raised is taken note of first.
+        self.note_flags()
+        for position, node in enumerate(self.nodes):
+            if self.plan.stage[position] != stage or self.plan.compiled[position]:
+                continue
+            dtypes = (*(self.nodes[arg].dtype for arg in node.args), node.dtype)
+            external = External(node.op, dtypes)
+            if external not in self.externals:
+                self.externals.append(external)
+            number = STATUS + 2 * self.externals.index(external)
+            function, data = self._function(number), self._function(number + 1)
+            places = [self._aligned(p) for p in (*node.args, position)]
+            if is_own(node, dtypes[:-1], self.exact):
+                with self.code.when(self._own(position)):
+                    self._status(0)
+                    self.code.call_loop(function, data, self.m, places)
+            else:
+                self.code.call_loop(function, data, self.m, places)
+            self.note_flags()
+
+    def _own(self, position: int) -> Any:
+        """Evaluate an operation by a function of our own; return whether NumPy has to do it."""
+        code, node = self.code, self.nodes[position]
+        sources = [self._source(arg) for arg in node.args]
+        target = code.pointer(self.buffers[position], node.dtype)
+        size = ir.IntType(8 * node.dtype.itemsize)
+        doubtful = code.variable(size, ir.Constant(size, 0))
+        with code.loop(self.m) as i:
+            value, unfit = own(code, node, [source(i) for source in sources])
+            code.store(target, i, value)
+            code.set(doubtful, code.at.or_(code.get(doubtful), code.at.zext(unfit, size)))
+        return code.at.icmp_unsigned("!=", code.get(doubtful), ir.Constant(size, 0))
+
+    def _place(self, position: int) -> tuple[Any, Any]:
+        """Return address and stride of a node's elements in this block."""
+        size = self.nodes[position].dtype.itemsize
+        if self.nodes[position].op != "input":
+            return self.buffers[position], size
+        k = self.inputs.index(position)
+        step = {"c": size, "b": 0, "s": self.steps[k]}[self.layout.steps[k].lower()]
+        return self.places[k], step
+
+    def _is_broadcast(self, position: int) -> bool:
+        return self.layout.steps[self.inputs.index(position)].lower() == "b"
+
+    def _aligned(self, position: int) -> tuple[Any, Any]:
+        """Return the same as NumPy's loops need it."""
+        if position in self.copies:
+            size = self.nodes[position].dtype.itemsize
+            return self.copies[position], 0 if self._is_broadcast(position) else size
+        return self._place(position)
+
+    def _loop(self, stage: int) -> None:
+        own = [
+            p
+            for p, node in enumerate(self.nodes)
+            if node.op != "input" and self.plan.compiled[p] and self.plan.stage[p] == stage
+        ]
+        last = stage == self.plan.last
+        outputs = [
+            (number, position)
+            for number, (position, _, _) in enumerate(self.outputs)
+            if last and (number in self.targets or number in self.running)
+        ]
+        if not own and not outputs:
+            return
+        read = {arg for p in own for arg in self.nodes[p].args} | {p for _, p in outputs}
+        sources = {p: self._source(p) for p in sorted(read - set(own))}
+        sinks = {
+            p: self.code.pointer(self.buffers[p], self.nodes[p].dtype)
+            for p in own
+            if p in self.plan.kept_until
+        }
+        with self.code.loop(self.m) as i:
+            values: dict[int, Any] = {p: read_at(i) for p, read_at in sources.items()}
+            for p in own:
+                node = self.nodes[p]
+                operands = tuple(self.nodes[arg].dtype for arg in node.args)
+                found = [values[arg] for arg in node.args]
+                values[p] = compile_operation(self.code, node, operands, found)
+                if p in sinks:
+                    self.code.store(sinks[p], i, values[p])
+            for number, p in outputs:
+                if number in self.targets:
+                    self.code.store(self.targets[number], i, values[p])
+                else:
+                    reduction = self.running[number]
+                    self.code.store(reduction.more, i, reduction.taken_in(values[p], i))
+
+    def _source(self, position: int) -> Any:
+        """Return how an element of a node is read in a loop."""
+        node, code = self.nodes[position], self.code
+        dtype = node.dtype
+        if not supported(dtype):
+            raise UnsupportedError(f"{dtype.name} in compiled code")
+        address, step = self._place(position)
+        if step == 0:
+            value = code.load(code.pointer(address, dtype), code.number(0), dtype)
+            return lambda _: value
+        if step == dtype.itemsize:
+            pointer = code.pointer(address, dtype)
+            return lambda i: code.load(pointer, i, dtype)
+
+        def strided(i: Any) -> Any:
+            place = code.add(address, code.multiply(i, step))
+            return code.load(code.pointer(place, dtype), code.number(0), dtype)
+
+        return strided

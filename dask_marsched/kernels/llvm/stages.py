@@ -1,0 +1,121 @@
+"""In which order the operations of an expression are computed for a block of elements.
+
+Stages alternate: loops that are compiled into vector code, and calls of inner loops of NumPy.
+What one stage hands to a later one is kept in a buffer of the size of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_marsched.kernels.backend import UnsupportedError
+from dask_marsched.kernels.expression import TypedExpression, TypedNode
+from dask_marsched.kernels.llvm.operations import SILENT, is_compiled
+from dask_marsched.kernels.operations import RAISING, UFUNCS
+
+
+@dataclass(frozen=True)
+class Stages:
+    """In which stage each node is computed.
+
+    Attributes
+    ----------
+    stage
+        By node. Even stages are compiled, odd ones are calls.
+    compiled
+        By node, whether it is compiled.
+    last
+        The last stage, a compiled one.
+    kept_until
+        By node, the last stage that needs it, for those that are kept in a buffer.
+    """
+
+    stage: tuple[int, ...]
+    compiled: tuple[bool, ...]
+    last: int
+    kept_until: dict[int, int]
+
+
+def stages(expression: TypedExpression, exact: bool) -> Stages:
+    """Assign the nodes of an expression to stages.
+
+    Raises
+    ------
+    UnsupportedError
+        If an operation can neither be compiled nor called.
+    """
+    nodes = expression.nodes
+    compiled: list[bool] = []
+    stage: list[int] = []
+    for node in nodes:
+        operands = tuple(nodes[arg].dtype for arg in node.args)
+        own = node.op == "input" or is_compiled(node, operands, exact)
+        callable_ = node.op in UFUNCS and not (node.op in RAISING and node.dtype.kind in "iu")
+        if not own and not callable_:
+            raise UnsupportedError(f"{node.op} of {', '.join(d.name for d in operands)}")
+        earliest = max((stage[arg] for arg in node.args), default=0)
+        if earliest % 2 == own:
+            earliest += 1
+        elif _splits(nodes, node):
+            earliest += 2
+        compiled.append(own)
+        stage.append(earliest)
+    last = max(stage, default=0)
+    last += last % 2
+    _delay(nodes, compiled, stage, last)
+    return Stages(tuple(stage), tuple(compiled), last, _kept(expression, compiled, stage, last))
+
+
+def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
+    """Whether a node's operands are to be kept before it is computed.
+
+    The compiler may move what only one branch of a condition needs below the condition, and the
+    flags that it raises were lost; NumPy computes both. What the condition itself is computed from
+    cannot be moved.
+    """
+    if node.op != "where" or not any(_raises(nodes, arg) for arg in node.args[1:]):
+        return False
+    before: set[int] = set()
+    found = [node.args[0]]
+    while found:
+        position = found.pop()
+        if position not in before:
+            before.add(position)
+            found.extend(nodes[position].args)
+    return any(_raises(nodes, arg) and arg not in before for arg in node.args[1:])
+
+
+def _raises(nodes: tuple[TypedNode, ...], position: int) -> bool:
+    node = nodes[position]
+    if node.op == "cast":  # to what has less range, or none of NaN
+        return nodes[node.args[0]].dtype.kind == "f" and node.dtype.kind != "b"
+    return node.op not in SILENT and node.dtype.kind in "fc"
+
+
+def _delay(nodes: tuple[TypedNode, ...], compiled: list[bool], stage: list[int], last: int) -> None:
+    """Compute compiled nodes as late as they can be, so that less has to be kept."""
+    latest = [last] * len(nodes)
+    for position in reversed(range(len(nodes))):
+        node = nodes[position]
+        if compiled[position] and node.op != "input":
+            stage[position] = max(stage[position], latest[position] - latest[position] % 2)
+        bound = stage[position] - (2 if _splits(nodes, node) else 0)
+        for arg in node.args:
+            latest[arg] = min(latest[arg], bound)
+
+
+def _kept(
+    expression: TypedExpression, compiled: list[bool], stage: list[int], last: int
+) -> dict[int, int]:
+    until: dict[int, int] = {}
+    for position, node in enumerate(expression.nodes):
+        for arg in node.args:
+            until[arg] = max(until.get(arg, 0), stage[position])
+    for position, _, _ in expression.outputs:
+        until[position] = last
+    return {
+        position: max(until.get(position, 0), stage[position])
+        for position, node in enumerate(expression.nodes)
+        if node.op != "input"
+        and (not compiled[position] or until.get(position, 0) > stage[position])
+    }

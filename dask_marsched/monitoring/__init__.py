@@ -1,0 +1,1 @@
+"""Watches a cluster for users: operand states, progress, recordings, metrics of workers."""

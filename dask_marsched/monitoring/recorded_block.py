@@ -1,0 +1,82 @@
+"""A ``with`` block during which a plugin of the scheduler records."""
+
+from __future__ import annotations
+
+import abc
+from types import TracebackType
+from typing import Self
+
+from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_marsched.installation import INSTALL
+
+
+class RecordedBlock(abc.ABC):
+    """The two ways of writing such a block: ``with``, and ``async with`` of asynchronous clients.
+
+    Attributes
+    ----------
+    called : str
+        How users call it, for what goes wrong.
+    """
+
+    called: str
+
+    @property
+    @abc.abstractmethod
+    def client(self) -> Client:
+        """The client whose cluster is recorded."""
+
+    @abc.abstractmethod
+    async def _begin(self) -> None:
+        """Begin to record."""
+
+    @abc.abstractmethod
+    async def _end(self, error: BaseException | None) -> None:
+        """End it; `error` is the block's, if it failed."""
+
+    async def _record_by(self, recorder: SchedulerPlugin, name: str) -> None:
+        """Register what records.
+
+        Raises
+        ------
+        RuntimeError
+            The scheduler cannot import it.
+        """
+        try:
+            await self.client.register_plugin(recorder, name=name)
+        except ImportError as error:
+            raise RuntimeError(
+                f"{self.called} needs this version of dask_marsched on the scheduler, which "
+                f"failed to import it ({error}): run `{INSTALL}` in the scheduler's environment "
+                "and restart it"
+            ) from error
+
+    def __enter__(self) -> Self:
+        if self.client.asynchronous:
+            raise TypeError(f"this client is asynchronous: write `async with {self.called}`")
+        self.client.sync(self._begin)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.client.sync(self._end, error)
+
+    async def __aenter__(self) -> Self:
+        if not self.client.asynchronous:
+            raise TypeError(f"this client is not asynchronous: write `with {self.called}`")
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end(error)

@@ -1,0 +1,1 @@
+"""How initial operands are grouped into units: clustering, tiles, forecasts, search."""

@@ -1,0 +1,335 @@
+"""A quick forecast of a run: what a plan would move and hold.
+
+It serves to choose between plans, once for each graph that arrives. It is a list scheduler over
+abstract workers: an operand takes the time of the bytes that it touches, a worker receives one
+input after the other, nothing else takes time. That is much coarser than the simulation of the
+real scheduler, and cheap enough (about 10 us an operand) to compare a handful of plans.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from dask_marsched.core.graph import NO_HOME, OperandGraph
+from dask_marsched.core.plan import Unit
+from dask_marsched.policies.planning.host_shares import Share
+from dask_marsched.policies.slots import SlotRule
+from dask_marsched.policies.withholding import UnitQueues
+
+#: Bytes a second that an operand reads and writes.
+_BANDWIDTH = 1e9
+#: Bytes a second that come from no other operand: read from a store and decompressed, or
+#: generated. That is several times slower than what is mostly done with the results.
+_SOURCE = 2e8
+#: Bytes a second that a worker receives. On one host, where sender and receiver want a core for
+#: it, as well as over a network it is several times less than what memory gives.
+#:
+#: With these three the peaks of 17 real workloads on 4 workers under stock Dask are forecast at
+#: 0.95 of what they were (geometric mean), ours relative to stock's at 1.03, with a spread of a
+#: quarter either way. With links of 1e9 good plans look as if they held more than stock: those
+#: chosen then move 0.15 of stock's bytes instead of 0.08, in simulation, for 0.68 instead of 0.72
+#: of its peak.
+LINK = 1.5e8
+#: What a worker may be sent ahead of its tile.
+_SLOTS = SlotRule()
+#: Seconds that any operand takes at least.
+_OVERHEAD = 1e-3
+#: Seconds that any transfer takes at least: there, and back with the data.
+_LATENCY = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a plan would do.
+
+    Attributes
+    ----------
+    moved
+        Bytes moved between workers.
+    peak
+        Most bytes of results held at a time, copies included.
+    makespan
+        Seconds, on workers of unit speed.
+    between_hosts
+        Of the bytes moved those that came from another host; 0 where no hosts were given.
+    """
+
+    moved: float
+    peak: float
+    makespan: float
+    between_hosts: float = 0.0
+
+
+def forecast(
+    graph: OperandGraph,
+    units: Sequence[Unit],
+    threads: Sequence[int],
+    *,
+    like_stock: bool = False,
+    link: float = LINK,
+    scheduler_time: float = 0.0,
+    hosts: Sequence[Hashable] = (),
+) -> Forecast:
+    """Forecast a run of a graph.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    units
+        The plan; initial operands in no unit run on their own.
+    threads
+        The threads of each worker.
+    like_stock
+        Place as stock Dask does: each initial operand on the least busy worker, with one in
+        wait; each other one where it is expected to start first; copies stay as long as the
+        original.
+    link
+        Bytes a second that a worker receives.
+    scheduler_time
+        Seconds that the scheduler takes for each operand, one after the other.
+    hosts
+        The host of each worker, where several share one: each opens the units of its share, and
+        operands run on the host with most of their inputs.
+    """
+    return _Run(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
+
+
+class _Run:
+    """State of one forecast: a discrete-event simulation of operands on workers."""
+
+    def __init__(
+        self,
+        graph: OperandGraph,
+        units: Sequence[Unit],
+        threads: Sequence[int],
+        like_stock: bool,
+        link: float,
+        scheduler_time: float = 0.0,
+        hosts: Sequence[Hashable] = (),
+    ) -> None:
+        self.graph = graph
+        self.host = list(hosts)
+        self.scheduler_time = scheduler_time
+        self.scheduler_free = 0.0
+        # (when the scheduler comes to it, operand that has ended, worker), in this order
+        self.unheard: deque[tuple[float, int, int]] = deque()
+        self.link = link
+        self.like_stock = like_stock
+        self.free = list(threads)
+        # Stock Dask sends a tenth more initial operands than a worker has threads, at least one.
+        self.slots = [t + (t + 9) // 10 for t in threads] if like_stock else list(threads)
+        self.queues = UnitQueues()
+        if hosts and not like_stock:
+            self.queues.locate(dict(enumerate(hosts)))
+        shares: defaultdict[int | None, Share] = defaultdict(Share)
+        self.withheld = bytearray(len(graph))
+        self.in_tile: set[int] = set()
+        # Workers that may be sent operands of their tile ahead.
+        self.fetching: dict[int, None] = {}
+        for unit in units:
+            for i in unit.operands:
+                self.withheld[i] = 1
+            if not like_stock:
+                if unit.tile:
+                    self.in_tile.update(unit.operands)
+                share = None if unit.share is None else shares[unit.share]
+                self.queues.plan(unit.operands, (0.0, 0.0, unit.operands[0]), None, share)
+        self.now = self.moved = self.between = self.live = self.peak = 0.0
+        self.inputs = list(graph.inputs)
+        self.dependents = list(graph.dependents)
+        self.missing = [len(inputs) for inputs in self.inputs]
+        self.unread = [len(own) + (i in graph.kept) for i, own in enumerate(self.dependents)]
+        self.seconds = [self._duration(i) for i in graph]
+        self.holders: list[list[int]] = [[] for _ in graph]
+        self.runnable: list[list[int]] = [[] for _ in threads]
+        self.in_progress = [0] * len(threads)
+        self.room = dict.fromkeys(range(len(threads)))
+        self.backlog = [0.0] * len(threads)
+        self.link_free = [0.0] * len(threads)
+        # (time, sequence, operand, worker, whether it ends (else its inputs arrive))
+        self.events: list[tuple[float, int, int, int, bool]] = []
+        self.sequence = 0
+
+    def run(self) -> Forecast:
+        for i, missing in enumerate(self.missing):
+            if not missing:
+                self._ready(i)
+        self._dispatch()
+        events, unheard = self.events, self.unheard
+        while events or unheard:
+            if unheard and (not events or unheard[0][0] <= events[0][0]):
+                self.now, i, w = unheard.popleft()
+                self._hear(i, w)
+            else:
+                self.now, _, i, w, ends = heapq.heappop(events)
+                if ends:
+                    self._finish(i, w)
+                else:
+                    heapq.heappush(self.runnable[w], i)
+                self._start(w)
+            if not events or events[0][0] > self.now:
+                self._dispatch()
+        return Forecast(self.moved, self.peak, self.now, self.between)
+
+    def _duration(self, i: int) -> float:
+        nbytes = self.graph.nbytes
+        touched = self.graph.home_bytes[i]
+        for j in self.inputs[i]:
+            touched += nbytes[j]
+        if not touched:
+            return nbytes[i] / _SOURCE + _OVERHEAD
+        return (touched + nbytes[i]) / _BANDWIDTH + _OVERHEAD
+
+    def _push(self, time: float, i: int, w: int, ends: bool) -> None:
+        self.sequence += 1
+        heapq.heappush(self.events, (time, self.sequence, i, w, ends))
+
+    def _ready(self, i: int) -> None:
+        """Withhold an operand whose inputs are all there, or send it to a worker."""
+        there = self._input_bytes(i)
+        if self.withheld[i]:
+            home = max(there, key=lambda w: (there[w], -w)) if there else None
+            self.queues.enqueue(i, (0.0, 0.0, i), None if self.like_stock else home)
+            if i in self.in_tile and (owner := self.queues.owner(i)) is not None:
+                self.fetching[owner] = None
+        elif not there:
+            self._send(i, min(range(len(self.free)), key=self.in_progress.__getitem__))
+        elif self.like_stock:
+            total = sum(there.values())
+            self._send(
+                i, min(there, key=lambda w: (self.backlog[w] + (total - there[w]) / self.link, w))
+            )
+        else:
+            if self.host and len(there) > 1:
+                there = self._on_one_host(i, there)
+            self._send(i, min(there, key=lambda w: (-there[w], self.in_progress[w], w)))
+
+    def _on_one_host(self, i: int, there: dict[int, float]) -> dict[int, float]:
+        """Return the workers of the hosts with most of an operand's inputs."""
+        by_host: dict[Hashable, float] = {}
+        for j in self.inputs[i]:
+            for host in {self.host[w] for w in self.holders[j]}:
+                by_host[host] = by_host.get(host, 0.0) + self.graph.nbytes[j]
+        home = self.graph.home[i]
+        if home in there:
+            host = self.host[home]
+            by_host[host] = by_host.get(host, 0.0) + self.graph.home_bytes[i]
+        most = max(by_host.values())
+        return {w: held for w, held in there.items() if by_host[self.host[w]] == most}
+
+    def _input_bytes(self, i: int) -> dict[int, float]:
+        there: dict[int, float] = {}
+        for j in self.inputs[i]:
+            for w in self.holders[j]:
+                there[w] = there.get(w, 0.0) + self.graph.nbytes[j]
+        home = self.graph.home[i]
+        if home != NO_HOME and home < len(self.free):
+            there[home] = there.get(home, 0.0) + self.graph.home_bytes[i]
+        return there
+
+    def _send(self, i: int, w: int) -> None:
+        """Give an operand to a worker, which fetches what it lacks of the inputs."""
+        self.in_progress[w] += 1
+        if self.in_progress[w] >= self.slots[w]:
+            self.room.pop(w, None)
+        self.backlog[w] += self.seconds[i]
+        nbytes, holders = self.graph.nbytes, self.holders
+        fetched = 0.0
+        for j in self.inputs[i]:
+            if w not in holders[j]:
+                fetched += nbytes[j]
+                if self.host and self.host[w] not in [self.host[other] for other in holders[j]]:
+                    self.between += nbytes[j]
+                if self.unread[j] == 1 and not self.like_stock:
+                    # The last to read it: all others are dropped.
+                    self.live -= nbytes[j] * (len(holders[j]) - 1)
+                    holders[j] = [w]
+                else:
+                    holders[j].append(w)
+                    self.live += nbytes[j]
+        home = self.graph.home[i]
+        if home not in (NO_HOME, w):
+            fetched += self.graph.home_bytes[i]
+            if self.host and (home >= len(self.host) or self.host[home] != self.host[w]):
+                self.between += self.graph.home_bytes[i]
+        if fetched:
+            self.moved += fetched
+            self.peak = max(self.peak, self.live)
+            self.link_free[w] = max(self.now, self.link_free[w]) + fetched / self.link
+            self._push(self.link_free[w] + _LATENCY, i, w, False)
+        else:
+            heapq.heappush(self.runnable[w], i)
+            self._start(w)
+
+    def _start(self, w: int) -> None:
+        while self.free[w] and self.runnable[w]:
+            i = heapq.heappop(self.runnable[w])
+            self.free[w] -= 1
+            self._push(self.now + self.seconds[i], i, w, True)
+
+    def _finish(self, i: int, w: int) -> None:
+        self.free[w] += 1
+        self.holders[i].append(w)
+        self.live += self.graph.nbytes[i]
+        if self.live > self.peak:
+            self.peak = self.live
+        if self.scheduler_time:
+            self.scheduler_free = max(self.now, self.scheduler_free) + self.scheduler_time
+            self.unheard.append((self.scheduler_free, i, w))
+        else:
+            self._hear(i, w)
+
+    def _hear(self, i: int, w: int) -> None:
+        """Let the scheduler come to an operand's end: only now others follow and inputs go."""
+        nbytes = self.graph.nbytes
+        self.in_progress[w] -= 1
+        if self.in_progress[w] < self.slots[w]:
+            self.room[w] = None
+        self.backlog[w] -= self.seconds[i]
+        if self.in_tile:
+            self.fetching[w] = None
+        for j in self.inputs[i]:
+            self.unread[j] -= 1
+            if not self.unread[j]:
+                self.live -= nbytes[j] * len(self.holders[j])
+                self.holders[j] = []
+        for k in self.dependents[i]:
+            self.missing[k] -= 1
+            if not self.missing[k]:
+                self._ready(k)
+
+    def _dispatch(self) -> None:
+        """Give withheld operands to workers with a free slot, the least busy one first."""
+        while len(self.queues) and self.room:
+            room = sorted(self.room, key=lambda w: (self.in_progress[w] / self.slots[w], w))
+            for w in room:
+                offer = self.queues.offer(w, self._locality)
+                if offer is None:
+                    return
+                self.queues.accept(offer, w)
+                self._send(offer.operand, w)
+        for w in self.fetching:
+            self._fetch_ahead(w)
+        self.fetching.clear()
+
+    def _fetch_ahead(self, w: int) -> None:
+        """Give a worker more of its tile, whose inputs it fetches meanwhile."""
+        while _SLOTS.may_fetch(self.slots[w], self.in_progress[w]):
+            offer = self.queues.offer(w, self._locality)
+            if offer is None or offer.how != "own" or offer.operand not in self.in_tile:
+                return
+            self.queues.accept(offer, w)
+            self._send(offer.operand, w)
+
+    def _locality(self, i: int, w: int) -> tuple[float, float]:
+        nbytes = self.graph.nbytes
+        here = everywhere = 0.0
+        for j in self.inputs[i]:
+            everywhere += nbytes[j]
+            if w in self.holders[j]:
+                here += nbytes[j]
+        return here, everywhere

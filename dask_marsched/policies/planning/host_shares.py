@@ -1,0 +1,161 @@
+"""Shares: the units of a plan that one host runs, where several workers share a host.
+
+Bytes within a host are nearly free, bytes between hosts are not. So a plan is cut into as many runs
+of successive units as there are hosts, for units that follow each other tend to meet later. A host
+opens the units of its own share in order of priority; one that has none left takes a share that
+nobody has begun, and at last, from the end, from the share that has most left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sortedcontainers import SortedKeyList
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.plan import Unit, WorkerSlot
+from dask_marsched.policies.planning.fronts import Fronts
+
+#: Numbers of shares for each host that are tried.
+RUNS = (1, 2, 4, 8, 16)
+#: What hosts may hold, against stock Dask or one front: either is an estimate.
+_TOLERANCE = 1.25
+
+
+def several_to_a_host(workers: Iterable[WorkerSlot]) -> bool:
+    """Whether there are several hosts, and several workers on one of them."""
+    hosts = [w.host for w in workers]
+    return 1 < len(set(hosts)) < len(hosts)
+
+
+def runs_to_a_host(
+    graph: OperandGraph, units: Sequence[Unit], hosts: int, stock_peak: float
+) -> int:
+    """Return into how many shares for each host a plan is cut.
+
+    One, unless the hosts would hold more than stock Dask would, and than one that went through the
+    whole graph alone: each has a front of its own. The more shares, the closer are the fronts.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    units
+        Its units, the most urgent first.
+    hosts
+        Number of the hosts.
+    stock_peak
+        Bytes that stock Dask would hold.
+    """
+    fronts = Fronts(graph, units)
+    most = _TOLERANCE * max(stock_peak, fronts.peak(1, 1))
+    return next((m for m in RUNS if fronts.peak(m * hosts, hosts) <= most), RUNS[-1])
+
+
+def cut_into_shares(
+    units: Sequence[Unit], workers: Sequence[WorkerSlot], runs: int = 1
+) -> list[Unit]:
+    """Give each unit the number of its share.
+
+    Parameters
+    ----------
+    units
+        The units, the most urgent first.
+    workers
+        The workers. The shares are in proportion to the threads of the hosts, in the order in
+        which their first workers joined.
+    runs
+        Number of shares for each host.
+    """
+    threads: dict[str, int] = {}
+    for w in workers:
+        threads[w.host] = threads.get(w.host, 0) + w.nthreads
+    operands = sum(len(unit.operands) for unit in units)
+    ends, total = [], 0
+    for count in [*threads.values()] * runs:
+        total += count
+        ends.append(total)
+    shares, share, before = [], 0, 0
+    for unit in units:
+        middle = (before + len(unit.operands) / 2) * total / operands
+        while share < len(ends) - 1 and middle >= ends[share]:
+            share += 1
+        shares.append(replace(unit, share=share))
+        before += len(unit.operands)
+    return shares
+
+
+class Share:
+    """Units that belong on one host.
+
+    Attributes
+    ----------
+    host
+        The host that has begun with them; None: none has.
+    waiting
+        Those without an owner, the most urgent first.
+    """
+
+    __slots__ = ("host", "waiting")
+
+    def __init__(self) -> None:
+        self.host: Any | None = None
+        self.waiting = SortedKeyList(key=lambda unit: (unit.first, unit.number))
+
+
+class HostShares:
+    """Chooses the next unit for a worker by the share of its host."""
+
+    def __init__(self) -> None:
+        self._host_of: Mapping[Any, Any] = {}
+        self._hosts: set[Any] = set()
+        # Shares with units waiting, in the order in which they came.
+        self._waiting: dict[Share, None] = {}
+
+    def locate(self, host_of: Mapping[Any, Any]) -> None:
+        """Take note of the host of each worker; a host that is gone leaves its shares."""
+        self._host_of = host_of
+        self._hosts = set(host_of.values())
+
+    def enter(self, unit: Any) -> None:
+        """Take a unit in that waits for an owner."""
+        if unit.share is not None:
+            unit.share.waiting.add(unit)
+            self._waiting[unit.share] = None
+
+    def leave(self, unit: Any) -> None:
+        """Drop a unit that waits no more."""
+        if unit.share is not None:
+            unit.share.waiting.remove(unit)
+            if not unit.share.waiting:
+                del self._waiting[unit.share]
+
+    def opened(self, unit: Any, worker: Any) -> None:
+        """Take note of who opens a unit: the share is its host's, if no other host has it."""
+        if unit.share is not None and unit.share.host not in self._hosts:
+            unit.share.host = self._host_of.get(worker)
+
+    def choose(self, worker: Any, first: Any) -> Any:
+        """Return the unit that a worker should open next. Changes nothing.
+
+        Parameters
+        ----------
+        worker
+            The worker.
+        first
+            The most urgent of all units that wait. What is of lower user priority, or of a later
+            graph, waits for it.
+        """
+        host = self._host_of.get(worker)
+        if host is None or first.share is None:
+            return first
+        urgent = [s for s in self._waiting if s.waiting[0].first[:2] == first.first[:2]]
+        own = [s.waiting[0] for s in urgent if s.host == host]
+        free = [s.waiting[0] for s in urgent if s.host not in self._hosts]
+        if own or free:
+            return min(own or free, key=lambda unit: (unit.first, unit.number))
+        fullest: Share = max(urgent, key=lambda s: len(s.waiting))
+        last = fullest.waiting[-1]
+        return last if last.first[:2] == first.first[:2] else fullest.waiting[0]

@@ -1,0 +1,1 @@
+"""Runs on the scheduler: plans graphs, dispatches operands, deals with lost workers."""

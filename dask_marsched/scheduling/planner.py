@@ -1,0 +1,389 @@
+"""Plans: from graphs that arrive to units of operands, and again as sizes are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+from distributed.scheduler import Scheduler, TaskState
+
+from dask_marsched.config import Settings
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.plan import Unit, WorkerSlot
+from dask_marsched.core.roles import cut_up_operands
+from dask_marsched.core.size_model import SizeModel, kinds
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.scheduler import snapshot
+from dask_marsched.policies.assignment import AssignmentPolicy
+from dask_marsched.policies.ordering import OrderingPolicy
+from dask_marsched.policies.placement import PlacementPolicy
+from dask_marsched.policies.withholding import WithholdingPolicy
+from dask_marsched.scheduling.plan_finder import Searching
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The policies in force."""
+
+    assignment: AssignmentPolicy
+    ordering: OrderingPolicy
+    placement: PlacementPolicy
+    withholding: WithholdingPolicy
+
+    def names(self) -> dict[str, str]:
+        """Return the policies' names by kind."""
+        return {
+            kind: getattr(self, kind).name
+            for kind in ("assignment", "ordering", "placement", "withholding")
+        }
+
+
+class Observer(Protocol):
+    """Who is told of plans; it never raises."""
+
+    def planned(self, graph: OperandGraph, tasks: list[TaskState], units: list[Unit]) -> None:
+        """Take note of a plan."""
+
+    def planned_again(self, tasks: list[TaskState], units: list[Unit]) -> None:
+        """Take note of other units for some of the tasks of a plan."""
+
+
+#: A plan is made again when there are so many times the workers that it was made for.
+_MANY_MORE = 4
+
+
+@dataclass(eq=False)
+class _Plan:
+    """A plan that may be made again: as sizes are learned, or workers come and go.
+
+    `unstarted` holds its initial operands that have not been sent to a worker yet; the plan is
+    dropped with the last of them, but not before a search for it has ended, nor later if it is not
+    `lasting`. `workers` are those that it was last made for.
+    """
+
+    graph: OperandGraph
+    tasks: list[TaskState]
+    guessed: dict[int, Any]
+    bound_to_workers: bool = False
+    n_workers: int = 0
+    workers: list[WorkerSlot] = field(default_factory=list)
+    lasting: bool = False
+    searching: bool = False
+    unstarted: dict[TaskState, int] = field(default_factory=dict)
+
+
+class Planner:
+    """Makes the plans of one scheduler, and makes them again.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler, read only but for the tasks' priorities.
+    policies
+        What decides.
+    settings
+        Whether workers are told of sizes.
+    counters
+        Where to count.
+    install
+        Called with a graph's tasks and the units of their numbers, to put a plan in force.
+
+    Attributes
+    ----------
+    workers
+        Addresses of the running workers, in the order in which they joined.
+    observer
+        Told of each plan, if there is one.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        policies: Policies,
+        settings: Settings,
+        counters: Counters,
+        install: Callable[[list[TaskState], list[Unit]], None],
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.policies = policies
+        self.settings = settings
+        self.counters = counters
+        self.install = install
+        self.workers: list[str] = []
+        self.observer: Observer | None = None
+        self._searching = Searching(policies.assignment, counters)
+        self._sizes: Any = None
+        self._model = SizeModel()
+        self._unlearned: dict[TaskState, Any] = {}
+        self._plans: dict[_Plan, None] = {}
+        self._plan_of: dict[TaskState, _Plan] = {}
+        self._cut_up: set[TaskState] = set()
+        self._tiled: set[TaskState] = set()
+        self._known: dict[TaskState, int] = {}
+        self._new_kinds = False
+        self._next_replan = self._observed = 0
+
+    def is_piece(self, ts: TaskState) -> bool:
+        """Whether a task only cuts a piece off a result that all goes to pieces.
+
+        That is less work than to move the result, so it runs where the result is.
+        """
+        return len(ts.dependencies) == 1 and not self._cut_up.isdisjoint(ts.dependencies)
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether a tile of any plan is not done."""
+        return bool(self._tiled)
+
+    def in_tile(self, ts: TaskState) -> bool:
+        """Whether a task belongs to a tile: its worker may fetch for it ahead."""
+        return ts in self._tiled
+
+    def known_nbytes(self, ts: TaskState) -> int | None:
+        """Return the size of a result as its graph tells it, bytes; kept for workers only."""
+        return self._known.get(ts)
+
+    def graph_arrives(self, sizes: Any) -> None:
+        """Keep the sizes that came with a graph until its tasks are there."""
+        self._sizes = sizes
+
+    def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
+        """Plan what must run for the wanted tasks.
+
+        Parameters
+        ----------
+        wanted
+            Tasks whose results somebody wants.
+        touched
+            All tasks of a graph that arrived, if it is one.
+        """
+        sizes, self._sizes = self._sizes, None
+        tasks = snapshot.tasks_to_compute(wanted, touched)
+        if len(tasks) < 2:
+            self.counters.left_to_dask["graph of a single operand"] += len(tasks)
+            return
+        guessed: dict[int, Any] = {}
+        try:
+            graph = self._graph(tasks, sizes, guessed)
+        except ValueError:
+            # Not a topological order: graphs with different priorities build on each other.
+            tasks, guessed = snapshot.topological(tasks), {}
+            graph = self._graph(tasks, sizes, guessed)
+        self._order(graph, tasks)
+        cut_up = cut_up_operands(graph, self.scheduler.total_nthreads)
+        self._cut_up.update(tasks[i] for i in cut_up)
+        planned = self.policies.withholding.planned
+        fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
+        plan = _Plan(graph, tasks, guessed)
+        units = self._assign(plan, fresh)
+        self._install(plan, units)
+        if self.observer is not None:
+            self.observer.planned(graph, tasks, units)
+        self.counters.graphs_planned += 1
+        self.counters.operands_planned += len(tasks)
+        if sizes is not None:
+            self.counters.exact_sizes += sum(ts.key in sizes.exact for ts in tasks)
+            if self.settings.quota_enabled or self.settings.store_shared:
+                exact = sizes.exact
+                self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
+        learning = bool(guessed)
+        # Others are as good as they get, but for a larger cluster: too little to keep a graph for.
+        plan.lasting = plan.bound_to_workers or learning or not self.workers
+        if plan.lasting or plan.searching:
+            plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
+            if plan.unstarted:
+                self._plans[plan] = None
+                self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
+        if learning:
+            self._unlearned.update((tasks[i], of) for i, of in guessed.items())
+            self._next_replan = self._observed + max(4, 2 * len(self.workers))
+
+    def _graph(self, tasks: list[TaskState], sizes: Any, guessed: dict[int, Any]) -> OperandGraph:
+        exact = sizes.exact if sizes is not None else {}
+        estimated = sizes.estimated if sizes is not None else {}
+        nbytes = [exact.get(ts.key, -1.0) for ts in tasks]
+        unknown = [i for i, size in enumerate(nbytes) if size < 0]
+        known = bytearray(b"\1" * len(tasks))
+        for i in unknown:
+            ts = tasks[i]
+            size = estimated.get(ts.key)
+            if size is None:
+                index = ts.key[1:] if isinstance(ts.key, tuple) else ()
+                of = kinds(ts.group.name, len(ts.dependencies), len(ts.dependents), index)
+                guessed[i] = of
+                size = self._model.predict(of)
+            if size is None:
+                known[i] = 0
+            else:
+                nbytes[i] = size
+        if 0 in known:
+            # An operand of unknown size counts as an average one.
+            found = [size for size in nbytes if size >= 0]
+            mean = sum(found) / len(found) if found else 1.0
+            nbytes = [mean if size < 0 else size for size in nbytes]
+        numbers = {address: n for n, address in enumerate(self.workers)}
+        return snapshot.operand_graph(tasks, (nbytes, bytes(known)), numbers)
+
+    def _order(self, graph: OperandGraph, tasks: list[TaskState]) -> None:
+        order = self.policies.ordering.order(graph)
+        if order is None:
+            return
+        for rank, i in enumerate(order):
+            ts = tasks[i]
+            if ts.state == "released" and ts.priority:
+                ts.priority = (*ts.priority[:-1], rank)
+
+    def _assign(self, plan: _Plan, pending: set[int]) -> list[Unit]:
+        """Return units for what is pending; better ones may be adopted later."""
+        graph, tasks = plan.graph, plan.tasks
+        bound: dict[str, int] = {}
+        for i in graph:
+            if not graph.inputs[i] and i not in pending:
+                ws = tasks[i].processing_on or next(iter(tasks[i].who_has or ()), None)
+                if ws is not None:
+                    bound[ws.address] = bound.get(ws.address, 0) + 1
+        slots = snapshot.worker_slots((self.scheduler.workers[a] for a in self.workers), bound)
+        plan.workers = slots
+        adopt = partial(self._adopt, plan, slots)
+        units, plan.searching = self._searching.find(graph, slots, pending, adopt)
+        return units
+
+    def _install(self, plan: _Plan, units: list[Unit]) -> None:
+        plan.bound_to_workers, plan.n_workers = _bound(units), len(self.workers)
+        tasks = plan.tasks
+        self._tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
+        self.install(tasks, units)
+
+    def _adopt(self, plan: _Plan, workers: list[WorkerSlot], units: list[Unit]) -> None:
+        """Put a plan in force that was searched for, for what no worker has begun with."""
+        if plan not in self._plans or plan.workers is not workers:
+            return  # it has ended, or was planned again meanwhile
+        pending = self._unopened(plan)
+        # Products are initial in tiles only.
+        first = {i for unit in units for i in unit.operands if self._is_to_come(plan.tasks[i])}
+        pending |= first
+        rest = [replace(u, operands=o) for u in units if (o := _among(u.operands, pending))]
+        rest.sort(key=lambda unit: unit.operands[0])
+        if rest:
+            if plan.lasting:
+                plan.unstarted.update((plan.tasks[i], i) for i in first)
+                self._plan_of.update((plan.tasks[i], plan) for i in first)
+            self._install(plan, rest)
+            if self.observer is not None:
+                self.observer.planned_again(plan.tasks, rest)
+            self.counters.refined += 1
+        plan.searching = False
+        if not (plan.lasting and plan.unstarted):
+            self._drop(plan)
+
+    def _is_to_come(self, ts: TaskState) -> bool:
+        """Whether a task waits for its inputs, and is in no unit."""
+        return ts.state == "waiting" and not self.policies.withholding.planned(ts)
+
+    def _unopened(self, plan: _Plan) -> set[int]:
+        """Return the operands of a plan that may be planned again."""
+        owner = self.policies.withholding.owner
+        return {i for ts, i in plan.unstarted.items() if plan.bound_to_workers or owner(ts) is None}
+
+    def _drop(self, plan: _Plan) -> None:
+        del self._plans[plan]
+        for ts in plan.unstarted:
+            del self._plan_of[ts]
+
+    # -- planning again --------------------------------------------------------------------
+
+    def learn(self, ts: TaskState) -> bool:
+        """Learn from a result whose size was a guess; True if it pays to plan again.
+
+        It does when results of a new kind were seen, and at least twice as many results as the
+        last time.
+        """
+        of = self._unlearned.pop(ts, None)
+        if of is None:
+            return False
+        self._observed += 1
+        if self._model.observe(of, ts.get_nbytes()):
+            self._new_kinds = True
+        if not self._new_kinds or self._observed < self._next_replan:
+            return False
+        self._new_kinds = False
+        self._next_replan = 2 * self._observed
+        return True
+
+    def plan_again(self) -> None:
+        """Make the plans again that rest on guessed sizes."""
+        for plan in [p for p in self._plans if p.guessed]:
+            self._replan(plan)
+
+    def spread_again(self, workers: list[str]) -> None:
+        """Plan again what was planned for particular workers, or for far fewer."""
+        self.workers = workers
+        for plan in list(self._plans):
+            many_more = bool(workers) and len(workers) >= _MANY_MORE * plan.n_workers
+            if plan.bound_to_workers or many_more:
+                self._replan(plan)
+
+    def _replan(self, plan: _Plan) -> None:
+        """Plan again the units that no worker has begun with."""
+        graph = plan.graph
+        if plan.guessed:
+            nbytes, known = list(graph.nbytes), bytearray(graph.known)
+            for i, of in plan.guessed.items():
+                size = self._model.predict(of)
+                if size is not None:
+                    nbytes[i], known[i] = size, 1
+            graph = plan.graph = graph.with_nbytes(nbytes, bytes(known))
+        pending = self._unopened(plan)
+        if pending:
+            units = self._assign(plan, pending)
+            self._install(plan, units)
+            if self.observer is not None:
+                self.observer.planned_again(plan.tasks, units)
+            self.counters.replanned += 1
+
+    def started(self, ts: TaskState) -> None:
+        """Take note that a task has been sent to a worker, or never will be."""
+        plan = self._plan_of.pop(ts, None)
+        if plan is not None:
+            del plan.unstarted[ts]
+            if not plan.unstarted and not plan.searching:
+                self._plans.pop(plan, None)
+
+    def forget(self, ts: TaskState) -> None:
+        """Drop a task that Dask has forgotten."""
+        self._unlearned.pop(ts, None)
+        self._cut_up.discard(ts)
+        self._tiled.discard(ts)
+        self._known.pop(ts, None)
+        self.started(ts)
+        group = ts.group
+        # Names of groups hold tokens, so that most never come again.
+        if group.name in self._model and not any(
+            count for state, count in group.states.items() if state != "forgotten"
+        ):
+            self._model.forget(group.name)
+
+    def close(self) -> None:
+        """Search for no plan any more."""
+        self._searching.close()
+
+    def clear(self) -> None:
+        """Drop all plans, and what was learned."""
+        self._searching.clear()
+        self._plans.clear()
+        self._plan_of.clear()
+        self._unlearned.clear()
+        self._cut_up.clear()
+        self._tiled.clear()
+        self._known.clear()
+        self._model = SizeModel()
+
+
+def _among(operands: tuple[int, ...], pending: set[int]) -> tuple[int, ...]:
+    return tuple(i for i in operands if i in pending)
+
+
+def _bound(units: list[Unit]) -> bool:
+    return any(unit.worker is not None for unit in units)

@@ -1,0 +1,77 @@
+"""Which operands are tried again, how often they were, and where not to.
+
+Only those of which it is known that they compute or read: stock Dask would let them fail.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from distributed.scheduler import TaskState, WorkerState
+
+from dask_marsched.host.graph.task_effects import Effects, effects
+from dask_marsched.policies.retries import RetryRule
+
+
+class Retries:
+    """Remembers the failures of operands by errors of the infrastructure.
+
+    Parameters
+    ----------
+    scheduler
+        A running `distributed.Scheduler`, read only.
+    rule
+        Decides.
+    """
+
+    def __init__(self, scheduler: Any, rule: RetryRule) -> None:
+        self.scheduler = scheduler
+        self.rule = rule
+        self._failed_on: dict[TaskState, list[str]] = {}
+
+    def wait(self, ts: TaskState, worker: str, error: str) -> float:
+        """Take note of a failure; return after how many seconds to try again, infinity for never.
+
+        Parameters
+        ----------
+        ts
+            What failed.
+        worker
+            Where, its address.
+        error
+            The exception's ``repr``.
+        """
+        before = self._failed_on.get(ts, ())
+        seconds = self.rule.wait(error, len(before))
+        if math.isinf(seconds) or effects(ts.run_spec, ts.annotations) is Effects.UNKNOWN:
+            return math.inf
+        self._failed_on[ts] = [*before, worker]
+        return seconds
+
+    def elsewhere(self, ts: TaskState) -> WorkerState | None:
+        """Return where to try an operand again, None if that is the placement's business.
+
+        A worker on which it has not failed, with most bytes of its inputs, then with least to do.
+        """
+        failed_on = self._failed_on.get(ts)
+        if failed_on is None:
+            return None
+        others = [ws for ws in self.scheduler.running if ws.address not in failed_on]
+        return min(others, key=lambda ws: (-_held(ts, ws), _load(ws), ws.address), default=None)
+
+    def settled(self, ts: TaskState) -> None:
+        """Forget an operand: it has a result, or will not run again."""
+        self._failed_on.pop(ts, None)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._failed_on.clear()
+
+
+def _held(ts: TaskState, ws: WorkerState) -> int:
+    return sum(dts.get_nbytes() for dts in ts.dependencies if ws in (dts.who_has or ()))
+
+
+def _load(ws: WorkerState) -> float:
+    return len(ws.processing) / (ws.nthreads or 1)

@@ -1,0 +1,159 @@
+"""Losses of workers and what became of them: counted, logged as events, timed."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dask.typing import Key
+from dask.utils import key_split
+
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.fallbacks.guard import guarded
+from dask_marsched.host.scheduler.departed_workers import GivenAway
+from dask_marsched.host.scheduler.worker_losses import LastMoves, Loss, read_loss
+
+#: Topic of the events, for ``client.get_events`` and ``client.subscribe_topic``.
+TOPIC = "marsched-failover"
+#: Recoveries that are remembered for `status`, and keys that an event names.
+_MOST = 20
+
+
+class Recoveries:
+    """Watches losses of workers, and how long it takes to make up for them.
+
+    Parameters
+    ----------
+    scheduler
+        A running `distributed.Scheduler`, read only.
+    counters
+        Where failures of this are counted.
+    clock
+        Returns the time in seconds.
+    """
+
+    def __init__(self, scheduler: Any, counters: Counters, clock: Callable[[], float]) -> None:
+        self.scheduler = scheduler
+        self.counters = counters
+        self.failure: str | None = None
+        self._clock = clock
+        self._last: deque[dict[str, Any]] = deque(maxlen=_MOST)
+        self._missing: dict[Key, list[_Open]] = {}
+        self._totals: Counter[str] = Counter()
+        self._moves = LastMoves()
+        #: called with each transition: key, state before, state after, stimulus
+        self.moved = self._moves.note
+
+    @guarded(lambda: None)
+    def worker_lost(
+        self,
+        worker: str,
+        stimulus_id: str,
+        *,
+        adopted: int = 0,
+        given_away: GivenAway | None = None,
+    ) -> None:
+        """Take note that a worker was removed; the scheduler has reacted already.
+
+        Parameters
+        ----------
+        worker
+            Its address.
+        stimulus_id
+            Of the removal.
+        adopted
+            Results of it that other workers have taken over.
+        given_away
+            What it was to do, if that went to others before it was removed.
+        """
+        died, sent_again = given_away or (self._clock(), ())
+        moves = [(key, "processing", "released") for key in sent_again]
+        loss = read_loss(self.scheduler, moves + self._moves.of(stimulus_id))
+        if not (loss.lost or loss.interrupted or adopted):
+            return  # it had nothing to do
+        event = _event(worker, loss, adopted)
+        event["time"] = died
+        self._last.append(event)
+        self._totals.update(
+            losses=1,
+            results_lost=event["lost"],
+            results_adopted=adopted,
+            computed_again=event["again"],
+            excess=event["excess"],
+        )
+        self.scheduler.log_event(TOPIC, {"action": "worker-lost", **event})
+        if loss.pending:
+            opened = _Open(event, set(loss.pending))
+            for key in loss.pending:
+                self._missing.setdefault(key, []).append(opened)
+        else:
+            self._ended(event)
+
+    def settled(self, key: Key) -> None:
+        """Take note that an operand has a result, has failed or is not wanted any more."""
+        if not self._missing:  # the frequent case
+            return
+        for opened in self._missing.pop(key, ()):
+            opened.missing.discard(key)
+            if not opened.missing:
+                self._ended(opened.event)
+
+    def _ended(self, event: dict[str, Any]) -> None:
+        event["seconds"] = self._clock() - event["time"]
+        self._totals["recovered"] += 1
+        told = {name: event[name] for name in ("worker", "time", "lost", "again", "seconds")}
+        self.scheduler.log_event(TOPIC, {"action": "recovered", **told})
+
+    def clear(self) -> None:
+        """Wait for nothing any more: all tasks are gone."""
+        self._missing.clear()
+
+    def report(self) -> dict[str, Any]:
+        """Return totals, and the last losses, as plain values for JSON."""
+        names = (
+            "losses",
+            "recovered",
+            "results_lost",
+            "results_adopted",
+            "computed_again",
+            "excess",
+        )
+        return {**{name: self._totals[name] for name in names}, "last": list(self._last)}
+
+
+class _Open:
+    """A recovery that goes on."""
+
+    __slots__ = ("event", "missing")
+
+    def __init__(self, event: dict[str, Any], missing: set[Key]) -> None:
+        self.event = event
+        self.missing = missing
+
+
+def _event(worker: str, loss: Loss, adopted: int) -> dict[str, Any]:
+    least = loss.recovery
+    why = {
+        str(key): "a client wants it" if by is None else f"{by} reads it"
+        for key, by in list(loss.because.items())[:_MOST]
+    }
+    of_loss = set(loss.lost)
+    return {
+        "worker": worker,
+        "lost": len(loss.lost),
+        "adopted": adopted,
+        "interrupted": len(loss.interrupted),
+        "again": len(loss.again),
+        "again_lost": sum(key in of_loss for key in loss.again),
+        "excess": len(loss.again) - len(least.again),
+        "not_needed": len(least.spared),
+        "groups": _groups(loss.again),
+        "why": why,
+        "seconds": None,
+    }
+
+
+def _groups(keys: Iterable[Key]) -> dict[str, int]:
+    """Count keys by the name of their operation."""
+    return dict(Counter(map(key_split, keys)).most_common(_MOST))

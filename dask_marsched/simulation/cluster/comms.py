@@ -1,0 +1,82 @@
+"""A batched stream of messages in virtual time, as ``distributed.batched.BatchedSend``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dask_marsched.simulation.cluster.clock import EventQueue
+from dask_marsched.simulation.cluster.machine import EventLoop
+
+
+class BatchedStream:
+    """Collect messages and deliver them together, at most once per interval.
+
+    The first message after a pause leaves at once; those that follow wait until the interval
+    since the last batch has passed. Stands in for the scheduler's stream to a worker, hence the
+    methods ``closed``, ``abort`` and ``close``.
+
+    Parameters
+    ----------
+    queue
+        The events of the simulation.
+    interval, latency
+        Seconds between batches, and on the way.
+    deliver
+        Called with the list of messages when they arrive.
+    loop, cost
+        The event loop of the sender and the seconds that a batch takes it. While the loop is
+        busy messages wait, so that batches grow under load.
+    """
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        interval: float,
+        latency: float,
+        deliver: Callable[[list[dict[str, Any]]], object],
+        loop: EventLoop | None = None,
+        cost: float = 0.0,
+    ) -> None:
+        self._queue = queue
+        self._interval = interval
+        self._latency = latency
+        self._deliver = deliver
+        self._loop = loop
+        self._cost = cost
+        self._buffer: list[dict[str, Any]] = []
+        self._next_send = 0.0
+        self._closed = False
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        """Put messages into the next batch."""
+        if self._closed or not messages:
+            return
+        if not self._buffer:
+            self._queue.at(self._next_send, self._write)
+        self._buffer.extend(messages)
+
+    def _write(self) -> None:
+        if self._loop is None:
+            self._flush()
+        else:
+            self._loop.run(self._cost, self._flush)
+
+    def _flush(self) -> None:
+        batch, self._buffer = self._buffer, []
+        self._next_send = self._queue.now + self._interval
+        if batch and not self._closed:
+            self._queue.after(self._latency, self._deliver, batch)
+
+    def closed(self) -> bool:
+        """Return True once the stream was aborted."""
+        return self._closed
+
+    def abort(self) -> None:
+        """Drop what was not delivered yet and deliver nothing more."""
+        self._closed = True
+        self._buffer = []
+
+    async def close(self) -> None:
+        """Close at once; the counterpart is not told."""
+        self.abort()

@@ -1,0 +1,195 @@
+"""The hardware: the cores of a host and the links between hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+from dask_marsched.simulation.cluster.clock import EventQueue
+
+
+class Cores:
+    """The cores of one host, shared equally by all the work that runs on it.
+
+    Processor sharing: with ``n`` jobs on ``c`` cores every job advances at the rate
+    ``min(1, c / n)``. All jobs advance alike, so one number, the *progress* made by any job that
+    was there all the time, orders their ends.
+
+    Parameters
+    ----------
+    queue
+        The events of the simulation.
+    count
+        Cores of the host; None for as many as there are jobs.
+    """
+
+    def __init__(self, queue: EventQueue, count: float | None) -> None:
+        self._queue = queue
+        self._count = count
+        self._progress = 0.0
+        self._updated = queue.now
+        self._jobs: list[tuple[float, int, Callable[[], object]]] = []
+        self._serial = 0
+        self._next: int | None = None
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is a core for every job."""
+        return self._count is None
+
+    def run(self, seconds: float, done: Callable[[], object]) -> None:
+        """Start a job of ``seconds`` on a core of its own; call ``done`` at its end."""
+        if self._count is None:
+            self._queue.after(seconds, done)
+            return
+        self._advance()
+        self._serial += 1
+        heapq.heappush(self._jobs, (self._progress + seconds, self._serial, done))
+        self._plan()
+
+    def _rate(self) -> float:
+        assert self._count is not None
+        return min(1.0, self._count / len(self._jobs)) if self._jobs else 1.0
+
+    def _advance(self) -> None:
+        now = self._queue.now
+        self._progress += (now - self._updated) * self._rate()
+        self._updated = now
+
+    def _plan(self) -> None:
+        if self._next is not None:
+            self._queue.cancel(self._next)
+            self._next = None
+        if self._jobs:
+            delay = max(0.0, self._jobs[0][0] - self._progress) / self._rate()
+            self._next = self._queue.after(delay, self._finish)
+
+    def _finish(self) -> None:
+        self._next = None
+        self._advance()
+        end, _, done = heapq.heappop(self._jobs)
+        self._progress = max(self._progress, end)
+        self._plan()
+        done()
+
+
+class Link:
+    """One direction of a network interface, or a disk: one piece passes after the other.
+
+    Parameters
+    ----------
+    bandwidth
+        Bytes per second.
+    """
+
+    __slots__ = ("bandwidth", "free_at")
+
+    def __init__(self, bandwidth: float) -> None:
+        self.bandwidth = bandwidth
+        self.free_at = 0.0
+
+    def take(self, nbytes: int, now: float) -> float:
+        """Reserve the link for some bytes; return the seconds until they have passed."""
+        self.free_at = max(now, self.free_at) + nbytes / self.bandwidth
+        return self.free_at - now
+
+
+def transfer(sender: Link, receiver: Link, nbytes: int, now: float) -> tuple[float, float]:
+    """Reserve both links for a transfer and return when it starts and when it ends.
+
+    It starts when both are free and takes the time of the slower one.
+    """
+    start = max(now, sender.free_at, receiver.free_at)
+    end = start + nbytes / min(sender.bandwidth, receiver.bandwidth)
+    sender.free_at = receiver.free_at = end
+    return start, end
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Host:
+    """What the workers of one host share.
+
+    Attributes
+    ----------
+    name : str
+        The part of the workers' addresses before the port.
+    cores : Cores
+        Its cores.
+    nic_in, nic_out : Link
+        Its network interface.
+    disk : Link
+        Its disk.
+    """
+
+    name: str
+    cores: Cores
+    nic_in: Link
+    nic_out: Link
+    disk: Link
+
+
+class EventLoop:
+    """The one thread of a process in which it communicates: one piece of work after the other.
+
+    Parameters
+    ----------
+    queue
+        The events of the simulation.
+    cores
+        The cores of the host, shared with the tasks that run there.
+    """
+
+    __slots__ = ("_cores", "_free_at", "_pending", "_queue", "_running")
+
+    def __init__(self, queue: EventQueue, cores: Cores) -> None:
+        self._queue = queue
+        self._cores = cores
+        self._free_at = 0.0
+        self._pending: deque[tuple[float, Callable[[], object] | None]] = deque()
+        self._running = False
+
+    def run(self, seconds: float, done: Callable[[], object]) -> None:
+        """Work for ``seconds`` once all work given before is done; then call ``done``."""
+        if self._cores.unlimited:
+            self._free_at = max(self._queue.now, self._free_at) + seconds
+            self._queue.at(self._free_at, done)
+        else:
+            self._pending.append((seconds, done))
+            if not self._running:
+                self._work()
+
+    def block(self, seconds: float) -> None:
+        """Wait for something slow, such as a disk; nothing else is done in the meantime."""
+        if self._cores.unlimited:
+            self._free_at = max(self._queue.now, self._free_at) + seconds
+        else:
+            self._pending.appendleft((seconds, None))
+            if not self._running:
+                self._work()
+
+    def soon(self, done: Callable[[], object]) -> None:
+        """Call ``done`` at once if there is nothing to do, else when its turn comes."""
+        if self._running or self._free_at > self._queue.now:
+            self.run(0.0, done)
+        else:
+            done()
+
+    def _work(self) -> None:
+        self._running = True
+        while self._pending:
+            seconds, done = self._pending.popleft()
+            if done is None:
+                self._queue.after(seconds, self._work)
+                return
+            if seconds:
+                self._cores.run(seconds, functools.partial(self._finish, done))
+                return
+            done()
+        self._running = False
+
+    def _finish(self, done: Callable[[], object]) -> None:
+        done()
+        self._work()

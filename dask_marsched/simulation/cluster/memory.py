@@ -1,0 +1,224 @@
+"""The memory of a simulated worker: what it holds, spills to disk, and when it pauses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import dask
+from dask.sizeof import sizeof
+from dask.utils import parse_timedelta
+
+from dask_marsched.simulation.cluster.clock import EventQueue
+
+#: Under this key stand the pieces of shuffled partitions that a worker holds in memory.
+PIECES = "p2p-pieces"
+
+
+class Result:
+    """Stands for the result of a task; only its size is known."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+@sizeof.register(Result)  # type: ignore[untyped-decorator]  # untyped there
+def _sizeof_result(result: Result) -> int:
+    return result.nbytes
+
+
+class Thresholds:
+    """When a worker spills and pauses, from ``distributed.worker.memory`` of the configuration.
+
+    Attributes
+    ----------
+    target : float
+        Bytes of results above which the least recently used go to disk; infinite if switched off.
+    spill, pause, terminate : float
+        Bytes of the process above which results go to disk, no task is started, and a nanny ends
+        the worker; likewise.
+    interval : float
+        Seconds between two looks at the process's memory.
+    """
+
+    def __init__(self, memory_limit: int) -> None:
+        def share(name: str) -> float:
+            value = dask.config.get(f"distributed.worker.memory.{name}")
+            return math.inf if value is False or value is None else value * memory_limit
+
+        self.spill, self.pause, self.terminate = share("spill"), share("pause"), share("terminate")
+        self.target = share("target")
+        #: As in distributed: without a target, spilling stops where it starts.
+        self.evict_to = min(self.target, self.spill)
+        self.interval = parse_timedelta(
+            dask.config.get("distributed.worker.memory.monitor-interval")
+        )
+
+
+class Store(dict[Any, Result]):
+    """The results that a worker holds, in memory or on disk.
+
+    Which ones are where follows the rules of the `zict.Buffer` that ``distributed`` uses.
+
+    Parameters
+    ----------
+    target
+        Bytes in memory above which the least recently used result goes to disk. A result that is
+        larger never stays in memory.
+    changed
+        Called with key and bytes whenever a result comes into memory (> 0) or leaves it (< 0).
+    moved
+        Called with the bytes that are written to disk (> 0) or read from it (< 0).
+
+    Attributes
+    ----------
+    fast : dict
+        Bytes of the results in memory, the least recently used first.
+    """
+
+    def __init__(
+        self, target: float, changed: Callable[[Any, int], None], moved: Callable[[int], None]
+    ) -> None:
+        super().__init__()
+        self.fast: dict[Any, int] = {}
+        self._target = target
+        self._nbytes = 0
+        self._changed = changed
+        self._moved = moved
+
+    def __setitem__(self, key: Any, result: Result) -> None:
+        super().__setitem__(key, result)
+        self._add(key, result.nbytes)
+        if result.nbytes > self._target:
+            self.evict(key)
+        self._make_room()
+
+    def __getitem__(self, key: Any) -> Result:
+        result = super().__getitem__(key)
+        if key in self.fast:
+            self.fast[key] = self.fast.pop(key)
+        else:
+            self._moved(-result.nbytes)
+            if result.nbytes <= self._target:
+                self._add(key, result.nbytes)
+                self._make_room()
+        return result
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        if key in self.fast:
+            self._drop(key)
+
+    def evict(self, key: Any = None) -> None:
+        """Write a result to disk, by default the least recently used one."""
+        self._moved(self._drop(next(iter(self.fast)) if key is None else key))
+
+    def _make_room(self) -> None:
+        while self._nbytes > self._target:
+            self.evict()
+
+    def _add(self, key: Any, nbytes: int) -> None:
+        self.fast[key] = nbytes
+        self._nbytes += nbytes
+        self._changed(key, nbytes)
+
+    def _drop(self, key: Any) -> int:
+        nbytes = self.fast.pop(key)
+        self._nbytes -= nbytes
+        self._changed(key, -nbytes)
+        return nbytes
+
+
+class MemoryMonitor:
+    """Lets a worker spill and pause, by the rules of ``distributed``'s memory manager.
+
+    The process's memory that those rules ask for is made up of the results in memory, those that
+    running tasks and incoming transfers are about to add. Nothing else of a process is modelled.
+
+    Parameters
+    ----------
+    queue
+        The events of the simulation.
+    limit
+        Bytes that the worker may use.
+    changed
+        Called with key and bytes whenever a result comes into memory (> 0) or leaves it (< 0).
+    disk
+        Called with bytes that are written to disk (> 0) or read from it (< 0).
+    pause
+        Called with True when the worker is to be paused, with False when it is to go on.
+    """
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        limit: int,
+        changed: Callable[[Any, int], None],
+        disk: Callable[[int], None],
+        pause: Callable[[bool], None],
+    ) -> None:
+        self._queue = queue
+        self._thresholds = thresholds = Thresholds(limit)
+        self._watched = min(thresholds.spill, thresholds.pause)
+        self._changed = changed
+        self._pause = pause
+        self._planned = False
+        self._paused = False
+        self._promised = 0
+        self.held = 0
+        self.most = 0
+        self.store = Store(thresholds.target, self.hold, disk)
+
+    @property
+    def process(self) -> int:
+        """Bytes of the process, as far as they are modelled."""
+        return self.held + self._promised
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether a nanny would have ended the worker."""
+        return self.most > self._thresholds.terminate
+
+    def promise(self, nbytes: int) -> None:
+        """Note bytes that come into memory before they are results; negative when they are."""
+        self._promised += nbytes
+        self._watch()
+
+    def hold(self, key: Any, nbytes: int) -> None:
+        """Note bytes that came into memory (> 0) or left it (< 0), results or not."""
+        self.held += nbytes
+        self._changed(key, nbytes)
+        self._watch()
+
+    def lose_all(self) -> None:
+        """Forget everything that is in memory, for the process dies."""
+        for key, nbytes in self.store.fast.items():
+            self.held -= nbytes
+            self._changed(key, -nbytes)
+        if self.held:
+            self.hold(PIECES, -self.held)
+
+    def _watch(self) -> None:
+        process = self.held + self._promised
+        if process > self.most:
+            self.most = process
+        if not self._planned and (process > self._watched or self._paused):
+            self._planned = True
+            interval = self._thresholds.interval
+            look = (math.floor(self._queue.now / interval) + 1) * interval
+            self._queue.at(look, self._look, daemon=True)
+
+    def _look(self) -> None:
+        self._planned = False
+        thresholds = self._thresholds
+        paused = self.process > thresholds.pause
+        if paused != self._paused:
+            self._paused = paused
+            self._pause(paused)
+        if self.process > thresholds.spill:
+            while self.process > thresholds.evict_to and self.store.fast:
+                self.store.evict()
+        self._watch()

@@ -1,0 +1,195 @@
+"""Collects the facts during a simulation."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dask_marsched.simulation.report.report import SimulationReport
+from dask_marsched.simulation.report.timeline import Table, Timeline
+
+
+class _Rows:
+    """Rows under construction: packed, for there are millions of them.
+
+    Parameters
+    ----------
+    **codes
+        Name of each column and its code in the `struct` module.
+    """
+
+    def __init__(self, **codes: str) -> None:
+        self._dtype = np.dtype([(name, np.dtype(code)) for name, code in codes.items()])
+        self._pack = struct.Struct("=" + "".join(codes.values())).pack
+        self._buffer = bytearray()
+
+    def add(self, *row: float) -> None:
+        self._buffer += self._pack(*row)
+
+    def table(self, keys: list[Any]) -> Table:
+        return Table(np.frombuffer(self._buffer, self._dtype), keys)
+
+
+class Recorder:
+    """Collects the facts during a simulation.
+
+    All times that it is told are virtual ones, in seconds, and must not go back.
+
+    Parameters
+    ----------
+    start
+        Virtual time at which the graph is submitted, in seconds.
+    timeline
+        Whether to keep every task, transfer and change of memory.
+    """
+
+    def __init__(self, start: float, timeline: bool) -> None:
+        self._start = start
+        self._keep = timeline
+        self._numbers: dict[Any, int] = {}
+        self._ran: set[Any] = set()
+        self._recomputed = 0
+        self._busy = 0.0
+        self._moved = 0
+        self._moved_between_hosts = 0
+        self._transfers = 0
+        self._keys = 0
+        self._spilled = 0
+        self._paused = 0.0
+        self._memory = 0
+        self._peak = 0
+        self._memory_of: dict[int, int] = {}
+        self._peak_of: dict[int, int] = {}
+        self._tasks = _Rows(key="i", worker="i", start="d", stop="d")
+        self._exchange = _Rows(
+            source="i", destination="i", keys="i", bytes="q", start="d", stop="d", between_hosts="?"
+        )
+        self._changes = _Rows(time="d", worker="i", key="i", bytes="q")
+        self._spills = _Rows(time="d", worker="i", bytes="q")
+        self._pauses = _Rows(worker="i", start="d", stop="d")
+        self._faults: list[tuple[float, str, int]] = []
+
+    def _number(self, key: Any) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def joined(self, worker: int) -> None:
+        """Note that a worker is there, if only to report that it never held anything."""
+        self._memory_of.setdefault(worker, 0)
+        self._peak_of.setdefault(worker, 0)
+
+    def memory_changed(self, now: float, worker: int, key: Any, change: int) -> None:
+        """Note that a result came into a worker's memory (``change`` > 0 bytes) or left it."""
+        self._memory += change
+        if self._memory > self._peak:
+            self._peak = self._memory
+        held = self._memory_of.get(worker, 0) + change
+        self._memory_of[worker] = held
+        if held > self._peak_of.get(worker, 0):
+            self._peak_of[worker] = held
+        if self._keep:
+            self._changes.add(now - self._start, worker, self._number(key), change)
+
+    def executed(self, key: Any, worker: int, start: float, stop: float) -> None:
+        """Note that a task ran from ``start`` to ``stop``."""
+        if key in self._ran:
+            self._recomputed += 1
+        self._ran.add(key)
+        self._busy += stop - start
+        if self._keep:
+            self._tasks.add(self._number(key), worker, start - self._start, stop - self._start)
+
+    def transferred(
+        self, ends: tuple[int, int], between_hosts: bool, keys: int, nbytes: int,
+        start: float, stop: float,
+    ) -> None:  # fmt: skip
+        """Note a transfer of ``keys`` results from the first to the second of ``ends``."""
+        if not keys:
+            return
+        self._moved += nbytes
+        self._moved_between_hosts += nbytes if between_hosts else 0
+        self._transfers += 1
+        self._keys += keys
+        if self._keep:
+            times = (start - self._start, stop - self._start)
+            self._exchange.add(*ends, keys, nbytes, *times, between_hosts)
+
+    def spilled(self, now: float, worker: int, nbytes: int) -> None:
+        """Note that a worker wrote results to disk."""
+        self._spilled += nbytes
+        if self._keep:
+            self._spills.add(now - self._start, worker, nbytes)
+
+    def unspilled(self, now: float, worker: int, nbytes: int) -> None:
+        """Note that a worker read results back from disk."""
+        if self._keep:
+            self._spills.add(now - self._start, worker, -nbytes)
+
+    def paused(self, worker: int, start: float, stop: float) -> None:
+        """Note that a worker was paused from ``start`` to ``stop``."""
+        self._paused += stop - start
+        if self._keep:
+            self._pauses.add(worker, start - self._start, stop - self._start)
+
+    def fault(self, now: float, what: str, worker: int) -> None:
+        """Note a fault; kept also without a timeline, there are few."""
+        self._faults.append((now - self._start, what, worker))
+
+    def report(
+        self, *, policy: str, cluster: Mapping[str, Any], tasks: int, end: float,
+        thread_seconds: float, plugin: dict[str, Any], not_simulated: tuple[str, ...] = (),
+        peak_managed: int = 0, cost_sources: Mapping[str, dict[str, int]] | None = None,
+    ) -> SimulationReport:  # fmt: skip
+        """Return the report of a simulation that ended at the virtual time ``end``.
+
+        Parameters
+        ----------
+        policy
+            What decided the placement.
+        cluster
+            The attributes of the ``ClusterSpec``.
+        tasks
+            Number of tasks in the graph.
+        thread_seconds
+            Threads times the time that each was there.
+        peak_managed
+            Largest number of bytes that the scheduler believed its workers to hold.
+        cost_sources
+            Where the costs come from.
+        plugin
+            What the plugin reports.
+        not_simulated
+            What the graph contains and the twin does not simulate, a sentence for each.
+        """
+        keys = list(self._numbers)
+        return SimulationReport(
+            policy=policy,
+            cluster=dict(cluster),
+            tasks=tasks,
+            makespan=end - self._start,
+            bytes_moved=self._moved,
+            transfers=self._transfers,
+            keys_moved=self._keys,
+            bytes_between_hosts=self._moved_between_hosts,
+            peak_memory=self._peak,
+            peak_managed=peak_managed,
+            peak_memory_per_worker=dict(sorted(self._peak_of.items())),
+            bytes_spilled=self._spilled,
+            seconds_paused=self._paused,
+            tasks_recomputed=self._recomputed,
+            utilisation=self._busy / thread_seconds if thread_seconds > 0 else 0.0,
+            cost_sources=dict(cost_sources or {}),
+            not_simulated=not_simulated,
+            plugin=plugin,
+            timeline=Timeline(
+                keys=keys,
+                tasks=self._tasks.table(keys),
+                transfers=self._exchange.table(keys),
+                changes=self._changes.table(keys),
+                spills=self._spills.table(keys),
+                pauses=self._pauses.table(keys),
+                faults=self._faults,
+            ),
+        )

@@ -1,0 +1,246 @@
+"""Peer-to-peer shuffles between simulated workers.
+
+As in ``distributed``: a transfer task cuts its input into pieces and puts them into a buffer from
+which they are sent to the workers that own the output partitions, in the background; the barrier
+waits until all pieces have arrived; an output task runs where its partition is and reads it from
+disk, or takes it from memory if shuffles are configured so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.utils import parse_bytes
+
+from dask_marsched.host.twin.shuffles import Shuffle, ShuffleOffice, ShuffleTasks
+from dask_marsched.simulation.cluster.memory import PIECES
+
+if TYPE_CHECKING:
+    from dask_marsched.simulation.cluster.cluster import Cluster
+    from dask_marsched.simulation.cluster.worker import Worker
+
+
+class _Run:
+    """One run of a shuffle; a run that fails is followed by another one."""
+
+    __slots__ = ("closed", "number", "owners", "stored", "transfers", "under_way", "waiting")
+
+    def __init__(self, number: int, owners: dict[Any, str]) -> None:
+        self.number = number
+        self.owners = owners
+        self.closed = False
+        self.under_way = 0
+        self.waiting: list[Callable[[], object]] = []
+        self.stored: dict[Any, int] = {}
+        self.transfers: set[Any] = set()
+
+
+class Shuffles:
+    """The shuffles of a simulation.
+
+    Parameters
+    ----------
+    cluster
+        The cluster: its workers, network and scheduler.
+    tasks
+        The tasks of the graph that shuffle.
+    """
+
+    def __init__(self, cluster: Cluster, tasks: ShuffleTasks) -> None:
+        self._cluster = cluster
+        self._queue = cluster.queue
+        self._tasks = tasks
+        self._office = ShuffleOffice(cluster.scheduler)
+        self._runs: dict[str, _Run] = {}
+        self._members: set[tuple[str, int]] = set()
+        self._buffered: dict[str, int] = {}
+        self._blocked: dict[str, deque[Callable[[], object]]] = {}
+        self._counts = Counter(shuffle.id for shuffle, _ in tasks.transfers.values())
+        self._buffer = parse_bytes(dask.config.get("distributed.p2p.comm.buffer"))
+
+    def execute(self, worker: Worker, key: Any, work: Callable[..., None]) -> bool:
+        """Execute a task if it is part of a shuffle; return False if it is not.
+
+        Parameters
+        ----------
+        worker
+            Where it runs.
+        key
+            The task.
+        work
+            Lets the worker work on it; called with what follows.
+        """
+        if key in self._tasks.transfers:
+            self._enter(worker, key, work)
+        elif key in self._tasks.barriers:
+            work(functools.partial(self._barrier, worker, key))
+        elif key in self._tasks.outputs:
+            self._unpack(worker, key, work)
+        else:
+            return False
+        return True
+
+    def fail(self, shuffle: str, number: int) -> None:
+        """Close a run, as the scheduler tells its workers to."""
+        run = self._runs.get(shuffle)
+        if run is None or run.number != number or run.closed:
+            return
+        run.closed = True
+        for proceed in run.waiting:
+            proceed()
+        run.waiting.clear()
+        if run.stored:
+            for output in list(run.stored):
+                self._take(run, output)
+
+    def lost(self, worker: Worker) -> None:
+        """Forget a worker that died."""
+        self._blocked.pop(worker.address, None)
+
+    # Transfers
+
+    def _enter(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
+        """Learn from the scheduler which run a transfer belongs to; only the first one asks."""
+        shuffle, _ = self._tasks.transfers[key]
+        run = self._runs.get(shuffle.id)
+        if run is not None and not run.closed and (worker.address, run.number) in self._members:
+            work(functools.partial(self._cut, worker, key, run))
+        else:
+            self._queue.after(self._cluster.latency, self._ask, worker, key, work)
+
+    def _ask(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
+        shuffle, _ = self._tasks.transfers[key]
+        answer = self._office.run(shuffle.id, key, worker.address)
+        back = self._cluster.latency
+        if answer is None:
+            self._queue.after(back, worker.reschedule, key)
+            return
+        number, owners = answer
+        run = self._runs.get(shuffle.id)
+        if run is None or run.number != number:
+            self._runs[shuffle.id] = run = _Run(number, owners)
+        self._members.add((worker.address, number))
+        self._queue.after(back, work, functools.partial(self._cut, worker, key, run))
+
+    def _cut(self, worker: Worker, key: Any, run: _Run) -> None:
+        if run.closed:
+            worker.reschedule(key)
+            return
+        shuffle, partition = self._tasks.transfers[key]
+        run.transfers.add(key)
+        for address, outputs in self._by_owner(shuffle, run, partition, self._nbytes(key)).items():
+            run.under_way += 1
+            self._send(worker, address, shuffle, run, outputs)
+        buffered = self._buffered.get(worker.address, 0)
+        if buffered < self._buffer:
+            worker.finish(key)
+        else:
+            waiting = self._blocked.setdefault(worker.address, deque())
+            waiting.append(functools.partial(worker.finish, key))
+
+    def _nbytes(self, key: Any) -> int:
+        """Return the bytes that a transfer task sends."""
+        nbytes = self._tasks.nbytes.get(key)
+        return self._cluster.input_nbytes(key) if nbytes is None else nbytes
+
+    def _by_owner(
+        self, shuffle: Shuffle, run: _Run, partition: Any, nbytes: int
+    ) -> dict[str, dict[Any, int]]:
+        shares: dict[str, dict[Any, int]] = {}
+        for output, share in shuffle.pieces(partition):
+            own = shares.setdefault(run.owners[output], {})
+            own[output] = own.get(output, 0) + round(nbytes * share)
+        return shares
+
+    def _send(
+        self, worker: Worker, address: str, shuffle: Shuffle, run: _Run, outputs: dict[Any, int]
+    ) -> None:
+        nbytes = sum(outputs.values())
+        self._buffered[worker.address] = self._buffered.get(worker.address, 0) + nbytes
+        worker.monitor.promise(nbytes)
+        owner = self._cluster.workers_by_address[address]
+        arrived = functools.partial(self._arrived, worker, owner, shuffle, run, outputs, nbytes)
+        self._cluster.move(worker, owner, 1, nbytes, arrived)
+
+    def _arrived(
+        self, worker: Worker, owner: Worker, shuffle: Shuffle, run: _Run,
+        outputs: dict[Any, int], nbytes: int,
+    ) -> None:  # fmt: skip
+        self._buffered[worker.address] -= nbytes
+        worker.monitor.promise(-nbytes)
+        blocked = self._blocked.get(worker.address)
+        while blocked and self._buffered[worker.address] < self._buffer:
+            blocked.popleft()()
+        if run.closed or not owner.alive:
+            return
+        if shuffle.on_disk:
+            owner.use_disk(nbytes)
+        else:
+            owner.monitor.hold(PIECES, nbytes)
+            for output, size in outputs.items():
+                run.stored[output] = run.stored.get(output, 0) + size
+        run.under_way -= 1
+        if not run.under_way:
+            for proceed in run.waiting:
+                proceed()
+            run.waiting.clear()
+
+    # Barriers and outputs
+
+    def _barrier(self, worker: Worker, key: Any) -> None:
+        """Wait until all that was sent has arrived: to the scheduler, to all workers, and back."""
+        shuffle = self._tasks.barriers[key]
+        run = self._runs[shuffle.id]
+        there = functools.partial(self._queue.after, 2 * self._cluster.latency)
+        passed = functools.partial(there, self._passed, worker, key, run)
+        if len(run.transfers) < self._counts[shuffle.id]:
+            there(self._office.restart, shuffle.id, run.number)
+            there(worker.reschedule, key)
+        elif run.under_way and not run.closed:
+            run.waiting.append(passed)
+        else:
+            passed()
+
+    def _passed(self, worker: Worker, key: Any, run: _Run) -> None:
+        if run.closed:
+            worker.reschedule(key)
+        else:
+            worker.finish(key)
+
+    def _unpack(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
+        latency = self._cluster.latency
+        reading = 0
+        for shuffle, output in self._tasks.outputs[key]:
+            run = self._runs[shuffle.id]
+            owner = run.owners[output]
+            if run.closed:
+                self._queue.after(0.0, worker.reschedule, key)
+                return
+            if owner != worker.address:
+                self._queue.after(
+                    latency, self._office.restrict, shuffle.id, run.number, key, owner
+                )
+                self._queue.after(2 * latency, worker.reschedule, key)
+                return
+            reading += shuffle.on_disk
+        nbytes = self._cluster.cost(key)[1] if reading else 0
+        work(functools.partial(self._unpacked, worker, key), read=nbytes)
+
+    def _unpacked(self, worker: Worker, key: Any) -> None:
+        for shuffle, output in self._tasks.outputs[key]:
+            run = self._runs[shuffle.id]
+            if run.closed:
+                worker.reschedule(key)
+                return
+            if output in run.stored:
+                self._take(run, output)
+        worker.finish(key)
+
+    def _take(self, run: _Run, output: Any) -> None:
+        owner = self._cluster.workers_by_address[run.owners[output]]
+        if owner.alive:
+            owner.monitor.hold(PIECES, -run.stored.pop(output))

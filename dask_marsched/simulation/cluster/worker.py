@@ -1,0 +1,377 @@
+"""A simulated worker: the real state machine, with virtual threads and a virtual network."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import dask
+import numpy
+from dask.utils import parse_bytes
+from distributed.worker_state_machine import (
+    AcquireReplicasEvent,
+    CancelComputeEvent,
+    ComputeTaskEvent,
+    Execute,
+    ExecuteSuccessEvent,
+    FindMissingEvent,
+    FreeKeysEvent,
+    GatherDep,
+    Instruction,
+    Instructions,
+    PauseEvent,
+    RefreshWhoHasEvent,
+    RemoveReplicasEvent,
+    RemoveWorkerEvent,
+    RescheduleEvent,
+    RetryBusyWorkerEvent,
+    RetryBusyWorkerLater,
+    SendMessageToScheduler,
+    StateMachineEvent,
+    StealRequestEvent,
+    UnpauseEvent,
+    WorkerState,
+)
+
+from dask_marsched.host.twin.worker_state import TwinWorkerState
+from dask_marsched.host.worker.message_batching import Gathering
+from dask_marsched.simulation.cluster.comms import BatchedStream
+from dask_marsched.simulation.cluster.fetching import Request
+from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
+from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result
+
+if TYPE_CHECKING:
+    from dask_marsched.simulation.cluster.cluster import Cluster
+
+_EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
+    "cancel-compute": CancelComputeEvent,
+    "acquire-replicas": AcquireReplicasEvent,
+    "compute-task": ComputeTaskEvent,
+    "free-keys": FreeKeysEvent,
+    "remove-replicas": RemoveReplicasEvent,
+    "steal-request": StealRequestEvent,
+    "refresh-who-has": RefreshWhoHasEvent,
+    "remove-worker": RemoveWorkerEvent,
+}
+#: Seconds until a worker asks again a peer that was busy; as in ``distributed.worker``.
+_RETRY_BUSY = 0.15
+#: Least seconds between two batches of messages to the scheduler; likewise.
+_BATCH_INTERVAL = 0.002
+
+
+class _NoCounter:
+    """Stands in for a state machine's statistics of tasks, which decide nothing."""
+
+    def new_task(self, task: Any) -> None:
+        pass
+
+    def transitions(self, before: Any) -> None:
+        pass
+
+
+def state_machine(
+    address: str, threads: int, memory_limit: int, resources: Mapping[str, float], validate: bool
+) -> WorkerState:
+    """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
+    get = dask.config.get
+    share = get("distributed.worker.memory.transfer")
+    # Invariants that do not hold are explained by the logs.
+    state = (WorkerState if validate else TwinWorkerState)(
+        nthreads=threads,
+        address=address,
+        validate=validate,
+        resources=resources,
+        transfer_incoming_count_limit=get("distributed.worker.connections.incoming"),
+        transfer_incoming_bytes_limit=int(memory_limit * share) if share else math.inf,
+        transfer_message_bytes_limit=parse_bytes(
+            get("distributed.worker.transfer.message-bytes-limit")
+        ),
+    )
+    if not validate:
+        state.task_counter = _NoCounter()  # type: ignore[assignment]  # a stand-in
+    return state
+
+
+@dataclasses.dataclass(slots=True)
+class _Execution:
+    """A task that runs.
+
+    Attributes
+    ----------
+    start : float
+        When it began, in virtual seconds.
+    run_id : int
+        The scheduler's number of this attempt.
+    seconds : float
+        How long it takes on a core of its own.
+    nbytes : int
+        Bytes of its result.
+    """
+
+    start: float
+    run_id: int
+    seconds: float
+    nbytes: int
+
+
+class Worker:
+    """One worker of the twin.
+
+    Parameters
+    ----------
+    cluster
+        The cluster that it belongs to: its clock, costs, network and records.
+    index
+        Number of the worker; also its name.
+    address
+        Its address.
+    host
+        The host that it runs on.
+    state
+        The state machine.
+    """
+
+    def __init__(
+        self, cluster: Cluster, index: int, address: str, host: Host, state: WorkerState
+    ) -> None:
+        self.index = index
+        self.address = address
+        self.host = host
+        self.alive = True
+        self.outgoing = 0
+        self.slowness = 1.0
+        self.bandwidth = cluster.assumed_bandwidth
+        self.peers: dict[str, tuple[float, int]] = {}
+        self.executing: dict[Any, _Execution] = {}
+        self.queue = cluster.queue
+        self._cluster = cluster
+        spec = cluster.spec
+        self.local_in = Link(spec.local_bandwidth)
+        self.local_out = Link(spec.local_bandwidth)
+        self.loop = EventLoop(cluster.queue, host.cores)
+        memory_changed = functools.partial(cluster.memory_changed, self)
+        self.monitor = MemoryMonitor(
+            cluster.queue, spec.memory_limit, memory_changed, self.spilled, self._monitored
+        )
+        self.state = state
+        self.state.data = self.monitor.store  # type: ignore[assignment]  # a mapping suffices
+        self._reasons_to_pause: set[str] = set()
+        self._paused_at = 0.0
+        self.to_scheduler = BatchedStream(
+            cluster.queue,
+            _BATCH_INTERVAL,
+            spec.latency,
+            functools.partial(cluster.received, self),
+            self.loop,
+            spec.batch_cost,
+        )
+        self._gathering: Gathering | None = None
+        if cluster.gathers:
+            later = functools.partial(cluster.queue.after, daemon=True)
+            self._gathering = Gathering(self.to_scheduler.send, later)
+
+    # Events
+
+    def receive(self, messages: list[dict[str, Any]]) -> None:
+        """Take a batch of messages from the scheduler and handle it when its turn comes."""
+        cost = self._cluster.spec.batch_cost
+        self.loop.run(cost, functools.partial(self._handle, messages))
+
+    def _handle(self, messages: list[dict[str, Any]]) -> None:
+        for message in messages:
+            make = _EVENTS.get(message["op"])
+            if make is not None:
+                fields = message.copy()
+                del fields["op"]
+                self.stimulate(make(**fields))
+            elif message["op"] == "shuffle-fail" and self.alive:
+                self._cluster.shuffles.fail(message["shuffle_id"], message["run_id"])
+
+    def tick(self) -> None:
+        """Look for data that is nowhere to be found, as a worker does once per second."""
+        if self.alive and self.state.missing_dep_flight:
+            self.stimulate(FindMissingEvent(stimulus_id=f"find-missing-{self.queue.now}"))
+
+    def kill(self) -> None:
+        """Die at once: nothing is sent or received any more, all results are lost."""
+        self.note_pause()
+        self.alive = False
+        self.to_scheduler.abort()
+        self.monitor.lose_all()
+
+    def stimulate(self, event: StateMachineEvent) -> None:
+        """Feed an event to the state machine and carry out what it says."""
+        if not self.alive:
+            return
+        instructions = self.state.handle_stimulus(event)
+        if self._gathering is not None and isinstance(event, FreeKeysEvent | RemoveReplicasEvent):
+            with self._gathering.freeing(event.keys):
+                self._carry_out_all(instructions)
+        else:
+            self._carry_out_all(instructions)
+
+    def _carry_out_all(self, instructions: Instructions) -> None:
+        for instruction in instructions:
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, SendMessageToScheduler):
+            self._send(instruction.to_dict())
+        elif isinstance(instruction, Execute):
+            self._execute(instruction.key)
+        elif isinstance(instruction, GatherDep):
+            self._gather(instruction.worker, instruction.to_gather, instruction.total_nbytes)
+        elif isinstance(instruction, RetryBusyWorkerLater):
+            self.queue.after(_RETRY_BUSY, self._retry, instruction.worker)
+        else:
+            raise TypeError(f"the twin does not know the instruction {instruction!r}")
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._gathering is not None:
+            self._gathering.send(message)
+        else:
+            self.to_scheduler.send(message)
+
+    def _retry(self, peer: str) -> None:
+        self.stimulate(
+            RetryBusyWorkerEvent(worker=peer, stimulus_id=f"retry-busy-{self.queue.now}")
+        )
+
+    # Memory
+
+    def use_disk(self, nbytes: int) -> None:
+        """Write bytes to the host's disk, or read them (< 0); the event loop waits for it."""
+        self.loop.block(self.host.disk.take(abs(nbytes), self.queue.now))
+
+    def spilled(self, nbytes: int) -> None:
+        """Write results to disk, or read them back (< 0)."""
+        self.use_disk(nbytes)
+        self._cluster.spilled(self, nbytes)
+
+    @property
+    def paused(self) -> bool:
+        """Whether no task is started now."""
+        return bool(self._reasons_to_pause)
+
+    def pause(self, reason: str) -> None:
+        """Start no more tasks; several reasons may hold at once."""
+        if self.alive and not self.paused:
+            self._paused_at = self.queue.now
+            self._change_status("paused", PauseEvent)
+        self._reasons_to_pause.add(reason)
+
+    def unpause(self, reason: str) -> None:
+        """Go on, if no other reason to pause is left."""
+        if reason in self._reasons_to_pause:
+            self._reasons_to_pause.remove(reason)
+            if self.alive and not self.paused:
+                self._cluster.paused(self, self._paused_at)
+                self._change_status("running", UnpauseEvent)
+
+    def note_pause(self) -> None:
+        """Record a pause that nothing will end."""
+        if self.alive and self.paused:
+            self._cluster.paused(self, self._paused_at)
+
+    def _monitored(self, full: bool) -> None:
+        (self.pause if full else self.unpause)("memory")
+
+    def _change_status(self, status: str, event: Callable[..., StateMachineEvent]) -> None:
+        stimulus_id = f"worker-status-change-{self.queue.now}"
+        message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
+        self._send(message)
+        self.stimulate(event(stimulus_id=stimulus_id))
+
+    # Execution
+
+    def _execute(self, key: Any) -> None:
+        task = self.state.tasks[key]
+        seconds, nbytes = self._cluster.cost(key)
+        overhead = self._cluster.spec.task_overhead
+        execution = _Execution(
+            self.queue.now + overhead, task.run_id, seconds * self.slowness + overhead, nbytes
+        )
+        self.executing[key] = execution
+        self.monitor.promise(nbytes)
+        for dependency in task.dependencies:
+            self.monitor.store[dependency.key]  # comes back from disk, and is used most recently
+        work = functools.partial(self._work, execution)
+        if not self._cluster.shuffles.execute(self, key, work):
+            work(functools.partial(self.finish, key))
+
+    def _work(self, execution: _Execution, done: Callable[[], object], read: int = 0) -> None:
+        """Use a core, after reading bytes from disk in the task's thread; then call ``done``."""
+        run = functools.partial(self.host.cores.run, execution.seconds, done)
+        if read:
+            self.queue.after(self.host.disk.take(read, self.queue.now), run)
+        else:
+            run()
+
+    def finish(self, key: Any) -> None:
+        """Report a task's result once the event loop comes to it."""
+        execution = self.executing[key]
+        if self.alive:
+            self._cluster.executed(self, key, execution.start, self.queue.now)
+            self.loop.soon(functools.partial(self._finished, key, self.queue.now))
+
+    def _finished(self, key: Any, stop: float) -> None:
+        execution = self.executing.pop(key)
+        self.monitor.promise(-execution.nbytes)
+        self.stimulate(
+            ExecuteSuccessEvent(
+                key=key,
+                run_id=execution.run_id,
+                value=Result(execution.nbytes),
+                start=execution.start,
+                stop=stop,
+                nbytes=execution.nbytes,
+                type=numpy.ndarray,
+                stimulus_id=f"task-finished-{stop}",
+            )
+        )
+
+    def reschedule(self, key: Any) -> None:
+        """Give a task back to the scheduler."""
+        execution = self.executing.pop(key, None)
+        if execution is not None:
+            self.monitor.promise(-execution.nbytes)
+            stimulus_id = f"reschedule-{self.queue.now}"
+            self.stimulate(RescheduleEvent(key=key, stimulus_id=stimulus_id))
+
+    # Transfers
+
+    def _gather(self, address: str, keys: set[Any], total_nbytes: int) -> None:
+        latency, now = self._cluster.latency, self.queue.now
+        peer = self._cluster.workers_by_address.get(address)
+        request = Request(self, keys, total_nbytes, address, now)
+        self.monitor.promise(total_nbytes)
+        if peer is None or not peer.alive:
+            self.queue.after(2 * latency, request.failed)
+        else:
+            self.queue.after(latency, peer.loop.soon, functools.partial(peer.get_data, request))
+
+    def get_data(self, request: Request) -> None:
+        """Answer a peer's request for results."""
+        cluster, asker = self._cluster, request.asker
+        limit = cluster.outgoing_limit * (2 if asker.host is self.host else 1)
+        if not self.alive:
+            self.queue.after(cluster.latency, request.failed)
+        elif self.outgoing >= (1 if self.paused else limit):
+            self.queue.after(cluster.latency, request.busy)
+        else:
+            self.outgoing += 1
+            store = self.monitor.store
+            request.data = {key: store[key] for key in request.keys if key in store}
+            nbytes = sum(result.nbytes for result in request.data.values())
+            delivered = functools.partial(self._delivered, request, nbytes)
+            cluster.move(self, asker, len(request.data), nbytes, delivered)
+
+    def _delivered(self, request: Request, nbytes: int) -> None:
+        self.outgoing -= 1
+        if self.alive:
+            request.succeeded(nbytes)
+        else:
+            request.failed()

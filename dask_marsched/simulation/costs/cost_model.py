@@ -1,0 +1,160 @@
+"""What each task of one graph costs, from the best that is known of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dask.utils import key_split
+
+from dask_marsched.host.graph.result_sizes import chunk_nbytes
+from dask_marsched.simulation.costs.costs import Costs
+from dask_marsched.simulation.costs.derived import DerivedSeconds, complete
+
+#: Seconds, and bytes per second: what a recorded task is compared with before its duration is
+#: carried over to a task of the same group and another size.
+_USUAL = (0.0005, 1e9)
+
+#: Seconds that it takes to pick one of several results: more than nothing, which Dask's work
+#: stealing takes for a task that has left its thread.
+_PICK = 1e-6
+
+
+class CostModel:
+    """Look up, derive, learn or guess what each task of a graph costs.
+
+    A size is, in this order: recorded for this key, or for its twin in another instance of the
+    same graph; known from the graph; learnt from the recorded tasks of its group; likely by the
+    graph; guessed from its inputs. A duration is recorded, learnt, or derived from the sizes.
+
+    Parameters
+    ----------
+    expr, dsk
+        The expression of a graph, and its tasks.
+    costs
+        What was recorded.
+
+    Attributes
+    ----------
+    sizes : Counter of str
+        How many sizes are ``recorded``, ``known``, ``learnt`` and ``guessed``, and ``held``: told
+        by the scheduler that has the result already.
+    durations : Counter of str
+        How many durations are ``recorded``, ``learnt`` and ``derived``.
+    joined : Counter of str
+        What tasks that became part of one do, and how many such tasks there are.
+    """
+
+    def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:
+        self.sizes: Counter[str] = Counter()
+        self.durations: Counter[str] = Counter()
+        self.joined: Counter[str] = Counter()
+        known = chunk_nbytes(expr, dsk)
+        groups = _Groups(costs)
+        costs = costs.renamed(dsk, known.exact)
+        nbytes = self._sized(dsk, costs, groups, known.exact, known.estimated)
+        derived = DerivedSeconds(expr, dsk, nbytes)
+        self._costs: dict[Any, tuple[float, int]] = {}
+        for key, task in dsk.items():
+            if key in costs.held:
+                self._costs[key] = (0.0, nbytes[key])
+                continue
+            seconds = costs.seconds.get(key)
+            source = "recorded"
+            if seconds is None:
+                touched = nbytes[key] + sum(nbytes[other] for other in task.dependencies)
+                seconds, source = groups.seconds(key, touched), "learnt"
+            if seconds is None:
+                seconds, source = derived(key), "derived"
+            self.durations[source] += 1
+            self._costs[key] = (seconds, nbytes[key])
+
+    def _sized(
+        self,
+        dsk: Mapping[Any, Any],
+        costs: Costs,
+        groups: _Groups,
+        exact: Mapping[Any, int],
+        estimated: Mapping[Any, int],
+    ) -> dict[Any, int]:
+        nbytes: dict[Any, int] = {}
+        for key in dsk:
+            if key in costs.nbytes:
+                nbytes[key] = int(costs.nbytes[key])
+                self.sizes["held" if key in costs.held else "recorded"] += 1
+            elif key in exact:
+                nbytes[key] = exact[key]
+                self.sizes["known"] += 1
+
+        def likely(key: Any) -> int | None:
+            learnt = groups.nbytes(key, sum(nbytes[other] for other in dsk[key].dependencies))
+            self.sizes["guessed" if learnt is None else "learnt"] += 1
+            return estimated.get(key) if learnt is None else learnt
+
+        complete(dsk, nbytes, likely)
+        return nbytes
+
+    @property
+    def sources(self) -> dict[str, dict[str, int]]:
+        """``sizes`` and ``durations`` as plain dicts."""
+        return {"sizes": dict(self.sizes), "durations": dict(self.durations)}
+
+    def bundle(self, bundles: Mapping[Any, Sequence[Any]]) -> None:
+        """Let tasks take as long as those whose results they make as one.
+
+        What picks one of these results stands for one task, and takes next to no time.
+        """
+        for key, members in bundles.items():
+            found = [self._costs[member] for member in members]
+            seconds = sum(took for took, _ in found) if len(found) > 1 else _PICK
+            self._costs[key] = (seconds, sum(nbytes for _, nbytes in found))
+
+    def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:
+        """Let tasks take as long as all that became part of them, by the key of each."""
+        for key, members in groups.items():
+            members = list(members)
+            self.joined[" + ".join(dict.fromkeys(map(key_split, members)))] += 1
+            seconds = sum(self._costs[member][0] for member in members)
+            self._costs[key] = (seconds, self._costs[key][1])
+
+    def __call__(self, key: Any) -> tuple[float, int]:
+        """Return the seconds and bytes of a task."""
+        return self._costs[key]
+
+
+class _Groups:
+    """Means of the recorded tasks, by group: what their keys are called without tokens."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._results: dict[str, tuple[int, int, int]] = {}
+        self._durations: dict[str, tuple[float, float]] = {}
+        fixed, rate = _USUAL
+        for key, size in costs.nbytes.items():
+            inputs = costs.input_nbytes.get(key)
+            if inputs is None:
+                continue
+            group = key_split(key)
+            count, read, made = self._results.get(group, (0, 0, 0))
+            self._results[group] = (count + 1, read + inputs, made + size)
+            if key in costs.seconds:
+                took, usual = self._durations.get(group, (0.0, 0.0))
+                usual += fixed + (inputs + size) / rate
+                self._durations[group] = (took + costs.seconds[key], usual)
+
+    def nbytes(self, key: Any, inputs: int) -> int | None:
+        """Return the likely size of a result, in proportion to the bytes of its inputs."""
+        found = self._results.get(key_split(key))
+        if found is None:
+            return None
+        count, read, made = found
+        return made * inputs // read if read and inputs else made // count
+
+    def seconds(self, key: Any, touched: int) -> float | None:
+        """Return the likely duration of a task that reads and writes so many bytes."""
+        found = self._durations.get(key_split(key))
+        if found is None:
+            return None
+        took, usual = found
+        fixed, rate = _USUAL
+        return took / usual * (fixed + touched / rate)

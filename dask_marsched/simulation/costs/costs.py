@@ -1,0 +1,229 @@
+"""What tasks cost, seconds and bytes, as far as that is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dask.order
+from dask.sizeof import sizeof
+
+from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.simulation.costs import costs_file
+from dask_marsched.simulation.costs.held_results import Places, held_by_clusters
+
+_TOKEN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Sizes of results, and durations, by key.
+
+    Attributes
+    ----------
+    nbytes : mapping
+        Bytes of the result of each task.
+    seconds : mapping
+        Duration of each task on a core of its own.
+    input_nbytes : mapping
+        Bytes of all inputs of each task; what is not here does not serve to learn how sizes and
+        durations follow from the inputs' sizes.
+    held : mapping
+        For each result that is on the cluster before anything runs the numbers of the workers
+        that hold it; empty where that is not known. It costs nothing but its bytes.
+    overhead : float
+        How many times as long as usual the processes took for everything besides tasks, see
+        :class:`ClusterSpec`; what `simulate` takes where it is not told.
+    """
+
+    nbytes: Mapping[Any, int]
+    seconds: Mapping[Any, float] = dataclasses.field(default_factory=dict)
+    input_nbytes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+    held: Mapping[Any, Places] = dataclasses.field(default_factory=dict)
+    overhead: float = 1.0
+
+    def without_durations(self) -> Costs:
+        """Return the same sizes with durations derived from them: the same on every machine."""
+        return dataclasses.replace(self, seconds={}, overhead=1.0)
+
+    def holding(self, collections: Iterable[Any]) -> Costs:
+        """Return these costs, and what clusters tell of the futures in collections."""
+        found = held_by_clusters(collections)
+        if not found.places:
+            return self
+        nbytes = {**self.nbytes, **found.nbytes}
+        return dataclasses.replace(self, nbytes=nbytes, held={**found.places, **self.held})
+
+    def save(self, path: str | Path) -> None:
+        """Write to a Parquet file.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        costs_file.write(os.fspath(path), self, {})
+
+    @staticmethod
+    def load(path: str | Path) -> Costs:
+        """Read what :meth:`save`, or `dask_marsched.record`, wrote.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If it holds no costs.
+        ImportError
+            If pyarrow is not installed.
+        """
+        columns, facts = costs_file.read(os.fspath(path))
+        return Costs(**columns, overhead=facts.get("overhead", 1.0))
+
+    @staticmethod
+    def of(given: Any) -> Costs:
+        """Return the costs that the ``costs`` argument of a simulation stands for.
+
+        Parameters
+        ----------
+        given
+            Costs, a recording, the path of a file, or None for no costs.
+
+        Raises
+        ------
+        TypeError
+            If it is none of these.
+        """
+        if given is None:
+            return Costs({})
+        if isinstance(given, str | os.PathLike):
+            return Costs.load(os.fspath(given))
+        costs = getattr(given, "costs", given)
+        if not isinstance(costs, Costs):
+            raise TypeError(
+                "costs must be None, Costs, a Recording or the path of a file that "
+                f"dask_marsched.record wrote, not {given!r}"
+            )
+        return costs
+
+    def renamed(self, dsk: Iterable[Any], exact: Mapping[Any, int] | None = None) -> Costs:
+        """Return costs for the keys of a graph that is the recorded one but for tokens.
+
+        Dask gives some tasks new tokens whenever an expression is built (the final ones of every
+        computation, unseeded random arrays). Keys that differ from recorded ones only in tokens
+        take their costs, in the order in which both appear.
+
+        Parameters
+        ----------
+        dsk
+            The keys of the graph.
+        exact
+            Sizes that are known of it. One that contradicts what was recorded, or a task too many
+            of a name, shows that the graph is the same program on another problem: then nothing
+            is taken over.
+        """
+        dsk = list(dsk)
+        unknown = [key for key in dsk if key not in self.nbytes]
+        if not unknown:
+            return self
+        present = set(dsk)
+        recorded: dict[Any, list[Any]] = {}
+        for key in self.nbytes:
+            if key not in present:
+                recorded.setdefault(without_token(key), []).append(key)
+        names = {_name(bare) for bare in recorded}
+        nbytes, seconds = dict(self.nbytes), dict(self.seconds)
+        input_nbytes = dict(self.input_nbytes)
+        for key in unknown:
+            bare = without_token(key)
+            twins = recorded.get(bare, [])
+            size = (exact or {}).get(key)
+            twin = next((t for t in twins if size is None or self.nbytes[t] == size), None)
+            if twin is None and _name(bare) in names:
+                return self
+            if twin is None:
+                continue
+            twins.remove(twin)
+            nbytes[key] = self.nbytes[twin]
+            for mapping in (seconds, input_nbytes):
+                if twin in mapping:
+                    mapping[key] = mapping[twin]
+        return dataclasses.replace(self, nbytes=nbytes, seconds=seconds, input_nbytes=input_nbytes)
+
+    def covers(self, dsk: Mapping[Any, Any]) -> bool:
+        """Return True if these are the costs of a graph, tokens aside."""
+        known = self.renamed(dsk).nbytes
+        return len(self.nbytes) == len(dsk) and all(key in known for key in dsk)
+
+
+def _name(bare: Any) -> Any:
+    return bare[0] if isinstance(bare, tuple) and bare else bare
+
+
+def without_token(key: Any) -> Any:
+    """Return a key without the part that Dask made of the content of what it stands for."""
+    if isinstance(key, tuple) and key:
+        return (without_token(key[0]), *key[1:])
+    return _TOKEN.sub("", key) if isinstance(key, str) else key
+
+
+def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
+    """Execute a collection's graph once in this thread and record sizes and durations.
+
+    Parameters
+    ----------
+    collection
+        A Dask collection or a list of them.
+    cache
+        A file: read if it holds the costs of this graph, else written.
+
+    Returns
+    -------
+    Costs
+        Bytes and seconds of every task.
+    """
+    items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
+    dsk, _ = materialize(*expression(items))
+    if cache is not None and Path(cache).exists():
+        try:
+            cached = Costs.load(cache)
+        except ValueError:  # of an older version
+            cached = Costs({})
+        if cached.covers(dsk):
+            return cached
+    costs = _execute(dsk)
+    if cache is not None:
+        Path(cache).parent.mkdir(parents=True, exist_ok=True)
+        costs.save(cache)
+    return costs
+
+
+def _execute(dsk: Mapping[Any, Any]) -> Costs:
+    order = dask.order.order(dsk=dict(dsk))
+    uses: dict[Any, int] = {}
+    for task in dsk.values():
+        for dependency in task.dependencies:
+            uses[dependency] = uses.get(dependency, 0) + 1
+    values: dict[Any, Any] = {}
+    nbytes, seconds, input_nbytes = dict[Any, int](), dict[Any, float](), dict[Any, int]()
+    for key in sorted(dsk, key=order.__getitem__):
+        task = dsk[key]
+        inputs = {dependency: values[dependency] for dependency in task.dependencies}
+        started = time.perf_counter()
+        value = task(inputs)
+        seconds[key] = time.perf_counter() - started
+        nbytes[key] = sizeof(value)
+        input_nbytes[key] = sum(nbytes[dependency] for dependency in task.dependencies)
+        if uses.get(key):
+            values[key] = value
+        del inputs, value
+        for dependency in task.dependencies:
+            uses[dependency] -= 1
+            if not uses[dependency]:
+                del values[dependency]
+    return Costs(nbytes, seconds, input_nbytes)

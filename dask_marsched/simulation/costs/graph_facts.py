@@ -1,0 +1,134 @@
+"""What a graph says about itself before it runs: its groups, their chunks, who needs whom."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from dask.utils import key_split
+
+from dask_marsched.core.chunk_sizes import Grid
+from dask_marsched.host.graph.array_layers import ArrayLayers, read_layers
+from dask_marsched.host.graph.literals import data_nbytes
+from dask_marsched.host.graph.temporaries import temporaries
+from dask_marsched.host.twin.graph import check_keys
+from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.simulation.costs.cost_model import CostModel
+from dask_marsched.simulation.costs.costs import Costs
+from dask_marsched.simulation.costs.held_results import stand_ins
+
+
+class GraphFacts:
+    """The graph of one computation.
+
+    Parameters
+    ----------
+    collections
+        What is computed.
+    costs
+        Recorded costs, or empty ones.
+
+    Attributes
+    ----------
+    tasks : mapping of key to task
+        The tasks, as the scheduler gets them, and those of ``held``.
+    held : mapping of key to task
+        What stands for results that are on the cluster already.
+    keys : set
+        The keys of the results that go to the client.
+    sizes : dict of str to int
+        How many sizes of results are ``known``, ``recorded``, ``learnt`` and ``guessed``.
+    temporaries : dict of key to int
+        Bytes of intermediate results inside tasks.
+    """
+
+    def __init__(self, collections: list[Any], costs: Costs) -> None:
+        expr, self.keys = expression(collections)
+        tasks = materialize(expr, self.keys)[0]
+        self.held = stand_ins(tasks, self.keys, costs.held)
+        check_keys(tasks, self.keys, self.held)
+        self.tasks: Mapping[Any, Any] = {**self.held, **tasks} if self.held else tasks
+        self._layers: ArrayLayers = read_layers(expr)
+        self.temporaries = temporaries(self.tasks, self._layers)
+        model = CostModel(expr, self.tasks, costs)
+        self.sizes: dict[str, int] = dict(model.sizes)
+        self._cost = model
+
+    def nbytes(self, key: Any) -> int:
+        """Return the bytes of a result."""
+        return self._cost(key)[1]
+
+    def seconds(self, key: Any) -> float:
+        """Return the duration of a task."""
+        return self._cost(key)[0]
+
+    def footprint(self, key: Any) -> int:
+        """Return the bytes of a task's inputs, output and intermediate results together."""
+        inputs = sum(map(self.nbytes, self.tasks[key].dependencies))
+        return inputs + self.nbytes(key) + self.temporaries.get(key, 0)
+
+    @property
+    def share_guessed(self) -> float:
+        """Part of the results whose size nobody tells, 0 to 1."""
+        return self.sizes.get("guessed", 0) / max(1, len(self.tasks))
+
+    @property
+    def nbytes_in_graph(self) -> int:
+        """Bytes of the data that are part of the graph."""
+        return data_nbytes(self.tasks.values())
+
+    @functools.cached_property
+    def groups(self) -> dict[str, list[Any]]:
+        """The keys of each group (``dask.utils.key_split``)."""
+        found: dict[str, list[Any]] = {}
+        for key in self.tasks:
+            found.setdefault(key_split(key), []).append(key)
+        return found
+
+    @functools.cached_property
+    def dependents(self) -> dict[Any, list[Any]]:
+        """The tasks that need the result of each task."""
+        found: dict[Any, list[Any]] = {key: [] for key in self.tasks}
+        for key, task in self.tasks.items():
+            for dependency in task.dependencies:
+                found[dependency].append(key)
+        return found
+
+    def grid(self, key: Any) -> Grid | None:
+        """Return the chunks of the array that a result is a chunk of, if the graph tells."""
+        grid = self._layers.grids.get(key[0]) if isinstance(key, tuple) and key else None
+        return grid if grid is not None and grid.shape(key) is not None else None
+
+    def shape_made_by(self, prefix: str, blocks: int) -> tuple[int, ...] | None:
+        """Return the shape of the first chunk of an array with so many chunks.
+
+        None if there is none whose name begins with the prefix, or several.
+        """
+        found = [
+            grid.lengths
+            for name, grid in self._layers.grids.items()
+            if name.startswith(prefix) and math.prod(map(len, grid.lengths)) == blocks
+        ]
+        return tuple(axis[0] for axis in found[0]) if len(found) == 1 else None
+
+    def chunk(self, group: str) -> tuple[tuple[int, ...] | None, str | None]:
+        """Return shape and dtype of a group's largest chunk, as far as the graph tells."""
+        best: tuple[int, tuple[int, ...], str | None] | None = None
+        for key in self.groups[group]:
+            grid = self.grid(key)
+            if grid is None:
+                continue
+            nbytes, shape = grid.nbytes(key) or 0, grid.shape(key)
+            if shape is not None and (best is None or nbytes > best[0]):
+                best = (nbytes, shape, self._dtype(key[0], grid))
+        return (None, None) if best is None else best[1:]
+
+    def _dtype(self, layer: str, grid: Grid) -> str | None:
+        kind = self._layers.kinds.get(layer)
+        try:
+            return None if kind is None else np.dtype(f"{kind}{grid.itemsize}").name
+        except TypeError:  # several arrays in a chunk, or texts
+            return None

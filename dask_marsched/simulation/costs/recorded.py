@@ -1,0 +1,111 @@
+"""From the executions on a real cluster to what their tasks cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from distributed.comm import get_address_host
+
+from dask_marsched.simulation.costs.costs import Costs
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def costs_of(
+    executions: Mapping[str, Sequence[Any]],
+    cores: Mapping[str, int],
+    processor: Mapping[str, Mapping[int, tuple[float, float]]] | None = None,
+) -> Costs:
+    """Return the costs of recorded tasks, with the durations that they have on a core of their own.
+
+    Where more tasks ran on a host than it has cores, each of them is taken to have had an equal
+    share. That leaves in what they waited for event loops, schedulers and other programs. So where
+    the system tells how long a thread really ran and waited, its tasks together take what it ran,
+    and what it spent neither running nor waiting for a core, for that is sleep, disk or network.
+
+    Parameters
+    ----------
+    executions
+        Columns as in `dask_marsched.simulation.costs.recording.TaskRecorder`.
+    cores
+        Cores of each host, by the host's address; a host that is missing counts as one with a
+        core for every task.
+    processor
+        By worker and thread, the seconds that it ran and those that it waited for a core.
+
+    Returns
+    -------
+    Costs
+        Of a task that ran several times, the mean duration and the last size.
+    """
+    hosts = [get_address_host(worker) for worker in executions["worker"]]
+    starts, stops = np.array(executions["start"]), np.array(executions["stop"])
+    seconds = stops - starts
+    for host in set(hosts):
+        if host in cores:
+            own = np.array([h == host for h in hosts])
+            seconds[own] = undisturbed(starts[own], stops[own], cores[host])
+    if processor:
+        seconds = _as_measured(executions, stops - starts, seconds, processor)
+    by_key: dict[Any, list[float]] = {}
+    for key, duration in zip(executions["key"], seconds.tolist(), strict=True):
+        by_key.setdefault(key, []).append(duration)
+    return Costs(
+        nbytes=dict(zip(executions["key"], executions["nbytes"], strict=True)),
+        seconds={key: sum(found) / len(found) for key, found in by_key.items()},
+        input_nbytes=dict(zip(executions["key"], executions["input_nbytes"], strict=True)),
+    )
+
+
+def _as_measured(
+    executions: Mapping[str, Sequence[Any]],
+    elapsed: Floats,
+    seconds: Floats,
+    processor: Mapping[str, Mapping[int, tuple[float, float]]],
+) -> Floats:
+    """Return ``seconds`` such that those of each thread sum up to what it needed."""
+    rows: dict[tuple[str, int], list[int]] = {}
+    for row, place in enumerate(zip(executions["worker"], executions["thread"], strict=True)):
+        rows.setdefault(place, []).append(row)
+    scaled = seconds.copy()
+    for (worker, thread), own in rows.items():
+        measured, total = processor.get(worker, {}).get(thread), seconds[own].sum()
+        if measured is None or not total:
+            continue
+        ran, waited = measured
+        needed = ran + max(0.0, elapsed[own].sum() - ran - waited)
+        scaled[own] = np.minimum(seconds[own] * (needed / total), elapsed[own])
+    return scaled
+
+
+def undisturbed(starts: Floats, stops: Floats, cores: int) -> Floats:
+    """Return how long tasks would have taken on a core of their own.
+
+    The inverse of processor sharing: while ``n`` tasks run on ``cores`` of a host, each advances
+    at the rate ``min(1, cores / n)``. All advance alike, so one function of time, the progress
+    made since the beginning, gives them all.
+
+    Parameters
+    ----------
+    starts, stops
+        When the tasks of one host began and ended, in seconds.
+    cores
+        Cores of the host.
+
+    Returns
+    -------
+    numpy.ndarray
+        Seconds, never more than ``stops - starts``.
+    """
+    if not len(starts):
+        return stops - starts
+    times = np.concatenate([starts, stops])
+    changes = np.concatenate([np.ones(len(starts)), -np.ones(len(stops))])
+    order = np.argsort(times, kind="stable")
+    times, running = times[order], np.cumsum(changes[order])
+    rates = np.minimum(1.0, cores / np.maximum(running, 1.0))
+    progress = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times))])
+    taken: Floats = np.interp(stops, times, progress) - np.interp(starts, times, progress)
+    return taken

@@ -1,0 +1,333 @@
+"""`record`: durations and sizes of all tasks that run on a cluster meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import uuid
+from array import array
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dask
+import distributed
+from dask.system import cpu_count
+from distributed import Scheduler
+from distributed.comm import get_address_host
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_marsched.monitoring.probes import load_probe
+from dask_marsched.monitoring.recorded_block import RecordedBlock
+
+if TYPE_CHECKING:
+    from dask_marsched.simulation.costs.costs import Costs
+
+_PREFIX = "marsched-recorder-"
+
+
+class TaskRecorder(SchedulerPlugin):
+    """Notes every task that ends in memory while it is registered.
+
+    Parameters
+    ----------
+    name : str
+        Under which it is registered; every recording has its own.
+    client : str
+        The client that records. When it goes, so does the recorder.
+
+    Attributes
+    ----------
+    executions : dict of str to list or array
+        By name of column, an entry for every execution: ``key``, ``worker`` (address), ``thread``
+        (its identifier there), ``start`` and ``stop`` (seconds since the epoch, on the worker's
+        clock), ``transfer`` and ``disk`` (seconds spent besides), ``nbytes`` (of the result) and
+        ``input_nbytes`` (of all inputs together).
+    """
+
+    def __init__(self, name: str, client: str) -> None:
+        self.name = name
+        self.client = client
+        self.executions: dict[str, Any] = {
+            "key": [],
+            "worker": [],
+            "thread": array("Q"),
+            "start": array("d"),
+            "stop": array("d"),
+            "transfer": array("d"),
+            "disk": array("d"),
+            "nbytes": array("q"),
+            "input_nbytes": array("q"),
+        }
+        self._scheduler: Scheduler | None = None
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Keep the scheduler."""
+        self._scheduler = scheduler
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Note a task that was just computed."""
+        if start != "processing" or finish != "memory":
+            return
+        spent = {"compute": 0.0, "transfer": 0.0, "disk": 0.0}
+        began = ended = None
+        for phase in kwargs.get("startstops") or ():
+            what = "disk" if phase["action"].startswith("disk") else phase["action"]
+            if what in spent:
+                spent[what] += phase["stop"] - phase["start"]
+            if what == "compute":
+                began, ended = phase["start"], phase["stop"]
+        if began is None or self._scheduler is None:
+            return
+        inputs = self._scheduler.tasks[key].dependencies
+        row = {
+            "key": key,
+            "worker": kwargs.get("worker") or "",
+            "thread": kwargs.get("thread") or 0,
+            "start": began,
+            "stop": ended,
+            "transfer": spent["transfer"],
+            "disk": spent["disk"],
+            "nbytes": kwargs.get("nbytes") or 0,
+            "input_nbytes": sum(ts.nbytes for ts in inputs if ts.nbytes > 0),
+        }
+        for column, value in row.items():
+            self.executions[column].append(value)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Leave with the client, should it go without ending its recording."""
+        if client == self.client and self.name in scheduler.plugins:
+            scheduler.remove_plugin(self.name)
+
+
+_Taken = tuple[dict[str, Any], dict[str, int], tuple[str, int]]
+
+
+def _take(name: str, dask_scheduler: Scheduler) -> _Taken | None:
+    """Remove a recorder; return its notes, what the cluster is, host and process. To run there."""
+    recorder = dask_scheduler.plugins.get(name)
+    if not isinstance(recorder, TaskRecorder):
+        return None
+    dask_scheduler.remove_plugin(name)
+    workers = list(dask_scheduler.workers.values())
+    process = (get_address_host(dask_scheduler.address), os.getpid())
+    if not workers:
+        return recorder.executions, {}, process
+    cluster = {
+        "workers": len(workers),
+        "hosts": len({ws.host for ws in workers}),
+        "threads": min(ws.nthreads for ws in workers),
+    }
+    limits = [ws.memory_limit for ws in workers if ws.memory_limit]
+    cluster |= {"memory_limit": min(limits)} if limits else {}
+    return recorder.executions, cluster, process
+
+
+class Recording(RecordedBlock):
+    """Durations and sizes of the tasks that ran on a cluster during a ``with`` block.
+
+    Made by `record`. What it offers is there when the block has ended.
+
+    Attributes
+    ----------
+    executions : dict of str to sequence
+        See `TaskRecorder`; empty before the end.
+    cluster : dict
+        ``workers``, ``threads`` and ``memory_limit`` (bytes) of each, ``cores`` of each host and
+        the number of ``hosts``: as `dask_marsched.simulate` takes them. Where workers differ, the
+        smallest number counts.
+    recorded : str
+        When it began, by the clock of this machine, in ISO 8601.
+    """
+
+    called = "record(client)"
+
+    def __init__(self, client: distributed.Client, path: str | Path | None = None) -> None:
+        if not isinstance(client, distributed.Client):
+            raise TypeError(f"record takes a distributed.Client, not {client!r}")
+        if path is not None:
+            from dask_marsched.simulation.costs.costs_file import pyarrow
+
+            pyarrow()  # better said now than after the run
+            path = Path(path)
+            if not path.parent.is_dir():
+                raise FileNotFoundError(f"path: there is no directory {str(path.parent)!r}")
+        self.executions: dict[str, Any] = {}
+        self.cluster: dict[str, Any] = {}
+        self.recorded = ""
+        self._client = client
+        self._path = path
+        self._name = _PREFIX + uuid.uuid4().hex
+        self._cores: dict[str, int] = {}
+        self._processor: dict[str, dict[int, tuple[float, float]]] = {}
+        self._loads: dict[str, dict[str, Any]] = {}
+        self._loops: list[tuple[float, int, int]] = []
+        self._elapsed = 0.0
+
+    def __repr__(self) -> str:
+        if not self.executions:
+            return "<Recording: not ended>"
+        return f"<Recording: {len(self)} executions on {self.cluster.get('workers', 0)} workers>"
+
+    def __len__(self) -> int:
+        return len(self.executions.get("key", ()))
+
+    @property
+    def client(self) -> distributed.Client:
+        """The client whose cluster is recorded."""
+        return self._client
+
+    async def _begin(self) -> None:
+        self.executions, self.cluster = {}, {}
+        self.recorded = datetime.now().astimezone().isoformat(timespec="seconds")
+        await self._record_by(TaskRecorder(self._name, self._client.id), self._name)
+        self._loads = await self._loads_now()
+        self._elapsed = -time.monotonic()
+
+    async def _loads_now(self) -> dict[str, dict[str, Any]]:
+        run: Any = self._client.run
+        loads: dict[str, dict[str, Any]] = await run(load_probe(), on_error="ignore")
+        return loads
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            run: Any = self._client.run_on_scheduler
+            found = await run(_take, self._name)
+            if found is None:
+                raise RuntimeError("the scheduler lost the recording: was it restarted?")
+            cores: Any = await self._client.run(cpu_count, on_error="ignore")
+            self._elapsed += time.monotonic()
+            loads = await self._loads_now()
+        except Exception:
+            if error is None:  # else the error of the block is what the user has to see
+                raise
+            return
+        self.executions, self.cluster, scheduler = found
+        self._take_loads(loads, scheduler)
+        self._cores = {get_address_host(address): int(count) for address, count in cores.items()}
+        if self._cores:
+            self.cluster["cores"] = min(self._cores.values())
+        if self._path is not None and error is None:
+            self.save(self._path)
+
+    def _take_loads(self, loads: dict[str, dict[str, Any]], scheduler: tuple[str, int]) -> None:
+        """Note what threads and event loops have had to do since the beginning."""
+        self._processor, self._loops = {}, []
+        nothing: dict[str, Any] = {"threads": {}, "sent": 0, "nbytes": 0}
+        process = {worker: (get_address_host(worker), loads[worker]["pid"]) for worker in loads}
+        processes = Counter([scheduler, *process.values()])
+        for worker, load in loads.items():
+            before = self._loads.get(worker, nothing)
+            self._processor[worker] = times = {}
+            for thread, (ran, waited) in load["threads"].items():
+                ran_before, waited_before = before["threads"].get(thread, (0.0, 0.0))
+                times[thread] = (ran - ran_before, waited - waited_before)
+            # What a worker that joined has needed to start is no matter of its tasks. An event loop
+            # of several, or of the scheduler too, does not tell what is whose.
+            if load["loop"] in before["threads"] and processes[process[worker]] == 1:
+                sent, nbytes = (load[name] - before[name] for name in ("sent", "nbytes"))
+                self._loops.append((times[load["loop"]][0], sent, nbytes))
+
+    @property
+    def overhead(self) -> float:
+        """How many times as long as usual the workers took for everything besides tasks.
+
+        See `ClusterSpec`; 1 where the system does not tell, or the recording was too short.
+        """
+        from dask_marsched.simulation.costs.overhead import Loop, overhead_of
+
+        return overhead_of([Loop(*loop) for loop in self._loops], len(self), self._elapsed)
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the start of the first task to the end of the last one."""
+        executions = self._ended()
+        return float(max(executions["stop"]) - min(executions["start"]))
+
+    @property
+    def costs(self) -> Costs:
+        """The costs of the tasks, for a simulation.
+
+        A task's duration is what it would have been on a core of its own: see
+        `dask_marsched.simulation.costs.recorded.costs_of`.
+
+        Raises
+        ------
+        RuntimeError
+            If the recording has not ended.
+        """
+        from dask_marsched.simulation.costs.recorded import costs_of
+
+        costs = costs_of(self._ended(), self._cores, self._processor)
+        return dataclasses.replace(costs, overhead=self.overhead)
+
+    def save(self, path: str | Path) -> None:
+        """Write the costs and all executions to a Parquet file.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        RuntimeError
+            If the recording has not ended.
+        """
+        from dask_marsched.installation import __version__
+        from dask_marsched.simulation.costs.costs_file import write
+
+        facts = {
+            "recorded": self.recorded,
+            "cluster": self.cluster,
+            "versions": {
+                "dask_marsched": __version__,
+                "dask": dask.__version__,
+                "distributed": distributed.__version__,
+            },
+        }
+        write(os.fspath(path), self.costs, facts, self._ended())
+
+    def _ended(self) -> dict[str, Any]:
+        if not self.executions:
+            raise RuntimeError("the recording has not ended: leave its `with` block first")
+        return self.executions
+
+
+def record(client: distributed.Client, path: str | Path | None = None) -> Recording:
+    """Record durations and sizes of all tasks that run on a cluster, for `simulate`.
+
+    It works on every cluster, with the stock scheduler too; dask_marsched must be installed on
+    the scheduler. The tasks of all clients are recorded. Several recordings may go on at once.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client of the cluster.
+    path : str or Path, optional
+        A file to write at the end, in Parquet, unless the block raises. `Recording.save` writes
+        it later.
+
+    Returns
+    -------
+    Recording
+        To be used in a ``with`` statement, with an asynchronous client in ``async with``.
+
+    Raises
+    ------
+    TypeError
+        If ``client`` is not a client; where the block begins, if ``with`` and ``async with`` do
+        not fit the client.
+    FileNotFoundError
+        If there is no directory for the file.
+    ImportError
+        If a path is given and pyarrow is not installed.
+    RuntimeError
+        Where the block begins, if the scheduler cannot import dask_marsched.
+
+    Examples
+    --------
+    >>> with dask_marsched.record(client, "costs.parquet"):  # doctest: +SKIP
+    ...     x.compute()
+    >>> dask_marsched.simulate(x, workers=100, costs="costs.parquet")  # doctest: +SKIP
+    """
+    return Recording(client, path)

@@ -1,0 +1,1 @@
+"""`explain`: forecasts and advice for a computation before it runs."""

@@ -1,0 +1,199 @@
+"""One page for a user before they run: what a computation will need, and what to change."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import distributed
+
+from dask_marsched.host.graph.layer_names import layer_names
+from dask_marsched.simulation import isolation
+from dask_marsched.simulation.costs.costs import Costs
+from dask_marsched.simulation.costs.fused_expressions import fused, known_on
+from dask_marsched.simulation.costs.graph_facts import GraphFacts
+from dask_marsched.simulation.costs.persisted import kept
+from dask_marsched.simulation.costs.recording import Recording
+from dask_marsched.simulation.explain.advice import Findings, advise
+from dask_marsched.simulation.explain.cluster_size import ClusterSize, cluster_size
+from dask_marsched.simulation.explain.explanation import Explanation, MemoryGroup
+from dask_marsched.simulation.explain.inquiry import Inquiry
+from dask_marsched.simulation.explain.runs import Runner
+from dask_marsched.simulation.explain.worker_choice import Wish, seconds_of
+from dask_marsched.simulation.report.peaks import PeakGroup
+
+
+def explain(
+    collection: Any,
+    *,
+    workers: int | None = None,
+    threads: int | None = None,
+    memory_limit: int | str | None = None,
+    bandwidth: float | str = "1GB/s",
+    costs: Costs | Recording | str | Path | None = None,
+    client: distributed.Client | None = None,
+    max_workers: int | None = None,
+    budget: float | str | None = None,
+    deadline: float | str | None = None,
+    persist: bool = False,
+    policy: str = "default",
+    time_limit: float | str = "100s",
+    isolated: bool | None = None,
+    **details: Any,
+) -> Explanation:
+    """Tell what computing a collection will need, without computing anything.
+
+    Parameters
+    ----------
+    collection
+        A Dask collection, or a list of them that is computed together.
+    workers, threads, memory_limit
+        The cluster: number of workers, threads and bytes of memory of each. By default those of
+        ``client``; without one 4, 1 and ``"16GiB"``.
+    bandwidth
+        Of the network, in bytes per second.
+    costs
+        Recorded sizes and durations, as for `simulate`.
+    client
+        Connected to the cluster in question. Nothing is run there.
+    max_workers
+        Most workers that are tried; by default four times ``workers``, and at least 16.
+    budget
+        What may be paid, in workers times seconds, or as time of one worker such as ``"3h"``:
+        the fastest number of workers for it is found.
+    deadline
+        Seconds, or ``"10 minutes"``: the cheapest number of workers that keeps it is found.
+        Without ``budget`` and ``deadline`` it is the one at the knee of the curve.
+    persist
+        Whether the results stay on the workers, as after ``persist``, or are gathered.
+    policy
+        The plugin's policy that stands beside stock Dask.
+    time_limit
+        For the explanation itself: after this no simulation is started any more, but for the
+        first two. What is left out is named.
+    isolated
+        As for `simulate`.
+    **details
+        Further arguments of `simulate`, such as ``latency`` or ``cores``.
+
+    Returns
+    -------
+    Explanation
+        ``print`` it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input.
+    RuntimeError
+        If the simulation fails.
+    """
+    items = _items(collection)
+    size = cluster_size(client, workers, threads, memory_limit, details)
+    job = _Job(
+        _title(items), [*kept(items)] if persist else items, size, bandwidth,
+        Costs.of(costs).holding(items), policy, _most(max_workers, size), Wish.of(budget, deadline),
+        seconds_of("time_limit", time_limit, zero=True), parallel=isolated is not False,
+        known=known_on(client),
+    )  # fmt: skip
+    return isolation.call(job.run, isolated, layer_names(job.collections))
+
+
+def _items(collection: Any) -> list[Any]:
+    items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
+    if not items:
+        raise ValueError("collection must hold at least one Dask collection; it is empty")
+    return items
+
+
+def _most(max_workers: int | None, size: ClusterSize) -> int:
+    if max_workers is None:
+        return max(16, 4 * size.workers)
+    if max_workers < 1:
+        raise ValueError(f"max_workers must be 1 or more, not {max_workers}")
+    return max_workers
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What is to be explained, checked."""
+
+    title: str
+    collections: list[Any]
+    size: ClusterSize
+    bandwidth: float | str
+    costs: Costs
+    policy: str
+    most: int
+    wish: Wish
+    seconds: float
+    parallel: bool
+    known: dict[str, tuple[tuple[str, ...], float]]
+
+    def run(self) -> Explanation:
+        began = time.monotonic()
+        items = self.collections
+        facts = GraphFacts(items, self.costs)
+        size = self.size
+        cluster = {
+            "workers": size.workers,
+            "threads": size.threads,
+            "memory_limit": size.memory_limit,
+            "bandwidth": self.bandwidth,
+        }
+        arguments = {**cluster, **size.details, "costs": self.costs, "policy": self.policy}
+        left = self.seconds - (time.monotonic() - began)
+        runner = Runner(items, len(facts.tasks), arguments, left, self.parallel)
+        inquiry = Inquiry(runner, facts.temporaries, size, self.policy, self.most)
+        report, need = inquiry.undisturbed[self.policy]
+        findings = Findings(items, facts, report, need, size.memory_limit, runner)
+        return Explanation(
+            title=self.title,
+            tasks=len(facts.tasks) - len(facts.held),
+            cluster=cluster | {"source": size.source},
+            stock=inquiry.forecasts["stock"],
+            marsched=inquiry.forecasts[self.policy],
+            sizes=facts.sizes,
+            choices=inquiry.sizes,
+            best=self.wish.choose(inquiry.sizes),
+            groups=[_memory_group(facts, group) for group in report.peak_groups(3)],
+            joined=_most_first(report.plugin.get("fusion", {}).get("expressions", {})),
+            advice=advise(findings),
+            not_simulated=list(report.not_simulated),
+            notes=size.notes,
+            skipped=runner.skipped,
+            fused=fused(facts.tasks.values(), self.known),
+        )
+
+
+def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _memory_group(facts: GraphFacts, group: PeakGroup) -> MemoryGroup:
+    shape, dtype = facts.chunk(group.group)
+    return MemoryGroup(
+        name=group.group,
+        nbytes=group.nbytes,
+        alive=group.count,
+        tasks=len(facts.groups[group.group]),
+        share=group.share,
+        shape=shape,
+        dtype=dtype,
+    )
+
+
+def _title(items: list[Any]) -> str:
+    names = [_name(item) for item in items[:3]]
+    return ", ".join(names) + (f" and {len(items) - 3} more" if items[3:] else "")
+
+
+def _name(item: Any) -> str:
+    kind = type(item).__name__
+    shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+    if isinstance(shape, tuple) and shape and all(isinstance(n, int) for n in shape):
+        return f"{kind} {' x '.join(map(str, shape))} {dtype}"
+    return kind

@@ -1,0 +1,1 @@
+"""What a simulation reports: tables, plots, traces."""

@@ -1,0 +1,438 @@
+"""Admission: which ready operand a worker starts, what it fetches, and for what it makes room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
+
+from dask.typing import Key
+from dask.utils import format_bytes
+from distributed import Worker
+from distributed.worker_state_machine import TaskState
+
+from dask_marsched.config import Settings
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.fallbacks.guard import guarded
+from dask_marsched.host.scheduler.task_hints import known_nbytes
+from dask_marsched.host.worker.adapter import LEAVE_TO_DASK, WorkerAdapter
+from dask_marsched.host.worker.data import Store, Unsuited
+from dask_marsched.host.worker.peak_memory import PeakMeter
+from dask_marsched.policies.footprints import Footprints, Known
+from dask_marsched.policies.memory_needs import Kind, NeedModel
+from dask_marsched.policies.quota import Need, Quota, Request
+from dask_marsched.worker.evictor import Evictor
+
+#: What the process takes is not read again while it cannot have filled what was free: bytes that
+#: it fills in a second at most, and bounds in seconds. To read it costs as much as all else here.
+_FILLS, _RSS_AGES = 4 << 30, (0.005, 0.25)
+#: Seconds between two looks while something is deferred: memory also comes back unheard of.
+_WATCH = 0.2
+#: Operands below this share of the limit are measured a few times, then no more: hundreds of them
+#: would have to be wrong together, and to measure one takes a fifth of a millisecond.
+_SMALL, _MEASURED = 1 / 64, 3
+#: Share of the limit from which on an operand of a kind never measured runs alone of its kind:
+#: two that take five times what was guessed were the end of a worker.
+_UNTRIED = 1 / 16
+#: Share of the limit for each of the two buffers of distributed's shuffles.
+_SHUFFLES = 0.1
+#: States of a task that may be running.
+_ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
+#: Share of a core below which the threads of tasks are taken to wait for something.
+_QUIET = 0.05
+#: Seconds without work on the worker after which whatever waits for memory is let in: by then what
+#: runs seems to wait for it. What waits for a disk or a server for so long is rare.
+PATIENCE = 10.0
+
+
+@dataclass
+class AdmissionCounts:
+    """Counts of one worker, operands and bytes."""
+
+    admitted: int = 0
+    deferrals: int = 0
+    forced: int = 0
+    throttled: int = 0
+    untried: int = 0
+
+
+class Admission:
+    """The brain of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    store
+        Its data.
+    settings
+        The share of the memory limit to use.
+    surplus
+        Bytes that the kernel counts in this process beyond what distributed is told: pages of
+        shared memory.
+
+    Raises
+    ------
+    Unsuited
+        By `install`: the worker has no memory limit.
+    RuntimeError
+        By `install`: it is not as expected.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        store: Store,
+        settings: Settings,
+        surplus: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.settings = settings
+        self.host = WorkerAdapter(worker, store, self)
+        self.counters = Counters()
+        self.failure: str | None = None
+        self.counts = AdmissionCounts()
+        limit = int(self.host.memory_limit * settings.quota_fraction)
+        self.quota = Quota(limit)
+        self.needs = NeedModel()
+        self._meter = PeakMeter()
+        self._surplus = surplus
+        #: of all that was admitted, until it has ended
+        self._kinds: dict[Key, Kind] = {}
+        self._deferred: dict[Key, int] = {}
+        self._refused_at = 0
+        self._footprints = Footprints()
+        self._held_seen = 0
+        self.evictor = Evictor(self.host, self.counters)
+        self._observed = 0.0
+        self._watching = False
+        self._quiet_since = self._cpu = 0.0
+        self._warned: set[str] = set()
+
+    def install(self) -> None:
+        """Put the quota in force."""
+        if not self.host.memory_limit:
+            raise Unsuited("the worker has no memory limit")
+        self.host.install()
+        self.host.raise_spill_net(self.settings.quota_fraction)
+        self.host.shuffles.bound(int(self.quota.limit * _SHUFFLES))
+        self.host.shuffles.attend()
+        self._refresh(exact=True)
+
+    async def uninstall(self) -> None:
+        """Restore the worker. Idempotent."""
+        await self.host.uninstall()
+        self._meter.close()
+
+    # -- decisions -------------------------------------------------------------------------
+
+    @guarded(lambda: LEAVE_TO_DASK)
+    def choose(self, queue: Iterable[TaskState]) -> TaskState | str | None:
+        """Return the ready task to start, None for none now."""
+        self._refresh()
+        queue = iter(queue)
+        first = next(queue, None)
+        if first is None:
+            return None
+        kind = _kind(first)
+        need = self._need(first, kind)
+        if self._has_half_free() and need.total < _UNTRIED * self.quota.limit:
+            self.quota.force(Request(first.key, need))
+            return self._admit(first, kind)
+        return self._choose_among(chain([first], queue))
+
+    def _choose_among(self, queue: Iterable[TaskState]) -> TaskState | None:
+        """Ask the quota for the tasks one by one, and make room if it grants none."""
+        asked: dict[Key, tuple[TaskState, Kind, Request]] = {}
+
+        def requests() -> Iterable[Request]:
+            for ts in queue:
+                kind = _kind(ts)
+                request = Request(ts.key, self._need(ts, kind))
+                if self._is_being_tried(kind, request.need):
+                    self._watch()
+                    continue
+                asked[ts.key] = ts, kind, request
+                yield request
+
+        granted = self.quota.choose(requests())
+        if granted is None and asked:
+            ts, _, request = next(iter(asked.values()))
+            granted = self._refuse(ts, request)
+        if granted is None:
+            return None
+        ts, kind, _ = asked[cast(Key, granted.who)]
+        return self._admit(ts, kind)
+
+    def _admit(self, ts: TaskState, kind: Kind) -> TaskState:
+        self._kinds[ts.key] = kind
+        self._deferred.pop(ts.key, None)
+        self._quiet_since = 0.0
+        self.counts.admitted += 1
+        return ts
+
+    def _is_being_tried(self, kind: Kind, need: Need) -> bool:
+        """Whether to wait for what another operand of the same kind is found to take."""
+        if (
+            need.total < _UNTRIED * self.quota.limit
+            or not self._meter.available
+            or self.needs.is_measured(kind)
+        ):
+            return False
+        if kind.prefix not in self._footprints.prefixes() or self._stuck():
+            return False
+        self.counts.untried += 1
+        return True
+
+    def _refuse(self, ts: TaskState, request: Request) -> Request | None:
+        """Make room for the first operand of the queue; grant it where nothing else helps."""
+        nbytes = request.need.total
+        if ts.key not in self._deferred:
+            self.counts.deferrals += 1
+        self._deferred[ts.key] = nbytes
+        idle = not self.host.state.executing or self._stuck()
+        inputs = {dep.key for dep in ts.dependencies}
+        hope = self.evictor.evict(nbytes - self.quota.free, inputs, None if idle else ts.priority)
+        if idle and not hope:
+            self.counts.forced += 1
+            self._warn_if_hopeless(ts, nbytes)
+            self.quota.force(request)
+            return request
+        self._refused_at = self.quota.used
+        self._watch()
+        return None
+
+    def _warn_if_hopeless(self, ts: TaskState, nbytes: int) -> None:
+        limit = self.host.memory_limit
+        if nbytes > limit and ts.prefix not in self._warned:
+            self._warned.add(ts.prefix)
+            self.host.warn(
+                f"{ts.key!r} needs about {format_bytes(nbytes)}, more than the memory limit of "
+                f"this worker, {format_bytes(limit)}. It is started all the same; should the "
+                "worker be killed, use smaller chunks, fewer threads per worker with more memory "
+                "each, or raise the memory limit."
+            )
+
+    @guarded(lambda: float("inf"))
+    def fetchable(self) -> float:
+        """Return how many bytes may be on their way from other workers."""
+        self._refresh()
+        first = self.host.next_fetch()
+        incoming: int = self.host.state.transfer_incoming_bytes
+        room = incoming + self.quota.free
+        if first is None:
+            return room
+        nbytes = max(first[0], 1)  # an empty result is fetched too
+        if self.quota.fits(nbytes):
+            # What is negligible also where nothing is free: to answer with less would be to
+            # withhold it, and nobody would look again.
+            return max(room, incoming + nbytes)
+        waits = bool(incoming or (self.host.state.executing and not self._stuck()))
+        # Where nothing else will make room, even what is read earlier leaves.
+        hope = self.evictor.evict(nbytes - self.quota.free, (), first[1] if waits else None)
+        if waits or hope:
+            self.counts.throttled += 1
+            self._refused_at = self.quota.used
+            self._watch()
+            return 0
+        return incoming + nbytes
+
+    @guarded(lambda: True)
+    def may_load(self, nbytes: int) -> bool:
+        """Whether so many bytes may be read from disk for another worker."""
+        return self.quota.fits(nbytes)
+
+    @guarded(lambda: False)
+    def may_promote(self, key: Key, nbytes: int) -> bool:
+        """Whether a result that is read from disk becomes one in memory again.
+
+        If it does, it must be written once more to make room. So only what is read again by
+        an operand that is here already does, or where there is plenty.
+        """
+        if 2 * (self.quota.used + nbytes) < self.quota.limit:
+            return True
+        readers = self.host.state.tasks[key].dependents
+        return sum(d.state in ("waiting", "ready", "constrained") for d in readers) > 0
+
+    # -- what happens ----------------------------------------------------------------------
+
+    @guarded(lambda: None)
+    def starting(self, ts: TaskState) -> None:
+        """Correct the grant by what was loaded, and begin to measure."""
+        kind = self._kinds.get(ts.key)
+        need = self.quota.grants.get(ts.key)
+        if kind is None or need is None:
+            return
+        if need.inputs:
+            left = self.host.missing_inputs(ts)
+            self.quota.change(ts.key, Need(left, need.output, need.working))
+        if self._meter.available:
+            expected = need.output + need.working
+            if expected >= _SMALL * self.quota.limit or self.needs.seen(kind) < _MEASURED:
+                self._lap()
+                self._footprints.begin(ts.key, kind, expected)
+
+    @guarded(lambda: None)
+    def finished(self, ts: TaskState) -> None:
+        """Give back inputs and working space; the result is not stored yet."""
+        if ts.key in self._footprints:
+            self._lap()
+            self.needs.observe_footprint(*self._footprints.end(ts.key))
+        need = self.quota.grants.get(ts.key)
+        if need is not None:
+            self.quota.change(ts.key, Need(output=need.output))
+            self._footprints.grow(need.total)
+
+    @guarded(lambda: None)
+    def stimulated(self) -> None:
+        """Evict what is too much, and look again if memory came back."""
+        self._settle_ended()
+        if self._footprints.are_hidden_by(self.host.store.held, _SMALL * self.quota.limit):
+            self._lap()
+        if self._is_at_ease():
+            return
+        self._refresh()
+        if self.quota.free < 0:
+            self.evictor.evict(-self.quota.free, (), None)
+        if self._watching and self.quota.used < self._refused_at:
+            self._refused_at = 0
+            self.host.poke_soon()
+
+    def _need(self, ts: TaskState, kind: Kind) -> Need:
+        known = known_nbytes(ts)
+        output = self.needs.output(kind) if known is None else known
+        footprint = self.needs.footprint(kind, output)
+        return Need(self.host.missing_inputs(ts), output, footprint - output)
+
+    # -- the ledger ------------------------------------------------------------------------
+
+    def _is_at_ease(self) -> bool:
+        """Whether nothing waits for memory, and half of it is free or was so a moment ago."""
+        return (
+            not self._watching
+            and self._has_half_free()
+            and time.monotonic() - self._observed < _RSS_AGES[1]
+        )
+
+    def _has_half_free(self) -> bool:
+        quota = self.quota
+        return 2 * (quota.used - quota.held + self.host.store.held) <= quota.limit
+
+    def _refresh(self, exact: bool = False) -> None:
+        """Bring the ledger up to what the process holds."""
+        self._settle_ended()
+        quota = self.quota
+        for ts in self.host.state.long_running:
+            # It may wait for others to run, also of its kind. What it really takes shows in the
+            # process; how much of that was its own does not.
+            quota.release(ts.key)
+            self._footprints.drop(ts.key)
+        now = time.monotonic()
+        held = self.host.store.held
+        age = min(max(quota.free / _FILLS, _RSS_AGES[0]), _RSS_AGES[1])
+        # Where results leave that are views of others, nothing leaves the process.
+        left = held < self._held_seen - _SMALL * quota.limit
+        if exact or left or now - self._observed > age:
+            self._observed, self._held_seen = now, held
+            resident = self.host.resident_memory()
+            quota.observe(resident, held, self.host.transfers())
+            self._footprints.settle(resident - held, not (quota.grants or quota.transfers))
+        else:
+            quota.held, quota.transfers = held, self.host.transfers()
+
+    def _settle_ended(self) -> None:
+        """Close the books on what was admitted and has ended.
+
+        Told by the state machine alone: what is cancelled before it starts never gets to
+        `finished`, wherever in the chain of those that wrap `execute` it is dropped.
+        """
+        state = self.host.state
+        for key, kind in list(self._kinds.items()):
+            ts = state.tasks.get(key)
+            # Admitted, its state changes later. Executed, it leaves the set before it is stored.
+            if ts is not None and (ts in state.executing or ts.state in _ON_THREADS):
+                continue
+            self.quota.release(key)
+            del self._kinds[key]
+            if ts is not None and ts.state == "memory":
+                self.needs.observe_output(kind, ts.nbytes or 0)
+
+    def _lap(self) -> None:
+        """Share what the process took since the last lap among the operands that ran in it."""
+        # Inputs that may have been gone before the peak are taken for working space.
+        inputs = sum(
+            need.inputs
+            for key, need in self.quota.grants.items()
+            if need.inputs > 0 and not self.host.releases_inputs(key)
+        )
+        known = Known(self.host.store.held, self.host.transfers(), self._surplus(), inputs)
+        self._footprints.lap(self._meter.lap(), known)
+
+    # -- while something is deferred -------------------------------------------------------
+
+    def _watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            if not self._quiet_since:
+                self._quiet_since, self._cpu = time.monotonic(), _threads_time()
+            asyncio.get_running_loop().call_later(_WATCH, self._look)
+
+    @guarded(lambda: None)
+    def _look(self) -> None:
+        self._watching = False
+        if not self.host.installed:
+            return
+        cpu = _threads_time()
+        if cpu - self._cpu > _QUIET * _WATCH:
+            self._quiet_since = time.monotonic()
+        self._cpu = cpu
+        ready = {ts.key for ts in self.host.state.ready} | {
+            ts.key for ts in self.host.state.constrained
+        }
+        self._deferred = {k: n for k, n in self._deferred.items() if k in ready}
+        self.quota.keep_only(ready)
+        # What is still refused watches again.
+        self.host.poke()
+        if not self._watching:
+            self._quiet_since = 0.0
+
+    def _stuck(self) -> bool:
+        """Whether the running operands seem to wait for one that was not let in."""
+        since = self._quiet_since
+        return since > 0 and time.monotonic() - since > PATIENCE
+
+    # -- what it did -----------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Return the state of the ledger, and counts, as plain values for JSON."""
+        self._refresh(exact=True)
+        quota = self.quota
+        return {
+            "limit": quota.limit,
+            "used": quota.used,
+            "promised": quota.promised,
+            "queued": sum(self._deferred.values()),
+            "held": quota.held,
+            "transfers": quota.transfers,
+            "unmanaged": quota.unmanaged,
+            **vars(self.counts),
+            **vars(self.evictor.counts),
+            "exceptions": dict(self.counters.exceptions),
+            "last_exception": self.counters.last_exception,
+        }
+
+
+def _threads_time() -> float:
+    """Return the CPU seconds of this process without those of the thread that asks.
+
+    That is the event loop's, which is never quiet: with its monitors and heartbeats it takes up to
+    a tenth of a core on a slow machine.
+    """
+    return time.process_time() - time.thread_time()
+
+
+def _kind(ts: TaskState) -> Kind:
+    inputs = ts.dependencies
+    return Kind(ts.prefix, len(inputs), sum(dep.nbytes or 0 for dep in inputs))

@@ -1,0 +1,114 @@
+"""Evictions of a worker's results to disk: which, in what order, and beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from dask.typing import Key
+
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.worker.adapter import WorkerAdapter
+from dask_marsched.policies.eviction import Resident, coldest
+
+#: Seconds without an attempt to evict after one failed: the disk is full, say.
+_RETRY = 1.0
+
+
+@dataclass
+class EvictionCounts:
+    """Counts of one worker: results and bytes.
+
+    Attributes
+    ----------
+    parted
+        Small views that were copied, for what they were views of to leave memory.
+    """
+
+    evictions: int = 0
+    evicted_bytes: int = 0
+    failed_evictions: int = 0
+    parted: int = 0
+
+
+class Evictor:
+    """Writes the coldest results of a worker to disk, in threads.
+
+    Parameters
+    ----------
+    host
+        The worker.
+    counters
+        Where exceptions of ours are counted.
+    """
+
+    def __init__(self, host: WorkerAdapter, counters: Counters) -> None:
+        self.host = host
+        self.counters = counters
+        self.counts = EvictionCounts()
+        self._under_way: set[Key] = set()
+        self._leaving = 0
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._not_before = 0.0
+
+    def evict(self, nbytes: int, keep: Collection[Key], before: Any) -> bool:
+        """See to it that so many bytes are being evicted; whether any are.
+
+        Parameters
+        ----------
+        nbytes
+            How many.
+        keep
+            Keys that must stay, beside those in use.
+        before
+            Where given, results that are read before this priority stay too.
+        """
+        nbytes -= self._leaving
+        if nbytes > 0 and time.monotonic() >= self._not_before:
+            stay = self.host.pinned().union(keep, self._under_way)
+            victims = coldest(self.host.residents(), nbytes, stay, before)
+            if victims:
+                self._leaving += sum(v.nbytes for v in victims)
+                self._under_way.update(key for v in victims for key in (*v.keys, *v.staying))
+                task = asyncio.ensure_future(self._run(victims))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        return bool(self._under_way)
+
+    async def _run(self, victims: list[Resident]) -> None:
+        victims = victims[::-1]
+        try:
+            while victims and await self._evict(victims[-1]):
+                self._end(victims.pop())
+                self.host.poke_soon()
+        except Exception as error:
+            if self.host.installed:
+                self.counters.caught("evict", error)
+        finally:
+            for victim in victims:
+                self._end(victim)
+            if self.host.installed:
+                self.host.poke_soon()
+
+    async def _evict(self, victim: Resident) -> bool:
+        """Write what is one in memory; whether all of it could be written."""
+        loop, store = asyncio.get_running_loop(), self.host.store
+        for key in victim.keys:
+            nbytes = await loop.run_in_executor(self.host.disk, store.evict_key, key)
+            if nbytes < 0:
+                self.counts.failed_evictions += 1
+                self._not_before = time.monotonic() + _RETRY
+                return False
+            self.counts.evictions += 1
+            self.counts.evicted_bytes += nbytes
+        if victim.staying:
+            await loop.run_in_executor(self.host.disk, store.part, victim.staying)
+            self.counts.parted += len(victim.staying)
+        return True
+
+    def _end(self, victim: Resident) -> None:
+        self._leaving -= victim.nbytes
+        self._under_way.difference_update(victim.keys, victim.staying)

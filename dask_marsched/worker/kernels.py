@@ -1,0 +1,83 @@
+"""Fused kernels on a worker: made, started, told about and taken away again."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from typing import Any
+
+from distributed import Worker
+
+from dask_marsched.config import Settings
+from dask_marsched.host.kernels.execution import KernelExecution
+from dask_marsched.host.kernels.task_runner import KernelRunner
+from dask_marsched.kernels import backends, cache_files
+from dask_marsched.kernels.evaluator import Kernels, Means
+
+#: Seconds that NumPy spends on an expression before it is compiled, which takes about 0.1 s.
+PATIENCE = 0.1
+
+
+class KernelPart:
+    """The part of `MarsWorkerPlugin` that evaluates chains of operations.
+
+    Parameters
+    ----------
+    worker
+        The worker.
+    settings
+        Of the plugin.
+    """
+
+    def __init__(self, worker: Worker, settings: Settings) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._kernels: Kernels | None = None
+        self._execution: KernelExecution | None = None
+        self._missing: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Have the worker's tasks run by kernels. Backends are looked for when they may pay.
+
+        Raises
+        ------
+        RuntimeError
+            The worker is not as expected; nothing has been changed.
+        """
+        for name, package in backends.PACKAGES.items():
+            if importlib.util.find_spec(package) is None:
+                self._missing[name] = f"ModuleNotFoundError: No module named {package!r}"
+        exact = self._settings.kernels_exact
+        kernels = Kernels((), exact=exact, patience=PATIENCE, late=self._means)
+        execution = KernelExecution(self._worker, KernelRunner(kernels, kernels.failures.caught))
+        try:
+            execution.install()
+        except RuntimeError:
+            kernels.close()
+            raise
+        self._kernels, self._execution = kernels, execution
+
+    def _means(self) -> Means:
+        settings = self._settings
+        directory = backends.cache_directory(settings.kernels_cache)
+        found, missing = backends.make(directory)
+        self._missing.update(missing)
+        if directory is not None:
+            cache_files.prune(directory)
+        elif settings.kernels_cache is not None:
+            self._missing["cache"] = "no directory for it that only this user may write to"
+        return Means(found, directory, backends.identity())
+
+    async def stop(self) -> None:
+        """Restore the worker. Idempotent."""
+        if self._execution is not None:
+            self._execution.uninstall()
+        if self._kernels is not None:
+            # what is being compiled comes to its end first
+            await asyncio.to_thread(self._kernels.close)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what `Kernels.report` does, and ``missing``: why a backend or the cache is."""
+        if self._kernels is None:
+            return None
+        return {**self._kernels.report(), "missing": dict(self._missing)}
