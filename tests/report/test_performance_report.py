@@ -14,7 +14,7 @@ from distributed.utils_test import gen_cluster
 
 import dask_marsched
 from dask_marsched import Client, MarsSchedulerPlugin, performance_report
-from tests.test_markup import Reader
+from tests.monitoring.test_html import Reader
 
 
 def data_of(page: str) -> dict:

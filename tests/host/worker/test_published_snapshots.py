@@ -9,7 +9,7 @@ import pytest
 from distributed import wait
 
 from dask_marsched.store import grants
-from tests.host.sharing import MIB, Sharing, Workers, cluster, total
+from tests.host.worker.sharing import MIB, Sharing, Workers, cluster, total
 
 N = MIB  # numbers
 pytestmark = pytest.mark.skipif(not grants.is_available(), reason="there was no compiler")

@@ -16,7 +16,7 @@ from dask_marsched.host.worker import transfer
 from dask_marsched.host.worker.transfer import OPERATION
 from dask_marsched.store import grants
 from dask_marsched.store.presence import Claim
-from tests.host.sharing import (
+from tests.host.worker.sharing import (
     MIB,
     Sharing,
     Workers,

@@ -15,7 +15,7 @@ from dask._task_spec import DataNode, Task
 from dask_marsched.host.kernels.structure import read
 from dask_marsched.host.kernels.task_runner import KernelRunner
 from dask_marsched.kernels.evaluator import Kernels
-from tests.host.kernel_runs import a_runner, run_both
+from tests.host.kernels.kernel_runs import a_runner, run_both
 
 SHAPE, CHUNKS = (128, 300), (64, 300)
 RANDOM = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dask._task_spec import convert_legacy_graph
 
-from tests.host.kernel_runs import a_runner
+from tests.host.kernels.kernel_runs import a_runner
 
 ELEMENTS = 1 << 17
 FLOATS = 1 + np.random.default_rng(0).random(ELEMENTS)

@@ -11,7 +11,7 @@ from dask_marsched.kernels import numpy_backend, proof
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.bound_expression import setting, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
-from tests.fusion.expressions import expression
+from tests.kernels.expressions import expression
 
 llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 LLVM = llvm_backend.LLVMBackend(None)

@@ -4,7 +4,7 @@ from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.config import Settings
 from dask_marsched.monitoring.notebook_views import MOST_WORKERS
 from dask_marsched.status import Status
-from tests.test_markup import Reader
+from tests.monitoring.test_html import Reader
 
 WORKER = {
     "quota": {"used": 2**30, "promised": 2**20, "limit": 2**31, "deferrals": 3, "forced": 1},

@@ -9,7 +9,7 @@ from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.bound_expression import setting, signature
 from dask_marsched.kernels.evaluator import Kernels
 from dask_marsched.kernels.tuner import Trial
-from tests.fusion.expressions import expression
+from tests.kernels.expressions import expression
 
 numexpr = pytest.importorskip("numexpr")
 numexpr_backend = pytest.importorskip("dask_marsched.kernels.numexpr_backend")

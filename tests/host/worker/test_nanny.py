@@ -12,7 +12,7 @@ from dask_marsched.host.worker.nanny import SegmentOwner
 from dask_marsched.host.worker.transfer import HandleTransfer, misfits
 from dask_marsched.store import locks
 from dask_marsched.store.segment import create_segment, open_segment
-from tests.host.sharing import MIB, Sharing, numbers, set_up, state, total
+from tests.host.worker.sharing import MIB, Sharing, numbers, set_up, state, total
 
 
 @gen_cluster(nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"})

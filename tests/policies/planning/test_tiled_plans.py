@@ -8,7 +8,7 @@ from dask_marsched.policies import assignment
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.planning import tiled_plans
 from dask_marsched.policies.planning.forecast import forecast
-from tests.policies.test_tiles import product
+from tests.policies.planning.test_tiles import product
 
 
 def sized(g: OperandGraph) -> OperandGraph:

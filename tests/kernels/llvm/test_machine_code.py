@@ -15,7 +15,7 @@ from dask_marsched.kernels.bound_expression import setting, signature
 from dask_marsched.kernels.expression import NotUnderstoodError
 from dask_marsched.kernels.llvm import machine_code, processor
 from dask_marsched.kernels.llvm.machine_code import MachineCode, UnloadableError
-from tests.fusion.expressions import cases
+from tests.kernels.expressions import cases
 
 llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 pytestmark = pytest.mark.skipif(

@@ -9,8 +9,8 @@ import xarray as xr
 from dask._task_spec import Task, TaskRef
 
 from dask_marsched.kernels.blocks_backend import BlocksBackend
-from tests.fusion.expressions import steps
-from tests.host.kernel_runs import LLVM, a_runner, both, run_both
+from tests.host.kernels.kernel_runs import LLVM, a_runner, both, run_both
+from tests.kernels.expressions import steps
 
 SHAPE, CHUNKS = (60, 300), (30, 300)
 RANDOM = np.random.default_rng(7)

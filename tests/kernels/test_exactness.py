@@ -1,7 +1,7 @@
 """Kernels against NumPy: any expression, dtypes, shapes, layouts and values.
 
 Each expression is compiled once, and evaluated on several sets of values in arrays of the same
-layout. ``HYPOTHESIS_PROFILE=kernels pytest tests/fusion/test_exactness.py`` tries 250 expressions
+layout. ``HYPOTHESIS_PROFILE=kernels pytest tests/kernels/test_exactness.py`` tries 250 expressions
 for each property, or as many as ``MARSCHED_EXAMPLES`` says, on 6 sets of values each, and tells how
 many of these a kernel has evaluated.
 """
@@ -22,8 +22,8 @@ from dask_marsched.kernels.blocks_backend import BlocksBackend
 from dask_marsched.kernels.bound_expression import setting, signature
 from dask_marsched.kernels.expression import Expression, NotUnderstoodError, Output
 from dask_marsched.kernels.numexpr_backend import NumexprBackend
-from tests.fusion.expressions import ARITHMETIC, FLOATS, INTEGERS, cases, refill, steps
-from tests.fusion.expressions import expression as expression_of
+from tests.kernels.expressions import ARITHMETIC, FLOATS, INTEGERS, cases, refill, steps
+from tests.kernels.expressions import expression as expression_of
 
 llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 

@@ -49,7 +49,7 @@ with two_hosts() as (a, b):
 def test_the_wire_can_be_cut():
     assert not network_namespaces.is_inside()
     # What replaces a process is run in one of its own.
-    enter = "import sys; from benchmarks.chaos import network_namespaces; network_namespaces.enter(sys.argv[1:])"
+    enter = "import sys; from benchmarks.chaos.network_namespaces import enter; enter(sys.argv[1:])"
     command = [sys.executable, "-c", enter, sys.executable, "-c", WIRE]
     root = str(Path(__file__).parents[2])
     told = subprocess.run(

@@ -10,7 +10,7 @@ from dask_marsched.kernels.blocks_backend import BlocksBackend
 from dask_marsched.kernels.bound_expression import setting, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from dask_marsched.kernels.scratch import Scratch
-from tests.fusion.expressions import expression
+from tests.kernels.expressions import expression
 
 
 def prepared(backend, case, values):

@@ -228,7 +228,7 @@ def test_query_planning():
     # The setting counts when dask.array is imported first: hence another process.
     run = subprocess.run(
         [sys.executable, "-m", "tests.sized_runs"],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=100,

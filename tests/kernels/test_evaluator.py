@@ -16,7 +16,7 @@ from dask_marsched.kernels.backend import Results, UnsupportedError
 from dask_marsched.kernels.evaluator import LEAST, Kernels, Means
 from dask_marsched.kernels.expression import NotUnderstoodError
 from dask_marsched.kernels.tuner import SAMPLES
-from tests.fusion.expressions import expression
+from tests.kernels.expressions import expression
 
 CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST)))
 CASE = (CHAIN, CHUNK)

@@ -66,7 +66,7 @@ def test_it_is_the_same_in_every_process_and_for_every_name() -> None:
         subprocess.run(
             [sys.executable, "-c", PRINT],
             env=os.environ | {"PYTHONHASHSEED": seed},
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             check=True,
             capture_output=True,
             text=True,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.bound_expression import setting, signature
 from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output
-from tests.fusion.expressions import Building, expression, of, steps
+from tests.kernels.expressions import Building, expression, of, steps
 
 RANDOM = np.random.default_rng(0)
 MANY = int(os.environ.get("MARSCHED_EXAMPLES", "150"))

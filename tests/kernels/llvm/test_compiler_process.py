@@ -15,7 +15,7 @@ from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.bound_expression import setting, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from dask_marsched.kernels.llvm import compiler_process, kernel_files
-from tests.fusion.expressions import expression
+from tests.kernels.expressions import expression
 
 llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is none")
@@ -61,7 +61,7 @@ import sys
 from pathlib import Path
 from dask_marsched.kernels import compiler_process
 compiler_process._IDLE = 0.1
-from tests.fusion.test_compiler_process import found, llvm_backend
+from tests.kernels.llvm.test_compiler_process import found, llvm_backend
 backend = llvm_backend.LLVMBackend(Path({str(cache_files.private(tmp_path / "c"))!r}))
 setting, values = found(2)
 assert not backend.at_hand(setting, False)
