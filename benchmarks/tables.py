@@ -141,9 +141,7 @@ def soak_it(options: Any, seconds: float, command: str) -> None:
 def chaos_it(options: Any, seconds: float, command: str) -> None:
     """Run the chaos; ends with 1 if anything went wrong, hung or was left."""
     if not network_namespaces.is_inside() and network_namespaces.is_possible():
-        network_namespaces.enter(
-            [sys.executable, "-m", "dask", "marsched", *sys.argv[sys.argv.index("bench") :]]
-        )
+        network_namespaces.enter([sys.executable, "-m", "benchmarks", *sys.argv[1:]])
     outcome = chaos.run(
         seconds,
         every=options.kill_every or fault_injection.KILL_EVERY,

@@ -225,7 +225,10 @@ def test_no_utils():
     [
         ("from dask_marsched.policies import registry", "dask_marsched.core.graph"),
         ("import dask_marsched.host.scheduler.adapter", "dask_marsched.policies.registry"),
-        ("def f():\n    from dask_marsched import engine", "dask_marsched.host.graph.result_sizes"),
+        (
+            "def f():\n    from dask_marsched.scheduling import engine",
+            "dask_marsched.host.graph.result_sizes",
+        ),
         ("from ..host import scheduler", "dask_marsched.policies.registry"),
         ("from dask_marsched import Client", "dask_marsched.host.client"),
     ],

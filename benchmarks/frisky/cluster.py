@@ -19,13 +19,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
+from dask_marsched.bench import workloads
 from dask_marsched.bench.cluster import RunFailed, Setting
 from dask_marsched.bench.metrics import FRISKY, Measurement
 from dask_marsched.bench.probes import PssSampler
 from dask_marsched.bench.workloads import Parameters, Workload
 
 STARTING = 60.0  # seconds in which its processes must be up
-HERE = Path(__file__).parent
+#: Holds the workloads and the digest, which the session imports without the package.
+BENCH = Path(workloads.__file__).parents[1]
 # The packages that the workloads use, in the versions of this environment where it has them.
 PACKAGES = ("dask", "distributed", "numpy", "pandas", "pyarrow", "xarray", "flox", "zarr", "scipy")
 # As Dask's nannies set for their workers.
@@ -156,7 +158,7 @@ class FriskyCluster:
             for _ in range(self.setting.workers)
         ]
         self._wait_for(lambda: len(self._observed()["workers"]) == self.setting.workers)
-        session = [str(self.python), str(HERE / "frisky_session.py"), address]
+        session = [str(self.python), str(Path(__file__).with_name("session.py")), address]
         self._session = self._start(session, talk=True)
         self._reply(STARTING)
         # Tiny runs import what the workers need. Unlike Dask, it sees them and may learn.
@@ -166,8 +168,8 @@ class FriskyCluster:
                 self._ask(_request(workload, tiny), self.setting.timeout)
 
     def _start(self, command: list[str], talk: bool = False) -> subprocess.Popen[str]:
-        # The session's file lies in a directory whose modules it needs, and so do the workers.
-        env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(HERE)}
+        # The session and the workers import the workloads.
+        env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(BENCH)}
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if talk else subprocess.DEVNULL,

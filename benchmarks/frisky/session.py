@@ -1,9 +1,8 @@
 """The client's side of a measurement with Frisky; it runs in Frisky's own environment.
 
-Started as a program by `against_frisky`, with the scheduler's address and the number of workers.
-It reads one request a line from its standard input and answers with one line of JSON each. Only
-the workloads and the digest are shared with the rest of the benchmark; they are found because
-they lie in this program's directory.
+Started by `benchmarks.frisky.cluster` with the scheduler's address. It reads a request a line from
+standard input and answers each with a line of JSON. ``PYTHONPATH`` names the directory of the
+workloads and of the digest, because the package is not installed in that environment.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def answer(client: Any, request: dict[str, Any]) -> dict[str, Any]:
     request : dict
         Name of the workload, ``size``, ``chunk_bytes`` and ``scratch``.
     """
-    import metrics  # type: ignore[import-not-found]  # it lies beside this file
-    import workloads  # type: ignore[import-not-found]  # so does this
+    import metrics  # type: ignore[import-not-found]  # found by PYTHONPATH
+    import workloads  # type: ignore[import-not-found]  # as this
 
     workload = workloads.get(request["workload"])
     parameters = workloads.Parameters(

@@ -4,7 +4,7 @@ This package imports nothing but dask, and only relatively from itself. So it ca
 the path by itself, in an environment which has neither distributed nor the rest of the package.
 """
 
-from dask_marsched.bench.workloads import (
+from . import (
     arrays,
     elementwise,
     held_out,
@@ -12,7 +12,7 @@ from dask_marsched.bench.workloads import (
     patterns,
     products,
 )
-from dask_marsched.bench.workloads.registry import (
+from .registry import (
     Kind,
     Parameters,
     Workload,

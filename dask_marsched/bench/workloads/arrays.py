@@ -7,7 +7,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.registry import Parameters, Workload, register
+from .registry import Parameters, Workload, register
 
 Array = Any  # dask.array.Array, or numpy.ndarray where a test computes the reference
 

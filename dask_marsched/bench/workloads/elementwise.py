@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_marsched.bench.workloads.arrays import random_grid
-from dask_marsched.bench.workloads.registry import Kind, Parameters, Workload, register
+from .arrays import random_grid
+from .registry import Kind, Parameters, Workload, register
 
 Array = Any  # dask.array.Array, or numpy.ndarray where a test computes the reference
 

@@ -9,8 +9,8 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.arrays import Array, random_grid, random_series
-from dask_marsched.bench.workloads.registry import Parameters, Workload, register
+from .arrays import Array, random_grid, random_series
+from .registry import Parameters, Workload, register
 
 
 def _grids(seeds: tuple[int, ...], base: int) -> Any:

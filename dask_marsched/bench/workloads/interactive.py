@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dask.array as da
 
-from dask_marsched.bench.workloads.arrays import Array, random_series
-from dask_marsched.bench.workloads.registry import Kind, Parameters, Workload, register
+from .arrays import Array, random_series
+from .registry import Kind, Parameters, Workload, register
 
 
 def _series(parameters: Parameters) -> tuple[Array]:

@@ -8,8 +8,8 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.arrays import Array, random_grid, random_series
-from dask_marsched.bench.workloads.registry import Kind, Parameters, Workload, register
+from .arrays import Array, random_grid, random_series
+from .registry import Kind, Parameters, Workload, register
 
 
 def smooth(block: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.arrays import Array, random_grid
-from dask_marsched.bench.workloads.registry import Kind, Parameters, Workload, register
+from .arrays import Array, random_grid
+from .registry import Kind, Parameters, Workload, register
 
 
 def _matrix(parameters: Parameters) -> tuple[Array]:

@@ -81,7 +81,7 @@ def compress_for(
     -------
     dict, dict, dict
         The tasks that are left; the keys of all that became one, by the key of that; what is made
-        as one (`dask_marsched.host.graph.compression.Request.bundles`).
+        as one (`Request.bundles`).
     """
     compression = in_force.get(scheduler)
     if compression is None:

@@ -34,7 +34,7 @@ sys.path[:], where, *rest = json.loads(sys.argv[1])
 package = types.ModuleType("dask_marsched")
 package.__path__ = [where]
 sys.modules["dask_marsched"] = package
-from dask_marsched.kernels import compiler_process
+from dask_marsched.kernels.llvm import compiler_process
 compiler_process.main(*rest)
 """
 
@@ -135,7 +135,7 @@ def _listen(directory: Path, handle: int, name: str) -> None:
 
 
 def _start(listener: socket.socket, directory: Path, name: str) -> None:
-    package = str(Path(__file__).parents[1])
+    package = str(Path(__file__).parents[2])
     paths = [os.path.abspath(path) for path in sys.path]
     told = json.dumps([paths, package, listener.fileno(), str(directory.absolute()), name, _IDLE])
     process = subprocess.Popen(

@@ -59,7 +59,7 @@ def digest(key: Key, kind: str) -> str:
 def sources() -> str:
     """Return a digest of the code that writes kernels: one that has been changed writes others."""
     found = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()
 

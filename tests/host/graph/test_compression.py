@@ -386,7 +386,7 @@ async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
 
 GROUPS = """
 import dask.array as da
-from dask_marsched.host import materialize
+from dask_marsched.host.scheduler import materialization as materialize
 from dask_marsched.simulation import simulate as _
 import importlib
 module = importlib.import_module("dask_marsched.simulation.simulate")

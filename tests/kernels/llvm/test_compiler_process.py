@@ -59,9 +59,10 @@ def test_a_worker_that_has_kernels_compiled_does_not_carry_llvm(tmp_path):
     program = f"""
 import sys
 from pathlib import Path
-from dask_marsched.kernels import compiler_process
+from dask_marsched.kernels.llvm import compiler_process
 compiler_process._IDLE = 0.1
-from tests.kernels.llvm.test_compiler_process import found, llvm_backend
+from dask_marsched.kernels.llvm import backend as llvm_backend
+from tests.kernels.llvm.test_compiler_process import found
 backend = llvm_backend.LLVMBackend(Path({str(cache_files.private(tmp_path / "c"))!r}))
 setting, values = found(2)
 assert not backend.at_hand(setting, False)
