@@ -8,9 +8,11 @@ import tomllib
 from pathlib import Path
 
 import yaml
+from distributed.protocol.pickle import dumps
 
 import dask_marsched
 from dask_marsched.cli import marsched
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -64,3 +66,8 @@ def test_a_scheduler_needs_nothing_of_the_store():
     ).stdout.split()
     assert "dask_marsched.engine" in loaded
     assert not [name for name in loaded if name.startswith("dask_marsched.store")]
+
+
+def test_clients_of_python_3_14_can_send_the_plugin():
+    # Iterators of itertools can be pickled before that only.
+    assert b"itertools" not in dumps(MarsSchedulerPlugin())
