@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict, deque
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ class Executions:
     def __init__(self) -> None:
         self.graphs: deque[Graph] = deque()
         self._wanted = 0
-        self._numbers = itertools.count()
+        self._arrived = 0  # itertools.count cannot be pickled from Python 3.14 on
         self._sent: dict[Hashable, float] = {}
         self._done: OrderedDict[Hashable, tuple[str, float, float, Any]] = OrderedDict()
 
@@ -119,7 +118,8 @@ class Executions:
     ) -> None:
         """Remember a graph."""
         graphs = self.graphs
-        graphs.append(Graph(next(self._numbers), client, now, operands, wanted))
+        graphs.append(Graph(self._arrived, client, now, operands, wanted))
+        self._arrived += 1
         self._wanted += len(wanted)
         while len(graphs) > _MOST_GRAPHS or (len(graphs) > 1 and self._wanted > _MOST_WANTED):
             self._wanted -= len(graphs.popleft().wanted)

@@ -6,7 +6,6 @@ So downstream work always goes first, and no worker loads faster than it consume
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -166,7 +165,7 @@ class UnitQueues:
         self.window = window
         self._unit_of: dict[Any, _Unit] = {}
         self._withheld: dict[Any, _Unit] = {}
-        self._sequence = itertools.count()
+        self._numbered = 0
         self._unopened = _units_by_priority()
         self._at_home: dict[Any, SortedKeyList] = {}
         # Ready operands of a worker's opened units, as a heap; entries whose operand is not
@@ -190,7 +189,7 @@ class UnitQueues:
         share: Share | None = None,
     ) -> None:
         """Make a unit (`WithholdingPolicy.plan`). Operands withheld already move into it."""
-        unit = _Unit(first, next(self._sequence), worker, share)
+        unit = _Unit(first, self._number(), worker, share)
         for operand in operands:
             before = self._unit_of.get(operand)
             priority = self._drop(operand)
@@ -220,7 +219,7 @@ class UnitQueues:
         """
         unit = self._unit_of.get(operand)
         if unit is None:
-            unit = self._unit_of[operand] = _Unit(priority, next(self._sequence))
+            unit = self._unit_of[operand] = _Unit(priority, self._number())
         self._add(unit, operand, priority, home)
 
     def withdraw(self, operand: Any) -> bool:
@@ -333,7 +332,7 @@ class UnitQueues:
         unit.ready[operand] = priority
         if unit.owner is not None:
             heap = self._opened.setdefault(unit.owner, [])
-            heapq.heappush(heap, (priority, next(self._sequence), operand))
+            heapq.heappush(heap, (priority, self._number(), operand))
             self._moved.add(unit.owner)
             self._running[unit] = None
         elif was_empty:
@@ -364,7 +363,12 @@ class UnitQueues:
         self._moved.add(unit.owner)
         heap = self._opened.setdefault(unit.owner, [])
         for operand, priority in unit.ready.items():
-            heapq.heappush(heap, (priority, next(self._sequence), operand))
+            heapq.heappush(heap, (priority, self._number(), operand))
+
+    def _number(self) -> int:
+        # itertools.count cannot be pickled from Python 3.14 on
+        self._numbered += 1
+        return self._numbered
 
     def _own_head(self, worker: Any) -> tuple[Priority, Any] | None:
         heap = self._opened.get(worker)
