@@ -91,7 +91,8 @@ def _depths(inputs: Edges) -> list[int]:
 def _between_layers(inputs: Edges, layer_of: Sequence[int], layers: int) -> list[list[int]]:
     """Return for each layer those whose operands its own read."""
     of = np.asarray(layer_of, dtype=np.int64)
-    readers = np.repeat(of, np.diff(np.asarray(inputs.starts, dtype=np.int64)))
+    first = np.asarray(inputs.starts, dtype=np.int64)
+    readers = np.repeat(of, first[1:] - first[:-1])
     reads: list[list[int]] = [[] for _ in range(layers)]
     pairs = np.unique(readers * layers + of[np.asarray(inputs.flat, dtype=np.int64)])
     for pair in pairs.tolist():
