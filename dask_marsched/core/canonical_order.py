@@ -11,6 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from dask_marsched.core.graph import Edges, topological_order
+
 #: How far from a layer to look for what tells it from another one like it.
 _ROUNDS = 4
 
@@ -40,33 +44,60 @@ def canonical_order(
     words
         For each layer what in its name is not random.
     inputs
-        For each operand the numbers of those it reads, all smaller than its own.
+        For each operand the numbers of those it reads.
 
     Returns
     -------
     list of int
         A permutation of the operands' numbers.
+
+    Raises
+    ------
+    graphlib.CycleError
+        An operand reads its own result, perhaps through others.
     """
-    depth: list[int] = []
-    for own in inputs:
-        depth.append(1 + max((depth[j] for j in own), default=-1))
+    edges = inputs if isinstance(inputs, Edges) else Edges.of(inputs)
+    depth = _depths(edges)
     members: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         members.setdefault(name, []).append(i)
     layers = sorted(members)
     number = {name: n for n, name in enumerate(layers)}
     layer_of = [number[name] for name in names]
-    reads: list[set[int]] = [set() for _ in layers]
-    for i, own in enumerate(inputs):
-        reads[layer_of[i]].update(layer_of[j] for j in own)
-    first = [min(depth[i] for i in members[name]) for name in layers]
+    reads = _between_layers(edges, layer_of, len(layers))
+    first = [min([depth[i] for i in members[name]]) for name in layers]
     looks = [(first[n], words[name], len(members[name])) for n, name in enumerate(layers)]
     rank = _refined(_ranks(looks), reads)
     rows = [_by_index(members[name], indices) for name in layers]
     if max(rank, default=-1) < len(rank) - 1:
-        rank = _refined(_by_readers(rank, rows, layer_of, indices, inputs), reads)
+        rank = _refined(_by_readers(rank, rows, layer_of, indices, edges), reads)
     ordered = sorted(range(len(layers)), key=lambda n: (rank[n], layers[n]))
     return [i for n in ordered for i in rows[n]]
+
+
+def _depths(inputs: Edges) -> list[int]:
+    """Return each operand's longest path from one that reads nothing."""
+    rows = list(inputs)
+    depth = [0] * len(rows)
+    for i in topological_order(rows):
+        deepest = -1
+        for j in rows[i]:
+            if depth[j] > deepest:
+                deepest = depth[j]
+        depth[i] = deepest + 1
+    return depth
+
+
+def _between_layers(inputs: Edges, layer_of: Sequence[int], layers: int) -> list[list[int]]:
+    """Return for each layer those whose operands its own read."""
+    of = np.asarray(layer_of, dtype=np.int64)
+    first = np.asarray(inputs.starts, dtype=np.int64)
+    readers = np.repeat(of, first[1:] - first[:-1])
+    reads: list[list[int]] = [[] for _ in range(layers)]
+    pairs = np.unique(readers * layers + of[np.asarray(inputs.flat, dtype=np.int64)])
+    for pair in pairs.tolist():
+        reads[pair // layers].append(pair % layers)
+    return reads
 
 
 def _refined(rank: list[int], reads: Sequence[Iterable[int]]) -> list[int]:

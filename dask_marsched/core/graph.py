@@ -42,6 +42,27 @@ class Edges(Sequence[Sequence[int]]):
             starts.append(len(flat))
         return cls(starts, flat)
 
+    def renumbered(self, order: Sequence[int]) -> Edges:
+        """Return the edges of the same operands, numbered in another order.
+
+        Parameters
+        ----------
+        order
+            The numbers of all operands, that of the new first one first.
+        """
+        n = len(self)
+        first = np.asarray(self.starts, dtype=np.int64)
+        old = np.asarray(order, dtype=np.int64)
+        place = np.empty(n, dtype=np.int64)
+        place[old] = np.arange(n)
+        degrees = np.diff(first)
+        owners = np.repeat(place, degrees)
+        flat = place[np.asarray(self.flat, dtype=np.int64)]
+        # by owner, and the numbers of each ascending
+        both = np.sort(owners * n + flat)
+        starts = np.concatenate([[0], np.cumsum(degrees[old])])
+        return Edges(starts.tolist(), (both % max(1, n)).tolist())
+
     def reversed(self) -> Edges:
         """Return the edges in the other direction.
 
@@ -195,8 +216,11 @@ def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
         An operand reads its own result, perhaps through others.
     """
     order: list[int] = []
-    state = bytearray(len(inputs))  # 1: what it reads is being visited; 2: in the order
-    for start in range(len(inputs)):
+    rows = list(inputs)
+    state = bytearray(len(rows))  # 1: what it reads is being visited; 2: in the order
+    for start in range(len(rows)):
+        if state[start]:
+            continue
         stack = [start]
         while stack:
             i = stack.pop()
@@ -204,13 +228,17 @@ def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
                 state[~i] = 2
                 order.append(~i)
             elif not state[i]:
-                state[i] = 1
-                stack.append(~i)
-                for j in inputs[i]:
-                    if not state[j]:
-                        stack.append(j)
-                    elif state[j] == 1:
-                        raise CycleError(f"operand number {i} depends on its own result")
+                if own := rows[i]:
+                    state[i] = 1
+                    stack.append(~i)
+                    for j in own:
+                        if not state[j]:
+                            stack.append(j)
+                        elif state[j] == 1:
+                            raise CycleError(f"operand number {i} depends on its own result")
+                else:
+                    state[i] = 2
+                    order.append(i)
     return order
 
 

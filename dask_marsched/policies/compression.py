@@ -165,6 +165,9 @@ class _Group:
         Bytes that running it alone holds at most, beside what it reads.
     batches
         How many members there are of each batch.
+    little
+        Whether it brings little into any other group (`_Compression._brings_little`), as far as
+        that is known.
     """
 
     reads: dict[int, int]
@@ -172,6 +175,7 @@ class _Group:
     peak: float
     members: list[int] = field(default_factory=list)
     batches: dict[str, int] = field(default_factory=dict)
+    little: bool = False
 
 
 class _Compression:
@@ -206,9 +210,13 @@ class _Compression:
         before = [0.0] * len(graph)
         if limits:
             self.slack = sum(seconds) / limits.groups
-        inputs, groups = graph.inputs, self.groups
-        for i in graph:
-            own = inputs[i]
+        groups, roles, finish = self.groups, self.roles, self.finish
+        # What a single operand reads: other inputs are drawn by a group that reads them several
+        # times, and that has to have drawn one of these before.
+        drawable = [
+            times == 1 and not role for times, role in zip(self.readers, roles, strict=True)
+        ]
+        for i, own in enumerate(graph.inputs):
             if not limits:
                 if len(own) == 1 and self._joinable(own[0], i):
                     self._draw_line(i, own[0])
@@ -216,12 +224,14 @@ class _Compression:
             groups[i] = group = _Group(dict.fromkeys(own, 1), seconds[i], self.nbytes[i])
             if self.shares and (name := limits.batches[i]) is not None:
                 group.batches[name] = 1
-            latest = max([before[j] for j in own], default=0.0)
-            before[i] = latest + seconds[i]
-            if own and self.roles[i] != ALONE:
+            if not own:
+                before[i] = finish[i] = seconds[i]
+                continue
+            before[i] = max([before[j] for j in own]) + seconds[i]
+            if roles[i] != ALONE and any(drawable[j] for j in own):
                 while self._grow(i, group, before[i] + self.slack):
                     pass
-            self.finish[i] = self._start(group.reads) + group.seconds
+            finish[i] = self._start(group.reads) + group.seconds
         heads = list(graph)
         for i, group in groups.items():
             for j in group.members:
@@ -266,7 +276,7 @@ class _Compression:
             self._draw(group, found)
             return True
         assert self.limits is not None
-        found = [j for j in found if self._brings_little(j, reads)]
+        found = [j for j in found if self.groups[j].little or self._brings_little(j, reads)]
         if found and (hubs := self._hubs(reads, max([self.nbytes[j] for j in found]))):
             found = [j for j in found if all(k in self.groups[j].reads for k in hubs)]
         found.sort(key=lambda j: self.groups[j].seconds)
@@ -283,16 +293,22 @@ class _Compression:
         What so many read that it is on every worker sooner or later does not count, unless it is
         large, and all: then the input is a piece that is cut off it, where it is.
         """
-        nbytes, readers = self.nbytes, self.readers
+        nbytes, readers, group = self.nbytes, self.readers, self.groups[j]
         small = self.limits.small if self.limits is not None else 0.0
-        new = shared = 0.0
-        for k in self.groups[j].reads:
-            if k not in reads:
-                if readers[k] <= self.shared:
-                    new += nbytes[k]
-                elif nbytes[k] > small:
-                    shared += nbytes[k]
-        return (new or shared) <= max(nbytes[j], CRUMB)
+        most = max(nbytes[j], CRUMB)
+        new = shared = new_to_any = shared_by_any = 0.0
+        for k in group.reads:
+            size = nbytes[k]
+            if readers[k] <= self.shared:
+                new_to_any += size
+                if k not in reads:
+                    new += size
+            elif size > small:
+                shared_by_any += size
+                if k not in reads:
+                    shared += size
+        group.little = new_to_any <= most and shared_by_any <= most
+        return (new or shared) <= most
 
     def _hubs(self, reads: dict[int, int], drawn: float) -> list[int]:
         """Return what very many read that is much larger than what is drawn, or may be."""
@@ -318,7 +334,10 @@ class _Compression:
     def _fits(self, group: _Group, found: list[int], latest: float) -> bool:
         assert self.limits is not None
         groups = self.groups
-        members = len(group.members) + sum(1 + len(groups[j].members) for j in found)
+        seconds = sum([groups[j].seconds for j in found])
+        if group.seconds + seconds > latest:  # whenever it can begin
+            return False
+        members = len(group.members) + len(found) + sum([len(groups[j].members) for j in found])
         if members > _MOST_OPERANDS or self._peak(group, found) > self.limits.nbytes:
             return False
         if self.shares and not self._spread(group, found):
@@ -328,7 +347,7 @@ class _Compression:
             del reads[j]
         for j in found:
             reads.update(groups[j].reads)
-        return self._start(reads) + group.seconds + sum(groups[j].seconds for j in found) <= latest
+        return self._start(reads) + group.seconds + seconds <= latest
 
     def _spread(self, group: _Group, found: list[int]) -> bool:
         together = group.batches.copy()

@@ -120,6 +120,14 @@ def test_inputs_in_memory_keep_their_readers_apart() -> None:
     assert len(BoundedUnits().assign(same, workers(2))) == 1
 
 
+def test_readers_meet_only_where_that_saves_more_than_it_moves() -> None:
+    """What `mean` makes of a chunk is a few bytes larger: no reason to fetch the chunk."""
+    g = graph({"x": [], "y": [], "z": ["x", "y"]}, 8.01, {"x": 0, "y": 1}, home_bytes=8.0)
+    assert len(BoundedUnits().assign(g, workers(2))) == 2
+    larger = graph({"x": [], "y": [], "z": ["x", "y"]}, 16.0, {"x": 0, "y": 1}, home_bytes=8.0)
+    assert len(BoundedUnits().assign(larger, workers(2))) == 1
+
+
 def test_without_workers_there_is_still_a_plan() -> None:
     g = pairwise(3)
     for policy in (DepthFirst(), BreadthFirst(), BoundedUnits()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dask._task_spec import GraphNode
 from dask.typing import Key
@@ -20,20 +21,26 @@ def numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
     ValueError
         The graph has a cycle.
     """
+    keys, inputs = as_they_come(dsk)
+    return _in_order(keys, inputs, topological_order(inputs))
+
+
+def as_they_come(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
+    """Return what `numbered` does, in the order of the graph; the inputs of each in no order."""
     number = {key: i for i, key in enumerate(dsk)}
     keys = list(dsk)
-    inputs: list[list[int]] = []
+    starts, flat = [0], list[int]()
+    get, add, end = number.get, flat.append, starts.append
     for node in dsk.values():
-        own = []
         for key in node.dependencies:
-            i = number.get(key)
+            i = get(key)
             if i is None:
                 i = number[key] = len(keys)
                 keys.append(key)
-            own.append(i)
-        inputs.append(own)
-    inputs.extend([] for _ in range(len(keys) - len(dsk)))
-    return _in_order(keys, inputs, topological_order(inputs))
+            add(i)
+        end(len(flat))
+    starts.extend([len(flat)] * (len(keys) - len(dsk)))
+    return keys, Edges(starts, flat)
 
 
 def canonically_numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
@@ -44,36 +51,36 @@ def canonically_numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges
     ValueError
         The graph has a cycle.
     """
-    keys, inputs = numbered(dsk)
-    first = canonical(keys, inputs)
-    place = [0] * len(first)
-    for rank, i in enumerate(first):
-        place[i] = rank
-    rows = [sorted([place[j] for j in inputs[i]]) for i in first]
-    return _in_order([keys[i] for i in first], rows, topological_order(rows))
+    keys, inputs = as_they_come(dsk)
+    keys, inputs = _in_order(keys, inputs, canonical(keys, inputs))
+    return _in_order(keys, inputs, topological_order(inputs))
 
 
-def canonical(keys: Sequence[Key], inputs: Sequence[Sequence[int]]) -> list[int]:
+def canonical(keys: Sequence[Key], inputs: Edges) -> list[int]:
     """Return the numbers of tasks in an order that does not depend on how they are numbered.
 
     Parameters
     ----------
     keys, inputs
-        As `numbered` returns them.
+        As `as_they_come` returns them.
+
+    Raises
+    ------
+    ValueError
+        The graph has a cycle.
     """
-    parts = [
-        (str(key[0]), key[1:]) if isinstance(key, tuple) and key else (str(key), ()) for key in keys
-    ]
-    names = [name for name, _ in parts]
+    names: list[str] = []
+    indices: list[tuple[Any, ...]] = []
+    for key in keys:
+        if isinstance(key, tuple) and key:
+            names.append(str(key[0]))
+            indices.append(key[1:])
+        else:
+            names.append(str(key))
+            indices.append(())
     words = {name: key_split(name) for name in dict.fromkeys(names)}
-    return canonical_order(names, [index for _, index in parts], words, inputs)
+    return canonical_order(names, indices, words, inputs)
 
 
-def _in_order(
-    keys: Sequence[Key], inputs: Sequence[Sequence[int]], order: Sequence[int]
-) -> tuple[list[Key], Edges]:
-    place = [0] * len(order)
-    for rank, i in enumerate(order):
-        place[i] = rank
-    rows = (sorted([place[j] for j in inputs[i]]) for i in order)
-    return [keys[i] for i in order], Edges.of(rows)
+def _in_order(keys: Sequence[Key], inputs: Edges, order: Sequence[int]) -> tuple[list[Key], Edges]:
+    return [keys[i] for i in order], inputs.renumbered(order)

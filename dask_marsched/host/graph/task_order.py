@@ -21,7 +21,7 @@ from dask.typing import Key
 from distributed.scheduler import Scheduler
 
 from dask_marsched.fallbacks.counters import Counters
-from dask_marsched.host.graph.numbering import canonical, numbered
+from dask_marsched.host.graph.numbering import as_they_come, canonical
 from dask_marsched.host.scheduler.update_graph_hooks import ArrivingGraphs
 
 #: Who orders the graph that is being read, and what its order goes to.
@@ -55,7 +55,7 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
     ValueError
         The graph has a cycle.
     """
-    keys, inputs = numbered(dsk)
+    keys, inputs = as_they_come(dsk)
     first = canonical(keys, inputs)
     # Dask compares keys as strings: all of the same length.
     base = 10 ** len(str(len(keys)))
@@ -68,7 +68,7 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
         if isinstance(node, DataNode):
             nodes[place] = DataNode(place, None)
         elif node is not None:
-            nodes[place] = _Numbered(place, frozenset([number[j] for j in inputs[i]]))
+            nodes[place] = _Numbered(place, frozenset(sorted([number[j] for j in inputs[i]])))
     order = dask.order.order(nodes)
     return {key: order[number[i]] for i, key in enumerate(keys) if key in dsk}
 

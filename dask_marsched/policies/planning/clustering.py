@@ -206,7 +206,9 @@ def _merge_inputs(
     """Merge the clusters that meet in one operand, in order of priority, where it pays.
 
     A cluster that cannot take the next one in is closed, and the next one goes on: of eight
-    results that meet where only four fit together, two units of four come out.
+    results that meet where only four fit together, two units of four come out. What has to be
+    fetched for it is taken off what the merge saves: for a few bytes more chunks would leave the
+    workers that have them.
     """
     merged: dict[int, float] = {}
     current = -1
@@ -215,8 +217,7 @@ def _merge_inputs(
         if current >= 0:
             both = min(merged[current], stake)
             if (
-                both >= least
-                and both > clusters.moved_by_merging(current, cluster)
+                both - clusters.moved_by_merging(current, cluster) >= least
                 and clusters.count[current] + clusters.count[cluster] <= limit
                 and clusters.merged_peak(current, cluster, result) <= most
             ):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,21 @@ class _Layer(NamedTuple):
     members: list[int]
     places: Ints
     extents: tuple[int, ...]
+
+
+class _Inputs(NamedTuple):
+    """What operands read: `core.graph.Edges` as arrays."""
+
+    starts: Ints
+    flat: Ints
+
+    def of(self, operands: Sequence[int]) -> tuple[Ints, Ints]:
+        """Return the edges of some operands: the place of each reader among them, what it reads."""
+        first = self.starts[np.asarray(operands, dtype=np.int64)]
+        counts = self.starts[np.asarray(operands, dtype=np.int64) + 1] - first
+        before = np.cumsum(counts) - counts
+        at = np.repeat(first - before, counts) + np.arange(counts.sum())
+        return np.repeat(np.arange(len(first)), counts), self.flat[at]
 
 
 class _Meetings(NamedTuple):
@@ -72,44 +87,52 @@ def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     if workers < 2:
         return found
-    for layer in _layers(graph, 2 * workers):
-        inputs = sorted({j for i in layer.members for j in graph.inputs[i]})
-        reads = _meetings(graph, layer.members, inputs)
+    starts, flat = (np.asarray(a, dtype=np.int64) for a in (graph.inputs.starts, graph.inputs.flat))
+    inputs = _Inputs(starts, flat)
+    for layer in _layers(graph, np.diff(starts).tolist(), 2 * workers):
+        reader, read = inputs.of(layer.members)
+        different, place = np.unique(read, return_inverse=True)
+        nbytes = np.array([graph.nbytes[j] for j in different.tolist()], dtype=float)
+        reads = _Meetings(reader, place, nbytes, len(layer.members))
         if _is_of_products(layer, reads):
-            found.extend(_cut(graph, layer, reads, workers))
+            found.extend(_cut(graph, inputs, layer, reads, workers))
     return found
 
 
-def _layers(graph: OperandGraph, least: int) -> Iterator[_Layer]:
+def _layers(graph: OperandGraph, reads: Sequence[int], least: int) -> Iterator[_Layer]:
     """Yield the layers of at least so many operands that are full grids of two axes or more."""
-    by_name: dict[tuple[Hashable, int], dict[int, tuple[object, ...]]] = {}
+    by_name: dict[tuple[Hashable, int], list[int]] = {}
     for i, key in enumerate(graph.keys):
-        if isinstance(key, tuple) and len(key) > 2 and graph.inputs[i] and _is_place(key[1:]):
-            by_name.setdefault((key[0], len(key)), {})[i] = key[1:]
+        if reads[i] and isinstance(key, tuple) and len(key) > 2:
+            by_name.setdefault((key[0], len(key)), []).append(i)
+    keys: Any = graph.keys
     for members in by_name.values():
-        if len(members) < least or max(len(graph.inputs[i]) for i in members) < 2:
+        if len(members) < least or max([reads[i] for i in members]) < 2:
             continue
-        indices = np.array(list(members.values()))
+        rows = [keys[i][1:] for i in members]
+        kinds = {type(index) for row in rows for index in row}
+        if not all(issubclass(kind, int | np.integer) for kind in kinds):
+            continue
+        indices = np.array(rows)
         if indices.dtype.kind != "i":
             continue
         ranked = [np.unique(axis, return_inverse=True)[1] for axis in indices.T]
         places = np.stack(ranked, axis=1).astype(np.int64)
         extents = tuple(int(e) for e in places.max(axis=0) + 1)
         if math.prod(extents) == len(members):
-            yield _Layer(list(members), places, extents)
+            yield _Layer(members, places, extents)
 
 
-def _is_place(indices: tuple[object, ...]) -> bool:
-    return all(isinstance(index, int | np.integer) for index in indices)
-
-
-def _meetings(graph: OperandGraph, readers: Sequence[int], read: Sequence[int]) -> _Meetings:
+def _meetings(
+    graph: OperandGraph, inputs: _Inputs, readers: Sequence[int], read: Sequence[int]
+) -> _Meetings:
     """Return what some operands read of some others."""
-    number = {j: n for n, j in enumerate(read)}
-    edges = [(n, number[j]) for n, i in enumerate(readers) for j in graph.inputs[i] if j in number]
-    reader, place = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    number = np.full(len(graph), -1)
+    number[np.asarray(read, dtype=np.int64)] = np.arange(len(read))
+    reader, wanted = inputs.of(readers)
+    place = number[wanted]
     nbytes = np.array([graph.nbytes[j] for j in read], dtype=float)
-    return _Meetings(reader, place, nbytes, len(readers))
+    return _Meetings(reader[place >= 0], place[place >= 0], nbytes, len(readers))
 
 
 def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
@@ -143,13 +166,13 @@ def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
 
 
 def _cut(
-    graph: OperandGraph, layer: _Layer, reads: _Meetings, workers: int
+    graph: OperandGraph, inputs: _Inputs, layer: _Layer, reads: _Meetings, workers: int
 ) -> list[tuple[int, ...]]:
     """Cut a layer where least moves, weighed with how evenly the workers are used."""
     members = layer.members
     sums = _readers(graph, members)
-    joined = _meetings(graph, sums, members)
-    joined_again = _meetings(graph, _readers(graph, sums), sums)
+    joined = _meetings(graph, inputs, sums, members)
+    joined_again = _meetings(graph, inputs, _readers(graph, sums), sums)
     cheapest, tile_of = math.inf, None
     for parts in _partitions(layer.extents, workers):
         tile = _number(layer, parts)

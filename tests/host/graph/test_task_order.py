@@ -5,6 +5,7 @@ import operator
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,16 @@ def shape(order: dict[Key, int]) -> list[str]:
     return [f"{key_split(k)} {k[1:] if isinstance(k, tuple) else ()}" for k in keys]
 
 
-PRINT = f"from {__name__} import *; print('\\n'.join(shape(repeatable_order(graph_of(product())))))"
+def standardised() -> Any:
+    """Tasks whose sets of inputs are iterated in the order in which they were filled."""
+    x = da.random.default_rng().random((24, 24), chunks=2)
+    return (x - x.mean(axis=0)) / x.std(axis=0)
+
+
+def printing(program: Callable[[], Any]) -> str:
+    """Return the code that prints the order of a program in another process."""
+    made = f"shape(repeatable_order(graph_of({program.__name__}())))"
+    return f"from {__name__} import *; print('\\n'.join({made}))"
 
 
 # ---- The order ----------------------------------------------------------------------------------
@@ -61,10 +71,11 @@ def test_every_task_has_its_place_after_what_it_reads() -> None:
     assert all(order[d] < order[k] for k, node in dsk.items() for d in node.dependencies)
 
 
-def test_it_is_the_same_in_every_process_and_for_every_name() -> None:
+@pytest.mark.parametrize("program", [product, standardised])
+def test_it_is_the_same_in_every_process_and_for_every_name(program: Callable[[], Any]) -> None:
     printed = {
         subprocess.run(
-            [sys.executable, "-c", PRINT],
+            [sys.executable, "-c", printing(program)],
             env=os.environ | {"PYTHONHASHSEED": seed},
             cwd=Path(__file__).parents[3],
             check=True,
@@ -74,7 +85,7 @@ def test_it_is_the_same_in_every_process_and_for_every_name() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(printed) == 1
-    assert len(printed.pop().splitlines()) == len(graph_of(product()))
+    assert len(printed.pop().splitlines()) == len(graph_of(program()))
 
 
 def test_data_and_other_names_for_results_are_ordered_too() -> None:
