@@ -30,6 +30,9 @@ from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 #: Share of the arena's cap that the results of a worker with room take at most.
 _ROOMY = 0.5
 
+#: Seconds after which what is released is given back, together with what else is until then.
+_SOON = 0.002
+
 
 class Published(NamedTuple):
     """Where an object in memory can be mapped from, and what tells whether it was written to.
@@ -87,6 +90,8 @@ class Publisher:
         self._spare = self._filled = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
         self.keeper: Keeper | None = None
+        self._tidies = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._caught = caught
         self._published: IdentityMap[Published] = IdentityMap()
         self._asked: IdentityMap[bool] = IdentityMap()
@@ -111,7 +116,7 @@ class Publisher:
         self._announce = announce
         if all_of_them:
             self.keeper = Keeper(self, arena, self._caught)
-            self.store.fast.gone = self.keeper.let_go
+            self.store.fast.gone = self._gone
 
     def uninstall(self) -> None:
         """Restore the worker. What its data are views of stays published."""
@@ -134,6 +139,20 @@ class Publisher:
             arena.trim_unneeded()
         except OSError as error:
             self._caught("trim", error)
+
+    def _gone(self, key: Key) -> None:
+        """Take note that a result leaves the memory, in any thread."""
+        if self.keeper is not None:
+            self.keeper.let_go(key)
+        if self._loop is not None and not self._tidies:
+            # malloc gives memory back at once. When the next operand ends is late.
+            self._tidies = True
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._loop.call_later, _SOON, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidies = False
+        self._grant()
 
     def _grant(self) -> None:
         """Have the next arrays made in shared memory, and what is too much for them given back."""
@@ -190,6 +209,7 @@ class Publisher:
     # -- before anybody asks ---------------------------------------------------------------
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
+        self._loop = asyncio.get_running_loop()
         at_little_cost = self.upkeep.affords() if self.keeper else self.has_room()
         if at_little_cost or self._will_be_read(key, self._kind(key)):
             make_arrays_here(self._spare)  # in the context of this one task, and so of its thread

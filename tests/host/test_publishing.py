@@ -132,3 +132,18 @@ def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
     publisher.upkeep.worked(1e6)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert arena.counters.published == 2
+
+
+def test_memory_of_what_is_gone_is_given_back_before_the_next_operand_ends(publisher, arena):
+    arena.spare = 0
+
+    async def gone():
+        await made(publisher, "a", "b", stored=True)
+        del publisher.store.fast["a"]
+        del publisher.store.fast["b"]
+        async with asyncio.timeout(20):
+            while arena.filled:
+                await asyncio.sleep(0)
+
+    asyncio.run(gone())
+    assert arena.live == 0
