@@ -40,8 +40,9 @@ class ShareModel:
 
 #: Share of the time that operands take which may go into keeping their results for others.
 _UPKEEP = 0.05
-#: What it takes to keep a result, seconds: here, and on the scheduler that is told of it.
-_EACH = 0.001
+#: What it takes to keep a result, seconds: here, and on the scheduler that is told of it in the
+#: message that brings the result.
+_EACH = 0.0002
 #: Bytes copied in a second, into memory that has to be emptied first.
 _COPIED = 2e9
 #: Seconds that may be spent before anything was computed, or after much was.
@@ -71,9 +72,9 @@ class Upkeep:
         return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
 
     def filled(self, nbytes: int) -> None:
-        """Take note of memory that arrays got which may be kept; it costs as much as a copy.
+        """Take note of memory in small pages that arrays got which may be kept.
 
-        malloc has it for a seventh of that, from large pages.
+        It costs as much as a copy. malloc has it for a seventh of that, from large pages.
         """
         self._left -= nbytes / _COPIED
 

@@ -38,6 +38,11 @@
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#define LARGE_PAGE ((size_t)1 << 21)
+#define PUNCH_HOLE (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
 #define MOST_EXTENTS 4096
 #define MOST_WANTED 64
 
@@ -66,7 +71,7 @@ static int n_extents;       /* those beyond were never granted */
 static char *lowest, *highest; /* all of them lie between */
 static size_t least;        /* arrays of fewer bytes are NumPy's own */
 static size_t most_waiting; /* bytes of memory that wait for an array */
-static size_t total_filled; /* bytes of memory that came with arrays, ever */
+static size_t total_filled; /* bytes of memory that came with arrays, ever, in small pages */
 static unsigned long turns;
 static size_t wanted[MOST_WANTED]; /* sizes for which there is no extent any more */
 static int n_wanted;
@@ -91,12 +96,40 @@ static void want(size_t size) {
         wanted[n_wanted++] = size;
 }
 
-/* Have memory behind an extent; a store to a page for which there is none would kill us. */
-static int fill(Extent *e) {
-    if (posix_fallocate(e->fd, e->offset, e->size) != 0)
+static int fill_small(char *memory, size_t size, int fd, off_t offset) {
+    if (size == 0)
+        return 1;
+    if (posix_fallocate(fd, offset, size) != 0)
         return 0;
-    madvise(e->memory, e->size, MADV_POPULATE_WRITE); /* or they are found one by one */
+    madvise(memory, size, MADV_POPULATE_WRITE); /* or they are found one by one */
     return 1;
+}
+
+/* Have memory behind a mapped part of a file; a store to a page for which there is none would kill
+ * us. Where kernel and alignment allow it that comes in large pages: 8 MiB take 0.5 ms then and not
+ * 4, less than malloc's do. The kernel makes one out of a single small page when it is asked to,
+ * also where files in memory get none by themselves.
+ *
+ * Returns how many bytes of it are in small pages, -1 if there is not memory for all. */
+static Py_ssize_t fill_in(char *memory, size_t size, int fd, off_t offset) {
+    size_t head = -(size_t)memory % LARGE_PAGE;
+    size_t large = size > head ? (size - head) / LARGE_PAGE * LARGE_PAGE : 0;
+    int is_large = large > 0 && (offset + head) % LARGE_PAGE == 0;
+    for (size_t done = 0; is_large && done < large; done += LARGE_PAGE)
+        is_large = fallocate(fd, 0, offset + head + done, 1) == 0;
+    if (!is_large || madvise(memory + head, large, MADV_COLLAPSE) != 0)
+        return fill_small(memory, size, fd, offset) ? (Py_ssize_t)size : -1;
+    size_t end = head + large;
+    int is_filled = fill_small(memory, head, fd, offset)
+                    && fill_small(memory + end, size - end, fd, offset + end);
+    return is_filled ? (Py_ssize_t)(size - large) : -1;
+}
+
+static Py_ssize_t fill(char *memory, size_t size, int fd, off_t offset) {
+    Py_ssize_t in_small = fill_in(memory, size, fd, offset);
+    if (in_small < 0) /* all of it, or nothing */
+        fallocate(fd, PUNCH_HOLE, offset, size);
+    return in_small;
 }
 
 static void *use_extent(size_t size) {
@@ -132,14 +165,15 @@ static void *use_extent(size_t size) {
         return e == NULL ? NULL : e->memory;
     /* Others may go on: for 64 MiB it takes 30 ms, which the threads of malloc take in parallel. */
     PyThreadState *thread = PyGILState_Check() ? PyEval_SaveThread() : NULL;
-    is_filled = fill(e);
+    Py_ssize_t in_small = fill(e->memory, e->size, e->fd, e->offset);
     if (thread != NULL)
         PyEval_RestoreThread(thread);
     pthread_mutex_lock(&lock);
-    e->is_filled = is_filled;
-    total_filled += is_filled ? e->size : 0;
-    if (is_filled)
+    is_filled = e->is_filled = in_small >= 0;
+    if (is_filled) {
+        total_filled += in_small;
         e->state = e->is_retired ? LEFT : USED;
+    }
     else
         e->state = e->is_retired ? ENDED : FREE;
     pthread_mutex_unlock(&lock);
@@ -165,8 +199,7 @@ static void give_back(void) {
         if (waiting <= most_waiting)
             return;
         Extent *e = &extents[oldest];
-        int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-        int is_filled = fallocate(e->fd, how, e->offset, e->size) != 0;
+        int is_filled = fallocate(e->fd, PUNCH_HOLE, e->offset, e->size) != 0;
         pthread_mutex_lock(&lock);
         e->is_filled = is_filled;
         e->state = e->is_retired ? ENDED : FREE;
@@ -494,7 +527,21 @@ static PyObject *filled(PyObject *self, PyObject *unused) {
     return PyLong_FromSize_t(bytes);
 }
 
+static PyObject *fill_part(PyObject *self, PyObject *args) {
+    Py_buffer memory;
+    Py_ssize_t offset, in_small;
+    int fd;
+    if (!PyArg_ParseTuple(args, "w*in", &memory, &fd, &offset))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    in_small = fill(memory.buf, memory.len, fd, offset);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&memory);
+    return PyBool_FromLong(in_small >= 0);
+}
+
 static PyMethodDef methods[] = {
+    {"fill", fill_part, METH_VARARGS, NULL},
     {"filled", filled, METH_NOARGS, NULL},
     {"allocate_here", allocate_here, METH_VARARGS, NULL},
     {"grant", grant, METH_VARARGS, NULL},

@@ -13,8 +13,8 @@ from operator import is_
 import numpy as np
 
 from dask_marsched.store import locks
-from dask_marsched.store.extents import Allocation, Extent, ExtentTable
-from dask_marsched.store.grants import LEAST, WAITING, Grants
+from dask_marsched.store.extents import LARGE_PAGE, Allocation, Extent, ExtentTable
+from dask_marsched.store.grants import LEAST, WAITING, Grants, fill
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.mapping import Mapping, copy, frame_offsets, is_modified
 from dask_marsched.store.mapping_pool import MappingPool
@@ -221,10 +221,14 @@ class Arena:
         if allocation is None:
             self.counters.refused += 1
             return None
-        extent = allocation.extent
+        extent, there = allocation.extent, allocation.filled_before
+        if extent.filled >= LARGE_PAGE > there and fill(
+            self._memory, self.fd, extent.offset, extent.filled
+        ):
+            there = extent.filled
         try:
             for start, frame in zip(offsets, frames, strict=True):
-                self._write(extent.offset + start, frame, start + frame.nbytes, allocation)
+                self._write(extent.offset + start, frame, start + frame.nbytes <= there)
         except OSError as error:
             logger.info("no more shared memory: %s", error)
             self._abandon(extent)
@@ -383,8 +387,8 @@ class Arena:
                     punch(self.fd, extent.offset, extent.size)
             return allocation
 
-    def _write(self, at: int, frame: memoryview, end: int, allocation: Allocation) -> None:
-        if end <= allocation.filled_before:
+    def _write(self, at: int, frame: memoryview, is_there: bool) -> None:
+        if is_there:
             # The memory is there, and most of its pages are mapped: the fastest way
             into = np.frombuffer(self._memory, np.uint8, frame.nbytes, at)
             copy(into, np.frombuffer(frame, np.uint8))

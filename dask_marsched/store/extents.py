@@ -12,6 +12,8 @@ PAGE = 4096
 # Four classes per power of two: an extent is at most a quarter larger than what it was made for.
 # Only addresses are wasted by that; the file is sparse.
 _SMALLEST_CLASS = 4 * PAGE
+#: Extents that take a large page begin where one can begin.
+LARGE_PAGE = 2 * 1024 * 1024
 
 
 class ExtentState(Enum):
@@ -130,7 +132,7 @@ class ExtentTable:
             return None
         # No failure from here on.
         if chosen is None:
-            self._top += extent.size
+            self._top = extent.offset + extent.size
             self._n_slots += 1
         else:
             self._free.remove(extent)
@@ -206,9 +208,11 @@ class ExtentTable:
         return self._free[at] if at < len(self._free) else None
 
     def _next_new(self, size: int) -> Extent | None:
-        if self._top + size > self.end or self._n_slots == self.slots:
+        apart = LARGE_PAGE if size >= LARGE_PAGE else PAGE
+        offset = -(-self._top // apart) * apart
+        if offset + size > self.end or self._n_slots == self.slots:
             return None
-        return Extent(slot=self._n_slots, offset=self._top, size=size)
+        return Extent(slot=self._n_slots, offset=offset, size=size)
 
     def _room_for(self, growth: int, but: Extent) -> list[Extent] | None:
         """Return the free extents to empty, largest first, so that the file may grow."""

@@ -53,8 +53,16 @@ def sizes_wanted() -> list[int]:
 
 
 def filled() -> int:
-    """Return how many bytes of memory have ever come with arrays that were made in grants."""
+    """Return how many bytes of memory ever came in small pages with arrays made in grants.
+
+    What comes in large ones takes no longer than malloc's.
+    """
     return native.filled() if native is not None else 0
+
+
+def fill(memory: mmap.mmap, fd: int, offset: int, nbytes: int) -> bool:
+    """Have memory behind a part of an arena's; return whether it is there."""
+    return native is not None and native.fill(memoryview(memory)[offset:][:nbytes], fd, offset)
 
 
 def private_parts(memory: mmap.mmap) -> list[tuple[int, int]]:

@@ -23,6 +23,9 @@ class Handle(NamedTuple):
         Lengths of its frames, bytes.
     plain : bool
         It is an array and nothing else: made of its frames in no time.
+    apart : tuple
+        Frames that are chunks of their own: the place of each among all frames, ascending, its
+        handle and its stamp.
     """
 
     segment: SegmentAddress
@@ -31,6 +34,7 @@ class Handle(NamedTuple):
     header: bytes
     lengths: tuple[int, ...]
     plain: bool
+    apart: tuple[tuple[int, Handle, int], ...] = ()
 
     @classmethod
     def from_message(cls, message: Any) -> Handle:
@@ -41,9 +45,15 @@ class Handle(NamedTuple):
         ValueError, TypeError
             If it is none.
         """
-        segment, slot, offset, header, lengths, plain = message
-        return cls(SegmentAddress(*segment), slot, offset, header, tuple(lengths), plain)
+        segment, slot, offset, header, lengths, plain, apart = message
+        parts = tuple((position, cls.from_message(part), stamp) for position, part, stamp in apart)
+        return cls(SegmentAddress(*segment), slot, offset, header, tuple(lengths), plain, parts)
+
+    def of_parts(self, header: bytes, apart: tuple[tuple[int, Handle, int], ...]) -> Handle:
+        """Return the handle of an object of which this is one chunk, and these are the others."""
+        return self._replace(header=header, plain=False, apart=apart)
 
     def to_message(self) -> tuple[Any, ...]:
         """Return it as plain tuples."""
-        return (tuple(self.segment), *self[1:])
+        parts = [(position, part.to_message(), stamp) for position, part, stamp in self.apart]
+        return (tuple(self.segment), *self[1:-1], parts)

@@ -10,9 +10,11 @@ import ctypes
 import mmap
 import os
 import weakref
+from typing import Self
 
 import numpy as np
 
+from dask_marsched.store.extents import LARGE_PAGE
 from dask_marsched.store.grants import private_parts
 
 _libc = ctypes.CDLL(None)
@@ -28,9 +30,46 @@ _libc.mremap.argtypes = (
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
-_MAP_NORESERVE, _MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 0x4000, 1, 2, 4
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
+_NO_ACCESS = 0
 _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
 _PRIVATE = mmap.MAP_PRIVATE | _MAP_NORESERVE
+
+
+class _Addresses:
+    """Addresses that nothing is mapped at, from one on at which a large page can begin."""
+
+    def __init__(self, length: int) -> None:
+        nothing = _PRIVATE | mmap.MAP_ANONYMOUS
+        self._length, self._size = length, length + LARGE_PAGE
+        self._start = _libc.mmap(None, self._size, _NO_ACCESS, nothing, -1, 0)
+        self.first = -(-self._start // LARGE_PAGE) * LARGE_PAGE if self._start != _FAILED else None
+
+    def leave(self) -> None:
+        """Let the next mapping of this length come here."""
+        if self.first is not None:
+            _libc.munmap(self.first, self._length)
+
+    def close(self) -> None:
+        """Give those before and behind back."""
+        if self.first is not None:
+            before, used = self.first - self._start, self._length
+            for at, size in (self._start, before), (self.first + used, self._size - before - used):
+                if size:
+                    _libc.munmap(at, size)
+
+
+def _map_aligned(length: int, how: int, fd: int) -> int:
+    """Return the address of a mapping of a file, one at which a large page can begin."""
+    gap = _Addresses(length)
+    try:
+        if gap.first is not None:
+            how |= _MAP_FIXED
+        address: int = _libc.mmap(gap.first, length, _ACCESS, how, fd, 0)
+        return address
+    finally:
+        gap.close()
 
 
 class SharedMemory(mmap.mmap):
@@ -62,6 +101,15 @@ class SharedMemory(mmap.mmap):
     address: int
     copy = aside = 0
 
+    def __new__(cls, fd: int, length: int) -> Self:
+        """Map the file where it can be in large pages, if the kernel lets us choose."""
+        gap = _Addresses(length)
+        gap.leave()  # the highest that this fits in
+        try:
+            return super().__new__(cls, fd, length)
+        finally:
+            gap.close()
+
     def __init__(self, fd: int, length: int) -> None:
         self.fd = fd
         self.address = np.frombuffer(self, np.uint8).ctypes.data
@@ -69,8 +117,7 @@ class SharedMemory(mmap.mmap):
         _mapped.add(self)
 
     def _map_more(self, length: int) -> None:
-        copy = _libc.mmap(None, length, _ACCESS, _PRIVATE, self.fd, 0)
-        aside = _libc.mmap(None, length, _ACCESS, mmap.MAP_SHARED, self.fd, 0)
+        copy, aside = (_map_aligned(length, how, self.fd) for how in (_PRIVATE, mmap.MAP_SHARED))
         how = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
         page = mmap.PAGESIZE
         if (

@@ -34,16 +34,16 @@ def test_a_kind_is_shared_while_half_of_it_is_asked_for():
 def test_what_is_kept_takes_a_small_share_of_the_work():
     upkeep = Upkeep()
     for _ in range(10_000):
-        upkeep.worked(0.002)
+        upkeep.worked(0.0004)
         if upkeep.affords():
             upkeep.kept()
     kept = 0
     for _ in range(10_000):
-        upkeep.worked(0.002)
+        upkeep.worked(0.0004)
         if upkeep.affords():
             upkeep.kept()
             kept += 1
-    assert 900 < kept < 1100, "a millisecond for each, of a twentieth of twenty seconds"
+    assert 900 < kept < 1100, "a fifth of a millisecond for each, of a twentieth of four seconds"
 
 
 def test_longer_operands_have_all_their_results_kept():

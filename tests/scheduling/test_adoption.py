@@ -69,14 +69,15 @@ def losses(client):
 
 def mixed(x, i):
     """Results of several kinds."""
-    return [x, {"n": x.sum(), "rows": x[:2]}, float(x.sum()), str(i)][i % 4]
+    moments = {"n": np.broadcast_to(i, x.shape), "mean": x + 1, "more": [x * x, x.T[::2]]}
+    return [x, {"n": x.sum(), "rows": x[:2]}, float(x.sum()), str(i), moments][i % 5]
 
 
 def test_nothing_is_computed_again(client):
     sharing(client)
     rng = da.random.default_rng(0)
     x = client.persist(rng.random((4096, 1024), chunks=(256, 1024)))
-    objects = client.map(lambda i: mixed(np.full((512, 512), i), i), range(16), pure=False)
+    objects = client.map(lambda i: mixed(np.full((512, 512), i), i), range(20), pure=False)
     objects += client.map(mixed, objects[:1] * 4, range(4), pure=False)  # one is handed on
     outlive(client, [x, *objects])
     before = client.gather(objects), x.compute()

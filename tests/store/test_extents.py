@@ -36,7 +36,7 @@ def test_what_was_released_is_recycled_when_nobody_reads_it():
 
 
 def test_a_much_too_large_extent_is_left_alone_while_there_are_addresses():
-    extents = table(end=PAGE + 8 * MIB)
+    extents = table(end=10 * MIB)
     large = extents.allocate(6 * MIB).extent
     extents.release(large)
     extents.reclaim(lambda e: True)

@@ -3,6 +3,7 @@
 import contextvars
 import ctypes
 import gc
+import mmap
 import os
 import shutil
 import threading
@@ -332,6 +333,45 @@ def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
     assert arena.has_excess
     assert arena.trim_excess() == 21 * MIB
     assert not arena.has_excess
+
+
+def gives_large_pages():
+    """Whether the kernel makes a large page when it is asked to."""
+    with mmap.mmap(-1, 4 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory[:] = bytes(4 * MIB)
+        try:
+            memory.madvise(25)  # MADV_COLLAPSE
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.skipif(not gives_large_pages(), reason="the kernel gives no large pages")
+@pytest.mark.parametrize("more", [0, 100_000])
+def test_memory_comes_in_large_pages(arena, more):
+    n = N * 2 + more // 8
+    arena.grant([8 * n, 8 * n])
+    before = grants.filled()
+    x, y = here(numbers, n), here(numbers, n)
+    assert is_here(arena, x)
+    assert is_here(arena, y)
+    assert 2 * more <= grants.filled() - before <= 2 * (more + 4096)
+    assert blocks(arena.fd) <= 2 * (8 * n + 4096) + MIB
+    assert np.array_equal(x, y)
+    chunk = put(arena, x)
+    x[0] = 1
+    assert read(chunk.handle, chunk.map())[0] == 0
+    del x, y, chunk
+    arena.trim()
+    assert blocks(arena.fd) < MIB
+
+
+def test_what_is_copied_comes_in_large_pages_or_small_ones(arena):
+    x = numbers(4 * N + 1000)
+    chunk = put(arena, x)
+    assert np.array_equal(read(chunk.handle, chunk.map()), x)
+    assert arena.counters.made_here == 0
+    assert blocks(arena.fd) <= x.nbytes + MIB
 
 
 def test_what_has_waited_for_longest_gives_way_to_what_is_wanted_now(arena):

@@ -17,9 +17,9 @@ from dask_marsched.host.worker.data import Store
 from dask_marsched.host.worker.publishing import Published
 from dask_marsched.host.worker.transfer_counters import TransferCounters
 from dask_marsched.store.attachment import Attachments
-from dask_marsched.store.frames import from_frames, is_plain_array
+from dask_marsched.store.frames import from_frames
 from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping
+from dask_marsched.store.scattered import frames_of
 
 #: Events of the state machine that are made, with the fields that are used.
 EVENTS: dict[Any, set[str]] = {UpdateDataEvent: {"data", "stimulus_id"}}
@@ -85,14 +85,16 @@ class TakingOver:
         for key, message, stamp in chunks:
             try:
                 handle = Handle.from_message(message)
-                mapping = self._attachments.map_stamped(handle, stamp)
-                value = await make_object(handle, mapping)
+                if handle.plain:
+                    mapping = self._attachments.map_stamped(handle, stamp)
+                    value = await make_object(handle, mapping.frames(handle.lengths))
+                    self._store.foreign.set(value, Published(handle, mapping))
+                else:
+                    value = await make_object(handle, frames_of(self._attachments, handle, stamp))
             except Exception as error:
                 if not isinstance(error, OSError):
                     self._caught("adopt", error)
                 continue
-            if is_plain_array(value):
-                self._store.foreign.set(value, Published(handle, mapping))
             data[key] = value
         await self._expect_nothing_of(gone, data)
         tasks = self._worker.state.tasks
@@ -131,9 +133,8 @@ class TakingOver:
         return {ts.coming_from for ts in tasks if ts in state.in_flight_tasks}
 
 
-async def make_object(handle: Handle, mapping: Mapping) -> object:
-    """Return the object that a mapping holds."""
-    frames = mapping.frames(handle.lengths)
+async def make_object(handle: Handle, frames: list[memoryview]) -> object:
+    """Return the object that frames hold."""
     if handle.plain:
         return from_frames(handle.header, frames)
     return await asyncio.to_thread(from_frames, handle.header, frames)

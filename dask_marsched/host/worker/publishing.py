@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,27 +14,24 @@ from dask.typing import Key
 from distributed import Worker
 from distributed.core import Status
 from distributed.worker_state_machine import ExecuteSuccessEvent
+from numpy.typing import NDArray
 
 from dask_marsched.host.scheduler.task_hints import is_shared
 from dask_marsched.host.worker.data import Store
+from dask_marsched.host.worker.retention import Keeper
 from dask_marsched.policies.sharing import ShareModel, Upkeep
 from dask_marsched.store.arena import Arena, Chunk
-from dask_marsched.store.frames import from_frames, is_data, is_plain_array, to_frames
-from dask_marsched.store.grants import LEAST, filled, make_arrays_here, sizes_wanted
+from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
+from dask_marsched.store.grants import filled, make_arrays_here, sizes_wanted
 from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 
 #: Share of the arena's cap that the results of a worker with room take at most.
 _ROOMY = 0.5
-#: Results other than large arrays are in memory twice while they are kept for others: up to this
-#: share of all results, or so many bytes.
-_TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
-_SERIALIZED = 4
-#: Larger arrays are not copied, bytes.
-_MOST_COPIED = 16 * 1024 * 1024
-#: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
-_SETTLED = 0.005
+
+#: Seconds after which what is released is given back, together with what else is until then.
+_SOON = 0.002
 
 
 class Published(NamedTuple):
@@ -94,12 +89,9 @@ class Publisher:
         self._arena: Arena | None = None
         self._spare = self._filled = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
-        self._keeps = False
-        self._kept: dict[Key, Chunk] = {}
-        self._twice = 0
-        self._counting = threading.Lock()
-        self._waiting: deque[Key] = deque()
-        self._draining: asyncio.Task[None] | None = None
+        self.keeper: Keeper | None = None
+        self._tidies = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._caught = caught
         self._published: IdentityMap[Published] = IdentityMap()
         self._asked: IdentityMap[bool] = IdentityMap()
@@ -118,20 +110,20 @@ class Publisher:
         worker.execute = self._execute
 
     def outlive(
-        self, announce: Callable[[Key, Handle, int], None], *, all_of_them: bool = False
+        self, arena: Arena, announce: Callable[[Key, Handle, int], None], *, all_of_them: bool
     ) -> None:
         """Tell where published results can be had; publish all, as far as that costs little."""
         self._announce = announce
         if all_of_them:
-            self._keeps = True
-            self.store.fast.gone = self._let_go
+            self.keeper = Keeper(self, arena, self._caught)
+            self.store.fast.gone = self._gone
 
     def uninstall(self) -> None:
         """Restore the worker. What its data are views of stays published."""
         self.store.fast.gone = None
-        self._keeps = False
-        for key in list(self._kept):
-            self._let_go(key)
+        if self.keeper is not None:
+            self.keeper.close()
+            self.keeper = None
         del self.worker.execute
         if self._execute_there is not None:
             self.worker.execute = self._execute_there
@@ -148,6 +140,20 @@ class Publisher:
         except OSError as error:
             self._caught("trim", error)
 
+    def _gone(self, key: Key) -> None:
+        """Take note that a result leaves the memory, in any thread."""
+        if self.keeper is not None:
+            self.keeper.let_go(key)
+        if self._loop is not None and not self._tidies:
+            # malloc gives memory back at once. When the next operand ends is late.
+            self._tidies = True
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._loop.call_later, _SOON, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidies = False
+        self._grant()
+
     def _grant(self) -> None:
         """Have the next arrays made in shared memory, and what is too much for them given back."""
         arena, sizes = self._arena, sizes_wanted()
@@ -160,7 +166,7 @@ class Publisher:
     def _grant_them(self, arena: Arena, sizes: list[int]) -> None:
         try:
             # Addresses cost nothing, and most operations make more than one array.
-            arena.grant(2 * sizes)
+            arena.grant(4 * sizes)
             arena.recycle()
             arena.trim_excess()
         except Exception as error:
@@ -195,7 +201,7 @@ class Publisher:
             self._asked.set(view, True)
             self.store.exchange(key, value, view)
             # The chunk from before, if there was one, ends with the value from before.
-            self._tell(key, chunk.handle, chunk.stamp)
+            self.tell(key, chunk.handle, chunk.stamp)
         # To give the private memory back takes a fifth of the time of the copy: not while the
         # peer waits.
         return chunk.handle, (chunk, value)
@@ -203,7 +209,8 @@ class Publisher:
     # -- before anybody asks ---------------------------------------------------------------
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
-        at_little_cost = self.upkeep.affords() if self._keeps else self._has_room()
+        self._loop = asyncio.get_running_loop()
+        at_little_cost = self.upkeep.affords() if self.keeper else self.has_room()
         if at_little_cost or self._will_be_read(key, self._kind(key)):
             make_arrays_here(self._spare)  # in the context of this one task, and so of its thread
         event = await self._stock(key, stimulus_id=stimulus_id)
@@ -212,8 +219,8 @@ class Publisher:
             try:
                 if (event.nbytes or 0) >= self.least:
                     event = await self._publish_ahead(event)
-                elif self._keeps and self.upkeep.affords():
-                    self._settle(event.key)
+                elif self.keeper is not None:
+                    self.keeper.made(event.key, event.value)
             except Exception as error:
                 self._caught("publish_ahead", error)
         self._grant()
@@ -229,23 +236,20 @@ class Publisher:
         handed_on = value in self.store.foreign  # an input
         wanted = is_plain_array(value) and (
             self._will_be_read(event.key, kind)
-            or (self._keeps and self._is_made_here(value) and self.upkeep.affords())
+            or (self.keeper is not None and self._is_made_here(value) and self.upkeep.affords())
         )
         if handed_on or not wanted:
-            if self._keeps:
-                # Not now: its thread has the next task sooner. What is gone before its turn comes
-                # is not copied. To wait for more of that saved nothing, and what is lost
-                # meanwhile takes all it was made from to make again.
-                self._settle(event.key)
+            if self.keeper is not None:
+                self.keeper.made(event.key, value)
             return event
         known = self._published.get(value)
         if known is not None and not known.mapping.modified():
-            self._tell(event.key, known.handle, known.stamp)
+            self.tell(event.key, known.handle, known.stamp)
             return event
         chunk, view, mapping = await self._put(event.key, value)
         if chunk is None:
             return event
-        self._tell(event.key, chunk.handle, chunk.stamp)
+        self.tell(event.key, chunk.handle, chunk.stamp)
         self.ahead += 1
         self.upkeep.kept()
         self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
@@ -253,83 +257,28 @@ class Publisher:
 
     # -- whatever is still there -----------------------------------------------------------
 
-    def _settle(self, key: Key, *, again: bool = True) -> None:
-        asyncio.get_running_loop().call_later(_SETTLED, self._settled, key, again)
-
-    def _settled(self, key: Key, again: bool) -> None:
-        """Publish a result that is there, when those before it have been."""
-        if not self._keeps:
-            return
-        if key not in self.store.fast:
-            if again:
-                self._settle(key, again=False)
-            return
-        self._waiting.append(key)
-        if self._draining is None or self._draining.done():
-            self._draining = asyncio.create_task(self._drain())
-
-    async def _drain(self) -> None:
-        while self._waiting and self._keeps:
-            try:
-                await self._keep(self._waiting.popleft())
-            except Exception as error:
-                self._caught("keep", error)
-
-    async def _keep(self, key: Key) -> None:
-        """Have a result in shared memory as long as the worker has it, and tell where."""
-        while key in self._publishing:
-            await asyncio.wait([self._publishing[key]])
-        value = self.store.in_memory(key)
-        if value is None:
-            return
-        known = self._published.get(value)
-        if known is not None and not known.mapping.modified():
-            self._tell(key, known.handle, known.stamp)
-            return
-        nbytes = sizeof(value)
-        # An array takes the place of the one that it is a copy of. Small ones would take a mapping
-        # each, of which a process may not have any number.
-        is_large = nbytes >= LEAST and is_plain_array(value)
-        # To serialize what is no array takes several times as long as to copy it.
-        copied = nbytes if is_plain_array(value) else _SERIALIZED * nbytes
-        if not (is_data(value) and self.upkeep.affords(copied) and self._room(nbytes, is_large)):
-            return
-        self.upkeep.kept(copied)
+    async def keep_array(self, key: Key, value: NDArray[Any]) -> None:
+        """Let a copy in shared memory take the place of an array that is stored."""
         chunk, view, mapping = await self._put(key, value)
-        if chunk is None:
-            return
-        if not is_large:
-            # Nothing that the worker stores keeps this one. Another thread may evict the value:
-            # before the look at what is there, or after it, and then it lets go of the chunk.
-            self._let_go(key)
-            self._kept[key] = chunk
-            with self._counting:
-                self._twice += chunk.nbytes
-        if self.store.in_memory(key) is not value:
-            self._let_go(key)
+        if chunk is None or self.store.in_memory(key) is not value:
             return
         self.ahead += 1
-        if is_large:
-            self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
-            self.store.exchange(key, value, view)
-        self._tell(key, chunk.handle, chunk.stamp)
+        self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
+        self.store.exchange(key, value, view)
+        self.tell(key, chunk.handle, chunk.stamp)
 
-    def _room(self, nbytes: int, is_large: bool) -> bool:
-        """Whether there is memory for a result that is kept in case the worker dies."""
-        if is_large:
-            # Until it is copied it is in memory twice. Of a size that comes again the next is made
-            # here; one that comes once is often the last of all, and gone in a moment.
-            return nbytes <= _MOST_COPIED and self._has_room()
-        return self._twice + nbytes <= max(_TWICE_AT_LEAST, int(_TWICE * self.store.held))
+    async def is_told(self, key: Key, value: object) -> bool:
+        """Tell where a result is if it is published already."""
+        while key in self._publishing:
+            await asyncio.wait([self._publishing[key]])
+        known = self._published.get(value)
+        if known is None or known.mapping.modified():
+            return False
+        self.tell(key, known.handle, known.stamp)
+        return True
 
-    def _let_go(self, key: Key) -> None:
-        """Keep a result in shared memory no longer: the worker does not have it in memory."""
-        chunk = self._kept.pop(key, None)
-        if chunk is not None:
-            with self._counting:
-                self._twice -= chunk.nbytes
-
-    def _tell(self, key: Key, handle: Handle, stamp: int) -> None:
+    def tell(self, key: Key, handle: Handle, stamp: int) -> None:
+        """Tell the scheduler where a result outlives this process."""
         if self._announce is not None and stamp:
             self._announce(key, handle, stamp)
 
@@ -338,7 +287,7 @@ class Publisher:
         ts = self.worker.state.tasks.get(key)
         return (ts is not None and is_shared(ts)) or self.sharing.is_shared(kind)
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
         """Whether memory may wait for its next array, here where that may never be published.
 
         Where memory is tight more would be spilled for it than a copy costs.
@@ -356,14 +305,19 @@ class Publisher:
         return ts.prefix if ts is not None else ""
 
     async def _put(self, key: Key, value: object) -> tuple[Any, object, Any]:
-        assert self._arena is not None
-        if sizeof(value) <= COPIED_AT_ONCE or self._is_made_here(value):
+        copied = 0 if self._is_made_here(value) else sizeof(value)
+        found: tuple[Any, object, Any] = await self.copy(key, copied, _put, self._arena, value)
+        return found
+
+    async def copy(self, key: Key, copied: int, put: Callable[..., Any], *args: Any) -> Any:
+        """Publish a result, in a thread where so many bytes take long to copy."""
+        if copied <= COPIED_AT_ONCE:
             # That takes less of the event loop's time than what stock Dask does there with a chunk
             # that it sends. To hand it to a thread, and to wait for the interpreter's lock, takes
             # longer than the copy.
-            return _put(self._arena, value)
+            return put(*args)
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._copier, _put, self._arena, value)
+        future = loop.run_in_executor(self._copier, put, *args)
         self._publishing[key] = future
         try:
             return await future

@@ -178,7 +178,7 @@ class HandleTransfer:
         worker.gather_dep = self._gather_dep
         worker.handlers[ADOPTION] = self._taking_over.adopt
         if self._announces:
-            self.publisher.outlive(self._announce, all_of_them=self._keeps)
+            self.publisher.outlive(self.arena, self._announce, all_of_them=self._keeps)
         self.publisher.install(self.arena)
         worker.monitor.get_process_memory = self._process_memory
         self.store.give_back = self.arena.trim
@@ -385,7 +385,7 @@ class HandleTransfer:
             for key, message in response["handles"].items():
                 handle = Handle.from_message(message)
                 mapping = self.attachments.map(handle)
-                value = await make_object(handle, mapping)
+                value = await make_object(handle, mapping.frames(handle.lengths))
                 if is_plain_array(value):
                     self.store.foreign.set(value, Published(handle, mapping))
                 received[key] = value

@@ -35,7 +35,7 @@ def arena():
 
 @pytest.fixture
 def publisher(arena, monkeypatch):
-    monkeypatch.setattr(publishing, "_SETTLED", 0.0)
+    monkeypatch.setattr(retention, "_SETTLED", 0.0)
 
     async def execute(key, *, stimulus_id):
         value = {"n": b"x" * 100_000}
@@ -50,7 +50,7 @@ def publisher(arena, monkeypatch):
     worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
     made = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
     made.install(arena)
-    made.outlive(lambda *told: None, all_of_them=True)
+    made.outlive(arena, lambda *told: None, all_of_them=True)
     yield made
     made.close()
 
@@ -65,8 +65,7 @@ async def made(publisher, *keys, stored):
     looked = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.001, looked.set_result, None)
     await looked
-    if publisher._draining is not None:
-        await publisher._draining
+    await publisher.keeper.drained()
 
 
 def test_what_is_stored_stays_published_until_it_leaves_the_memory(publisher, arena):
@@ -84,14 +83,14 @@ def test_what_is_gone_when_its_turn_comes_is_not_published(publisher, arena):
 
 
 def test_what_goes_while_it_is_copied_does_not_stay_published(publisher, arena, monkeypatch):
-    copy = publisher._put
+    copy = publisher.copy
 
-    async def copy_of_what_goes(key, value):
-        copied = await copy(key, value)
+    async def copy_of_what_goes(key, *args):
+        copied = await copy(key, *args)
         del publisher.store.fast[key]
         return copied
 
-    monkeypatch.setattr(publisher, "_put", copy_of_what_goes)
+    monkeypatch.setattr(publisher, "copy", copy_of_what_goes)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert (arena.counters.published, arena.live) == (2, 0)
 
@@ -118,13 +117,12 @@ def test_what_may_never_be_published_is_made_here_only_where_there_is_room(
 
 
 def test_what_is_in_memory_twice_takes_a_small_part_of_it(publisher, arena, monkeypatch):
-    monkeypatch.setattr(publishing, "_TWICE_AT_LEAST", 250_000)
+    monkeypatch.setattr(retention, "_TWICE_AT_LEAST", 250_000)
     asyncio.run(made(publisher, "a", "b", "c", stored=True))
     assert 200_000 < arena.live < 300_000
     publisher.store.fast.clear()
-    for key in list(publisher._kept):
-        publisher._let_go(key)
-    assert publisher._twice == 0
+    publisher.keeper.close()
+    assert publisher.keeper.twice == 0
 
 
 def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
@@ -134,3 +132,18 @@ def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
     publisher.upkeep.worked(1e6)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert arena.counters.published == 2
+
+
+def test_memory_of_what_is_gone_is_given_back_before_the_next_operand_ends(publisher, arena):
+    arena.spare = 0
+
+    async def gone():
+        await made(publisher, "a", "b", stored=True)
+        del publisher.store.fast["a"]
+        del publisher.store.fast["b"]
+        async with asyncio.timeout(20):
+            while arena.filled:
+                await asyncio.sleep(0)
+
+    asyncio.run(gone())
+    assert arena.live == 0

@@ -1,0 +1,81 @@
+"""Objects that are published in several chunks, since part of them was made in shared memory."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from dask_marsched.store import grants, scattered
+from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.frames import from_frames, to_frames
+from dask_marsched.store.handle import Handle
+from tests.store.test_grants import MIB, arena, here, numbers, pytestmark  # noqa: F401
+
+
+@pytest.fixture
+def moments(arena):  # noqa: F811
+    """Return a partial result of a reduction of which one array was made in shared memory."""
+    arena.grant([MIB])
+    total = here(numbers)
+    return {"n": np.float64(3), "mean": numbers() + 1, "total": total, "name": "x"}
+
+
+def read(attachments, handle, stamp):
+    handle = Handle.from_message(handle.to_message())
+    return from_frames(handle.header, scattered.frames_of(attachments, handle, stamp))
+
+
+def assert_same(found, expected):
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        np.testing.assert_array_equal(found[key], value)
+
+
+def test_what_was_made_here_is_not_copied(arena, moments):  # noqa: F811
+    assert scattered.array_bytes(arena, moments) == (2 * MIB, MIB)
+    handle, chunks = scattered.put(arena, *to_frames(moments))
+    assert arena.counters.made_here == 1
+    assert arena.counters.published_bytes < 2 * MIB + 1000
+    assert_same(read(Attachments(), handle, chunks[0].stamp), moments)
+
+
+def test_what_is_written_later_is_seen_by_nobody(arena, moments):  # noqa: F811
+    handle, chunks = scattered.put(arena, *to_frames(moments))
+    expected = {**moments, "total": moments["total"].copy()}
+    moments["total"][:] = -1
+    assert_same(read(Attachments(), handle, chunks[0].stamp), expected)
+
+
+def test_all_of_it_may_have_been_made_here(arena):  # noqa: F811
+    arena.grant([MIB] * 2)
+    pair = [here(numbers), here(numbers)]
+    handle, chunks = scattered.put(arena, *to_frames(pair))
+    assert arena.counters.made_here == len(chunks) == 2
+    assert np.array_equal(read(Attachments(), handle, chunks[0].stamp), pair)
+
+
+def test_it_is_gone_with_any_part_of_it(arena, moments):  # noqa: F811
+    handle, chunks = scattered.put(arena, *to_frames(moments))
+    stamp = chunks[0].stamp
+    chunks.pop()
+    gc.collect()
+    with pytest.raises(OSError, match="gone"):
+        read(Attachments(), handle, stamp)
+
+
+def test_an_equal_object_holds_no_private_copy(arena, moments):  # noqa: F811
+    handle, chunks = scattered.put(arena, *to_frames(moments))
+    new = scattered.exchanged(moments, handle, chunks)
+    assert_same(new, moments)
+    assert new["total"].ctypes.data == moments["total"].ctypes.data
+    before = new["mean"].copy()
+    moments["mean"][:] = 0
+    assert np.array_equal(new["mean"], before)
+    new["mean"][:] = 1
+    assert np.array_equal(read(Attachments(), handle, chunks[0].stamp)["mean"], before)
+
+
+def test_without_room_there_is_nothing(arena):  # noqa: F811
+    grants.sizes_wanted()
+    assert scattered.put(arena, *to_frames([np.zeros(33 * MIB, np.uint8), "x"])) is None
+    assert arena.live == 0
