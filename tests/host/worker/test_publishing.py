@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from distributed.worker_state_machine import ExecuteSuccessEvent
 
-from dask_marsched.host.worker import publishing
+from dask_marsched.host.worker import publishing, retention
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.segment import create_segment
