@@ -40,10 +40,11 @@ class Page(HTMLParser):
 
 def broken(root: Path) -> list[str]:
     """Return a line for each link of the site that leads nowhere."""
-    pages = {path.resolve(): Page(path.read_text()) for path in root.rglob("*.html")}
+    found = (path for path in root.rglob("*.html") if "_static" not in path.parts)
+    pages = {path.resolve(): Page(path.read_text()) for path in found}
     lines = []
     for path, page in pages.items():
-        if path.name in GENERATED or "_modules" in path.parts:
+        if path.name in GENERATED:
             continue
         for link in sorted(page.links):
             parts = urlsplit(link)

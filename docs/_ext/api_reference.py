@@ -1,7 +1,7 @@
-"""Directives `marsched-public` and `marsched-protocols`: the Python API, found at build time.
+"""Directives for the reference: the Python API and the commands, found at build time.
 
-Names come from `dask_marsched.__all__` and from the policies' protocols, so that nothing here has
-to follow when modules move.
+Names come from `dask_marsched.__all__`, from the policies' protocols and from `dask marsched`, so
+that nothing here has to follow when modules move.
 """
 
 from __future__ import annotations
@@ -12,20 +12,31 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import click
+import distributed
+from distributed.diagnostics.plugin import SchedulerPlugin
+
 #: Classes that users hold in their hands, but get from a function: by the function's annotation.
 RETURNED_BY = ("explain", "simulate", "operands", "status")
 
 
 def public() -> Iterator[str]:
-    """Yield reStructuredText for each public name."""
+    """Yield reStructuredText for each public name, a table of all first."""
     import dask_marsched
 
-    for name in dask_marsched.__all__:
-        thing = getattr(dask_marsched, name)
-        if inspect.isclass(thing):
-            yield _class(f"dask_marsched.{name}")
-        elif callable(thing):
+    things = {name: getattr(dask_marsched, name) for name in dask_marsched.__all__}
+    callables = {name: thing for name, thing in things.items() if callable(thing)}
+    yield ".. autosummary::\n"
+    yield from (f"   {name}" for name in callables)
+    yield ""
+    for name, thing in callables.items():
+        if not inspect.isclass(thing):
             yield f".. autofunction:: dask_marsched.{name}\n"
+        elif issubclass(thing, (distributed.Client, SchedulerPlugin)):
+            # Their other methods are those of distributed, or hooks that distributed calls.
+            yield f".. autoclass:: dask_marsched.{name}\n"
+        else:
+            yield _class(f"dask_marsched.{name}")
 
 
 def returned() -> Iterator[str]:
@@ -48,7 +59,7 @@ def protocols() -> Iterator[str]:
         module = getattr(policies, kind)
         for cls in vars(module).values():
             if getattr(cls, "_is_protocol", False) and cls.__module__ == module.__name__:
-                yield _class(f"{cls.__module__}.{cls.__name__}", "   :special-members: __call__\n")
+                yield _class(f"{cls.__module__}.{cls.__name__}")
 
 
 def values() -> Iterator[str]:
@@ -65,8 +76,19 @@ def values() -> Iterator[str]:
             yield _class(f"{cls.__module__}.{cls.__name__}")
 
 
-def _class(path: str, more: str = "") -> str:
-    return f".. autoclass:: {path}\n   :members:\n{more}"
+def commands() -> Iterator[str]:
+    """Yield reStructuredText for each command of `dask marsched`."""
+    from dask_marsched.cli import marsched
+
+    context = click.Context(marsched)
+    for name in marsched.list_commands(context):
+        function = marsched.get_command(context, name).callback
+        yield f".. click:: {function.__module__}:{function.__name__}"
+        yield f"   :prog: dask marsched {name}\n"
+
+
+def _class(path: str) -> str:
+    return f".. autoclass:: {path}\n   :members:\n"
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -80,6 +102,6 @@ def setup(app: Any) -> dict[str, Any]:
 
         return Reference
 
-    for make in (public, returned, protocols, values):
+    for make in (public, returned, protocols, values, commands):
         app.add_directive(f"marsched-{make.__name__}", directive(make))
     return {"parallel_read_safe": True}

@@ -96,19 +96,16 @@ def processes() -> Drawing:
 def units() -> Drawing:
     """Draw the same graph, placed task by task and by units."""
     d = Drawing(720, 330, "Eight chunks summed in pairs, placed task by task and by units")
-    for left, title, colours in (
-        (0, "Each task by itself", "aabbabab"),
-        (370, "By units", "aabbaabb"),
+    for left, title, first, pairs in (
+        (0, "Each task by itself", "abababab", "abab"),
+        (370, "By units", "aaaabbbb", "aabb"),
     ):
-        first = "abababab" if left == 0 else colours
         d.words(left + 10, 20, title, "title")
         xs = [left + 25 + 42 * i for i in range(8)]
         if left:
             for i in range(2):
                 d.box(left + 4 + 168 * i, 38, 164, 130, "group")
                 d.words(left + 12 + 168 * i, 185, f"unit {i + 1}", "small")
-            first = "aaaabbbb"
-        pairs = "abab" if left == 0 else "aabb"
         middle = "ab"
         for i in range(4):
             x = (xs[2 * i] + xs[2 * i + 1]) / 2
@@ -143,34 +140,32 @@ def dispatch() -> Drawing:
     d = Drawing(720, 300, "Units wait on the scheduler; a worker with a free thread is sent a task")
     d.box(10, 10, 400, 280, "group")
     d.words(25, 34, "scheduler: units in the order of the graph", "title")
-    rows = [
-        ("unit 1, opened by A", "dda", "worker-a"),
-        ("unit 2, opened by B", "dbw", "worker-b"),
-        ("unit 3, not opened", "wwww", ""),
-        ("unit 4, not opened", "www", ""),
-    ]
-    for i, (name, states, kind) in enumerate(rows):
+    kinds = {"d": "done", "w": "", "a": "worker-a", "b": "worker-b"}
+    for i, (name, states) in enumerate(
+        (
+            ("unit 1, opened by A", "daw"),
+            ("unit 2, opened by B", "ddb"),
+            ("unit 3, not opened", "wwww"),
+            ("unit 4, not opened", "www"),
+        )
+    ):
         y = 52 + 58 * i
         d.box(25, y, 370, 46, "inner")
         d.words(40, y + 28, name)
         for j, state in enumerate(states):
-            colour = {"d": "done", "w": "", "a": "worker-a", "b": "worker-b"}[state]
-            d.circle(230 + 36 * j, y + 23, colour, "✓" if state == "d" else "", 11)
-        del kind
-    for i, (name, threads) in enumerate((("worker A", "a-"), ("worker B", "b-"))):
+            d.circle(230 + 36 * j, y + 23, kinds[state], "✓" if state == "d" else "", 11)
+    for i in range(2):
         y = 20 + 140 * i
         d.box(520, y, 190, 115, "group")
-        d.words(535, y + 22, name, "title")
-        for j, state in enumerate(threads):
-            kind = f"worker-{state}" if state != "-" else "free"
-            text = "runs a task" if state != "-" else "free thread"
-            d.box(535, y + 34 + 38 * j, 160, 30, kind, text)
-    d.arrow(395, 191, 532, 108)
-    d.words(418, 150, "① opens", "small")
-    d.words(418, 165, "the next unit", "small")
-    d.arrow(314, 134, 532, 246)
-    d.words(418, 222, "② next task", "small")
-    d.words(418, 237, "of its unit", "small")
+        d.words(535, y + 22, f"worker {'AB'[i]}", "title")
+        d.box(535, y + 34, 160, 30, f"worker-{'ab'[i]}", "runs a task")
+        d.box(535, y + 72, 160, 30, "free", "free thread")
+    d.arrow(315, 76, 532, 106)
+    d.words(422, 62, "next task", "small")
+    d.words(422, 77, "of its unit", "small")
+    d.arrow(397, 191, 532, 246)
+    d.words(422, 250, "opens the", "small")
+    d.words(422, 265, "next unit", "small")
     return d
 
 
@@ -187,15 +182,15 @@ def quota() -> Drawing:
         y -= share * height
         d.box(x, y, w, share * height, kind, text)
     d.box(x, bottom - height, w, height, "outline")
-    for share, text in (
-        (1.0, "memory limit of the worker"),
-        (0.95, "95 %: the nanny ends the worker"),
-        (0.8, "80 %: Dask pauses the worker"),
-        (0.75, "75 %: the quota"),
+    for share, down, text in (
+        (1.0, 1, "memory limit of the worker"),
+        (0.95, 8, "95 %: the nanny ends the worker"),
+        (0.8, -1, "80 %: Dask pauses the worker"),
+        (0.75, 9, "75 %: the quota"),
     ):
         level = bottom - share * height
         d.line(x - 12, level, x + w + 14, level, "limit" if share == 0.75 else "")
-        d.words(x + w + 20, level + (4 if share != 0.95 else 7) - (2 if share == 1 else 0), text)
+        d.words(x + w + 20, level + down, text)
     d.words(470, 128, "tasks ready to run", "title")
     for i, (need, fits) in enumerate((("needs 5 %", True), ("needs 12 %", False))):
         top = 142 + 44 * i
@@ -206,14 +201,14 @@ def quota() -> Drawing:
         else:
             d.words(590, top + 21, "waits", "small")
     d.box(470, 254, 110, 36, "disk", "disk")
-    d.arrow(212, 244, 468, 270)
-    d.words(280, 286, "results needed last are spilled", "small")
+    d.arrow(212, 222, 468, 272)
+    d.words(222, 284, "results needed last are spilled", "small")
     return d
 
 
 def adoption() -> Drawing:
     """Draw how the results of a dead process go to its neighbour."""
-    d = Drawing(720, 250, "A worker dies; its results stay in the nanny's memory and are taken over")
+    d = Drawing(720, 250, "A worker dies; its results stay in memory and are taken over")
     steps = ("1. Worker A computes", "2. A's process dies", "3. Worker B takes over")
     for i, title in enumerate(steps):
         left = 5 + 242 * i
@@ -227,21 +222,22 @@ def adoption() -> Drawing:
         for j in range(3):
             d.box(left + 26 + 42 * j, 196, 32, 24, "worker-a" if i < 2 else "worker-b")
         if i == 0:
-            d.arrow(left + 59, 118, left + 59, 192)
-            d.words(left + 66, 148, "results", "small")
+            d.arrow(left + 59, 118, left + 59, 166)
+            d.words(left + 68, 146, "results", "small")
         if i == 1:
             d.line(left + 18, 68, left + 100, 112, "cross")
             d.line(left + 18, 112, left + 100, 68, "cross")
         if i == 2:
-            d.arrow(left + 110, 192, left + 165, 120)
-            d.words(left + 20, 148, "maps, no copy", "small")
-            d.words(left + 110, 246, "", "small")
+            d.arrow(left + 167, 166, left + 167, 118)
+            d.words(left + 66, 146, "maps, no copy", "small")
     return d
 
 
 def fusion() -> Drawing:
     """Draw tasks that become one, and the one pass that evaluates it."""
-    d = Drawing(720, 280, "Four tasks for each chunk become one, which a kernel evaluates in one pass")
+    d = Drawing(
+        720, 280, "Four tasks for each chunk become one, which a kernel evaluates in one pass"
+    )
     d.words(10, 20, "(a + b).sum() for one chunk", "title")
     for x, text in ((60, "a"), (160, "b")):
         d.box(x - 42, 40, 84, 34, "", f"make {text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,26 +55,44 @@ def environment(name: str) -> str:
     return "DASK_" + name.upper().replace(".", "__").replace("-", "_")
 
 
+def overview() -> str:
+    """Return a table of all options, which leads to what is said of each."""
+    rows = [
+        f"| [`{name}`](#{_anchor(name)}) | `{_text(default)}` | {_first_sentence(schema)} |"
+        for name, default, schema in options()
+    ]
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
+
+
 def markdown() -> str:
-    """Return one section of the page for each group of options."""
-    text, group = [], None
+    """Return the overview, and a section for each option."""
+    text = ["## All options\n", overview(), ""]
     for name, default, schema in options():
-        parent = name.rsplit(".", 1)[0]
-        if parent != group:
-            group = parent
-            title = "The plugin as a whole" if parent == "marsched" else f"`{parent}`"
-            text.append(f"## {title}\n")
         described = " ".join(schema["description"].split())
         text += [
-            f"({name.replace('.', '-')})=",
-            f"`{name}`",
-            f": {described}",
+            f"({_anchor(name)})=",
+            f"## {name}",
             "",
-            f"  Default `{json.dumps(default).strip(chr(34))}`; takes {accepted(schema)}.",
-            f"  Environment: `{environment(name)}`.",
+            described,
+            "",
+            f"- Default: `{_text(default)}`",
+            f"- Takes: {accepted(schema)}",
+            f"- Environment: `{environment(name)}`",
             "",
         ]
     return "\n".join(text)
+
+
+def _anchor(name: str) -> str:
+    return name.replace(".", "-")
+
+
+def _text(default: Any) -> str:
+    return default if isinstance(default, str) else json.dumps(default).replace('"', "")
+
+
+def _first_sentence(schema: dict[str, Any]) -> str:
+    return re.split(r"(?<=\.) ", " ".join(schema["description"].split()))[0].replace("|", "\\|")
 
 
 def setup(app: Any) -> dict[str, Any]:
