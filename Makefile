@@ -7,8 +7,10 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 	done)
 
 BIN := $(VENV)/bin
+MADE := $(VENV)/.made
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
+METADATA := pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
 
 .PHONY: help install demo test endurance fuzz check format bench docs docs-links clean
 
@@ -27,15 +29,22 @@ help:
 
 install: $(INSTALLED)
 
-# Installed editable: only a change of the metadata asks for another installation.
-$(INSTALLED): pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
+$(MADE):
 	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 or later found; set PYTHON=/path/to/python' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'make: $(PYTHON) is not Python 3.11 or later' >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ echo 'make: no virtual environment could be made (Debian: apt install python3-venv)' >&2; rm -rf $(VENV); exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+# Installed editable: only a change of the metadata asks for another installation.
+$(INSTALLED): $(MADE) $(METADATA)
 	$(BIN)/python -m pip install --quiet --editable '.[all]'
+	@touch $@
+
+$(DOCS_INSTALLED): $(MADE) $(METADATA)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 demo: $(INSTALLED)
@@ -68,10 +77,6 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/dask marsched bench $(BENCH)
-
-$(DOCS_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	@touch $@
 
 # Warnings are errors: a broken reference, a notebook that fails, a page that is in no list.
 docs: $(DOCS_INSTALLED)

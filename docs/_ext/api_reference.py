@@ -98,6 +98,8 @@ def setup(app: Any) -> dict[str, Any]:
     def directive(make: Any) -> type[SphinxDirective]:
         class Reference(SphinxDirective):
             def run(self) -> list[Any]:
+                self.env.note_dependency(__file__)
+                self.env.note_reread()  # it follows the package, which is no dependency
                 return self.parse_text_to_nodes("\n".join(make()))
 
         return Reference

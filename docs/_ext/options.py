@@ -101,8 +101,8 @@ def setup(app: Any) -> dict[str, Any]:
 
     class Options(SphinxDirective):
         def run(self) -> list[Any]:
-            for name in ("marsched.yaml", "marsched-schema.yaml"):
-                self.env.note_dependency(str(PACKAGE / name))
+            for path in (PACKAGE / "marsched.yaml", PACKAGE / "marsched-schema.yaml", __file__):
+                self.env.note_dependency(str(path))
             return self.parse_text_to_nodes(markdown(), allow_section_headings=True)
 
     app.add_directive("marsched-options", Options)
