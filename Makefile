@@ -7,9 +7,12 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 	done)
 
 BIN := $(VENV)/bin
+MADE := $(VENV)/.made
 INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.installed-docs
+METADATA := pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
 
-.PHONY: help install demo test endurance fuzz check format bench clean
+.PHONY: help install demo test endurance fuzz check format bench docs docs-links clean
 
 help:
 	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--resolution 3": its options)'
@@ -20,19 +23,28 @@ help:
 	@echo 'make check   ruff, mypy and the order of the house'
 	@echo 'make format  let ruff format the code'
 	@echo 'make bench   run the benchmark                           (BENCH="--repeat 1 --select ...")'
+	@echo 'make docs    build the documentation into docs/_build/html, its notebooks run, its links checked'
+	@echo 'make docs-links  check the links to other sites          (needs the network)'
 	@echo 'make clean   remove $(VENV) and what the tools left behind'
 
 install: $(INSTALLED)
 
-# Installed editable: only a change of the metadata asks for another installation.
-$(INSTALLED): pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
+$(MADE):
 	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 or later found; set PYTHON=/path/to/python' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'make: $(PYTHON) is not Python 3.11 or later' >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ echo 'make: no virtual environment could be made (Debian: apt install python3-venv)' >&2; rm -rf $(VENV); exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+# Installed editable: only a change of the metadata asks for another installation.
+$(INSTALLED): $(MADE) $(METADATA)
 	$(BIN)/python -m pip install --quiet --editable '.[all]'
+	@touch $@
+
+$(DOCS_INSTALLED): $(MADE) $(METADATA)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 demo: $(INSTALLED)
@@ -66,5 +78,14 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks $(BENCH)
 
+# Warnings are errors: a broken reference, a notebook that fails, a page that is in no list.
+docs: $(DOCS_INSTALLED)
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html README.md CHANGELOG.md CONTRIBUTING.md
+	@echo 'make: open docs/_build/html/index.html'
+
+docs-links: $(DOCS_INSTALLED)
+	$(BIN)/python -m sphinx -q -b linkcheck -D nb_execution_mode=off docs docs/_build/linkcheck
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/_build build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

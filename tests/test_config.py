@@ -1,5 +1,6 @@
 """The marsched namespace: defaults, units, environment, and one clear error for each mistake."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -124,13 +125,21 @@ def test_defaults():
     assert settings.adopt == "all"
 
 
+def documented_options():
+    path = ROOT / "docs" / "_ext" / "options.py"
+    spec = importlib.util.spec_from_file_location("documented_options", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_yaml_schema_documentation_and_program_agree():
     in_yaml = dict(
         leaves(yaml.safe_load((PACKAGE / "config" / "marsched.yaml").read_text())["marsched"])
     )
     in_schema = dict(schema_options(SCHEMA["properties"]["marsched"]))
-    text = (ROOT / "docs" / "configuration.md").read_text()
-    in_docs = dict(re.findall(r"^\| `marsched\.([a-z.-]+)` \| `([^`]+)` \| \S", text, re.M))
+    text = documented_options().overview()  # of docs/reference/configuration.md
+    in_docs = dict(re.findall(r"^\| \[`marsched\.([a-z.-]+)`\]\S+ \| `([^`]+)` \| \S", text, re.M))
     assert set(in_yaml) == KEYS
     assert set(in_schema) == KEYS
     assert {key: yaml.safe_load(value) for key, value in in_docs.items()} == in_yaml

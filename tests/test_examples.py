@@ -1,4 +1,4 @@
-"""The programs in README.md and in examples/ that belong to the entry points, as they stand."""
+"""The programs in README.md, in its guides and in examples/ that start something, as they stand."""
 
 import os
 import re
@@ -13,11 +13,18 @@ import pytest
 import xarray as xr
 from dask.utils import parse_bytes
 
+import dask_marsched
 from tests.processes import local_cluster
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+
+
+def programs(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+
+
+README = programs("README.md")
+QUICK_START = programs("docs/start/quickstart.md")
 ENVIRONMENT = {
     **os.environ,
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -88,12 +95,13 @@ def test_every_example_is_run_here():
     assert [name for name in programs if f"examples/{name}" not in text] == []
 
 
-def test_readme_shows_each_way():
-    assert len(PROGRAMS) == 5
+def test_quick_start_shows_each_way():
+    assert len(README) == 2
+    assert len(QUICK_START) == 5
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if "tcp://" in p])
-def test_readme_with_an_address(program, capsys):
+@pytest.mark.parametrize("program", [p for p in QUICK_START if "tcp://" in p])
+def test_quick_start_with_an_address(program, capsys):
     with local_cluster(n_workers=1, protocol="tcp", processes=False) as cluster:
         names = {}
         exec(program.replace("tcp://scheduler:8786", cluster.scheduler_address), names)
@@ -107,17 +115,24 @@ def test_readme_with_an_address(program, capsys):
         assert "dask_marsched on the scheduler tcp://" in capsys.readouterr().out
 
 
-def test_readme_before_it_runs(capsys):
-    (program,) = [p for p in PROGRAMS if "explain" in p]
+def test_guide_to_explain(capsys):
+    (program,) = [p for p in programs("docs/howto/explain.md") if "da.random" in p]
     exec(program.replace("20_000", "4_000"), {})
     assert "will it fit?" in capsys.readouterr().out
 
 
-def test_readme_without_an_address():
-    (program,) = [p for p in PROGRAMS if "Client(s" in p and "tcp://" not in p]
+def test_readme_and_quick_start_without_an_address(capsys):
+    (program,) = [p for p in README if "Client(s" in p]
+    assert program.partition("  #")[0] in QUICK_START[0]
+    status = next(p for p in README if "status" in p)
+    unregister = next(p for p in QUICK_START if "unregister" in p)
     # the defaults of LocalCluster would take port 8787, and all of the machine
     small = 'n_workers=1, processes=False, dashboard_address=":0", '
     names = {}
     exec(program.replace("Client(s", f"Client({small}s"), names)
     with names["client"] as client:
         assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        exec(status, names)
+        assert ": active" in capsys.readouterr().out
+        exec(unregister, names)
+        assert not dask_marsched.status(client).active

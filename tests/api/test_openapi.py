@@ -49,7 +49,7 @@ def test_parameters(endpoint):
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: e.name)
 def test_documentation(endpoint):
-    rows = (ROOT / "docs" / "api.md").read_text().splitlines()
+    rows = (ROOT / "docs" / "reference" / "json-api.md").read_text().splitlines()
     (row,) = [r for r in rows if r.startswith(f"| {endpoint.method} | `{endpoint.path}` |")]
     assert endpoint.about.split(".")[0] in row
     for parameter in (*endpoint.query, *endpoint.fields):

@@ -15,7 +15,7 @@ from dask_marsched.core.operand import (
     table,
 )
 
-DOCS = Path(__file__).parents[2] / "docs" / "failover.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "operand-states.md"
 
 
 def states(*log):
