@@ -12,17 +12,17 @@ INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
 METADATA := pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
 
-.PHONY: help install demo test endurance fuzz check format bench docs docs-links clean
+.PHONY: help install demo test test-all endurance fuzz check format bench docs docs-links clean
 
 help:
 	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--resolution 3": its options)'
 	@echo 'make test    install into $(VENV) and run the tests      (TEST="tests/test_cli.py -x")'
-	@echo '             those in a browser where there is a Chromium (Debian: apt install chromium)'
-	@echo 'make endurance  run the tests that take long: chaos, soak, leaks, parts of dask.array'"'"'s suite'
+	@echo 'make test-all   run all but the slow tests; those in a browser where there is a Chromium'
+	@echo 'make endurance  run the slow tests: chaos, soak, leaks, parts of dask.array'"'"'s suite'
 	@echo 'make fuzz    fuzz the JSON API                           (FUZZ=500: cases for each operation)'
-	@echo 'make check   ruff, mypy and the order of the house'
+	@echo 'make check   ruff, mypy and the rules of the layout'
 	@echo 'make format  let ruff format the code'
-	@echo 'make bench   run the benchmark                           (BENCH="--repeat 1 --select ...")'
+	@echo 'make bench   benchmarks beside stock Dask                (BENCH="--repeat 1 --select ...")'
 	@echo 'make docs    build the documentation into docs/_build/html, its notebooks run, its links checked'
 	@echo 'make docs-links  check the links to other sites          (needs the network)'
 	@echo 'make clean   remove $(VENV) and what the tools left behind'
@@ -50,11 +50,17 @@ $(DOCS_INSTALLED): $(MADE) $(METADATA)
 demo: $(INSTALLED)
 	$(BIN)/dask marsched demo $(DEMO)
 
-# Most of a test with a cluster is waiting: two at a time, those of a file one after the other.
-# Hundreds of processes import the package, and some environments let none of them keep bytecode.
+# Most of a test with a cluster is waiting, so there are more at a time than cores; those of a file run one
+# after the other. Hundreds of processes import the package, and some environments let none keep bytecode.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
+
 test: $(INSTALLED)
 	$(BIN)/python -m compileall -q dask_marsched
-	$(BIN)/python -m pytest -n auto --maxprocesses 2 --dist loadfile -m 'not slow' $(TEST)
+	$(PYTEST) -m 'not slow and not extended' $(TEST)
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m compileall -q dask_marsched
+	$(PYTEST) -m 'not slow' $(TEST)
 
 endurance: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

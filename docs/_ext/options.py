@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[2] / "dask_marsched"
 
 def options() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield name, default and schema of each option."""
-    defaults = yaml.safe_load((PACKAGE / "marsched.yaml").read_text())["marsched"]
-    schema = yaml.safe_load((PACKAGE / "marsched-schema.yaml").read_text())
+    defaults = yaml.safe_load((PACKAGE / "config" / "marsched.yaml").read_text())["marsched"]
+    schema = yaml.safe_load((PACKAGE / "config" / "marsched-schema.yaml").read_text())
     yield from _leaves("marsched", defaults, schema["properties"]["marsched"])
 
 
@@ -101,7 +101,7 @@ def setup(app: Any) -> dict[str, Any]:
 
     class Options(SphinxDirective):
         def run(self) -> list[Any]:
-            for path in (PACKAGE / "marsched.yaml", PACKAGE / "marsched-schema.yaml", __file__):
+            for path in (PACKAGE / "config" / "marsched.yaml", PACKAGE / "config" / "marsched-schema.yaml", __file__):
                 self.env.note_dependency(str(path))
             return self.parse_text_to_nodes(markdown(), allow_section_headings=True)
 
