@@ -30,7 +30,7 @@ def read_array_expressions(expr: Any, found: ArrayLayers) -> None:
     found : ArrayLayers
         Is extended. What was not understood is counted there; nothing is raised.
     """
-    reader = _Reader(found)
+    reader = _ExpressionReader(found)
     for node in _inputs_first(expr):
         try:
             reader.read(node)
@@ -53,7 +53,7 @@ def _inputs_first(expr: Any) -> list[Any]:
     return [node for node in order.values() if hasattr(type(node), "chunks")]
 
 
-class _Reader:
+class _ExpressionReader:
     def __init__(self, found: ArrayLayers) -> None:
         self._found = found
         # What stages of reductions return for a probe, by name of node.

@@ -22,17 +22,17 @@ _REACHING_OUT = {
 _COORDINATION = {"Lock", "Semaphore", "MultiLock", "Event", "Queue", "Variable", "Pub", "Sub"}
 
 
-def functions(node: Any) -> Iterator[Any]:
+def called_functions(node: Any) -> Iterator[Any]:
     """Yield the functions that a task calls, those of the steps of a fused one too."""
     if isinstance(node, Task):
         if node.func is _execute_subgraph:
             for inner in node.args[0].values():
-                yield from functions(inner)
+                yield from called_functions(inner)
         else:
             yield node.func
 
 
-def read_function(function: Any) -> Iterator[str]:
+def describe_effects(function: Any) -> Iterator[str]:
     """Name what a function does besides computing, and what a simulation makes of it."""
     function = innermost(function)
     code = getattr(function, "__code__", None)

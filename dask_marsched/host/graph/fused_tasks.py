@@ -9,7 +9,7 @@ from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import innermost
-from dask_marsched.host.graph.function_effects import functions, read_function
+from dask_marsched.host.graph.function_effects import called_functions, describe_effects
 
 #: What `Joinable` says of a task: it stays alone; it is joined with care, for nobody knows how
 #: long the user's functions take; how long it takes follows from the bytes that it touches.
@@ -58,7 +58,7 @@ class Joinable:
             return ALONE
         task: Any = node
         if task.func is _execute_subgraph:
-            verdict = min(map(self._function, functions(task)), default=CERTAIN)
+            verdict = min(map(self._function, called_functions(task)), default=CERTAIN)
         else:
             verdict = self._function(task.func)
         return min(verdict, *map(self._argument, task.args)) if task.args else verdict
@@ -70,7 +70,7 @@ class Joinable:
             # A ufunc names no module.
             module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
             package = module.partition(".")[0]
-            if package == "distributed" or any(read_function(function)):
+            if package == "distributed" or any(describe_effects(function)):
                 verdict = ALONE
             else:
                 verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN

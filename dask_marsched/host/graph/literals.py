@@ -9,12 +9,12 @@ from dask._task_spec import DataNode, Task
 from dask.sizeof import sizeof
 
 
-def as_data(key: Any) -> Any:
+def placeholder_data(key: Any) -> Any:
     """Return a task that stands for a known result, without the result."""
     return DataNode(key, None)
 
 
-def held_elsewhere(key: Any) -> Any:
+def placeholder_task(key: Any) -> Any:
     """Return a task that stands for a result that is on the cluster already.
 
     It is never run. What is known of its size is known by its key, as of any other task.

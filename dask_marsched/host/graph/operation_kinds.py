@@ -52,7 +52,7 @@ _BY_NAME: dict[str, str] = {
 KINDS = (*dict.fromkeys(_BY_NAME.values()), "slice", "read", "other")
 
 
-class Operation(NamedTuple):
+class TaskOperation(NamedTuple):
     """A part of a task.
 
     Attributes
@@ -71,7 +71,7 @@ class Operation(NamedTuple):
     largest: tuple[int, int]
 
 
-class _Scope(NamedTuple):
+class _TaskScope(NamedTuple):
     """What names stand for, in a graph or inside of a fused task.
 
     ``whole`` bytes is the result of the task of the graph; what is not known is taken to be of
@@ -84,7 +84,7 @@ class _Scope(NamedTuple):
     nbytes: Mapping[Key, int]
 
 
-class Operations:
+class TaskOperations:
     """The operations of the tasks of a graph.
 
     Parameters
@@ -103,12 +103,12 @@ class Operations:
         self._nbytes = nbytes
         self._kinds: dict[int, tuple[Any, str]] = {}
 
-    def of(self, key: Key) -> Iterator[Operation]:
+    def of(self, key: Key) -> Iterator[TaskOperation]:
         """Yield the operations of a task."""
-        scope = _Scope(key, self._nbytes[key], self._dsk, self._nbytes)
+        scope = _TaskScope(key, self._nbytes[key], self._dsk, self._nbytes)
         yield from self._operations(self._dsk[key], self._nbytes[key], scope)
 
-    def _operations(self, node: Any, size: int, scope: _Scope) -> Iterator[Operation]:
+    def _operations(self, node: Any, size: int, scope: _TaskScope) -> Iterator[TaskOperation]:
         if not isinstance(node, Task):
             return
         if node.func is _execute_subgraph:
@@ -118,9 +118,9 @@ class Operations:
             return
         inputs = sorted(scope.nbytes.get(name, scope.whole) for name in node.dependencies)
         largest = (inputs[-1] if inputs else 0, inputs[-2] if len(inputs) > 1 else 0)
-        yield Operation(self._kind(node, scope), sum(inputs), size, largest)
+        yield TaskOperation(self._kind(node, scope), sum(inputs), size, largest)
 
-    def _inside(self, node: Task, size: int, scope: _Scope) -> _Scope:
+    def _inside(self, node: Task, size: int, scope: _TaskScope) -> _TaskScope:
         """Return what the names in a fused task stand for."""
         fused, last, names, *references = node.args
         nodes, nbytes = dict(fused), {}
@@ -133,7 +133,7 @@ class Operations:
             nbytes[name] = scope.whole if known is None else known
             if isinstance(part, DataNode):  # a literal
                 nbytes[name] = 0
-        return _Scope(scope.task, scope.whole, nodes, nbytes)
+        return _TaskScope(scope.task, scope.whole, nodes, nbytes)
 
     def _of_part(self, name: Any, task: Key) -> int | None:
         """Bytes of a chunk, or of the chunk of a layer that takes part in making another one."""
@@ -147,7 +147,7 @@ class Operations:
         own = grid.nbytes((name, *task[1:])) if type(task) is tuple else None
         return own if own is not None else grid.nbytes((name, *(0 for _ in grid.lengths)))
 
-    def _kind(self, node: Task, scope: _Scope) -> str:
+    def _kind(self, node: Task, scope: _TaskScope) -> str:
         func = node.func
         known = self._kinds.get(id(func))
         if known is None or known[0] is not func:
@@ -182,7 +182,7 @@ def kind_of(func: Any) -> str:
     return "other"
 
 
-def multiplications(operation: Operation) -> float:
+def multiplications(operation: TaskOperation) -> float:
     """Multiplications of a product of two matrices of 8-byte numbers, from their bytes alone.
 
     For m x k and k x n matrices the sizes are mk, kn and mn; the root of their product is mkn.

@@ -121,12 +121,12 @@ def effects(spec: Any, annotations: Mapping[str, Any] | None = None) -> Effects:
     if spec is None:
         return Effects.UNKNOWN
     try:
-        return _Reader().value(spec)
+        return _EffectsReader().value(spec)
     except RecursionError:
         return Effects.UNKNOWN
 
 
-class _Reader:
+class _EffectsReader:
     """Reads one task: it looks at a bounded number of values."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from dask_marsched.host.graph.array_layers import ArrayLayers, allocates
 from dask_marsched.host.graph.size_rules import (
     GETTERS,
     RULES,
-    Chunk,
+    ChunkInfo,
     broadcast,
     literal,
     merge,
@@ -66,13 +66,13 @@ class TaskSizes:
         self._grids = layers.grids
         self._kinds = layers.kinds
         self._views = layers.views
-        self._known: dict[Key, Chunk | None] = {}
+        self._known: dict[Key, ChunkInfo | None] = {}
 
-    def of_key(self, key: Key) -> Chunk | None:
+    def of_key(self, key: Key) -> ChunkInfo | None:
         """Return what is known of a task's result; None if nothing is."""
         return self._of_task(key, {}, 0)
 
-    def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         grid = self._grid(key)
         # Dask merges slices inside of a fused task: what is under an inner getter's name there
         # is no longer the chunk that the layer of this name describes.
@@ -83,7 +83,7 @@ class TaskSizes:
                 return chunk
         return self._of_task(key, inner, depth)
 
-    def _of_task(self, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_task(self, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if key in inner:
             return self._of_node(inner[key], key, inner, depth + 1)
         if key in self._known:
@@ -96,7 +96,7 @@ class TaskSizes:
             self._known[key] = chunk
         return chunk
 
-    def _of_node(self, node: Any, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_node(self, node: Any, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if depth > _MAX_DEPTH:
             return None
         if isinstance(node, DataNode):
@@ -113,7 +113,7 @@ class TaskSizes:
         guess = None if grid is None or key in inner else self._of_grid(grid, key)
         return chunk if guess is None else guess._replace(certain=False)
 
-    def _of_call(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_call(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         func, args = node.func, node.args
         if func is _execute_subgraph:
             return self._fused(args, key, depth)
@@ -121,7 +121,7 @@ class TaskSizes:
         if _is_getter(node) or called == _GETITEM_OF_PAIR:
             return self._indexed(node, key, inner, depth)
         if called in _P2P_STAGES:
-            return Chunk(_INT_NBYTES, True)
+            return ChunkInfo(_INT_NBYTES, True)
         rule = RULES.get(called)
         if rule is not None:
             chunks = [self._of_argument(arg, inner, depth) for arg in _flat(args)]
@@ -133,7 +133,7 @@ class TaskSizes:
             return self._finalized(args[0], inner, depth)
         return self._of_other(node, key, inner, depth)
 
-    def _of_other(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_other(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         """Look at functions that tell something only together with the layer of their result."""
         func, args = node.func, node.args
         name = getattr(func, "__name__", "")
@@ -146,12 +146,12 @@ class TaskSizes:
             own = [arg for arg in args if type(arg) is Task] or args
             return merge([self._of_argument(arg, inner, depth) for arg in own])
         if name == "load_store_chunk" and not node.kwargs.get("return_stored"):
-            return Chunk(_NONE_NBYTES, True)
+            return ChunkInfo(_NONE_NBYTES, True)
         if func is apply and args[0] is np.full_like and isinstance(args[2], Dict):
             shape = tuple(_value(args[2]["shape"]))
             dtype = np.dtype(args[1][2])
             nbytes = prod(shape) * dtype.itemsize
-            return Chunk(nbytes, not dtype.hasobject, shape, dtype.itemsize, False, dtype.kind)
+            return ChunkInfo(nbytes, not dtype.hasobject, shape, dtype.itemsize, False, dtype.kind)
         if grid is None or not grid.certain:
             return None
         if func is np.transpose and args:
@@ -159,7 +159,7 @@ class TaskSizes:
             return None if source is None else transpose(source, grid.shape(key))  # type: ignore[arg-type]  # of an array
         return self._of_grid(grid, key) if allocates(func) else None
 
-    def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> Chunk | None:
+    def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> ChunkInfo | None:
         nodes, out = args[0], args[1]
         # The last part of fused blockwise layers goes by the layer's name, without an index.
         own = key if type(key) is tuple and key and key[0] == out else out
@@ -172,7 +172,7 @@ class TaskSizes:
                 return chunk
         return self._of_task(out, nodes, depth)
 
-    def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if isinstance(arg, TaskRef):
             return self._of_reference(arg.key, inner, depth)
         if isinstance(arg, Alias):
@@ -181,7 +181,7 @@ class TaskSizes:
             return self._of_node(arg, arg.key, inner, depth + 1)
         return None
 
-    def _indexed(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _indexed(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         func = node.func
         source = self._of_argument(node.args[0], inner, depth)
         if source is None:
@@ -205,17 +205,17 @@ class TaskSizes:
             return _value(inner.get(arg.key) or self._dsk.get(arg.key))
         return _value(arg)
 
-    def _finalized(self, parts: Any, inner: _Nodes, depth: int) -> Chunk | None:
+    def _finalized(self, parts: Any, inner: _Nodes, depth: int) -> ChunkInfo | None:
         keys = list(_references(parts))
         if len(keys) == 1:
             chunk = self._of_reference(keys[0], inner, depth)
             if chunk is None or not chunk.shape:
                 return chunk
-            return Chunk(prod(chunk.shape) * chunk.itemsize, chunk.certain)
+            return ChunkInfo(prod(chunk.shape) * chunk.itemsize, chunk.certain)
         grid = self._grid(keys[0]) if keys else None
         if grid is None or grid.overhead or len(keys) != prod(map(len, grid.lengths)):
             return None
-        return Chunk(grid.whole(), grid.certain)
+        return ChunkInfo(grid.whole(), grid.certain)
 
     def _grid(self, key: Key) -> Grid | None:
         if type(key) is tuple and key and isinstance(key[0], str):
@@ -225,14 +225,14 @@ class TaskSizes:
     def _is_view(self, key: Any) -> bool:
         return key[0] in self._views
 
-    def _of_grid(self, grid: Grid, key: Any) -> Chunk | None:
+    def _of_grid(self, grid: Grid, key: Any) -> ChunkInfo | None:
         nbytes = grid.nbytes(key)
         if nbytes is None:
             return None
         # Several arrays in a dict are no array of this shape.
         shape = grid.shape(key) if not grid.overhead else None
         kind = self._kinds.get(key[0], "")
-        return Chunk(nbytes, grid.certain, shape, grid.itemsize, grid.uniform, kind)
+        return ChunkInfo(nbytes, grid.certain, shape, grid.itemsize, grid.uniform, kind)
 
 
 def _called(func: Any) -> tuple[str, str]:

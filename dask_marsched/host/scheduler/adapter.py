@@ -2,7 +2,7 @@
 
 Everything is replaced on the scheduler's instance, never on its class, so that `uninstall`
 restores the scheduler exactly by deleting what it had set. Each replaced function falls back to
-distributed's own where the brain (the plugin) does not decide or fails.
+distributed's own where the delegate (the plugin) does not decide or fails.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-from dask_marsched.host import contract
+from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
-from dask_marsched.host.scheduler import materialization, task_hints
+from dask_marsched.host.scheduler import contract, materialization, task_hints
 from dask_marsched.host.scheduler.garbage_collection import not_collecting
 
 #: What a decision on a ready task can be: a worker, or one of these two.
@@ -28,7 +28,7 @@ WITHHOLD = "withhold"
 LEAVE_TO_DASK = "leave to dask"
 
 
-class Brain(Protocol):
+class SchedulerDelegate(Protocol):
     """What the adapter asks. No method of it may raise."""
 
     #: Why stock scheduling has to take over for good, or None.
@@ -78,13 +78,13 @@ class Brain(Protocol):
 
 
 class SchedulerAdapter:
-    """Puts a `Brain` into a scheduler, and takes it out again.
+    """Puts a `SchedulerDelegate` into a scheduler, and takes it out again.
 
     Parameters
     ----------
     scheduler
         The running scheduler.
-    brain
+    delegate
         Decides.
     plugin
         The plugin whose removal from the scheduler ends the adapter's work.
@@ -101,7 +101,7 @@ class SchedulerAdapter:
     def __init__(
         self,
         scheduler: Scheduler,
-        brain: Brain,
+        delegate: SchedulerDelegate,
         plugin: SchedulerPlugin,
         removed: Callable[[], None] = lambda: None,
         compression: GraphCompression | None = None,
@@ -109,7 +109,7 @@ class SchedulerAdapter:
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.scheduler: Any = scheduler
-        self.brain = brain
+        self.delegate = delegate
         self.plugin = plugin
         self.removed = removed
         self.failed = failed
@@ -131,9 +131,7 @@ class SchedulerAdapter:
         RuntimeError
             This version of distributed is not as expected; nothing has been changed.
         """
-        found = contract.misfits(self.scheduler)
-        if found:
-            raise RuntimeError(contract.explain(found))
+        demand(contract.misfits(self.scheduler), "stock scheduling stays in force")
         s = self.scheduler
         table = dict(type(s)._TRANSITIONS_TABLE)
         self._stock: dict[tuple[str, str], Callable[..., Any]] = dict(table)
@@ -157,7 +155,7 @@ class SchedulerAdapter:
                 part.install()
         self.installed = True
         for ts in list(s.queued):
-            self.brain.enqueued(ts)
+            self.delegate.enqueued(ts)
 
     def uninstall(self) -> None:
         """Restore the scheduler; tasks in its queue go on as in stock Dask. Idempotent."""
@@ -183,7 +181,7 @@ class SchedulerAdapter:
         s.stream_handlers["add-keys"] = s.add_keys
         if self._stealing is not None:
             vars(self._stealing).pop("_get_thief", None)
-        self.brain.removed()
+        self.delegate.removed()
         if self._look_again is not None:
             self._look_again.cancel()
             self._look_again = None
@@ -212,7 +210,7 @@ class SchedulerAdapter:
     # -- replaced methods ------------------------------------------------------------------
 
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
-        self.brain.graph_arrives(getattr(dsk, "sizes", None))
+        self.delegate.graph_arrives(getattr(dsk, "sizes", None))
         if self.compression is not None:
             ordered = self.compression.reconcile(dsk, ordered)
         s = self.scheduler
@@ -222,7 +220,7 @@ class SchedulerAdapter:
     def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:
         s = self.scheduler
         message: dict[str, Any] = type(s)._task_to_msg(s, ts)
-        told = self.brain.foresee(ts)
+        told = self.delegate.foresee(ts)
         if told:
             message["annotations"] = {**message["annotations"], task_hints.ANNOTATION: told}
         return message
@@ -239,13 +237,13 @@ class SchedulerAdapter:
 
     def _add_keys(self, worker: str, keys: Any = (), stimulus_id: str | None = None) -> Any:
         result = self.scheduler.add_keys(worker=worker, keys=keys, stimulus_id=stimulus_id)
-        self.brain.copied(worker, keys)
+        self.delegate.copied(worker, keys)
         self._drop_copies(stimulus_id or "marsched-add-keys")
         return result
 
     def _drop_copies(self, stimulus_id: str) -> None:
         # After a stimulus, not within it: messages under way may name any of the copies.
-        for ws, tasks in self.brain.superfluous().items():
+        for ws, tasks in self.delegate.superfluous().items():
             self.scheduler.request_remove_replicas(
                 ws.address, [ts.key for ts in tasks], stimulus_id=stimulus_id
             )
@@ -260,14 +258,14 @@ class SchedulerAdapter:
 
     def _dispatch(self, stimulus_id: str) -> None:
         s = self.scheduler
-        placed = self.brain.dispatch() if s.queued and self.brain.failure is None else None
-        if self.brain.failure is not None:
+        placed = self.delegate.dispatch() if s.queued and self.delegate.failure is None else None
+        if self.delegate.failure is not None:
             if self.installed:
                 self.uninstall()
                 self.failed()
             return
         if s.queued and self._look_again is None:
-            seconds = self.brain.overdue()
+            seconds = self.delegate.overdue()
             if math.isfinite(seconds):
                 loop = asyncio.get_running_loop()
                 self._look_again = loop.call_later(seconds, self._overdue)
@@ -305,7 +303,7 @@ class SchedulerAdapter:
         s = self.scheduler
         ts = s.tasks.get(key)
         if ts is not None and ts.state == "processing" and ts.run_id == run_id:
-            seconds = self.brain.retry_after(ts, worker, kwargs.get("exception_text") or "")
+            seconds = self.delegate.retry_after(ts, worker, kwargs.get("exception_text") or "")
             if math.isfinite(seconds):
                 # It stays with its worker until then: all that may befall it meanwhile, Dask
                 # knows how to deal with.
@@ -343,7 +341,7 @@ class SchedulerAdapter:
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
     def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:
-        if not self.brain.may_steal(ts):
+        if not self.delegate.may_steal(ts):
             return None
         return type(self._stealing)._get_thief(self._stealing, scheduler, ts, *args, **kwargs)
 
@@ -351,7 +349,7 @@ class SchedulerAdapter:
 
     def _waiting_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
         ts = scheduler.tasks[key]
-        decision = self.brain.decide(ts)
+        decision = self.delegate.decide(ts)
         if decision is WITHHOLD:
             return {key: "queued"}, {}, {}
         if isinstance(decision, WorkerState):
@@ -367,7 +365,7 @@ class SchedulerAdapter:
         ts.state = "queued"
         scheduler.queued.add(ts)
         self._undispatched = True
-        self.brain.enqueued(ts)
+        self.delegate.enqueued(ts)
         return {}, {}, {}
 
     def _queued_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
@@ -375,19 +373,19 @@ class SchedulerAdapter:
         ws = self._assigned.pop(ts, None)
         if ws is not None:
             scheduler.queued.discard(ts)
-            self.brain.dequeued(ts)
+            self.delegate.dequeued(ts)
             return scheduler._add_to_processing(ts, ws, stimulus_id=stimulus_id)
         if math.isinf(scheduler.WORKER_SATURATION):
             return {}, {}, {}
         result = self._stock["queued", "processing"](scheduler, key, stimulus_id)
         if ts not in scheduler.queued:
-            self.brain.dequeued(ts)
+            self.delegate.dequeued(ts)
         return result
 
     def _queued_released(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
-        self.brain.dequeued(scheduler.tasks[key])
+        self.delegate.dequeued(scheduler.tasks[key])
         return self._stock["queued", "released"](scheduler, key, stimulus_id)
 
     def _queued_erred(self, scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> Any:
-        self.brain.dequeued(scheduler.tasks[key])
+        self.delegate.dequeued(scheduler.tasks[key])
         return self._stock["queued", "erred"](scheduler, key, stimulus_id, **kwargs)

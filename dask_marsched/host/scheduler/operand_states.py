@@ -16,7 +16,7 @@ from dask.typing import Key
 from distributed.scheduler import TaskState
 
 from dask_marsched.core.operand import State, Step, history, state_of
-from dask_marsched.host.scheduler.worker_queries import NOTHING, Known
+from dask_marsched.host.scheduler.worker_queries import NOTHING, OperandDetails
 
 #: Tasks looked at in one go: a few milliseconds, so that the scheduler stays responsive.
 _AT_ONCE = 10_000
@@ -28,7 +28,7 @@ _NAME_AND_NUMBERS = re.compile(
 )
 
 
-def operand_state(ts: TaskState, known: Known = NOTHING) -> State:
+def operand_state(ts: TaskState, known: OperandDetails = NOTHING) -> State:
     """Return the state of a task's operand.
 
     Whether a task that was sent has begun is known from its worker's last heartbeat, at most a
@@ -89,7 +89,7 @@ async def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
 
 
 async def count_operands(
-    tasks: list[TaskState], state: State | None, most: int, known: Known = NOTHING
+    tasks: list[TaskState], state: State | None, most: int, known: OperandDetails = NOTHING
 ) -> tuple[Counter[State], list[tuple[TaskState, State]]]:
     """Count operands by state, and return the first ones in one of them, or in any.
 

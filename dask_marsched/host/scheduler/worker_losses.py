@@ -48,7 +48,7 @@ class Loss:
     because: dict[Key, Key | None]
 
 
-class LastMoves:
+class LastTransitions:
     """The transitions of the last stimulus, all of them: Dask's log is of bounded length."""
 
     def __init__(self) -> None:

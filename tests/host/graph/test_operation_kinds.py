@@ -7,8 +7,8 @@ import pytest
 
 from dask_marsched.host.graph.operation_kinds import (
     KINDS,
-    Operation,
-    Operations,
+    TaskOperation,
+    TaskOperations,
     kind_of,
     multiplications,
 )
@@ -21,7 +21,7 @@ CHUNK = 100 * 100 * 8
 def operations(collection):
     expr, keys = expression([collection])
     dsk, _ = materialize(expr, keys)
-    found = Operations(expr, dsk, derive_costs(collection).nbytes)
+    found = TaskOperations(expr, dsk, derive_costs(collection).nbytes)
     return [operation for key in dsk for operation in found.of(key)]
 
 
@@ -67,7 +67,7 @@ def test_products_by_their_bytes():
     products = of_kind(x @ x.T, "product")
     assert len(products) == 4
     assert [multiplications(o) for o in products] == pytest.approx([100 * 50 * 100] * 4)
-    alone = Operation("product", CHUNK, CHUNK, (CHUNK, 0))
+    alone = TaskOperation("product", CHUNK, CHUNK, (CHUNK, 0))
     assert multiplications(alone) == pytest.approx(100**3)
 
 

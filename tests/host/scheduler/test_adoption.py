@@ -21,11 +21,11 @@ async def test_what_is_released_meanwhile_is_not_taken_over(c, s, a, b):
     for future in futures:
         adoption.announced(a.address, future.key, None, 1)
     adoption.forget(x.key)
-    heir = s.workers[b.address]
-    assert not await adoption._ask(heir, batch, a.address)
+    adopter = s.workers[b.address]
+    assert not await adoption._ask(adopter, batch, a.address)
     assert asked == [([y.key], a.address)]
     adoption.forget(y.key)
-    assert not await adoption._ask(heir, batch, a.address)
+    assert not await adoption._ask(adopter, batch, a.address)
     assert len(asked) == 1
 
 
@@ -54,7 +54,7 @@ async def test_of_what_several_have_published_each_is_taken_over_by_itself(c, s,
     await c.replicate(x, workers=[a.address, there.address])
     ts = s.tasks[x.key]
     adoption = Adoption(s, caught=None)
-    adoption.heirs.ready(b.address)
+    adoption.adopters.ready(b.address)
     adoption.announced(a.address, x.key, "of a", 1)
     adoption.announced(there.address, x.key, "of there", 2)
     assert adoption.keepers(ts) == [s.workers[a.address], s.workers[there.address]]

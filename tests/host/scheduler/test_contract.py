@@ -10,7 +10,8 @@ from distributed import Event, Scheduler, SchedulerPlugin
 from distributed import scheduler as scheduler_module
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
-from dask_marsched.host import contract
+from dask_marsched.host.contract import explain
+from dask_marsched.host.scheduler import contract
 
 ONE_WORKER = [("127.0.0.1", 1)]
 NO_MEMORY_MANAGER = {"distributed.scheduler.active-memory-manager.start": False}
@@ -80,7 +81,7 @@ async def test_another_handler_of_copies_is_found(s, handler):
 
 
 def test_the_explanation_names_version_and_consequence():
-    text = contract.explain(["this", "that"])
+    text = explain(["this", "that"], "stock scheduling stays in force")
     assert distributed.__version__ in text
     assert "this; that" in text
     assert "stock scheduling stays in force" in text
