@@ -1,8 +1,8 @@
-"""The adapter: lets policies decide in a running `distributed.Scheduler`.
+"""The adapter: lets a plugin decide in a running `distributed.Scheduler`.
 
-Everything is replaced on the scheduler's instance, never on its class, so that `uninstall`
-restores the scheduler exactly by deleting what it had set. Each replaced function falls back to
-distributed's own where the delegate (the plugin) does not decide or fails.
+It replaces functions on the scheduler's instance, never on its class, so that `uninstall` restores
+the scheduler by deleting them. Each replacement falls back to distributed's own function if the
+delegate (the plugin) leaves the decision open or fails.
 """
 
 from __future__ import annotations
@@ -23,79 +23,91 @@ from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler import contract, materialization, task_hints
 from dask_marsched.host.scheduler.garbage_collection import not_collecting
 
-#: What a decision on a ready task can be: a worker, or one of these two.
+#: Decisions on a ready task other than a worker.
 WITHHOLD = "withhold"
 LEAVE_TO_DASK = "leave to dask"
 
 
 class SchedulerDelegate(Protocol):
-    """What the adapter asks. No method of it may raise."""
+    """Makes the adapter's decisions. No method of it may raise."""
 
     #: Why stock scheduling has to take over for good, or None.
     failure: str | None
 
     def graph_arrives(self, sizes: Any) -> None:
-        """Sizes known before the run (or None) of the graph whose tasks are about to come."""
+        """Record the known sizes (or None) of a graph whose tasks are about to be created."""
 
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
         ...
 
     def foresee(self, ts: TaskState) -> dict[str, Any]:
-        """Return what to tell the worker of a task's future; empty for nothing."""
+        """Return hints for the worker that gets a task; empty for none."""
         ...
 
     def enqueued(self, ts: TaskState) -> None:
-        """Take note of a task that went to the scheduler's queue."""
+        """Record that a task entered the scheduler's queue."""
 
     def dequeued(self, ts: TaskState) -> None:
-        """Take note of a task that left the scheduler's queue."""
+        """Record that a task left the scheduler's queue."""
 
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
-        """Return which queued tasks go to which workers now."""
+        """Return the queued tasks to send now, with their workers."""
 
     def overdue(self) -> float:
-        """Return after how many seconds to ask again though nothing has happened, or infinity."""
+        """Return the seconds after which to dispatch again if no event comes before, or inf."""
         ...
 
     def copied(self, worker: str, keys: Iterable[Any]) -> None:
-        """Take note of results that a worker has fetched."""
+        """Record that a worker has fetched results."""
 
     def superfluous(self) -> dict[WorkerState, list[TaskState]]:
-        """Return copies of results that can be dropped, by worker."""
+        """Return replicas that can be dropped, by worker."""
         ...
 
     def may_steal(self, ts: TaskState) -> bool:
-        """Whether work stealing may consider a task."""
+        """Return whether work stealing may consider a task."""
         ...
 
     def retry_after(self, ts: TaskState, worker: str, error: str) -> float:
-        """Return after how many seconds to try a failed task again, infinity to let it fail."""
+        """Return the seconds after which to retry a failed task; inf lets it fail."""
         ...
 
     def removed(self) -> None:
-        """Take note of the removal of the plugin."""
+        """Record that the plugin was removed."""
+
+
+#: Functions of the scheduler that methods of the adapter replace, by the method's name.
+_REPLACED = {
+    "_transitions": "transitions",
+    "_queue_slots_maybe_opened": "stimulus_queue_slots_maybe_opened",
+    "_create_taskstate_from_graph": "_create_taskstate_from_graph",
+    "_task_to_msg": "_task_to_msg",
+    "_remove_plugin": "remove_plugin",
+    "_add_plugin": "add_plugin",
+    "_task_erred": "stimulus_task_erred",
+}
 
 
 class SchedulerAdapter:
-    """Puts a `SchedulerDelegate` into a scheduler, and takes it out again.
+    """Connects a `SchedulerDelegate` to a scheduler.
 
     Parameters
     ----------
     scheduler
         The running scheduler.
     delegate
-        Decides.
+        Makes the decisions.
     plugin
-        The plugin whose removal from the scheduler ends the adapter's work.
+        The plugin; its removal from the scheduler uninstalls the adapter.
     removed
         Called after that.
     compression
-        Compresses graphs as they arrive; None where that is off.
+        Compresses graphs as they arrive, if given.
     order
-        Orders the tasks of graphs as they arrive; None leaves that to the scheduler.
+        Orders the tasks of graphs as they arrive, if given.
     failed
-        Called after the scheduler was restored because a policy had failed.
+        Called after a failing policy has caused the adapter to restore the scheduler.
     """
 
     def __init__(
@@ -121,10 +133,10 @@ class SchedulerAdapter:
         self._dispatching = False
         self._stealing: Any = None
         self._retries: dict[TaskState, asyncio.TimerHandle] = {}
-        self._look_again: asyncio.TimerHandle | None = None
+        self._redispatch: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
-        """Replace what decides on placement.
+        """Replace the functions that decide on placement.
 
         Raises
         ------
@@ -138,13 +150,8 @@ class SchedulerAdapter:
         for entry in contract.REPLACED_TRANSITIONS:
             table[entry] = getattr(self, f"_{entry[0]}_{entry[1]}")
         s._TRANSITIONS_TABLE = table
-        s.transitions = self._transitions
-        s.stimulus_queue_slots_maybe_opened = self._queue_slots_maybe_opened
-        s._create_taskstate_from_graph = self._create_taskstate_from_graph
-        s._task_to_msg = self._task_to_msg
-        s.remove_plugin = self._remove_plugin
-        s.add_plugin = self._add_plugin
-        s.stimulus_task_erred = self._task_erred
+        for method, replaced in _REPLACED.items():
+            setattr(s, replaced, getattr(self, method))
         s.stream_handlers["add-keys"] = self._add_keys
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
@@ -158,7 +165,7 @@ class SchedulerAdapter:
             self.delegate.enqueued(ts)
 
     def uninstall(self) -> None:
-        """Restore the scheduler; tasks in its queue go on as in stock Dask. Idempotent."""
+        """Restore the scheduler, which dispatches the queued tasks from then on. Idempotent."""
         if not self.installed:
             return
         self.installed = False
@@ -167,24 +174,15 @@ class SchedulerAdapter:
             if part is not None:
                 part.uninstall()
         s = self.scheduler
-        for name in (
-            "_TRANSITIONS_TABLE",
-            "transitions",
-            "stimulus_queue_slots_maybe_opened",
-            "_create_taskstate_from_graph",
-            "_task_to_msg",
-            "remove_plugin",
-            "add_plugin",
-            "stimulus_task_erred",
-        ):
+        for name in ("_TRANSITIONS_TABLE", *_REPLACED.values()):
             vars(s).pop(name, None)
         s.stream_handlers["add-keys"] = s.add_keys
         if self._stealing is not None:
             vars(self._stealing).pop("_get_thief", None)
         self.delegate.removed()
-        if self._look_again is not None:
-            self._look_again.cancel()
-            self._look_again = None
+        if self._redispatch is not None:
+            self._redispatch.cancel()
+            self._redispatch = None
         for ts, timer in list(self._retries.items()):
             timer.cancel()
             self._retry(ts, ts.run_id)
@@ -192,19 +190,19 @@ class SchedulerAdapter:
             return
         stimulus_id = "marsched-uninstall"
         if math.isinf(s.WORKER_SATURATION):
-            # Without queuing nothing would ever take them out of the queue.
+            # Stock Dask never looks at its queue if queuing is off.
             s.transitions({ts.key: "waiting" for ts in s.queued}, stimulus_id)
         else:
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
     def worker_left(self) -> None:
-        """Let Dask's stealing go of workers that are gone: it counts for them for ever."""
-        # While nothing is being stolen all that it counts is 0.
+        """Drop removed workers from work stealing's counts, which stock Dask keeps for ever."""
+        # All counts are 0 while no task is being stolen.
         if self._stealing is not None and not self._stealing.in_flight:
             self._stealing.in_flight_tasks.clear()
 
     def retrying(self) -> set[Key]:
-        """Return the keys of what has failed and waits to be tried again."""
+        """Return the keys of the failed tasks that wait for a retry."""
         return {ts.key for ts in self._retries}
 
     # -- replaced methods ------------------------------------------------------------------
@@ -220,17 +218,16 @@ class SchedulerAdapter:
     def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:
         s = self.scheduler
         message: dict[str, Any] = type(s)._task_to_msg(s, ts)
-        told = self.delegate.foresee(ts)
-        if told:
-            message["annotations"] = {**message["annotations"], task_hints.ANNOTATION: told}
+        if hints := self.delegate.foresee(ts):
+            message["annotations"] = {**message["annotations"], task_hints.ANNOTATION: hints}
         return message
 
     def _transitions(self, recommendations: Any, stimulus_id: str) -> None:
         s = self.scheduler
         type(s).transitions(s, recommendations, stimulus_id)
         if self._undispatched and not self._dispatching:
-            # What was withheld during these transitions may have a free slot waiting for it,
-            # and not every caller asks for the queue afterwards.
+            # A slot may be free for a task that these transitions withheld, and not every caller
+            # looks at the queue afterwards.
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
         if not self._dispatching:
             self._drop_copies(stimulus_id)
@@ -242,7 +239,7 @@ class SchedulerAdapter:
         return result
 
     def _drop_copies(self, stimulus_id: str) -> None:
-        # After a stimulus, not within it: messages under way may name any of the copies.
+        # Only after a stimulus: its own messages may still refer to any of the replicas.
         for ws, tasks in self.delegate.superfluous().items():
             self.scheduler.request_remove_replicas(
                 ws.address, [ts.key for ts in tasks], stimulus_id=stimulus_id
@@ -253,7 +250,7 @@ class SchedulerAdapter:
         if self._dispatching:
             return
         self._dispatch(stimulus_id)
-        # A task that finishes ends here, and has been through none of our `_transitions`.
+        # A finished task's stimulus ends here and does not pass `_transitions`.
         self._drop_copies(stimulus_id)
 
     def _dispatch(self, stimulus_id: str) -> None:
@@ -264,24 +261,24 @@ class SchedulerAdapter:
                 self.uninstall()
                 self.failed()
             return
-        if s.queued and self._look_again is None:
+        if s.queued and self._redispatch is None:
             seconds = self.delegate.overdue()
             if math.isfinite(seconds):
                 loop = asyncio.get_running_loop()
-                self._look_again = loop.call_later(seconds, self._overdue)
+                self._redispatch = loop.call_later(seconds, self._overdue)
         if not placed:
             return
         self._dispatching = True
         try:
             self._assigned = dict(placed)
-            # Recommendations are processed last in, first out.
+            # Recommendations are processed in last-in, first-out order.
             s.transitions({ts.key: "processing" for ts, _ in reversed(placed)}, stimulus_id)
         finally:
             self._assigned = {}
             self._dispatching = False
 
     def _overdue(self) -> None:
-        self._look_again = None
+        self._redispatch = None
         self._queue_slots_maybe_opened(stimulus_id=f"marsched-overdue-{time()}")
 
     def _remove_plugin(self, name: str | None = None) -> None:
@@ -293,7 +290,7 @@ class SchedulerAdapter:
             self.removed()
 
     def _add_plugin(self, plugin: Any, **kwargs: Any) -> None:
-        # Another of the same kind that has found ours to do what it would do.
+        # A second plugin of ours that found this one in force is not added.
         if getattr(plugin, "twin", None) is not self.plugin:
             type(self.scheduler).add_plugin(self.scheduler, plugin, **kwargs)
 
@@ -305,21 +302,19 @@ class SchedulerAdapter:
         if ts is not None and ts.state == "processing" and ts.run_id == run_id:
             seconds = self.delegate.retry_after(ts, worker, kwargs.get("exception_text") or "")
             if math.isfinite(seconds):
-                # It stays with its worker until then: all that may befall it meanwhile, Dask
-                # knows how to deal with.
+                # The task stays in "processing" until then: Dask handles all events for it.
                 loop = asyncio.get_running_loop()
                 self._retries[ts] = loop.call_later(seconds, self._retry, ts, run_id)
-                self._leave_to_wait(ts, s.workers[worker], stimulus_id)
+                self._park(ts, s.workers[worker], stimulus_id)
                 return {}, {}, {}
         return type(s).stimulus_task_erred(
             s, worker=worker, stimulus_id=stimulus_id, key=key, run_id=run_id, **kwargs
         )
 
-    def _leave_to_wait(self, ts: TaskState, ws: WorkerState, stimulus_id: str) -> None:
-        """Take the slot from a task that failed, and keep it from being stolen.
+    def _park(self, ts: TaskState, ws: WorkerState, stimulus_id: str) -> None:
+        """Free the slot of a failed task, and exempt the task from stealing.
 
-        For its worker it has failed: asked for it by stealing it would answer what no scheduler
-        expects, and be taken for broken.
+        Its worker would answer a steal request for it in a way that no scheduler expects.
         """
         if self._stealing is not None:
             self._stealing._remove_from_in_flight(ts)
@@ -357,8 +352,8 @@ class SchedulerAdapter:
         return self._stock["waiting", "processing"](scheduler, key, stimulus_id)
 
     def _waiting_queued(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
-        # As distributed's own, but for its assertion that no worker has a free slot: what is
-        # withheld is dispatched at the end of the stimulus, in the order of the plan.
+        # As distributed's own, without its assertion that no worker has a free slot: withheld
+        # tasks are dispatched at the end of the stimulus, in the order of the plan.
         ts = scheduler.tasks[key]
         if scheduler.validate:
             scheduler._validate_ready(ts)
