@@ -1,11 +1,10 @@
-"""The chunks of array expressions (`array.query-planning`), which know them themselves."""
+"""Reads the chunk sizes of array expressions (`array.query-planning`) off their nodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from dask._expr import Expr
 
 from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.graph.array_layers import (
@@ -14,6 +13,7 @@ from dask_marsched.host.graph.array_layers import (
     annotated_grid,
     innermost,
     is_unsure_function,
+    nodes_of,
     returns_scalar,
     whole_numbers,
 )
@@ -21,47 +21,34 @@ from dask_marsched.host.graph.reduction_stages import grid_of, probe_length, tru
 
 
 def read_array_expressions(expr: Any, found: ArrayLayers) -> None:
-    """Add the arrays of an expression's nodes to what its graphs of layers told.
+    """Add the arrays of an expression's nodes to those of its layers.
 
     Parameters
     ----------
     expr : dask.Expr
         As it arrives at the scheduler.
     found : ArrayLayers
-        Is extended. What was not understood is counted there; nothing is raised.
+        Extended in place. Nodes that cannot be read are counted as failures; nothing is raised.
     """
     reader = _ExpressionReader(found)
-    for node in _inputs_first(expr):
+    for node in nodes_of(expr):
+        if not hasattr(type(node), "chunks"):
+            continue
         try:
             reader.read(node)
         except Exception as error:
             found.failures[f"{type(node).__name__}: {type(error).__name__}"] += 1
 
 
-def _inputs_first(expr: Any) -> list[Any]:
-    """Nodes of array expressions, every one after those that it depends on."""
-    order: dict[int, Any] = {}
-    entered: set[int] = set()
-    stack = [expr] if isinstance(expr, Expr) else []
-    while stack:
-        node = stack[-1]
-        if id(node) in entered:
-            order.setdefault(id(node), stack.pop())
-            continue
-        entered.add(id(node))
-        stack.extend(d for d in node.dependencies() if id(d) not in entered)
-    return [node for node in order.values() if hasattr(type(node), "chunks")]
-
-
 class _ExpressionReader:
     def __init__(self, found: ArrayLayers) -> None:
         self._found = found
-        # What stages of reductions return for a probe, by name of node.
+        # Results of the stages of reductions for a probe, by name of node.
         self._results: dict[str, Any] = {}
         self._repeated: set[str] = set()
 
     def read(self, node: Any) -> None:
-        """Derive the grid of a node whose inputs have been read before."""
+        """Derive the grid of a node; its inputs must have been read before."""
         name = node._name
         if name in self._found.grids:
             return

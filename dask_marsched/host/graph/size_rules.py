@@ -1,4 +1,4 @@
-"""Sizes of what single functions return, from what is known of their arguments."""
+"""Derives the sizes of single functions' results from the descriptions of their arguments."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _MAX_MEASURED = 10
 
 
 class ChunkInfo(NamedTuple):
-    """What is known of a result.
+    """Description of a result.
 
     Attributes
     ----------
     nbytes
-        Bytes that it holds.
+        Its size, bytes.
     certain
-        False if the size is an educated guess.
+        False if the size is an estimate.
     shape
         None if it is not an array of known shape.
     itemsize
         Bytes of an element.
     repeated
-        True if it is a single element, repeated by strides of zero; None if only some of its
-        strides are zero, so that the size of a view of it depends on which.
+        True if it repeats a single element by strides of zero. None if only some strides are zero,
+        so that the size of a view of it depends on the view.
     kind
         NumPy's letter for the kind of type, such as "f"; empty if unknown.
     members
         The elements of a tuple.
     stored
-        True for an array outside of memory, whose parts become arrays of its type.
+        True for an array outside of memory, whose slices become arrays of its type.
     """
 
     nbytes: int
@@ -199,7 +199,7 @@ def _tuple(*members: ChunkInfo) -> ChunkInfo:
     return ChunkInfo(nbytes, all(member.certain for member in members), members=members)
 
 
-#: Functions of chunks, by library and name; all positional arguments are described before.
+#: Rules by library and name of the function; a rule takes the descriptions of its arguments.
 RULES: Mapping[tuple[str, str], Callable[..., ChunkInfo | None]] = {
     ("dask", "_wrapped_qr"): _qr,
     ("dask", "_solve_triangular_lower"): _solve,

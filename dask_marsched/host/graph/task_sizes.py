@@ -1,4 +1,4 @@
-"""What a single task returns, read off the task where no layer of its graph tells it."""
+"""Derives the size of a single task's result from the task, if its layer does not give it."""
 
 from __future__ import annotations
 
@@ -37,29 +37,21 @@ from dask_marsched.host.graph.size_rules import (
     transpose,
 )
 
-#: The stages of a P2P shuffle hand on the number of the run, a small positive integer.
+#: These stages of a P2P shuffle return the number of the run, a small positive integer.
 _P2P_STAGES = frozenset({("distributed", "rechunk_transfer"), ("distributed", "p2p_barrier")})
-#: Takes its index out of a pair, in which Dask wraps it.
+#: A getter whose index Dask wraps in a pair.
 _GETITEM_OF_PAIR = ("dask", "_getitem")
 _INT_NBYTES = sys.getsizeof(1)
 _NONE_NBYTES = sys.getsizeof(None)
 _MERGES = frozenset({"_cumsum_merge", "_cumprod_merge", "add", "mul"})
-#: References are followed so far; what lies behind a longer chain is left open.
+#: Longest chain of references that is followed.
 _MAX_DEPTH = 50
 
 _Nodes = Mapping[Key, GraphNode]
 
 
 class TaskSizes:
-    """Sizes of the results of the tasks of a graph.
-
-    Parameters
-    ----------
-    dsk : mapping of Key to GraphNode
-        The tasks.
-    layers : ArrayLayers
-        What is known of the arrays that their chunks belong to.
-    """
+    """Describes the results of the tasks of a graph, given its array layers."""
 
     def __init__(self, dsk: _Nodes, layers: ArrayLayers) -> None:
         self._dsk = dsk
@@ -69,13 +61,13 @@ class TaskSizes:
         self._known: dict[Key, ChunkInfo | None] = {}
 
     def of_key(self, key: Key) -> ChunkInfo | None:
-        """Return what is known of a task's result; None if nothing is."""
+        """Return the description of a task's result; None if nothing is known."""
         return self._of_task(key, {}, 0)
 
     def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         grid = self._grid(key)
-        # Dask merges slices inside of a fused task: what is under an inner getter's name there
-        # is no longer the chunk that the layer of this name describes.
+        # Dask merges slices inside of fused tasks: an inner getter no longer returns the chunk of
+        # the layer that it is named after.
         rewritten = key in inner and (isinstance(inner[key], Alias) or _is_getter(inner[key]))
         if grid is not None and not rewritten and not self._is_view(key):
             chunk = self._of_grid(grid, key)
@@ -92,7 +84,7 @@ class TaskSizes:
         if node is None:
             return None
         chunk = self._of_node(node, key, {}, depth + 1)
-        if chunk is not None or not depth:  # else the chain of references may be too long from here
+        if chunk is not None or not depth:  # a shorter chain of references may do
             self._known[key] = chunk
         return chunk
 
@@ -134,15 +126,15 @@ class TaskSizes:
         return self._of_other(node, key, inner, depth)
 
     def _of_other(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
-        """Look at functions that tell something only together with the layer of their result."""
+        """Describe the results of functions that need their layer or a single argument."""
         func, args = node.func, node.args
         name = getattr(func, "__name__", "")
         if name == "_identity" and len(args) == 1:
             return self._of_argument(args[0], inner, depth)
         grid = self._grid(key)
         if name in _MERGES and (grid is None or grid.shape(key) is None):  # type: ignore[arg-type]  # of an array
-            # A running total has the shape of the slice that is added to it: to look at this one
-            # suffices, and does not follow the chain of totals.
+            # A running total has the shape of the slice that is added to it, which avoids
+            # following the chain of totals.
             own = [arg for arg in args if type(arg) is Task] or args
             return merge([self._of_argument(arg, inner, depth) for arg in own])
         if name == "load_store_chunk" and not node.kwargs.get("return_stored"):
@@ -161,7 +153,7 @@ class TaskSizes:
 
     def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> ChunkInfo | None:
         nodes, out = args[0], args[1]
-        # The last part of fused blockwise layers goes by the layer's name, without an index.
+        # The last part of fused blockwise layers has the layer's name without an index.
         own = key if type(key) is tuple and key and key[0] == out else out
         if out in nodes and own != out:
             return self._of_node(nodes[out], own, nodes, depth + 1)
@@ -200,7 +192,7 @@ class TaskSizes:
         return chunk
 
     def _literal(self, arg: Any, inner: _Nodes) -> Any:
-        """Return an argument's value; of a reference what the graph holds under its key."""
+        """Return the value of an argument or, for a reference, of the node that it names."""
         if isinstance(arg, TaskRef):
             return _value(inner.get(arg.key) or self._dsk.get(arg.key))
         return _value(arg)
@@ -229,7 +221,7 @@ class TaskSizes:
         nbytes = grid.nbytes(key)
         if nbytes is None:
             return None
-        # Several arrays in a dict are no array of this shape.
+        # A dict of several arrays has no shape.
         shape = grid.shape(key) if not grid.overhead else None
         kind = self._kinds.get(key[0], "")
         return ChunkInfo(nbytes, grid.certain, shape, grid.itemsize, grid.uniform, kind)
@@ -253,13 +245,13 @@ def _value(arg: Any) -> Any:
 
 
 def _selects_one(index: Any) -> bool:
-    """Whether an index consists of integers only."""
+    """Return whether an index consists of integers only."""
     entries = index if isinstance(index, tuple) else (index,)
     return all(hasattr(entry, "__index__") and not hasattr(entry, "shape") for entry in entries)
 
 
 def _flat(args: Any) -> Iterator[Any]:
-    """Yield arguments, those in tuples and lists one by one."""
+    """Yield arguments; tuples and lists are flattened."""
     for arg in args:
         if isinstance(arg, List | list | tuple):
             yield from _flat(arg)
