@@ -1,4 +1,4 @@
-"""What tasks do, as far as that tells how long they take: kinds of operations, and bytes."""
+"""Splits tasks into operations, with the kinds and bytes from which durations are derived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dask_marsched.host.graph.size_rules import GETTERS
 
 _Nodes = Mapping[Key, GraphNode]
 
-#: Kinds by what the innermost function is called.
+#: Kinds by the name of the innermost function.
 _BY_NAME: dict[str, str] = {
     name: kind
     for kind, names in {
@@ -47,22 +47,14 @@ _BY_NAME: dict[str, str] = {
 }
 
 
-#: ``read`` gets data from outside of memory, ``slice`` cuts what is in memory; of ``other``
-#: nothing is known.
+#: ``slice`` indexes results in memory, ``read`` loads from a store, ``other`` is everything else.
 KINDS = (*dict.fromkeys(_BY_NAME.values()), "slice", "read", "other")
 
 
 class TaskOperation(NamedTuple):
-    """A part of a task.
+    """A step of a task, by its kind (one of `KINDS`) and bytes.
 
-    Attributes
-    ----------
-    kind
-        One of `KINDS`.
-    input_nbytes, nbytes
-        Bytes of its inputs and of its result.
-    largest
-        Bytes of its two largest inputs.
+    ``largest`` are the bytes of its two largest inputs.
     """
 
     kind: str
@@ -72,10 +64,9 @@ class TaskOperation(NamedTuple):
 
 
 class _TaskScope(NamedTuple):
-    """What names stand for, in a graph or inside of a fused task.
+    """Nodes and bytes by name, in the graph or inside of a fused task.
 
-    ``whole`` bytes is the result of the task of the graph; what is not known is taken to be of
-    that size.
+    Unknown sizes count as ``whole``, the size of the result of the graph's task.
     """
 
     task: Key
@@ -89,10 +80,8 @@ class TaskOperations:
 
     Parameters
     ----------
-    expr
-        The expression as it arrives at the scheduler.
-    dsk
-        The tasks that it was turned into.
+    expr, dsk
+        The expression as it arrives at the scheduler, and its tasks.
     nbytes
         Bytes of the results of all tasks.
     """
@@ -121,7 +110,7 @@ class TaskOperations:
         yield TaskOperation(self._kind(node, scope), sum(inputs), size, largest)
 
     def _inside(self, node: Task, size: int, scope: _TaskScope) -> _TaskScope:
-        """Return what the names in a fused task stand for."""
+        """Return the scope inside of a fused task."""
         fused, last, names, *references = node.args
         nodes, nbytes = dict(fused), {}
         for name, reference in zip(names, references, strict=False):
@@ -136,11 +125,11 @@ class TaskOperations:
         return _TaskScope(scope.task, scope.whole, nodes, nbytes)
 
     def _of_part(self, name: Any, task: Key) -> int | None:
-        """Bytes of a chunk, or of the chunk of a layer that takes part in making another one."""
+        """Return the bytes of a step's result, by its own name or by the name of its layer."""
         if type(name) is tuple and name:
             grid = self._layers.grids.get(name[0])
             return None if grid is None else grid.nbytes(name)
-        # Dask marks layers that stand in a fused task several times: "add-0123..._.1_.2"
+        # Dask marks layers that occur several times in a fused task: "add-0123..._.1_.2"
         grid = self._layers.grids.get(str(name).partition("_.")[0])
         if grid is None:
             return None
@@ -149,16 +138,15 @@ class TaskOperations:
 
     def _kind(self, node: Task, scope: _TaskScope) -> str:
         func = node.func
-        known = self._kinds.get(id(func))
-        if known is None or known[0] is not func:
-            known = (func, kind_of(func))
-            self._kinds[id(func)] = known
-        kind = known[1]
+        # By id, with the function: it may not be hashable, and its id must not be used again.
+        if id(func) not in self._kinds:
+            self._kinds[id(func)] = (func, kind_of(func))
+        kind = self._kinds[id(func)][1]
         return "read" if kind == "slice" and _is_stored(node, scope.nodes) else kind
 
 
 def _is_stored(node: Task, nodes: _Nodes) -> bool:
-    """Whether what a getter takes a part of is outside of memory."""
+    """Return whether a getter reads from an array outside of memory."""
     source = node.args[0] if node.args else None
     for _ in range(2):
         if isinstance(source, TaskRef | Alias):
@@ -167,7 +155,7 @@ def _is_stored(node: Task, nodes: _Nodes) -> bool:
 
 
 def kind_of(func: Any) -> str:
-    """Return the kind of operation that a function of chunks is."""
+    """Return the kind of a function of chunks."""
     try:
         if func in GETTERS:
             return "slice"
@@ -183,7 +171,7 @@ def kind_of(func: Any) -> str:
 
 
 def multiplications(operation: TaskOperation) -> float:
-    """Multiplications of a product of two matrices of 8-byte numbers, from their bytes alone.
+    """Return the multiplications in a product of two matrices of 8-byte numbers.
 
     For m x k and k x n matrices the sizes are mk, kn and mn; the root of their product is mkn.
     """
