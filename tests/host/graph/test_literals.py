@@ -23,7 +23,7 @@ def test_arguments_count():
     assert nbytes_in(da.ones(1000, chunks=100).sum()) < 200
 
 
-def test_a_result_that_is_given_needs_nothing():
+def test_a_placeholder_has_no_dependencies():
     task = placeholder_data(("x", 0))
     assert task.key == ("x", 0)
     assert not task.dependencies

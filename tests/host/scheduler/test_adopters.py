@@ -1,4 +1,4 @@
-"""Who can take over the results of a worker that died."""
+"""Adopters: the workers that can map the results of a dead worker."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ THREE = [("127.0.0.1", 1)] * 3
 
 
 @gen_cluster(nthreads=THREE)
-async def test_who_shares_memory_since_before_and_since(s, *workers):
+async def test_ready_workers_from_before_and_after_the_start(s, *workers):
     a, b, c = (s.workers[worker.address] for worker in workers)
     s.log_event(READY, a.address)  # as the plugin was being started
     adopters = Adopters(s)
@@ -26,20 +26,19 @@ async def test_who_shares_memory_since_before_and_since(s, *workers):
 
 
 @gen_cluster(nthreads=THREE)
-async def test_nobody_is_waited_for_where_nobody_comes(s, *workers):
-    """These workers have no nanny that could start another."""
+async def test_there_is_no_wait_without_a_nanny_that_answers(s, *workers):
     a, _, _ = (s.workers[worker.address] for worker in workers)
     async with asyncio.timeout(5):
         await Adopters(s).wait(a, 60)
-    a.nanny = "tcp://127.0.0.1:1"  # one that does not answer
+    a.nanny = "tcp://127.0.0.1:1"  # does not answer
     async with asyncio.timeout(10):
         await Adopters(s).wait(a, 60)
 
 
 @gen_cluster(nthreads=THREE)
-async def test_who_waits_goes_on_when_one_is_ready(s, *workers):
+async def test_a_wait_ends_when_a_worker_is_ready_or_all_is_cleared(s, *workers):
     a, b, _ = (s.workers[worker.address] for worker in workers)
-    a.nanny = workers[2].address  # whatever answers
+    a.nanny = workers[2].address  # any server that answers
     adopters = Adopters(s)
     waits = asyncio.create_task(adopters.wait(a, 60))
     while not adopters._awaited:

@@ -1,4 +1,4 @@
-"""The garbage collector is off while anything is read or planned, and then as it was."""
+"""The garbage collector is off inside of the context, and then as it was."""
 
 import gc
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def as_it_was() -> Iterator[None]:
     (gc.enable if was_on else gc.disable)()
 
 
-def test_it_is_paused_until_the_last_is_done_whatever_their_order() -> None:
+def test_it_is_paused_until_the_last_user_has_left() -> None:
     gc.enable()
     first, second = ExitStack(), ExitStack()
     first.enter_context(not_collecting())
@@ -27,14 +27,14 @@ def test_it_is_paused_until_the_last_is_done_whatever_their_order() -> None:
     assert gc.isenabled()
 
 
-def test_it_comes_back_after_an_error() -> None:
+def test_it_resumes_after_an_error() -> None:
     gc.enable()
     with pytest.raises(KeyError), not_collecting():
         raise KeyError
     assert gc.isenabled()
 
 
-def test_who_has_switched_it_off_finds_it_off() -> None:
+def test_it_stays_off_if_it_was_off() -> None:
     gc.disable()
     with not_collecting():
         pass
