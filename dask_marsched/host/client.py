@@ -22,13 +22,7 @@ def clients_here() -> tuple[str, ...]:
 
 
 def check_start_hook() -> None:
-    """Check that this version of distributed starts its clients as expected here.
-
-    Raises
-    ------
-    RuntimeError
-        If `distributed.Client` has no coroutine functions ``_start`` and ``_close``.
-    """
+    """Raise a RuntimeError if `distributed.Client` does not start as expected here."""
     for name in ("_start", "_close"):
         # `_close` is decorated, and the decorator keeps it a coroutine function
         if not inspect.iscoroutinefunction(getattr(distributed.Client, name, None)):

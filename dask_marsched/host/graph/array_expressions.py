@@ -23,12 +23,7 @@ from dask_marsched.host.graph.reduction_stages import grid_of, probe_length, tru
 def read_array_expressions(expr: Any, found: ArrayLayers) -> None:
     """Add the arrays of an expression's nodes to those of its layers.
 
-    Parameters
-    ----------
-    expr : dask.Expr
-        As it arrives at the scheduler.
-    found : ArrayLayers
-        Extended in place. Nodes that cannot be read are counted as failures; nothing is raised.
+    Never raises: nodes that cannot be read are counted as failures.
     """
     reader = _ExpressionReader(found)
     for node in nodes_of(expr):

@@ -60,17 +60,9 @@ class ArrayLayers:
 
 
 def read_layers(expr: Any) -> ArrayLayers:
-    """Read the chunks of all arrays in an expression.
+    """Read the chunks of all arrays in an expression, as it arrives at the scheduler.
 
-    Parameters
-    ----------
-    expr : dask.Expr or HighLevelGraph
-        As it arrives at the scheduler. No layer is materialized or changed.
-
-    Returns
-    -------
-    ArrayLayers
-        Never raises: layers that cannot be read are counted as failures.
+    No layer is materialized or changed. Never raises: layers that cannot be read are counted.
     """
     found = ArrayLayers()
     for graph in _graphs(expr):

@@ -76,14 +76,8 @@ class Joinable:
 def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> GraphNode:
     """Fuse tasks as `GraphNode.fuse` does, so that workers need nothing of this package.
 
-    Parameters
-    ----------
-    head
-        Key of the task whose result is needed outside, and of the new task.
-    members
-        Keys of the others, each after those it reads.
-    dsk
-        The tasks.
+    ``head`` is the key of the task whose result is needed outside, and of the new task; ``members``
+    are the keys of the others, each after those it reads.
     """
     steps = {key: dsk[key] for key in members}
     steps[head] = dsk[head]

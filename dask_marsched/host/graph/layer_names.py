@@ -20,10 +20,7 @@ from dask.utils import key_split
 def layer_names(collections: Iterable[Any]) -> list[str]:
     """Return the names of the layers, each before those that it reads.
 
-    Parameters
-    ----------
-    collections
-        Dask collections; those without layers, such as expressions, are skipped.
+    Collections without layers, such as expressions, are skipped.
     """
     found: dict[str, None] = {}
     for item in collections:

@@ -78,12 +78,7 @@ class _TaskScope(NamedTuple):
 class TaskOperations:
     """The operations of the tasks of a graph.
 
-    Parameters
-    ----------
-    expr, dsk
-        The expression as it arrives at the scheduler, and its tasks.
-    nbytes
-        Bytes of the results of all tasks.
+    ``nbytes`` are the bytes of the results of all tasks.
     """
 
     def __init__(self, expr: Any, dsk: _Nodes, nbytes: Mapping[Key, int]) -> None:

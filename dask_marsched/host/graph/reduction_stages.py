@@ -113,10 +113,8 @@ class ReductionStages:
     ----------
     graph : HighLevelGraph
         The layers.
-    grids : mapping of str to Grid
-        Annotated grids, by name of layer.
-    dtypes : mapping of str to numpy.dtype
-        Element types, by name of layer.
+    grids, dtypes : mapping of str to Grid and numpy.dtype
+        Annotated grids and element types, by name of layer.
 
     Attributes
     ----------

@@ -88,14 +88,9 @@ class Effects(enum.IntEnum):
 
 
 def effects(spec: Any, annotations: Mapping[str, Any] | None = None) -> Effects:
-    """Return the side effects of a task.
+    """Return the side effects of a task, given its run spec.
 
-    Parameters
-    ----------
-    spec
-        Its run spec.
-    annotations
-        Its annotations; ``pure`` overrides the analysis.
+    The annotation ``pure`` overrides the analysis.
     """
     pure = (annotations or {}).get("pure")
     if pure is not None:

@@ -16,19 +16,8 @@ def temporaries(dsk: Mapping[Key, GraphNode], layers: ArrayLayers) -> dict[Key, 
     """Return the bytes of intermediate results inside of fused tasks.
 
     A fused task drops each intermediate after its last use. If its steps are in the order of their
-    use, it holds a step's inputs and its result at a time.
-
-    Parameters
-    ----------
-    dsk
-        The tasks.
-    layers
-        The array layers of their expression.
-
-    Returns
-    -------
-    dict of Key to int
-        Only tasks with intermediates of known size. Every chunk counts as its layer's largest.
+    use, it holds a step's inputs and its result at a time. Every chunk counts as its layer's
+    largest; tasks without intermediates of known size are left out.
     """
     largest = {name: _largest(grid) for name, grid in layers.grids.items()}
     found: dict[Key, int] = {}

@@ -70,12 +70,8 @@ def cancel(
 
     Parameters
     ----------
-    scheduler
-        A `distributed.Scheduler`.
-    keys
-        Keys of the results.
-    client
-        Id of the client that asks.
+    scheduler, keys, client
+        The `distributed.Scheduler`, the keys of the results, the id of the client.
     force
         Whether to cancel results that other clients want too.
     reason, message
@@ -87,7 +83,7 @@ def cancel(
     Returns
     -------
     list of Key
-        The cancelled results.
+        Keys of the cancelled results.
     """
     named = list(keys)
     affected = _with_dependents(scheduler, named, None if force else client)

@@ -54,13 +54,7 @@ _ATTRIBUTES = (
 
 
 def misfits(scheduler: Any) -> list[str]:
-    """Return what the adapter does not find as expected in a scheduler; empty if all is well.
-
-    Parameters
-    ----------
-    scheduler
-        A running `distributed.Scheduler`.
-    """
+    """Return what the adapter does not find as expected in a running scheduler."""
     found = misfits_of_attributes("Scheduler", scheduler, _ATTRIBUTES)
     for name, parameters in _METHODS.items():
         found += misfits_of_function("Scheduler", scheduler, name, parameters)

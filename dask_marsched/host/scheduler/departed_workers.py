@@ -40,12 +40,7 @@ class ReassignedTasks(NamedTuple):
 class DepartedWorkers:
     """Dead workers whose removal is delayed.
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
-    caught
-        Called with the place and the exception when something here fails.
+    ``caught`` is called with the place and the exception when something here fails.
     """
 
     def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
@@ -81,16 +76,14 @@ class DepartedWorkers:
         until: Coroutine[Any, Any, None],
         then: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Keep a dead worker registered until ``until`` has ended, then call ``then``.
+        """Keep a dead worker registered until ``until`` has ended or failed, then call ``then``.
 
         Parameters
         ----------
-        ws
-            The worker.
-        stimulus_id
-            Stimulus of its removal.
+        ws, stimulus_id
+            The worker, and the stimulus of its removal.
         until
-            Awaited first. Its failure or cancellation does not keep the worker.
+            Awaited first.
         then
             Removes the worker.
         """

@@ -35,10 +35,8 @@ class ExtraReplicas:
 
     Parameters
     ----------
-    scheduler
-        The scheduler.
-    rule
-        Chooses the results.
+    scheduler, rule
+        The scheduler, and the rule that chooses the results.
     removal
         Asks this object which results keep their replicas.
     caught

@@ -53,10 +53,8 @@ class SpeculativeExecution:
 
     Parameters
     ----------
-    scheduler
-        The scheduler.
-    rule
-        Chooses the stragglers and the idle workers that run them.
+    scheduler, rule
+        The scheduler, and the rule that chooses stragglers and idle workers.
     caught
         Called with the place and the exception when something here fails.
 

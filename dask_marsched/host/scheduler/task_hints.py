@@ -13,15 +13,7 @@ ANNOTATION = "marsched"
 
 
 def hints(nbytes: int | None, shared: bool = False) -> dict[str, Any]:
-    """Return the hints on a task that is sent.
-
-    Parameters
-    ----------
-    nbytes
-        Size of its result, bytes; None if it is not known.
-    shared
-        Whether another worker of the same machine is expected to read the result.
-    """
+    """Return the hints on a task: the bytes of its result if known, and whether it is shared."""
     found: dict[str, Any] = {} if nbytes is None else {"nbytes": nbytes}
     return found | {"shared": True} if shared else found
 

@@ -70,12 +70,7 @@ class LastTransitions:
 def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
     """Return what the removal of a worker did to the tasks.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`, read only.
-    moves
-        Key, start and finish of the transitions that the removal caused.
+    ``moves`` are key, start and finish of the transitions that the removal caused.
     """
     lost: dict[Key, None] = {}
     interrupted: dict[Key, None] = {}

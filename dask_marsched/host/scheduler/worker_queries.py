@@ -42,16 +42,9 @@ NOTHING = OperandDetails()
 async def ask_workers(
     scheduler: Any, kept: Collection[Key], retrying: Container[Key] = frozenset()
 ) -> OperandDetails:
-    """Return the answers of the workers, or none of them if one is late.
+    """Return the answers of a scheduler's workers, or none of them if one is late.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    kept
-        Keys of the results known to outlive their worker's process.
-    retrying
-        See `OperandDetails`.
+    ``kept`` and ``retrying`` are what the plugin knows, see `OperandDetails`.
     """
     message = {"op": "run", "function": dumps(_answer_on_worker), "kwargs": dumps({})}
     try:
