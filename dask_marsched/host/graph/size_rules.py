@@ -172,14 +172,6 @@ def _dot(left: ChunkInfo, right: ChunkInfo) -> ChunkInfo | None:
     return _array((left.shape[0], right.shape[1]), base)
 
 
-def _solve(matrix: ChunkInfo, right: ChunkInfo) -> ChunkInfo | None:
-    if matrix.shape is None or right.shape is None:
-        return None
-    floating = matrix.kind == right.kind == "f" and matrix.itemsize == right.itemsize == 8
-    base = right._replace(certain=matrix.certain and right.certain and floating)
-    return _array(right.shape, base)
-
-
 def _vstack(*chunks: ChunkInfo) -> ChunkInfo | None:
     shapes = [chunk.shape for chunk in chunks if chunk.shape is not None]
     if not chunks or len(shapes) < len(chunks) or any(len(shape) != 2 for shape in shapes):
@@ -202,7 +194,6 @@ def _tuple(*members: ChunkInfo) -> ChunkInfo:
 #: Rules by library and name of the function; a rule takes the descriptions of its arguments.
 RULES: Mapping[tuple[str, str], Callable[..., ChunkInfo | None]] = {
     ("dask", "_wrapped_qr"): _qr,
-    ("dask", "_solve_triangular_lower"): _solve,
     ("numpy", "qr"): _qr,
     ("numpy", "svd"): _svd,
     ("numpy", "dot"): _dot,
