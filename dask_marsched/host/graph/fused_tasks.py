@@ -9,7 +9,7 @@ from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import innermost
-from dask_marsched.host.graph.function_effects import called_functions, describe_effects
+from dask_marsched.host.graph.function_effects import describe_effects
 
 #: Verdicts of `Joinable`: the task is never fused; its duration is unknown, since it calls a
 #: user's function; its duration follows from the bytes that it reads and writes.
@@ -43,33 +43,43 @@ class Joinable:
         if kind is not Task or node.block_fusion:
             return ALONE
         task: Any = node
-        if task.func is _execute_subgraph:
-            verdict = min(map(self._function, called_functions(task)), default=CERTAIN)
-        else:
-            verdict = self._function(task.func)
-        return min(verdict, *map(self._argument, task.args)) if task.args else verdict
+        verdict, types = self._functions_of(task), self._types
+        for argument in task.args:
+            own = types.get(type(argument))
+            if own is None:
+                own = self._argument(argument)
+            if own < verdict:
+                verdict = own
+        return verdict
+
+    def _functions_of(self, task: Any) -> int:
+        function = task.func
+        if function is _execute_subgraph:
+            verdict = CERTAIN
+            for step in task.args[0].values():
+                if isinstance(step, Task):
+                    verdict = min(verdict, self._functions_of(step))
+            return verdict
+        known = self._functions.get(id(function))
+        return self._function(function) if known is None else known[1]
 
     def _function(self, function: Any) -> int:
-        known = self._functions.get(id(function))
-        if known is None:
-            inner = innermost(function)
-            # A ufunc names no module.
-            module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
-            package = module.partition(".")[0]
-            if package == "distributed" or any(describe_effects(function)):
-                verdict = ALONE
-            else:
-                verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
-            known = self._functions[id(function)] = function, verdict
-        return known[1]
+        inner = innermost(function)
+        # A ufunc names no module.
+        module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
+        package = module.partition(".")[0]
+        if package == "distributed" or any(describe_effects(function)):
+            verdict = ALONE
+        else:
+            verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
+        self._functions[id(function)] = function, verdict
+        return verdict
 
     def _argument(self, argument: Any) -> int:
         # The code does not show that an argument is an Event, a Lock or a Client.
         kind = type(argument)
-        verdict = self._types.get(kind)
-        if verdict is None:
-            foreign = kind.__module__.partition(".")[0] == "distributed"
-            verdict = self._types[kind] = ALONE if foreign else CERTAIN
+        foreign = kind.__module__.partition(".")[0] == "distributed"
+        verdict = self._types[kind] = ALONE if foreign else CERTAIN
         return verdict
 
 
