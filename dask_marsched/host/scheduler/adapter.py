@@ -21,7 +21,7 @@ from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler import contract, materialization, task_hints
-from dask_marsched.host.scheduler.garbage_collection import not_collecting
+from dask_marsched.host.scheduler.garbage_collection import collector_paused
 
 #: Decisions on a ready task other than a worker.
 WITHHOLD = "withhold"
@@ -212,7 +212,7 @@ class SchedulerAdapter:
         if self.compression is not None:
             ordered = self.compression.reconcile(dsk, ordered)
         s = self.scheduler
-        with not_collecting():
+        with collector_paused():
             return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)
 
     def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _was_on = False
 
 
 @contextlib.contextmanager
-def not_collecting() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Pause the collector until the last thread has left this context."""
     global _users, _was_on
     with _lock:

@@ -54,14 +54,14 @@ def is_an_order(order: dict[Key, int], dsk: dict[Key, GraphNode]) -> bool:
     return sorted(order.values()) == list(range(len(dsk))) and set(order) == set(dsk)
 
 
-def test_every_task_comes_after_its_inputs() -> None:
+def test_every_task_has_its_place_after_what_it_reads() -> None:
     dsk = graph_of(product())
     order = repeatable_order(dsk)
     assert is_an_order(order, dsk)
     assert all(order[d] < order[k] for k, node in dsk.items() for d in node.dependencies)
 
 
-def test_it_is_the_same_in_every_process() -> None:
+def test_it_is_the_same_in_every_process_and_for_every_name() -> None:
     printed = {
         subprocess.run(
             [sys.executable, "-c", PRINT],

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dask_marsched.host.scheduler.garbage_collection import not_collecting
+from dask_marsched.host.scheduler.garbage_collection import collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +19,8 @@ def as_it_was() -> Iterator[None]:
 def test_it_is_paused_until_the_last_user_has_left() -> None:
     gc.enable()
     first, second = ExitStack(), ExitStack()
-    first.enter_context(not_collecting())
-    second.enter_context(not_collecting())
+    first.enter_context(collector_paused())
+    second.enter_context(collector_paused())
     first.close()
     assert not gc.isenabled()
     second.close()
@@ -29,13 +29,13 @@ def test_it_is_paused_until_the_last_user_has_left() -> None:
 
 def test_it_resumes_after_an_error() -> None:
     gc.enable()
-    with pytest.raises(KeyError), not_collecting():
+    with pytest.raises(KeyError), collector_paused():
         raise KeyError
     assert gc.isenabled()
 
 
 def test_it_stays_off_if_it_was_off() -> None:
     gc.disable()
-    with not_collecting():
+    with collector_paused():
         pass
     assert not gc.isenabled()
