@@ -188,7 +188,7 @@ def annotated_grid(
     """Return the grid that a layer is annotated with; None if that leaves the sizes open."""
     if dtype.hasobject or chunk_type not in _CHUNK_TYPES:
         return None
-    lengths = whole_numbers(chunks)
+    lengths = _whole_numbers(chunks)
     if lengths is None:
         return None
     uniform = certain = False
@@ -222,7 +222,7 @@ def _scalar_grid(dtype: np.dtype[Any], layer: Layer | None) -> Grid:
         isinstance(layer, Blockwise)
         and bool(layer.numblocks)
         and dtype.kind != "b"  # two strings compare to a bool of Python
-        and returns_scalar(innermost(layer.task.func, layer.task.kwargs))
+        and _returns_scalar(innermost(layer.task.func, layer.task.kwargs))
     )
     return Grid((), _scalar_nbytes(dtype), certain=certain)
 
@@ -233,7 +233,7 @@ def _scalar_nbytes(dtype: np.dtype[Any]) -> int:
     return sys.getsizeof(np.zeros((), dtype)[()])
 
 
-def whole_numbers(chunks: Any) -> tuple[tuple[int, ...], ...] | None:
+def _whole_numbers(chunks: Any) -> tuple[tuple[int, ...], ...] | None:
     """Return the lengths of chunks as integers; None if some are NaN, that is unknown."""
     lengths = []
     for axis in chunks:
@@ -306,7 +306,7 @@ def allocates(func: Any) -> bool:
     return name in _ALLOCATING and module.partition(".")[0] in ("dask", "numpy")
 
 
-def returns_scalar(func: Any) -> bool:
+def _returns_scalar(func: Any) -> bool:
     """Return whether a function of zero-dimensional arguments returns a NumPy scalar."""
     module = getattr(func, "__module__", "") or ""
     if module == "dask.array.reductions":
@@ -315,20 +315,16 @@ def returns_scalar(func: Any) -> bool:
 
 
 def _is_unsure(layer: Blockwise) -> bool:
+    """Return whether the results of a layer's function need not fit its annotations."""
     func, kwargs = layer.task.func, layer.task.kwargs
-    if is_unsure_function(func, kwargs) or kwargs.get("asarray") is False:
+    name = getattr(innermost(func, kwargs), "__name__", "")
+    if name in _DATA_DEPENDENT or kwargs.get("asarray") is False:
+        return True
+    # First stages of other libraries' reductions have a bound axis too, and may return dicts.
+    if "axis" in keywords(func) and not trusted(func):
         return True
     if any(axes is None and keeps_its_type(source) for source, axes in layer.indices):
         return True
     # Indexing with a boolean array: the result has as many elements as the mask has set.
     arrays = sum(axes is not None and isinstance(source, str) for source, axes in layer.indices)
-    is_getter = getattr(innermost(func, kwargs), "__name__", "") == "getitem"
-    return is_getter and arrays - len(layer.io_deps) > 1
-
-
-def is_unsure_function(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a function's results need not fit the annotations of its layer."""
-    if getattr(innermost(func, kwargs), "__name__", "") in _DATA_DEPENDENT:
-        return True
-    # First stages of other libraries' reductions have a bound axis too, and may return dicts.
-    return "axis" in keywords(func) and not trusted(func)
+    return name == "getitem" and arrays - len(layer.io_deps) > 1

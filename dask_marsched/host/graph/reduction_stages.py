@@ -22,7 +22,7 @@ from dask.sizeof import sizeof
 from dask_marsched.core.chunk_sizes import Grid
 
 #: Elements along every axis of the probe. Any length but 1 tells kept axes from reduced ones.
-PROBE_LENGTH = 2
+_PROBE_LENGTH = 2
 _TRUSTED = frozenset({"numpy", "dask", "operator", "_operator", "builtins"})
 
 
@@ -158,7 +158,7 @@ class ReductionStages:
         result = self._chunk(layer) if first else self._combined(name, layer)
         if result is None:
             return
-        shaped = grid_of(result, lengths, reduced)
+        shaped = _grid_of(result, lengths, reduced)
         if shaped is not None:
             self._results[name] = result
             sources = (self.grids.get(d, self._annotated.get(d)) for d in self._inputs(name))
@@ -203,12 +203,12 @@ class ReductionStages:
         grid, dtype = self._annotated.get(name), self._dtypes.get(name)
         if grid is None or dtype is None or len(grid.lengths) > 8:
             return None
-        return np.ones(tuple(map(probe_length, grid.lengths)), dtype)
+        return np.ones(tuple(map(_probe_length, grid.lengths)), dtype)
 
 
-def probe_length(axis: tuple[int, ...]) -> int:
+def _probe_length(axis: tuple[int, ...]) -> int:
     """Return the probe's length along an axis; 1 for unit chunks, on which some functions rely."""
-    return 1 if set(axis) == {1} else PROBE_LENGTH
+    return 1 if set(axis) == {1} else _PROBE_LENGTH
 
 
 class _KeysOf:
@@ -221,7 +221,7 @@ class _KeysOf:
         return type(key) is tuple and bool(key) and key[0] in self._layers
 
 
-def grid_of(
+def _grid_of(
     result: Any, lengths: tuple[tuple[int, ...], ...], reduced: frozenset[int]
 ) -> Grid | None:
     """Return the grid of a stage, given its result for the probe; None if it is not regular."""
@@ -237,7 +237,7 @@ def grid_of(
         if _repeated(array):
             overhead += array.itemsize
             continue
-        expected = [1 if i in reduced else probe_length(axis) for i, axis in enumerate(lengths)]
+        expected = [1 if i in reduced else _probe_length(axis) for i, axis in enumerate(lengths)]
         if list(array.shape[: len(lengths)]) != expected or 0 in array.strides:
             return None
         itemsize += array.itemsize * math.prod(array.shape[len(lengths) :])

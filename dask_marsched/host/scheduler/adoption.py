@@ -80,7 +80,7 @@ class Adoption:
             This version of distributed is not as expected; nothing has been changed.
         """
         s = self.scheduler
-        demand(misfits(s), "results of dead workers are not taken over")
+        demand(misfits(s), "results of dead workers are not adopted")
         self._handler = s.handlers[_UNREGISTER]
         s.remove_worker = self._remove_worker
         s.handlers[_UNREGISTER] = self._remove_worker

@@ -74,7 +74,7 @@ class ExtraReplicas:
 
     def install(self) -> None:
         """Begin; raise a RuntimeError if this version of distributed does not fit."""
-        demand(misfits(self.scheduler), "dear results are not copied")
+        demand(misfits(self.scheduler), "expensive results are not replicated")
         self._removal.protected = self.is_protected
         self._installed = True
 
