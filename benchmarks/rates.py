@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_marsched.host.graph.operation_kinds import Operation
+from dask_marsched.host.graph.operation_kinds import TaskOperation
 from dask_marsched.simulation.costs.derived import RATES
 
 _SIDE = 1024  # a chunk of 8 MiB, the benchmark's typical one
@@ -67,7 +67,7 @@ def measure(kind: str) -> float:
         kept.append(result)
     made = sum(array.nbytes for array in result) if isinstance(result, tuple) else result.nbytes
     read = _PARTS.get(kind, count * _CHUNK)
-    operation = Operation(kind, read, made, (min(read, _CHUNK), _CHUNK if count == 2 else 0))
+    operation = TaskOperation(kind, read, made, (min(read, _CHUNK), _CHUNK if count == 2 else 0))
     return amount(operation) / float(np.median(taken))
 
 

@@ -17,7 +17,7 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler.adapter import SchedulerAdapter
-from dask_marsched.host.scheduler.cancellation import Cancelling
+from dask_marsched.host.scheduler.cancellation import CancellationHandler
 from dask_marsched.installation import own_versions
 from dask_marsched.monitoring.executions import Executions
 from dask_marsched.monitoring.observer import Observer
@@ -108,7 +108,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
         self._failover: Failover | None = None
-        self.cancelling: Cancelling | None = None
+        self.cancelling: CancellationHandler | None = None
         self._api: ApiService | None = None
         self._dashboard: DashboardService | None = None
         self._reason: str | None = "not started on a scheduler"
@@ -173,7 +173,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._failover = Failover(scheduler, self.settings, self._engine, time)
         self._observe(scheduler, self._engine, self._failover)
         if self.settings.interrupt:
-            self.cancelling = Cancelling(scheduler)
+            self.cancelling = CancellationHandler(scheduler)
             self.cancelling.install()
         if self.settings.api_enabled:
             self._api = ApiService(scheduler, self, self._engine.counters.caught)

@@ -1,1 +1,1 @@
-"""The only code that touches private attributes of distributed or dask."""
+"""Private touches of Dask and distributed: no other package may use their private names."""

@@ -1,7 +1,7 @@
 """A client that registers a scheduler plugin as the last step of its start-up.
 
-distributed has no public place for this: a client made with ``asynchronous=True`` starts in a
-task of its own, and ``Client._start`` is the coroutine that both ways of starting await.
+distributed has no public hook for this. Synchronous and asynchronous clients both await the
+coroutine ``Client._start``, which is overridden here.
 """
 
 from __future__ import annotations
@@ -16,19 +16,13 @@ from dask_marsched.installation import explain_missing_module
 
 
 def clients_here() -> tuple[str, ...]:
-    """Return the ids of the clients in this process, as far as distributed tells."""
+    """Return the ids of the open clients in this process."""
     found = getattr(distributed.Client, "_instances", ())
     return tuple(sorted(client.id for client in list(found) if client.status != "closed"))
 
 
 def check_start_hook() -> None:
-    """Verify that this version of distributed starts its clients as we expect.
-
-    Raises
-    ------
-    RuntimeError
-        If `distributed.Client` has no coroutine functions ``_start`` and ``_close``.
-    """
+    """Raise a RuntimeError if `distributed.Client` does not start as expected here."""
     for name in ("_start", "_close"):
         # `_close` is decorated, and the decorator keeps it a coroutine function
         if not inspect.iscoroutinefunction(getattr(distributed.Client, name, None)):
@@ -42,9 +36,9 @@ def check_start_hook() -> None:
 class RegisteringClient(distributed.Client):
     """`distributed.Client` that registers ``plugin`` once it is connected.
 
-    A client whose plugin cannot be registered closes itself, and the cluster if it made that,
-    and its start-up raises: a `RuntimeError` that says what to install where, if the scheduler
-    cannot import what the plugin is made of.
+    If that fails, the client closes itself and the cluster that it may have made, and its
+    start-up raises. The error is a `RuntimeError` with advice on what to install if the scheduler
+    cannot import a module of the plugin.
     """
 
     def __init__(self, *args: Any, plugin: SchedulerPlugin | None, **kwargs: Any) -> None:
@@ -63,7 +57,7 @@ class RegisteringClient(distributed.Client):
             try:
                 await self.register_plugin(self._plugin_at_start)
             except BaseException as error:
-                # BaseException: who cancels the start-up must not be left with a cluster either
+                # BaseException: a cancelled start-up must not leave a cluster behind either
                 await self._close(fast=True)
                 if isinstance(error, ImportError):
                     raise RuntimeError(explain_missing_module(error, "scheduler")) from error
@@ -71,9 +65,8 @@ class RegisteringClient(distributed.Client):
         return started
 
     def _stop_loop(self) -> None:
-        # A client that closed itself while it started: neither `close` nor `__del__` of
-        # distributed stops the thread of its event loop any more. One that failed earlier is
-        # not closed yet, and `__del__` still needs the loop for that.
+        # Neither `close` nor `__del__` stops the event loop's thread of a client that closed itself
+        # during its start-up. A client that failed earlier still needs the loop in `__del__`.
         runner = getattr(self, "_loop_runner", None)
         if runner is not None and self.status == "closed" and not self._asynchronous:
             runner.stop()

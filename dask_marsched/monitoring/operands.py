@@ -14,7 +14,7 @@ from dask.typing import Key
 
 from dask_marsched.core.operand import State, Step
 from dask_marsched.host.scheduler import operand_states as host
-from dask_marsched.host.scheduler.worker_queries import Known, ask_workers
+from dask_marsched.host.scheduler.worker_queries import OperandDetails, ask_workers
 from dask_marsched.monitoring.executions import Executions
 
 
@@ -180,7 +180,7 @@ async def _answer(
 
 
 def _cancelling(
-    known: Known, tasks: Mapping[Key, Any], key: Key | None, wanted: Iterable[Any] | None
+    known: OperandDetails, tasks: Mapping[Key, Any], key: Key | None, wanted: Iterable[Any] | None
 ) -> list[dict[str, Any]]:
     """Return a row for each operand that is being interrupted: the scheduler has forgotten it."""
     asked = None if key is None and wanted is None else {key, *(wanted or ())}

@@ -1,7 +1,7 @@
 """The placement engine: snapshots in, policies' decisions out.
 
-It is the `Brain` of a `dask_marsched.host.scheduler.adapter.SchedulerAdapter`. What is decided, the
-policies decide; when and by whom it is carried out is the adapter's business.
+It is the `SchedulerDelegate` of a `dask_marsched.host.scheduler.adapter.SchedulerAdapter`. What is
+decided, the policies decide; when and by whom it is carried out is the adapter's business.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PlacementEngine:
             and self._expected_nbytes(ts) >= LEAST_SHARED
             and snapshot.read_elsewhere(ts, self._expected_nbytes, self.policies.withholding.owner)
         )
-        return task_hints.told(nbytes, shared)
+        return task_hints.hints(nbytes, shared)
 
     def _expected_nbytes(self, ts: TaskState) -> float:
         """Return the size of a result, known or expected, bytes; 0 where nothing is."""
@@ -193,7 +193,7 @@ class PlacementEngine:
         self.policies.withholding.locate({ws.address: ws.host for ws in running} if several else {})
         self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
 
-    # -- decisions (the adapter's `Brain`) --------------------------------------------------
+    # -- decisions (the adapter's `SchedulerDelegate`) --------------------------------------
 
     @guarded(lambda: LEAVE_TO_DASK)
     def decide(self, ts: TaskState) -> WorkerState | str:

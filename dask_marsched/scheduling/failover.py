@@ -10,11 +10,11 @@ from dask.typing import Key
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.config import Settings
+from dask_marsched.host.scheduler.adopters import READY
 from dask_marsched.host.scheduler.adoption import KEPT, Adoption
-from dask_marsched.host.scheduler.extra_replicas import Protection
-from dask_marsched.host.scheduler.heirs import READY
-from dask_marsched.host.scheduler.replica_removal import Dropping
-from dask_marsched.host.scheduler.speculative_execution import SecondRuns
+from dask_marsched.host.scheduler.extra_replicas import ExtraReplicas
+from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
+from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
 from dask_marsched.policies.replication import ProtectionRule
 from dask_marsched.policies.stragglers import StragglerRule
 from dask_marsched.scheduling.engine import PlacementEngine
@@ -53,10 +53,10 @@ class Failover:
         self.scheduler = scheduler
         caught = engine.counters.caught
         self.recoveries = Recoveries(scheduler, engine.counters, clock)
-        self._dropping = Dropping(scheduler)
-        self._protection: Protection | None = None
+        self._dropping = ReplicaRemoval(scheduler)
+        self._protection: ExtraReplicas | None = None
         self._adoption: Adoption | None = None
-        self._seconds: SecondRuns | None = None
+        self._seconds: SpeculativeExecution | None = None
         if settings.adopts:
             self._adoption = Adoption(scheduler, caught, settings.restart_patience)
             if _installed(self._adoption):
@@ -64,11 +64,11 @@ class Failover:
             else:
                 self._adoption = None
         if settings.second_runs:
-            self._seconds = SecondRuns(scheduler, StragglerRule(), caught)
+            self._seconds = SpeculativeExecution(scheduler, StragglerRule(), caught)
             if not _installed(self._seconds):
                 self._seconds = None
         if settings.protects:
-            self._protection = Protection(scheduler, ProtectionRule(), self._dropping, caught)
+            self._protection = ExtraReplicas(scheduler, ProtectionRule(), self._dropping, caught)
             if _installed(self._protection):
                 engine.replicas.protected = self._protection.is_protected
             else:
@@ -131,11 +131,11 @@ class Failover:
             self._seconds.worker_lost(worker)
         if self._protection is not None:
             self._protection.workers_changed()
-        adopted, given_away = 0, None
+        adopted, reassigned = 0, None
         if self._adoption is not None:
             adopted = self._adoption.adopted(worker)
-            given_away = self._adoption.given_away(worker)
-        self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted, given_away=given_away)
+            reassigned = self._adoption.reassigned(worker)
+        self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted, reassigned=reassigned)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take note of where workers keep their results, and of who can take them over."""
@@ -144,7 +144,7 @@ class Failover:
         if topic == KEPT:
             self._adoption.announced(*msg)
         elif topic == READY:
-            self._adoption.heirs.ready(msg)
+            self._adoption.adopters.ready(msg)
 
     # -- what there is ---------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Failover:
         }
 
 
-def _installed(part: Adoption | SecondRuns | Protection) -> bool:
+def _installed(part: Adoption | SpeculativeExecution | ExtraReplicas) -> bool:
     try:
         part.install()
     except RuntimeError as misfit:

@@ -11,8 +11,8 @@ from dask.utils import key_split
 
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
-from dask_marsched.host.scheduler.departed_workers import GivenAway
-from dask_marsched.host.scheduler.worker_losses import LastMoves, Loss, read_loss
+from dask_marsched.host.scheduler.departed_workers import ReassignedTasks
+from dask_marsched.host.scheduler.worker_losses import LastTransitions, Loss, read_loss
 
 #: Topic of the events, for ``client.get_events`` and ``client.subscribe_topic``.
 TOPIC = "marsched-failover"
@@ -41,7 +41,7 @@ class Recoveries:
         self._last: deque[dict[str, Any]] = deque(maxlen=_MOST)
         self._missing: dict[Key, list[_Open]] = {}
         self._totals: Counter[str] = Counter()
-        self._moves = LastMoves()
+        self._moves = LastTransitions()
         #: called with each transition: key, state before, state after, stimulus
         self.moved = self._moves.note
 
@@ -52,7 +52,7 @@ class Recoveries:
         stimulus_id: str,
         *,
         adopted: int = 0,
-        given_away: GivenAway | None = None,
+        reassigned: ReassignedTasks | None = None,
     ) -> None:
         """Take note that a worker was removed; the scheduler has reacted already.
 
@@ -64,10 +64,10 @@ class Recoveries:
             Of the removal.
         adopted
             Results of it that other workers have taken over.
-        given_away
+        reassigned
             What it was to do, if that went to others before it was removed.
         """
-        died, sent_again = given_away or (self._clock(), ())
+        died, sent_again = reassigned or (self._clock(), ())
         moves = [(key, "processing", "released") for key in sent_again]
         loss = read_loss(self.scheduler, moves + self._moves.of(stimulus_id))
         if not (loss.lost or loss.interrupted or adopted):

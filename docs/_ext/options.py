@@ -101,7 +101,11 @@ def setup(app: Any) -> dict[str, Any]:
 
     class Options(SphinxDirective):
         def run(self) -> list[Any]:
-            for path in (PACKAGE / "config" / "marsched.yaml", PACKAGE / "config" / "marsched-schema.yaml", __file__):
+            for path in (
+                PACKAGE / "config" / "marsched.yaml",
+                PACKAGE / "config" / "marsched-schema.yaml",
+                __file__,
+            ):
                 self.env.note_dependency(str(path))
             return self.parse_text_to_nodes(markdown(), allow_section_headings=True)
 

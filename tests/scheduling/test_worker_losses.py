@@ -76,7 +76,7 @@ async def test_what_waits_for_an_heir_is_told_from_the_death_on(c, s, a, b, mean
         await goes_on.wait()
         return False  # and none came
 
-    adoption.heirs.wait = wait_for_an_heir
+    adoption.adopters.wait = wait_for_an_heir
     here = {"workers": [a.address], "allow_other_workers": True}
     x = c.submit(inc, 1, key="x", **here)
     await wait(x)
@@ -105,7 +105,7 @@ async def test_what_waits_for_an_heir_is_told_from_the_death_on(c, s, a, b, mean
     (_, recovered) = s.get_events("marsched-failover")[1]
     assert (recovered["action"], recovered["time"]) == ("recovered", lost["time"])
     assert recovered["seconds"] >= removed - lost["time"]
-    assert not adoption._standing_in._given_away
+    assert not adoption._departed._reassigned
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)

@@ -1,1 +1,1 @@
-"""Reads and rewrites Dask's graphs: sizes, order, compression, side effects of tasks."""
+"""Reads and rewrites Dask's graphs: sizes of results, order, compression, side effects."""

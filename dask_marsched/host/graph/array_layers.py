@@ -1,11 +1,12 @@
-"""What Dask's expressions say about the chunks of the arrays in them."""
+"""Reads the chunk sizes of arrays off the layers of a Dask expression, before tasks exist."""
 
 from __future__ import annotations
 
 import functools
+import graphlib
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,52 +24,33 @@ from dask_marsched.host.graph.reduction_stages import (
 )
 
 _CHUNK_TYPES = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray"})
-#: Functions whose result depends on values, while the layer is annotated with the input's chunks.
+#: Functions whose result sizes depend on values, though Dask annotates the input's chunks.
 _DATA_DEPENDENT = frozenset(
-    {
-        "_unique_internal",
-        "bincount",
-        "getitem_variadic",
-        "slice_with_int_dask_array",
-        "unique",
-    }
+    {"_unique_internal", "bincount", "getitem_variadic", "slice_with_int_dask_array", "unique"}
 )
 _NONE_NBYTES = sys.getsizeof(None)
 #: Functions of NumPy and Dask that return fresh memory whatever strides their inputs have.
-_ALLOCATING = frozenset(
-    {
-        "_apply_random",
-        "_concatenate2",
-        "_tensordot",
-        "astype",
-        "clip",
-        "concatenate",
-        "concatenate3",
-        "concatenate_shaped",
-        "finalize",
-        "full_like",
-        "isclose",
-        "stack",
-        "where",
-    }
-)
+_ALLOCATING = frozenset({
+    "_apply_random", "_concatenate2", "_tensordot", "astype", "clip", "concatenate",
+    "concatenate3", "concatenate_shaped", "finalize", "full_like", "isclose", "stack", "where",
+})  # fmt: skip
 
 
 @dataclass(slots=True)
 class ArrayLayers:
-    """The arrays of an expression.
+    """The arrays of an expression, by name of layer: the first element of their chunks' keys.
 
     Attributes
     ----------
     grids : dict of str to Grid
-        By name of layer, which is the first element of the keys of its chunks.
+        Lengths and element sizes of the chunks.
     kinds : dict of str to str
-        NumPy's letters for the kinds of the annotated types, such as "f", by name of layer.
+        NumPy's letters for the kinds of the annotated types, such as "f".
     views : set of str
-        Layers whose chunks may be views with strides of zero, so that they hold less than their
-        shape says: their tasks have to be examined one by one.
+        Layers whose chunks may be views with strides of zero and then hold less than their shape
+        says. Their tasks have to be examined one by one.
     failures : Counter
-        How often reading a layer failed, by what was read and the exception's type.
+        How often reading a layer failed, by subject and type of the exception.
     """
 
     grids: dict[str, Grid] = field(default_factory=dict)
@@ -78,17 +60,9 @@ class ArrayLayers:
 
 
 def read_layers(expr: Any) -> ArrayLayers:
-    """Read the chunks of all arrays in an expression.
+    """Read the chunks of all arrays in an expression, as it arrives at the scheduler.
 
-    Parameters
-    ----------
-    expr : dask.Expr or HighLevelGraph
-        As it arrives at the scheduler. No layer is materialized, nothing of it is changed.
-
-    Returns
-    -------
-    ArrayLayers
-        Never raises: what was not understood is left out and counted.
+    No layer is materialized or changed. Never raises: layers that cannot be read are counted.
     """
     found = ArrayLayers()
     for graph in _graphs(expr):
@@ -99,20 +73,25 @@ def read_layers(expr: Any) -> ArrayLayers:
     return found
 
 
-def _graphs(expr: Any) -> Iterator[HighLevelGraph]:
-    """Yield the graphs of layers that an expression is made of."""
+def nodes_of(expr: Any) -> list[Any]:
+    """Return an expression and all that it depends on."""
+    nodes: dict[int, Any] = {}
     stack = [expr]
-    seen: set[int] = set()
     while stack:
         node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, HighLevelGraph):
-            yield node
-        elif isinstance(node, Expr):
-            stack.extend(node.dependencies())
-            stack.extend(op for op in node.operands if isinstance(op, HighLevelGraph))
+        if id(node) not in nodes:
+            nodes[id(node)] = node
+            stack += node.dependencies() if isinstance(node, Expr) else []
+    return list(nodes.values())
+
+
+def _graphs(expr: Any) -> Iterator[HighLevelGraph]:
+    seen: set[int] = set()
+    for node in nodes_of(expr):
+        for graph in [node, *getattr(node, "operands", ())]:
+            if isinstance(graph, HighLevelGraph) and id(graph) not in seen:
+                seen.add(id(graph))
+                yield graph
 
 
 # ---- Graphs of layers ------------------------------------------------------------------------
@@ -134,7 +113,8 @@ def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
         if grid is not None:
             grids[name] = grid
             dtypes[name] = dtype
-    names = _inputs_first(graph.dependencies)
+    order = graphlib.TopologicalSorter(graph.dependencies).static_order()
+    names = [name for name in order if name in graph.dependencies]
     _doubt_careless_annotations(graph, names, grids)
     stages = ReductionStages(graph, grids, dtypes)
     for name in names:
@@ -153,10 +133,10 @@ def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
 def _doubt_careless_annotations(
     graph: HighLevelGraph, names: list[str], grids: dict[str, Grid]
 ) -> None:
-    """Mark what Dask may have annotated wrongly.
+    """Mark the grids of layers that Dask may have annotated wrongly.
 
-    It loses track of the type of what derives from sparse or device arrays; and where chunks are
-    of unknown length, its linear algebra nevertheless states the shapes of the results.
+    Dask loses the type of arrays that derive from sparse or device arrays. Its linear algebra
+    states shapes of results even if the lengths of the chunks are unknown.
     """
     other: set[str] = set()
     unknown: set[str] = set()
@@ -182,7 +162,7 @@ def _doubt_careless_annotations(
 
 
 def _doubt_scalars(graph: HighLevelGraph, names: list[str], grids: dict[str, Grid]) -> None:
-    """Mark what is computed from chunks without axes that may be no NumPy scalars."""
+    """Mark the results of zero-dimensional chunks that may not be NumPy scalars."""
     for name in names:
         grid = grids.get(name)
         if grid is None or grid.lengths or not grid.certain:
@@ -193,7 +173,7 @@ def _doubt_scalars(graph: HighLevelGraph, names: list[str], grids: dict[str, Gri
 
 
 def keeps_its_type(value: Any) -> bool:
-    """Whether parts of an array are likely not to be arrays of NumPy."""
+    """Return whether the parts of an array-like are likely not to be NumPy arrays."""
     kind = type(value)
     return not isinstance(value, np.ndarray) and (
         hasattr(kind, "__array_ufunc__")
@@ -205,33 +185,30 @@ def keeps_its_type(value: Any) -> bool:
 def annotated_grid(
     chunks: Any, dtype: np.dtype[Any], chunk_type: Any, layer: Layer | None
 ) -> Grid | None:
-    """Return what the annotations promise; None if they leave the size open."""
+    """Return the grid that a layer is annotated with; None if that leaves the sizes open."""
     if dtype.hasobject or chunk_type not in _CHUNK_TYPES:
         return None
-    lengths = whole_numbers(chunks)
+    lengths = _whole_numbers(chunks)
     if lengths is None:
         return None
     uniform = certain = False
     if isinstance(layer, Blockwise):
-        if _is_store(layer):
+        if getattr(layer.task.func, "__name__", "") == "load_store_chunk":
             return _stored_grid(lengths, dtype, layer)
-        uniform = _is_broadcast_trick(layer.task.func)
+        func = innermost(layer.task.func)
+        uniform = getattr(func, "__name__", "") == "_broadcast_trick_inner"
         certain = not _is_unsure(layer)
     else:
         certain = True
-    # Masked arrays count as much as their data, but reductions of them return other things.
+    # Masked arrays are measured by their data, but their reductions return other types.
     certain = certain and chunk_type == "numpy.ndarray"
     if not lengths and not uniform:
         return _scalar_grid(dtype, layer)
     return Grid(lengths, dtype.itemsize, certain=certain, uniform=uniform)
 
 
-def _is_store(layer: Blockwise) -> bool:
-    return getattr(layer.task.func, "__name__", "") == "load_store_chunk"
-
-
 def _stored_grid(lengths: Any, dtype: np.dtype[Any], layer: Blockwise) -> Grid:
-    """Return the grid of a layer that stores: None, the target, or what was stored."""
+    """Return the grid of a layer that stores chunks: its results are None or the stored arrays."""
     if not layer.task.kwargs.get("return_stored"):
         ones = tuple((1,) * len(axis) for axis in lengths)
         return Grid(ones, 0, overhead=_NONE_NBYTES)
@@ -240,24 +217,24 @@ def _stored_grid(lengths: Any, dtype: np.dtype[Any], layer: Blockwise) -> Grid:
 
 
 def _scalar_grid(dtype: np.dtype[Any], layer: Layer | None) -> Grid:
-    """Chunks without axes: NumPy's functions return scalars for them, others may not."""
+    """Return the grid of zero-dimensional chunks: NumPy returns scalars, others may not."""
     certain = (
         isinstance(layer, Blockwise)
         and bool(layer.numblocks)
         and dtype.kind != "b"  # two strings compare to a bool of Python
-        and returns_scalar(innermost(layer.task.func, layer.task.kwargs))
+        and _returns_scalar(innermost(layer.task.func, layer.task.kwargs))
     )
-    return Grid((), scalar_nbytes(dtype), certain=certain)
+    return Grid((), _scalar_nbytes(dtype), certain=certain)
 
 
 @functools.lru_cache(maxsize=256)
-def scalar_nbytes(dtype: np.dtype[Any]) -> int:
-    """Bytes that a NumPy scalar takes as a Python object."""
+def _scalar_nbytes(dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a NumPy scalar as a Python object."""
     return sys.getsizeof(np.zeros((), dtype)[()])
 
 
-def whole_numbers(chunks: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Return the lengths of chunks as integers; None if some are unknown (NaN)."""
+def _whole_numbers(chunks: Any) -> tuple[tuple[int, ...], ...] | None:
+    """Return the lengths of chunks as integers; None if some are NaN, that is unknown."""
     lengths = []
     for axis in chunks:
         if not set(map(type, axis)) <= {int}:
@@ -268,30 +245,13 @@ def whole_numbers(chunks: Any) -> tuple[tuple[int, ...], ...] | None:
     return tuple(lengths)
 
 
-def _inputs_first(dependencies: Mapping[str, Iterable[str]]) -> list[str]:
-    """Names of layers, every one after those that it depends on."""
-    order: dict[str, None] = {}
-    stack = list(dependencies)
-    while stack:
-        name = stack[-1]
-        if name in order:
-            stack.pop()
-            continue
-        missing = [d for d in dependencies.get(name, ()) if d not in order and d in dependencies]
-        if missing:
-            stack.extend(missing)
-        else:
-            order[stack.pop()] = None
-    return list(order)
-
-
 # ---- Views with strides of zero --------------------------------------------------------------
 
 
 def _view_layers(
     graph: HighLevelGraph, names: list[str], grids: Mapping[str, Grid], fresh: Collection[str]
 ) -> set[str]:
-    """Names of layers that may hold such views; `fresh` ones are known not to."""
+    """Return the layers that may hold such views; `fresh` ones are known not to."""
     views: set[str] = set()
     repeated: set[str] = set()
     for name in names:
@@ -325,7 +285,7 @@ def _makes_views(layer: Layer) -> bool:
 
 
 def innermost(func: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
-    """Unwrap what only binds arguments or fixes the type of the result."""
+    """Unwrap partials and Dask's check of the result's type."""
     while True:
         if getattr(func, "__name__", "") == "_enforce_dtype" and kwargs:
             func, kwargs = kwargs.get("enforce_dtype_function"), None
@@ -336,7 +296,7 @@ def innermost(func: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
 
 
 def allocates(func: Any) -> bool:
-    """Whether a function is known to return fresh memory, never a view of its input."""
+    """Return whether a function is known to return fresh memory, never a view of its input."""
     if type(func) is np.ufunc:
         return True
     module = getattr(func, "__module__", "") or ""
@@ -346,33 +306,25 @@ def allocates(func: Any) -> bool:
     return name in _ALLOCATING and module.partition(".")[0] in ("dask", "numpy")
 
 
-def returns_scalar(func: Any) -> bool:
-    """Whether a function returns a NumPy scalar, not an array, for arguments without axes."""
+def _returns_scalar(func: Any) -> bool:
+    """Return whether a function of zero-dimensional arguments returns a NumPy scalar."""
     module = getattr(func, "__module__", "") or ""
     if module == "dask.array.reductions":
         return getattr(func, "__name__", "") == "_sqrt"
     return type(func) is np.ufunc or module in ("operator", "_operator")
 
 
-def _is_broadcast_trick(func: Any) -> bool:
-    return getattr(innermost(func), "__name__", "") == "_broadcast_trick_inner"
-
-
 def _is_unsure(layer: Blockwise) -> bool:
+    """Return whether the results of a layer's function need not fit its annotations."""
     func, kwargs = layer.task.func, layer.task.kwargs
-    if is_unsure_function(func, kwargs) or kwargs.get("asarray") is False:
+    name = getattr(innermost(func, kwargs), "__name__", "")
+    if name in _DATA_DEPENDENT or kwargs.get("asarray") is False:
+        return True
+    # First stages of other libraries' reductions have a bound axis too, and may return dicts.
+    if "axis" in keywords(func) and not trusted(func):
         return True
     if any(axes is None and keeps_its_type(source) for source, axes in layer.indices):
         return True
-    # An array indexed with an array of masks: the result has as many elements as are set.
+    # Indexing with a boolean array: the result has as many elements as the mask has set.
     arrays = sum(axes is not None and isinstance(source, str) for source, axes in layer.indices)
-    is_getter = getattr(innermost(func, kwargs), "__name__", "") == "getitem"
-    return is_getter and arrays - len(layer.io_deps) > 1
-
-
-def is_unsure_function(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether the results of a function are known not to follow from its layer's annotations."""
-    if getattr(innermost(func, kwargs), "__name__", "") in _DATA_DEPENDENT:
-        return True
-    # Other libraries bind an axis to what starts a reduction of theirs. Its results may be dicts.
-    return "axis" in keywords(func) and not trusted(func)
+    return name == "getitem" and arrays - len(layer.io_deps) > 1

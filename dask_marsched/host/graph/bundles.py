@@ -1,4 +1,4 @@
-"""Tasks whose small results are made, and sent, as one: bundles."""
+"""Bundles tasks with small results, so that one task makes them and one message carries them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from dask_marsched.host.graph.result_sizes import ChunkSizes
 def bundled(
     dsk: Mapping[Key, GraphNode], groups: Iterable[Sequence[Key]], sizes: ChunkSizes
 ) -> tuple[dict[Key, GraphNode], dict[Key, list[Key]]]:
-    """Return a graph in which some tasks are bundles, from which their readers pick.
+    """Replace groups of tasks by bundles, from which their readers pick.
 
-    The tasks themselves are not in it any more. Bundles, and what is picked, have names of their
-    own: a name stands for the same result in every graph.
+    Bundles and picks get names of their own, since a key means the same result in every graph.
 
     Parameters
     ----------
@@ -29,12 +28,12 @@ def bundled(
     groups
         Keys of the tasks of each bundle; each is read by a single task.
     sizes
-        Of results; those of bundles and of what is picked are added.
+        Sizes of results; those of bundles and picks are added.
 
     Returns
     -------
     dict, dict
-        The graph; for each bundle the tasks in it, and for each pick the one that it stands for.
+        The graph; by key of a bundle or pick, the tasks that it replaces.
     """
     stand_for: dict[Key, list[Key]] = {}
     made: dict[Key, GraphNode] = {}

@@ -1,4 +1,4 @@
-"""Graphs are compressed after they are materialized and before their task states exist."""
+"""Compresses graphs after they are materialized and before their task states exist."""
 
 from __future__ import annotations
 
@@ -28,40 +28,35 @@ from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bou
 from dask_marsched.policies.planning.tiles import find_tiles
 from dask_marsched.policies.siblings import siblings
 
-#: The graph that is being read, in the coroutine of the scheduler that reads it and in the thread
-#: that it hands the work to.
-current: contextvars.ContextVar[Request | None] = contextvars.ContextVar("graph", default=None)
+#: The graph that is being read: set in the scheduler's coroutine and seen in its offload thread.
+current: contextvars.ContextVar[CompressionRequest | None] = contextvars.ContextVar(
+    "graph", default=None
+)
 
-
-#: What the message that brings a graph has to tell: without, nothing is joined.
+#: Fields that the message with a graph must have; otherwise the graph is not compressed.
 _NEEDED = {"actors", "annotations", "keys"}
 
-#: By scheduler, what compresses its graphs.
 in_force: weakref.WeakKeyDictionary[Scheduler, GraphCompression] = weakref.WeakKeyDictionary()
 
 
 @dataclass
-class Request:
+class CompressionRequest:
     """A graph on its way into the scheduler.
 
     Attributes
     ----------
-    compression
-        Of the scheduler.
-    keys
-        What the client wants.
+    compression, keys
+        The scheduler's compression, and the keys that the client wants.
     annotations
-        Those of all tasks that have none of their own.
+        Annotations of all tasks that have none of their own.
     priority
         The user's priorities by key, or one for all.
     groups
-        For each fused task the keys of all tasks in it, each after those it reads: filled in once
-        the graph is compressed.
+        For each fused task the keys of its members in topological order.
     originals
-        These tasks as they were.
+        The members before fusion.
     bundles
-        For each task that makes small results of others as one, or picks from these, the tasks
-        that it stands for.
+        For each bundle or pick the tasks that it replaces.
     """
 
     compression: GraphCompression
@@ -83,7 +78,7 @@ def compressed(
     try:
         return request.compression.compress(request, dsk, annotations, sizes or ChunkSizes())
     except CycleError:
-        return dsk  # Dask will say where
+        return dsk  # Dask reports the cycle
     except Exception as error:
         request.groups.clear()
         request.bundles.clear()
@@ -92,7 +87,7 @@ def compressed(
 
 
 class _Read(NamedTuple):
-    """A graph as policies see it, see `dask_marsched.policies.compression.compress`."""
+    """Arguments of `dask_marsched.policies.compression.compress`."""
 
     keys: list[Key]
     graph: OperandGraph
@@ -108,14 +103,7 @@ class _Read(NamedTuple):
 class GraphCompression(ArrivingGraphs):
     """Compresses the graphs that arrive at one scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
-    subgraphs
-        Whether more than single lines is joined.
-    counters
-        Where to count.
+    ``subgraphs`` allows fusing more than linear chains.
     """
 
     def __init__(
@@ -133,12 +121,12 @@ class GraphCompression(ArrivingGraphs):
 
     def request(
         self, keys: Collection[Key], annotations: Mapping[str, Any] | None, priority: Any = 0
-    ) -> Request:
-        """Return what has to be known of a graph to compress it."""
-        return Request(self, keys, annotations or {}, priority)
+    ) -> CompressionRequest:
+        """Return the request to compress a graph."""
+        return CompressionRequest(self, keys, annotations or {}, priority)
 
-    def of_message(self, message: dict[str, Any]) -> Request | None:
-        """Return what has to be known of the graph in a message, None if it is left as it is."""
+    def of_message(self, message: dict[str, Any]) -> CompressionRequest | None:
+        """Return the request for the graph in a message; None if it is not to be compressed."""
         # An actor is not a function of its inputs.
         if not message.keys() >= _NEEDED or message["actors"]:
             return None
@@ -149,12 +137,12 @@ class GraphCompression(ArrivingGraphs):
 
     def compress(
         self,
-        request: Request,
+        request: CompressionRequest,
         dsk: dict[Key, GraphNode],
         annotations: Mapping[str, Mapping[Key, Any]],
         sizes: ChunkSizes,
     ) -> dict[Key, GraphNode]:
-        """Return a graph compressed, and note in the request what was fused.
+        """Return the compressed graph, and record in the request which tasks were fused.
 
         Raises
         ------
@@ -163,10 +151,10 @@ class GraphCompression(ArrivingGraphs):
         """
         own = dsk.keys()
         if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
-            return dsk  # as of `Client.map`: none reads another
+            return dsk  # no task reads another, as in `Client.map`
         read = self._read(request, dsk, annotations, sizes)
         heads = read.heads()
-        # What has annotations of its own keeps its name.
+        # Annotations refer to keys, which bundles would change.
         if read.limits is not None and not _annotated(annotations, request):
             found = siblings(read.graph, read.roles, read.kinds, read.limits)
             if found:
@@ -174,7 +162,7 @@ class GraphCompression(ArrivingGraphs):
                 with_bundles, bundles = bundled(dsk, chosen, sizes)
                 other = self._read(request, with_bundles, annotations, sizes)
                 its_heads = other.heads()
-                if len(set(its_heads)) < len(set(heads)):  # else the pieces are better off apart
+                if len(set(its_heads)) < len(set(heads)):  # otherwise bundling saves no tasks
                     dsk, request.bundles, read, heads = with_bundles, bundles, other, its_heads
         keys = read.keys
         groups: dict[Key, list[Key]] = {}
@@ -193,22 +181,20 @@ class GraphCompression(ArrivingGraphs):
 
     def _read(
         self,
-        request: Request,
+        request: CompressionRequest,
         dsk: dict[Key, GraphNode],
         annotations: Mapping[str, Mapping[Key, Any]],
         sizes: ChunkSizes,
     ) -> _Read:
-        """Return what the policies look at."""
         known: Mapping[Key, TaskState] = self.scheduler.tasks
-        # Single lines are the same by any order; what else is joined, and in which order it runs
-        # within a group, must not follow from names or from the hash seed.
+        # Linear chains are the same in any order. Fusion of subgraphs, and the order within a
+        # group, must not depend on names or the hash seed.
         keys, inputs = canonically_numbered(dsk) if self.subgraphs else numbered(dsk)
         wanted = set(request.keys)
         joinable = Joinable()
         roles, uncertain = bytearray(), bytearray()
         for key in keys:
-            # What the scheduler knows already stays as it is there: it may be needed by others,
-            # be in memory, or be under way.
+            # Tasks that the scheduler already has stay: they may be in memory or running.
             fit = joinable(dsk[key]) if key in dsk and key not in known else fused_tasks.ALONE
             if fit == fused_tasks.ALONE:
                 roles.append(ALONE)
@@ -219,10 +205,10 @@ class GraphCompression(ArrivingGraphs):
         graph = OperandGraph(keys, inputs, *_sizes(keys, dsk, sizes, known))
         limits = None
         if self.subgraphs:
-            # A copy: workers come and go in the other thread.
+            # A copy: the event loop's thread may add or remove workers.
             workers = list(self.scheduler.workers.values())
             memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
-            # Of a layer of products whole tiles go to workers: none of it becomes part of others.
+            # Whole tiles of a layer of products go to workers, so that products are not fused.
             for i in itertools.chain.from_iterable(find_tiles(graph, len(workers))):
                 if roles[i] == FREE:
                     roles[i] = VISIBLE
@@ -240,7 +226,7 @@ class GraphCompression(ArrivingGraphs):
     # -- in the scheduler's event loop -----------------------------------------------------
 
     def reconcile(self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]) -> Mapping[Key, Any]:
-        """Fit a graph, in place, to what the scheduler knows by now; return its order."""
+        """Adapt a graph in place to tasks that arrived in the meantime; return its order."""
         try:
             return self._reconcile(current.get(), dsk, ordered)
         except Exception as error:
@@ -248,15 +234,18 @@ class GraphCompression(ArrivingGraphs):
             return ordered
 
     def _reconcile(
-        self, request: Request | None, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
+        self,
+        request: CompressionRequest | None,
+        dsk: dict[Key, GraphNode],
+        ordered: Mapping[Key, Any],
     ) -> Mapping[Key, Any]:
         known: dict[Key, TaskState] = self.scheduler.tasks
         if request is not None and request.groups:
             ordered = self._split_known(request, dsk, ordered)
             self._fused.update(request.groups)
             self.count(request)
-        # What came fused and comes again otherwise: the first specification counts, with the
-        # dependencies that the task has.
+        # A fused task that is sent again in another form keeps its first run spec, which fits the
+        # dependencies of the existing task.
         for key in self._fused & dsk.keys() & known.keys():
             first = known[key].run_spec
             if isinstance(first, GraphNode) and first.dependencies <= known.keys():
@@ -266,19 +255,19 @@ class GraphCompression(ArrivingGraphs):
             self._purge_at = 1000 + 2 * len(self._fused)
         return ordered
 
-    def count(self, request: Request) -> None:
-        """Count what was joined, and what it became."""
+    def count(self, request: CompressionRequest) -> None:
+        """Count the fused tasks, and the tasks that replace them."""
         groups, bundles = request.groups, request.bundles
         members = {key for group in groups.values() for key in group}
         self.counters.fused_into += len(groups) + sum(key not in members for key in bundles)
         self.counters.fused += sum(key not in bundles for key in members)
-        # what is picked from a bundle is in it already
+        # picks of a bundle are counted with it
         self.counters.fused += sum(len(own) for own in bundles.values() if len(own) > 1)
 
     def _split_known(
-        self, request: Request, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
+        self, request: CompressionRequest, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
     ) -> Mapping[Key, Any]:
-        """Undo the fusion of tasks that have come with another graph meanwhile."""
+        """Undo the fusion of tasks that arrived with another graph in the meantime."""
         known = self.scheduler.tasks.keys()
         found = [
             head
@@ -318,15 +307,15 @@ def _sizes(
         nbytes.append(size)
     flags = bytes(size >= 0 for size in nbytes)
     if 0 in flags:
-        # As in a plan: an operand of unknown size counts as an average one.
+        # As in plans, an operand of unknown size counts as an average one.
         found = [size for size in nbytes if size >= 0]
         mean = sum(found) / len(found) if found else 1.0
         nbytes = [mean if size < 0 else size for size in nbytes]
     return nbytes, flags
 
 
-def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: Request) -> bool:
-    """Whether annotations or priorities may differ between tasks."""
+def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: CompressionRequest) -> bool:
+    """Return whether annotations or priorities may differ between tasks."""
     return (
         any(annotations.values())
         or isinstance(request.priority, Mapping)
@@ -335,9 +324,9 @@ def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: Request) -
 
 
 def _kinds(
-    keys: list[Key], annotations: Mapping[str, Mapping[Key, Any]], request: Request
+    keys: list[Key], annotations: Mapping[str, Mapping[Key, Any]], request: CompressionRequest
 ) -> list[int]:
-    """Return a number for each task, the same for those with the same annotations."""
+    """Return a number for each task; tasks with equal annotations share it."""
     if not _annotated(annotations, request):
         return [0] * len(keys)
     tables = [table for table in annotations.values() if table]

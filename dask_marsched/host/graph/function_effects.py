@@ -1,4 +1,4 @@
-"""What the functions of a task do besides computing, as far as their code shows it."""
+"""Detects side effects in the code of a task's functions: locks, events, clients, secession."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from dask._task_spec import Task, _execute_subgraph
 
 from dask_marsched.host.graph.array_layers import innermost
 
-#: Names in the code of a task by which it reaches out of itself, and what that means.
-_REACHING_OUT = {
+#: Names of functions with side effects, and how a simulation treats these.
+_SIDE_EFFECTS = {
     "secede": "tasks that secede: they keep their thread",
     "rejoin": "tasks that secede: they keep their thread",
     "worker_client": "tasks that submit tasks (worker_client): they submit none",
     "get_client": "tasks that use a client (get_client): they submit none",
 }
-#: Names in the code of a task that count only if they stand for something of ``distributed``.
+#: Names that count only if they are classes of ``distributed``.
 _COORDINATION = {"Lock", "Semaphore", "MultiLock", "Event", "Queue", "Variable", "Pub", "Sub"}
 
 
-def functions(node: Any) -> Iterator[Any]:
-    """Yield the functions that a task calls, those of the steps of a fused one too."""
+def called_functions(node: Any) -> Iterator[Any]:
+    """Yield the functions that a task calls, including those of the steps of a fused task."""
     if isinstance(node, Task):
         if node.func is _execute_subgraph:
             for inner in node.args[0].values():
-                yield from functions(inner)
+                yield from called_functions(inner)
         else:
             yield node.func
 
 
-def read_function(function: Any) -> Iterator[str]:
-    """Name what a function does besides computing, and what a simulation makes of it."""
+def describe_effects(function: Any) -> Iterator[str]:
+    """Yield the side effects of a function, and how a simulation treats them."""
     function = innermost(function)
     code = getattr(function, "__code__", None)
     if not isinstance(code, types.CodeType):
@@ -43,8 +43,8 @@ def read_function(function: Any) -> Iterator[str]:
     if (function.__module__ or "").startswith(("dask.", "distributed.")):
         return
     for name in _names(code):
-        if name in _REACHING_OUT:
-            yield _REACHING_OUT[name]
+        if name in _SIDE_EFFECTS:
+            yield _SIDE_EFFECTS[name]
         elif name in _COORDINATION:
             value = function.__globals__.get(name)
             if getattr(value, "__module__", "").startswith("distributed."):

@@ -1,4 +1,4 @@
-"""Tasks that can be joined, and the task that several become."""
+"""Decides which tasks can be fused, and fuses several tasks into one."""
 
 from __future__ import annotations
 
@@ -9,43 +9,29 @@ from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import innermost
-from dask_marsched.host.graph.function_effects import read_function
+from dask_marsched.host.graph.function_effects import describe_effects
 
-#: What `Joinable` says of a task: it stays alone; it is joined with care, for nobody knows how
-#: long the user's functions take; how long it takes follows from the bytes that it touches.
+#: Verdicts of `Joinable`: the task is never fused; its duration is unknown, since it calls a
+#: user's function; its duration follows from the bytes that it reads and writes.
 ALONE, UNCERTAIN, CERTAIN = 0, 1, 2
 
-#: Packages whose functions, as they come in tasks, take about as long as their bytes say.
-_OF_ARRAYS = frozenset(
-    {
-        "_operator",
-        "builtins",
-        "dask",
-        "flox",
-        "functools",
-        "itertools",
-        "math",
-        "numpy",
-        "numpy_groupies",
-        "operator",
-        "tlz",
-        "toolz",
-        "xarray",
-    }
-)
+#: Packages whose functions take about as long as their bytes suggest.
+_OF_ARRAYS = frozenset({
+    "_operator", "builtins", "dask", "flox", "functools", "itertools", "math", "numpy",
+    "numpy_groupies", "operator", "tlz", "toolz", "xarray",
+})  # fmt: skip
 
 
 class Joinable:
-    """Tells which tasks can be joined with others.
+    """Decides which tasks can be fused with others.
 
-    Not those that are more than a function of their inputs: stages of a shuffle, which the
-    scheduler knows by their keys; coroutines, which a worker runs elsewhere; tasks that submit
-    others or give their thread back; tasks that may wait for each other, since joined they would
-    run one after the other.
+    Excluded are tasks that are more than a function of their inputs: stages of a shuffle, which
+    the scheduler knows by their keys; coroutines, which workers run elsewhere; tasks that submit
+    tasks or secede; and tasks that may wait for each other, since fused ones run in sequence.
     """
 
     def __init__(self) -> None:
-        # By id; each is kept so that its id is not used again.
+        # By id, with the function so that its id is not used again.
         self._functions: dict[int, tuple[Any, int]] = {}
         self._types: dict[type, int] = {}
 
@@ -82,7 +68,7 @@ class Joinable:
         # A ufunc names no module.
         module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
         package = module.partition(".")[0]
-        if package == "distributed" or any(read_function(function)):
+        if package == "distributed" or any(describe_effects(function)):
             verdict = ALONE
         else:
             verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
@@ -90,7 +76,7 @@ class Joinable:
         return verdict
 
     def _argument(self, argument: Any) -> int:
-        # An Event, a Lock or a Client among the arguments: the code does not name it.
+        # The code does not show that an argument is an Event, a Lock or a Client.
         kind = type(argument)
         foreign = kind.__module__.partition(".")[0] == "distributed"
         verdict = self._types[kind] = ALONE if foreign else CERTAIN
@@ -98,27 +84,16 @@ class Joinable:
 
 
 def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> GraphNode:
-    """Return one task for several.
+    """Fuse tasks as `GraphNode.fuse` does, so that workers need nothing of this package.
 
-    Parameters
-    ----------
-    head
-        Key of the task whose result is wanted, and of the new task.
-    members
-        Keys of the others, each after those it reads.
-    dsk
-        The tasks.
-
-    Returns
-    -------
-    GraphNode
-        As Dask fuses tasks (`GraphNode.fuse`), so that workers need nothing of ours.
+    ``head`` is the key of the task whose result is needed outside, and of the new task; ``members``
+    are the keys of the others, each after those it reads.
     """
     steps = {key: dsk[key] for key in members}
     steps[head] = dsk[head]
     last = head
     while isinstance(alias := steps[last], Alias) and alias.target in steps:
-        # What is only another name for a result becomes the name of the task that makes it.
+        # The target of an alias takes the alias's key.
         del steps[last]
         last = alias.target
     if len(steps) == 1:
@@ -135,6 +110,6 @@ def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> Gra
         last,
         outside,
         *map(TaskRef, outside),
-        # What reads others is no source, whatever else is in it.
+        # A task with inputs is no data producer, whatever its steps are.
         _data_producer=not outside and any(step.data_producer for step in steps.values()),
     )

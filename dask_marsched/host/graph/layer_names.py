@@ -1,7 +1,6 @@
-"""The names of the layers of collections, in an order that follows from what reads what.
+"""Lists the layers of collections in an order that depends on neither names nor hash seed.
 
-Neither the names themselves nor the hash seed of the process have a part in it: the dependencies of
-a layer are a set, but a task has its arguments in an order.
+The dependencies of a layer are a set; the arguments of its tasks, however, are ordered.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ from dask.utils import key_split
 def layer_names(collections: Iterable[Any]) -> list[str]:
     """Return the names of the layers, each before those that it reads.
 
-    Parameters
-    ----------
-    collections
-        Dask collections; those without layers, such as expressions, are left out.
+    Collections without layers, such as expressions, are skipped.
     """
     found: dict[str, None] = {}
     for item in collections:
@@ -44,7 +40,7 @@ def layer_names(collections: Iterable[Any]) -> list[str]:
 
 
 def _read_by(graph: HighLevelGraph, name: str) -> list[str]:
-    """Return the layers that a layer reads, in the order in which it names them."""
+    """Return the layers that a layer reads, in the order of its tasks' arguments."""
     left = set(graph.dependencies.get(name, ()))
     own: list[str] = []
     if len(left) > 1 and name in graph.layers:
@@ -67,7 +63,7 @@ def _named_by(layer: Layer) -> Iterator[Any]:
 
 
 def _named_in(value: Any) -> Iterator[Any]:
-    """Yield what may be the name of a layer: the first part of each key in a task."""
+    """Yield possible names of layers: the first part of each key in a task."""
     if isinstance(value, Task):
         yield from _named_in([*value.args, *value.kwargs.values()])
     elif isinstance(value, Alias):

@@ -1,4 +1,4 @@
-"""What tasks are made of, and stand-ins for results that are there already."""
+"""Walks through the arguments of tasks, and makes placeholders for existing results."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from dask._task_spec import DataNode, Task
 from dask.sizeof import sizeof
 
 
-def as_data(key: Any) -> Any:
-    """Return a task that stands for a known result, without the result."""
+def placeholder_data(key: Any) -> Any:
+    """Return a data node in place of a computed result; its value is left out."""
     return DataNode(key, None)
 
 
-def held_elsewhere(key: Any) -> Any:
-    """Return a task that stands for a result that is on the cluster already.
-
-    It is never run. What is known of its size is known by its key, as of any other task.
-    """
-    return Task(key, _held)
+def placeholder_task(key: Any) -> Any:
+    """Return a task in place of a result that the cluster already holds; it is never run."""
+    return Task(key, _never_run)
 
 
-def _held() -> None:
+def _never_run() -> None:
     raise RuntimeError("a result that is on the cluster is not computed again")
 
 
 def parts_of(tasks: Iterable[Any]) -> Iterator[Any]:
-    """Yield what tasks are made of: everything that is an argument, or inside of one."""
+    """Yield all arguments of tasks, and the values inside of them."""
     stack = list(tasks)
     while stack:
         node = stack.pop()
@@ -43,7 +40,7 @@ def parts_of(tasks: Iterable[Any]) -> Iterator[Any]:
 
 
 def data_nbytes(tasks: Iterable[Any]) -> int:
-    """Return the bytes of arrays, frames and the like that are part of tasks, each counted once."""
+    """Return the bytes of the arrays and frames inside of tasks, each counted once."""
     total = 0
     seen: set[int] = set()
     for node in parts_of(tasks):

@@ -1,4 +1,4 @@
-"""A graph's tasks by number instead of by key."""
+"""Numbers the tasks of a graph, so that policies work on integers instead of keys."""
 
 from __future__ import annotations
 

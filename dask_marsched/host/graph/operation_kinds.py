@@ -1,4 +1,4 @@
-"""What tasks do, as far as that tells how long they take: kinds of operations, and bytes."""
+"""Splits tasks into operations, with the kinds and bytes from which durations are derived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dask_marsched.host.graph.size_rules import GETTERS
 
 _Nodes = Mapping[Key, GraphNode]
 
-#: Kinds by what the innermost function is called.
+#: Kinds by the name of the innermost function.
 _BY_NAME: dict[str, str] = {
     name: kind
     for kind, names in {
@@ -47,22 +47,14 @@ _BY_NAME: dict[str, str] = {
 }
 
 
-#: ``read`` gets data from outside of memory, ``slice`` cuts what is in memory; of ``other``
-#: nothing is known.
+#: ``slice`` indexes results in memory, ``read`` loads from a store, ``other`` is everything else.
 KINDS = (*dict.fromkeys(_BY_NAME.values()), "slice", "read", "other")
 
 
-class Operation(NamedTuple):
-    """A part of a task.
+class TaskOperation(NamedTuple):
+    """A step of a task, by its kind (one of `KINDS`) and bytes.
 
-    Attributes
-    ----------
-    kind
-        One of `KINDS`.
-    input_nbytes, nbytes
-        Bytes of its inputs and of its result.
-    largest
-        Bytes of its two largest inputs.
+    ``largest`` are the bytes of its two largest inputs.
     """
 
     kind: str
@@ -71,11 +63,10 @@ class Operation(NamedTuple):
     largest: tuple[int, int]
 
 
-class _Scope(NamedTuple):
-    """What names stand for, in a graph or inside of a fused task.
+class _TaskScope(NamedTuple):
+    """Nodes and bytes by name, in the graph or inside of a fused task.
 
-    ``whole`` bytes is the result of the task of the graph; what is not known is taken to be of
-    that size.
+    Unknown sizes count as ``whole``, the size of the result of the graph's task.
     """
 
     task: Key
@@ -84,17 +75,10 @@ class _Scope(NamedTuple):
     nbytes: Mapping[Key, int]
 
 
-class Operations:
+class TaskOperations:
     """The operations of the tasks of a graph.
 
-    Parameters
-    ----------
-    expr
-        The expression as it arrives at the scheduler.
-    dsk
-        The tasks that it was turned into.
-    nbytes
-        Bytes of the results of all tasks.
+    ``nbytes`` are the bytes of the results of all tasks.
     """
 
     def __init__(self, expr: Any, dsk: _Nodes, nbytes: Mapping[Key, int]) -> None:
@@ -103,12 +87,12 @@ class Operations:
         self._nbytes = nbytes
         self._kinds: dict[int, tuple[Any, str]] = {}
 
-    def of(self, key: Key) -> Iterator[Operation]:
+    def of(self, key: Key) -> Iterator[TaskOperation]:
         """Yield the operations of a task."""
-        scope = _Scope(key, self._nbytes[key], self._dsk, self._nbytes)
+        scope = _TaskScope(key, self._nbytes[key], self._dsk, self._nbytes)
         yield from self._operations(self._dsk[key], self._nbytes[key], scope)
 
-    def _operations(self, node: Any, size: int, scope: _Scope) -> Iterator[Operation]:
+    def _operations(self, node: Any, size: int, scope: _TaskScope) -> Iterator[TaskOperation]:
         if not isinstance(node, Task):
             return
         if node.func is _execute_subgraph:
@@ -118,10 +102,10 @@ class Operations:
             return
         inputs = sorted(scope.nbytes.get(name, scope.whole) for name in node.dependencies)
         largest = (inputs[-1] if inputs else 0, inputs[-2] if len(inputs) > 1 else 0)
-        yield Operation(self._kind(node, scope), sum(inputs), size, largest)
+        yield TaskOperation(self._kind(node, scope), sum(inputs), size, largest)
 
-    def _inside(self, node: Task, size: int, scope: _Scope) -> _Scope:
-        """Return what the names in a fused task stand for."""
+    def _inside(self, node: Task, size: int, scope: _TaskScope) -> _TaskScope:
+        """Return the scope inside of a fused task."""
         fused, last, names, *references = node.args
         nodes, nbytes = dict(fused), {}
         for name, reference in zip(names, references, strict=False):
@@ -133,32 +117,31 @@ class Operations:
             nbytes[name] = scope.whole if known is None else known
             if isinstance(part, DataNode):  # a literal
                 nbytes[name] = 0
-        return _Scope(scope.task, scope.whole, nodes, nbytes)
+        return _TaskScope(scope.task, scope.whole, nodes, nbytes)
 
     def _of_part(self, name: Any, task: Key) -> int | None:
-        """Bytes of a chunk, or of the chunk of a layer that takes part in making another one."""
+        """Return the bytes of a step's result, by its own name or by the name of its layer."""
         if type(name) is tuple and name:
             grid = self._layers.grids.get(name[0])
             return None if grid is None else grid.nbytes(name)
-        # Dask marks layers that stand in a fused task several times: "add-0123..._.1_.2"
+        # Dask marks layers that occur several times in a fused task: "add-0123..._.1_.2"
         grid = self._layers.grids.get(str(name).partition("_.")[0])
         if grid is None:
             return None
         own = grid.nbytes((name, *task[1:])) if type(task) is tuple else None
         return own if own is not None else grid.nbytes((name, *(0 for _ in grid.lengths)))
 
-    def _kind(self, node: Task, scope: _Scope) -> str:
+    def _kind(self, node: Task, scope: _TaskScope) -> str:
         func = node.func
-        known = self._kinds.get(id(func))
-        if known is None or known[0] is not func:
-            known = (func, kind_of(func))
-            self._kinds[id(func)] = known
-        kind = known[1]
+        # By id, with the function: it may not be hashable, and its id must not be used again.
+        if id(func) not in self._kinds:
+            self._kinds[id(func)] = (func, kind_of(func))
+        kind = self._kinds[id(func)][1]
         return "read" if kind == "slice" and _is_stored(node, scope.nodes) else kind
 
 
 def _is_stored(node: Task, nodes: _Nodes) -> bool:
-    """Whether what a getter takes a part of is outside of memory."""
+    """Return whether a getter reads from an array outside of memory."""
     source = node.args[0] if node.args else None
     for _ in range(2):
         if isinstance(source, TaskRef | Alias):
@@ -167,7 +150,7 @@ def _is_stored(node: Task, nodes: _Nodes) -> bool:
 
 
 def kind_of(func: Any) -> str:
-    """Return the kind of operation that a function of chunks is."""
+    """Return the kind of a function of chunks."""
     try:
         if func in GETTERS:
             return "slice"
@@ -182,8 +165,8 @@ def kind_of(func: Any) -> str:
     return "other"
 
 
-def multiplications(operation: Operation) -> float:
-    """Multiplications of a product of two matrices of 8-byte numbers, from their bytes alone.
+def multiplications(operation: TaskOperation) -> float:
+    """Return the multiplications in a product of two matrices of 8-byte numbers.
 
     For m x k and k x n matrices the sizes are mk, kn and mn; the root of their product is mkn.
     """

@@ -1,9 +1,9 @@
-"""What the stages of a tree reduction hold.
+"""Determines the chunk sizes of the stages of tree reductions by running them on tiny arrays.
 
-Dask annotates the first stage of a reduction with the chunks of its *input*, and says of its
-partial results nothing true about their type: they may be dicts of several arrays, or records.
-So the stages' functions are run here on arrays of two elements along every axis, and the form of
-what they return is read off. Only functions of NumPy and Dask are run, never a user's.
+Dask annotates the first stage of a reduction with the chunks of its *input*, and the type of the
+partial results is unknown: they may be dicts of several arrays, or records. The functions of the
+stages are run here on arrays with two elements an axis, and the form of their results is read off.
+Only functions of NumPy and Dask are run, never a user's.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from dask.sizeof import sizeof
 
 from dask_marsched.core.chunk_sizes import Grid
 
-#: Elements along every axis of the arrays that stages are tried with. Any length but 1 tells an
-#: axis that is kept from one that is reduced.
-PROBE_LENGTH = 2
+#: Elements along every axis of the probe. Any length but 1 tells kept axes from reduced ones.
+_PROBE_LENGTH = 2
 _TRUSTED = frozenset({"numpy", "dask", "operator", "_operator", "builtins"})
 
 
@@ -43,25 +42,21 @@ def parts(func: Any) -> Iterator[Any]:
 
 
 def trusted(func: Any) -> bool:
-    """Whether all parts of a function come from NumPy, Dask or the standard library."""
-    for part in parts(func):
-        module = getattr(part, "__module__", None) or type(part).__module__
-        if module.partition(".")[0] not in _TRUSTED:
-            return False
-    return True
+    """Return whether all parts of a function come from NumPy, Dask or the standard library."""
+    modules = (getattr(part, "__module__", None) or type(part).__module__ for part in parts(func))
+    return all(module.partition(".")[0] in _TRUSTED for module in modules)
 
 
-def is_chunk_stage(layer: Layer) -> bool:
-    """Whether a layer may be the first stage of a reduction."""
+def _is_first_stage(layer: Layer) -> bool:
     if isinstance(layer, Blockwise):
         kwargs = layer.task.kwargs
         return "axis" in kwargs and bool(kwargs.get("keepdims"))
     task = first_task(layer)
-    return task is not None and any(_name(part) == "arg_chunk" for part in parts(_func(task)))
+    names = (getattr(part, "__name__", "") for part in parts(_func(task)))
+    return task is not None and "arg_chunk" in names
 
 
-def is_combining_stage(layer: Layer) -> bool:
-    """Whether a layer may combine the partial results of a reduction."""
+def _is_combining_stage(layer: Layer) -> bool:
     if isinstance(layer, Blockwise):
         return False
     task = first_task(layer)
@@ -69,7 +64,7 @@ def is_combining_stage(layer: Layer) -> bool:
 
 
 def first_task(layer: Layer) -> Any:
-    """Return some task of a layer that is materialized; None if it is not, or empty."""
+    """Return a task of a materialized layer; None for other layers and empty ones."""
     if not isinstance(layer, MaterializedLayer):
         return None
     return next(iter(layer.mapping.values()), None)
@@ -81,12 +76,8 @@ def _func(task: Any) -> Any:
     return getattr(task, "func", None)
 
 
-def _name(func: Any) -> str:
-    return getattr(func, "__name__", "")
-
-
 def keywords(func: Any) -> dict[str, Any]:
-    """All keyword arguments that are bound to a function or to one that it is composed of."""
+    """Return all keyword arguments that are bound to a function or to its parts."""
     if hasattr(func, "first") and hasattr(func, "funcs"):
         merged: dict[str, Any] = {}
         for member in (func.first, *func.funcs):
@@ -98,7 +89,7 @@ def keywords(func: Any) -> dict[str, Any]:
 
 
 def _reduced_axes(layer: Layer, ndim: int) -> frozenset[int]:
-    """Axes along which the chunks of a stage have one element, if the reduction is a usual one."""
+    """Return the axes along which the chunks of a stage usually have one element."""
     if isinstance(layer, Blockwise):
         axes = layer.task.kwargs["axis"]
     else:
@@ -106,31 +97,29 @@ def _reduced_axes(layer: Layer, ndim: int) -> frozenset[int]:
         bound = keywords(_func(task))
         if bound.get("keepdims") is False:
             return frozenset()
-        # The axes of an arg-reduction's first stage follow the chunk among the arguments.
-        axes = (
-            bound["axis"] if "axis" in bound else (task[2] if type(task) is tuple else task.args[1])
-        )
+        if "axis" in bound:
+            axes = bound["axis"]
+        else:  # the first stage of an arg-reduction takes the axes as its second argument
+            axes = task[2] if type(task) is tuple else task.args[1]
     if axes is None:
         return frozenset(range(ndim))
     return frozenset(a % ndim for a in ((axes,) if isinstance(axes, int) else axes))
 
 
 class ReductionStages:
-    """Grids of the layers of a graph that are stages of a reduction.
+    """Corrects the grids of the layers of a graph that are stages of a reduction.
 
     Parameters
     ----------
     graph : HighLevelGraph
         The layers.
-    grids : mapping of str to Grid
-        What the layers are annotated with.
-    dtypes : mapping of str to numpy.dtype
-        Element types by name of layer.
+    grids, dtypes : mapping of str to Grid and numpy.dtype
+        Annotated grids and element types, by name of layer.
 
     Attributes
     ----------
     grids : dict of str to Grid
-        The corrected grids. Where a stage could not be run the grid is not `certain`.
+        The corrected grids; not `certain` if a stage could not be run.
     """
 
     def __init__(
@@ -147,34 +136,34 @@ class ReductionStages:
 
     @property
     def measured(self) -> Collection[str]:
-        """Names of the layers whose stages could be run."""
+        """Names of the layers whose stages could be run, so that their results are no views."""
         return self._results.keys()
 
     def read(self, name: str) -> None:
-        """Correct the grid of a layer whose inputs have been read before."""
+        """Correct the grid of a layer; its inputs must have been read before."""
         layer = self._graph.layers[name]
         grid = self._annotated.get(name)
-        first = is_chunk_stage(layer)
-        if grid is None or not (first or is_combining_stage(layer)):
+        first = _is_first_stage(layer)
+        if grid is None or not (first or _is_combining_stage(layer)):
             return
         reduced = _reduced_axes(layer, len(grid.lengths)) if grid.lengths else frozenset()
-        lengths = _guess(grid.lengths, reduced)
+        lengths = tuple((1,) * len(a) if i in reduced else a for i, a in enumerate(grid.lengths))
         self.grids[name] = Grid(lengths, grid.itemsize, certain=False)
         if not first:
-            for source in self._graph.dependencies[name]:
+            for source in self._inputs(name):
                 if source not in self._results and source in self._annotated:
-                    # It feeds a reduction but could not be run: its annotation is no proof.
+                    # It feeds a reduction but could not be run: its annotation may be wrong.
                     known = self.grids.get(source, self._annotated[source])
                     self.grids[source] = known.doubted()
         result = self._chunk(layer) if first else self._combined(name, layer)
         if result is None:
             return
-        shaped = grid_of(result, lengths, reduced)
+        shaped = _grid_of(result, lengths, reduced)
         if shaped is not None:
             self._results[name] = result
             sources = (self.grids.get(d, self._annotated.get(d)) for d in self._inputs(name))
             sure = all(source is None or source.certain for source in sources)
-            # Chunks without elements have no minimum: they stay empty.
+            # Empty chunks may stay empty: they have no minimum.
             empty = first and any(0 in axis for axis in grid.lengths)
             self.grids[name] = shaped if sure and not empty else shaped.doubted()
 
@@ -195,7 +184,7 @@ class ReductionStages:
             return layer.task(values)
 
     def _combined(self, name: str, layer: Layer) -> Any:
-        if not self._graph.dependencies[name] & self._results.keys():
+        if self._results.keys().isdisjoint(self._inputs(name)):
             return None
         return self._run(first_task(layer), self._results.get)
 
@@ -214,16 +203,16 @@ class ReductionStages:
         grid, dtype = self._annotated.get(name), self._dtypes.get(name)
         if grid is None or dtype is None or len(grid.lengths) > 8:
             return None
-        return np.ones(tuple(map(probe_length, grid.lengths)), dtype)
+        return np.ones(tuple(map(_probe_length, grid.lengths)), dtype)
 
 
-def probe_length(axis: tuple[int, ...]) -> int:
-    """Axes of unit chunks stay so: some functions rely on it, matrix products' sums do."""
-    return 1 if set(axis) == {1} else PROBE_LENGTH
+def _probe_length(axis: tuple[int, ...]) -> int:
+    """Return the probe's length along an axis; 1 for unit chunks, on which some functions rely."""
+    return 1 if set(axis) == {1} else _PROBE_LENGTH
 
 
 class _KeysOf:
-    """The keys of all layers, told by the name in front: no layer is materialized for it."""
+    """The keys of all layers, recognized by their names so that no layer is materialized."""
 
     def __init__(self, layers: Mapping[str, Layer]) -> None:
         self._layers = layers
@@ -232,15 +221,10 @@ class _KeysOf:
         return type(key) is tuple and bool(key) and key[0] in self._layers
 
 
-def _guess(lengths: tuple[tuple[int, ...], ...], reduced: frozenset[int]) -> Any:
-    """Reduced axes have one element a chunk in nearly every reduction."""
-    return tuple((1,) * len(axis) if i in reduced else axis for i, axis in enumerate(lengths))
-
-
-def grid_of(
+def _grid_of(
     result: Any, lengths: tuple[tuple[int, ...], ...], reduced: frozenset[int]
 ) -> Grid | None:
-    """Read the form of a stage's result off what it returned for the probe."""
+    """Return the grid of a stage, given its result for the probe; None if it is not regular."""
     if not lengths:
         return Grid((), sizeof(result))
     arrays = list(result.values()) if isinstance(result, dict) else [result]
@@ -253,7 +237,7 @@ def grid_of(
         if _repeated(array):
             overhead += array.itemsize
             continue
-        expected = [1 if i in reduced else probe_length(axis) for i, axis in enumerate(lengths)]
+        expected = [1 if i in reduced else _probe_length(axis) for i, axis in enumerate(lengths)]
         if list(array.shape[: len(lengths)]) != expected or 0 in array.strides:
             return None
         itemsize += array.itemsize * math.prod(array.shape[len(lengths) :])
@@ -261,7 +245,7 @@ def grid_of(
 
 
 def _repeated(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array is one element, repeated by strides of zero along all its axes."""
+    """Return whether an array repeats one element by strides of zero along all axes."""
     return 0 in array.strides and not any(
         step for length, step in zip(array.shape, array.strides, strict=True) if length > 1
     )

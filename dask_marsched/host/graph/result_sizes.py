@@ -1,4 +1,4 @@
-"""How many bytes the results of a graph will take, derived before anything runs."""
+"""Derives the sizes of a graph's results before anything runs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ChunkSizes:
     Attributes
     ----------
     exact : dict of Key to int
-        Bytes, as `dask.sizeof.sizeof` will measure them, where the graph leaves no doubt (it
-        does trust the chunks and the type that a user declares for a function).
+        Bytes as `dask.sizeof.sizeof` will measure them. The chunks and types that users declare
+        for their functions are trusted.
     estimated : dict of Key to int
-        Bytes that are likely, such as those of the partial results of a reduction by functions
-        other than Dask's. No key is in both.
+        Likely bytes, such as those of the partial results of reductions by functions other than
+        Dask's. No key is in both.
     failures : dict of str to int
-        How often something of the graph was not understood, by kind and exception's type.
+        How often a part of the graph could not be read, by kind and type of the exception.
     """
 
     exact: dict[Key, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def chunk_nbytes(expr: Any, dsk: Mapping[Key, GraphNode]) -> ChunkSizes:
     Returns
     -------
     ChunkSizes
-        Keys about which nothing is known are in neither of its dicts. Never raises.
+        Results of unknown size are in neither of its dicts. Never raises.
     """
     layers = read_layers(expr)
     read_array_expressions(expr, layers)
@@ -71,7 +71,7 @@ def chunk_nbytes(expr: Any, dsk: Mapping[Key, GraphNode]) -> ChunkSizes:
 
 
 def _measure(dsk: Mapping[Key, GraphNode], layers: ArrayLayers, sizes: ChunkSizes) -> list[Key]:
-    """Size the chunks of annotated layers; return the keys whose tasks need a closer look."""
+    """Size the chunks of annotated layers; return the keys whose tasks must be examined."""
     views = layers.views
     grids = {name: grid for name, grid in layers.grids.items() if name not in views}
     exact, estimated = sizes.exact, sizes.estimated
@@ -89,7 +89,7 @@ def _measure(dsk: Mapping[Key, GraphNode], layers: ArrayLayers, sizes: ChunkSize
         own = grid
         nbytes = None
         if own is None:
-            own, nbytes = _at_second_sight(node, name, grids, views)
+            own, nbytes = _size_of_task(node, name, grids, views)
         elif type(node) is not DataNode:
             nbytes = own.nbytes(chunk)
         if own is None or nbytes is None:
@@ -103,16 +103,16 @@ def _measure(dsk: Mapping[Key, GraphNode], layers: ArrayLayers, sizes: ChunkSize
     return pending
 
 
-def _at_second_sight(
+def _size_of_task(
     node: GraphNode, name: object, grids: Mapping[str, Grid], views: set[str]
 ) -> tuple[Grid | None, int | None]:
-    """Size the two kinds of tasks that are common and whose key names no layer."""
+    """Size fused tasks and slices, whose own keys name no layer."""
     chunk: Any
     if type(node) is not Task:
         return None, None
     func, args = node.func, node.args
     if func is _execute_subgraph:
-        # A fused task is named after all of its parts; the last one says what it returns.
+        # A fused task is named after all of its parts; the last one determines the result.
         chunk = args[1]
         grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
         return grid, None if grid is None else grid.nbytes(chunk)

@@ -1,4 +1,4 @@
-"""Sizes of what single functions return, from what is known of their arguments."""
+"""Derives the sizes of single functions' results from the descriptions of their arguments."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _PLAIN = (np.ndarray, np.generic, int, float, complex, bool, str, bytes, slice, 
 _MAX_MEASURED = 10
 
 
-class Chunk(NamedTuple):
-    """What is known of a result.
+class ChunkInfo(NamedTuple):
+    """Description of a result.
 
     Attributes
     ----------
     nbytes
-        Bytes that it holds.
+        Its size, bytes.
     certain
-        False if the size is an educated guess.
+        False if the size is an estimate.
     shape
         None if it is not an array of known shape.
     itemsize
         Bytes of an element.
     repeated
-        True if it is a single element, repeated by strides of zero; None if only some of its
-        strides are zero, so that the size of a view of it depends on which.
+        True if it repeats a single element by strides of zero. None if only some strides are zero,
+        so that the size of a view of it depends on the view.
     kind
         NumPy's letter for the kind of type, such as "f"; empty if unknown.
     members
         The elements of a tuple.
     stored
-        True for an array outside of memory, whose parts become arrays of its type.
+        True for an array outside of memory, whose slices become arrays of its type.
     """
 
     nbytes: int
@@ -53,22 +53,22 @@ class Chunk(NamedTuple):
     itemsize: int = 0
     repeated: bool | None = False
     kind: str = ""
-    members: tuple[Chunk, ...] = ()
+    members: tuple[ChunkInfo, ...] = ()
     stored: bool = False
 
 
-def literal(value: Any) -> Chunk:
+def literal(value: Any) -> ChunkInfo:
     """Describe a value that the graph itself holds."""
     if not isinstance(value, np.ndarray):
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
         if isinstance(dtype, np.dtype) and type(shape) is tuple and not keeps_its_type(value):
             itemsize, kind = dtype.itemsize, dtype.kind
-            array = Chunk(sizeof(value), False, shape, itemsize, False, kind, stored=True)
+            array = ChunkInfo(sizeof(value), False, shape, itemsize, False, kind, stored=True)
             return array._replace(shape=None) if dtype.hasobject else array
-        return Chunk(sizeof(value), _is_plain(value))
+        return ChunkInfo(sizeof(value), _is_plain(value))
     if value.dtype.hasobject:
-        return Chunk(sizeof(value), False)
-    return Chunk(
+        return ChunkInfo(sizeof(value), False)
+    return ChunkInfo(
         sizeof(value),
         True,
         value.shape,
@@ -86,7 +86,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def sliced(func: Any, source: Chunk, index: Any) -> Chunk | None:
+def sliced(func: Any, source: ChunkInfo, index: Any) -> ChunkInfo | None:
     """Describe a chunk indexed by one of Dask's getters."""
     if source.members:
         if type(index) is int and -len(source.members) <= index < len(source.members):
@@ -114,7 +114,7 @@ def sliced(func: Any, source: Chunk, index: Any) -> Chunk | None:
     return full._replace(nbytes=min(elements, 1) * source.itemsize, repeated=True)
 
 
-def broadcast(source: Chunk, shape: Any) -> Chunk | None:
+def broadcast(source: ChunkInfo, shape: Any) -> ChunkInfo | None:
     """Describe a view that `numpy.broadcast_to` makes."""
     if source.shape is None or not isinstance(shape, tuple):
         return None
@@ -124,12 +124,12 @@ def broadcast(source: Chunk, shape: Any) -> Chunk | None:
     )
 
 
-def transpose(source: Chunk, shape: Shape | None) -> Chunk | None:
+def transpose(source: ChunkInfo, shape: Shape | None) -> ChunkInfo | None:
     """Describe a transposed view."""
     return None if shape is None or source.shape is None else source._replace(shape=shape)
 
 
-def merge(chunks: Sequence[Chunk | None]) -> Chunk | None:
+def merge(chunks: Sequence[ChunkInfo | None]) -> ChunkInfo | None:
     """Describe the sum or product of arrays of one shape; some of them may be unknown."""
     known = [chunk for chunk in chunks if chunk is not None and chunk.shape]
     if not known:
@@ -143,7 +143,7 @@ def merge(chunks: Sequence[Chunk | None]) -> Chunk | None:
     return _array(first.shape or (), first)._replace(certain=certain)
 
 
-def _qr(matrix: Chunk, **kwargs: Any) -> Chunk | None:
+def _qr(matrix: ChunkInfo, **kwargs: Any) -> ChunkInfo | None:
     if kwargs or matrix.shape is None or len(matrix.shape) != 2 or 0 in matrix.shape:
         return None
     m, n = matrix.shape
@@ -152,7 +152,7 @@ def _qr(matrix: Chunk, **kwargs: Any) -> Chunk | None:
     return _tuple(_array((m, min(m, n)), base), _array((min(m, n), n), base))
 
 
-def _svd(matrix: Chunk, **kwargs: Any) -> Chunk | None:
+def _svd(matrix: ChunkInfo, **kwargs: Any) -> ChunkInfo | None:
     if kwargs.keys() - {"full_matrices"} or matrix.shape is None or len(matrix.shape) != 2:
         return None
     m, n = matrix.shape
@@ -162,7 +162,7 @@ def _svd(matrix: Chunk, **kwargs: Any) -> Chunk | None:
     return _tuple(_array((m, left), base), _array((k,), base), _array((right, n), base))
 
 
-def _dot(left: Chunk, right: Chunk) -> Chunk | None:
+def _dot(left: ChunkInfo, right: ChunkInfo) -> ChunkInfo | None:
     if left.shape is None or right.shape is None:
         return None
     if len(left.shape) != 2 or len(right.shape) != 2:
@@ -172,15 +172,7 @@ def _dot(left: Chunk, right: Chunk) -> Chunk | None:
     return _array((left.shape[0], right.shape[1]), base)
 
 
-def _solve(matrix: Chunk, right: Chunk) -> Chunk | None:
-    if matrix.shape is None or right.shape is None:
-        return None
-    floating = matrix.kind == right.kind == "f" and matrix.itemsize == right.itemsize == 8
-    base = right._replace(certain=matrix.certain and right.certain and floating)
-    return _array(right.shape, base)
-
-
-def _vstack(*chunks: Chunk) -> Chunk | None:
+def _vstack(*chunks: ChunkInfo) -> ChunkInfo | None:
     shapes = [chunk.shape for chunk in chunks if chunk.shape is not None]
     if not chunks or len(shapes) < len(chunks) or any(len(shape) != 2 for shape in shapes):
         return None
@@ -189,20 +181,19 @@ def _vstack(*chunks: Chunk) -> Chunk | None:
     return _array((sum(shape[0] for shape in shapes), shapes[0][1]), base)
 
 
-def _array(shape: Shape, like: Chunk) -> Chunk:
+def _array(shape: Shape, like: ChunkInfo) -> ChunkInfo:
     nbytes = prod(shape) * like.itemsize
-    return Chunk(nbytes, like.certain, shape, like.itemsize, False, like.kind)
+    return ChunkInfo(nbytes, like.certain, shape, like.itemsize, False, like.kind)
 
 
-def _tuple(*members: Chunk) -> Chunk:
+def _tuple(*members: ChunkInfo) -> ChunkInfo:
     nbytes = sys.getsizeof(members) + sum(member.nbytes for member in members)
-    return Chunk(nbytes, all(member.certain for member in members), members=members)
+    return ChunkInfo(nbytes, all(member.certain for member in members), members=members)
 
 
-#: Functions of chunks, by library and name; all positional arguments are described before.
-RULES: Mapping[tuple[str, str], Callable[..., Chunk | None]] = {
+#: Rules by library and name of the function; a rule takes the descriptions of its arguments.
+RULES: Mapping[tuple[str, str], Callable[..., ChunkInfo | None]] = {
     ("dask", "_wrapped_qr"): _qr,
-    ("dask", "_solve_triangular_lower"): _solve,
     ("numpy", "qr"): _qr,
     ("numpy", "svd"): _svd,
     ("numpy", "dot"): _dot,

@@ -1,8 +1,8 @@
-"""What a task does besides computing: decides what may be run again, and what may be stopped.
+"""Classifies tasks by their side effects, which decide whether they may be rerun or interrupted.
 
-Second runs, retries and interrupts ask here. A task is known by the functions that it calls: those
-of NumPy, pandas, Dask and their like compute or read, unless their names say that they write. A
-function of the user may do anything, so that its task is left as stock Dask leaves it.
+Speculative execution, retries and interrupts use it. Functions of NumPy, pandas, Dask and similar
+libraries compute or read, unless their names suggest that they write. A user's function may do
+anything, so that its task is treated as in stock Dask.
 """
 
 from __future__ import annotations
@@ -20,65 +20,47 @@ import dask.utils
 import numpy as np
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 
-#: Packages whose functions compute or read, but for those below.
-_LIBRARIES = frozenset(
-    {
-        "_operator",
-        "bottleneck",
-        "cytoolz",
-        "dask",
-        "flox",
-        "functools",
-        "itertools",
-        "math",
-        "numexpr",
-        "numpy",
-        "numpy_groupies",
-        "operator",
-        "pandas",
-        "pyarrow",
-        "scipy",
-        "sparse",
-        "tlz",
-        "toolz",
-        "xarray",
-    }
-)
+#: Packages whose functions compute or read, with the exceptions below.
+_LIBRARIES = frozenset({
+    "_operator", "bottleneck", "cytoolz", "dask", "flox", "functools", "itertools", "math",
+    "numexpr", "numpy", "numpy_groupies", "operator", "pandas", "pyarrow", "scipy", "sparse",
+    "tlz", "toolz", "xarray",
+})  # fmt: skip
 _BUILTINS = frozenset({
     "abs", "all", "any", "bool", "bytes", "complex", "dict", "divmod", "enumerate", "filter",
     "float", "frozenset", "getattr", "int", "isinstance", "len", "list", "map", "max", "min",
     "object", "pow", "range", "reversed", "round", "set", "slice", "sorted", "str", "sum",
     "tuple", "type", "zip",
 })  # fmt: skip
-#: Beginnings of words in names of functions that write somewhere, or hold something.
+#: Beginnings of words in the names of functions that write or lock.
 _WRITES = (
     *("delet", "disk", "dump", "lock", "mkdir", "partd", "remov", "sav", "send", "stor"),
     *("tofile", "unlink", "upload", "writ"),
 )
-#: Whole words of the same kind: they change an array, submit tasks, or append to a file of a bag.
+#: Whole words in the names of functions that change arrays, submit tasks or append to files.
 _PUTS = frozenset({"copyto", "place", "put", "putmask", "compute", "persist", "partition"})
-#: What `to_...` may be followed by where nothing is written.
+#: Words after ``to_`` in the names of functions that convert without writing.
 _CONVERTED_TO = frozenset({
     "array", "arrow", "container", "datetime", "dense", "dict", "frame", "list", "numeric",
     "numpy", "pandas", "period", "string", "timedelta", "timestamp",
 })  # fmt: skip
-#: Beginnings of words in names of functions that read from outside.
+#: Beginnings of words in the names of functions that read from storage.
 _READS = ("fetch", "fromfile", "genfrom", "getter", "load", "memmap", "open", "read")
-#: Modules of which the same is true.
+#: Modules that read from storage.
 _READING = (
     *("dask.array.image", "dask.bag.avro", "dask.bag.text", "dask.bytes", "dask.dataframe.io"),
     *("dask.dataframe.dask_expr.io", "pyarrow.dataset", "pyarrow.fs", "xarray.backends"),
 )
-#: These call what they are given first.
+#: Functions that call their first argument.
 _CALLERS = frozenset({"apply", "_pass_extra_kwargs"})
-#: Of `operator`: they change their argument.
+#: Functions of `operator` that change their argument.
 _IN_PLACE = frozenset({
     "delitem", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul",
     "ior", "ipow", "irshift", "isub", "itruediv", "ixor", "setitem",
 })  # fmt: skip
-#: Values that are looked at in a task. Those with more than that hold data, or hide something.
+#: Largest number of values that are examined in a task.
 _MOST = 2000
-#: Types of values that call nothing.
+#: Types of values that cannot be called.
 _PLAIN = (
     *(str, bytes, int, float, complex, type(None), slice),
     *(np.ndarray, np.generic, TaskRef, Alias),
@@ -87,17 +69,17 @@ _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 class Effects(enum.IntEnum):
-    """What a task does besides computing its result.
+    """Side effects of a task.
 
     Attributes
     ----------
     UNKNOWN
-        It may write, hold a lock or talk to a server: run once, and left to end.
+        It may write, hold a lock or talk to a server: never rerun or interrupted.
     READS
-        It reads from a store. It may be run again. It is left to end, since libraries that read
-        hold locks and connections.
+        It reads from storage: may be rerun, but not interrupted, since it may hold locks and
+        connections.
     NONE
-        It may be run again, and stopped at any moment.
+        It may be rerun and interrupted at any moment.
     """
 
     UNKNOWN = 0
@@ -106,14 +88,9 @@ class Effects(enum.IntEnum):
 
 
 def effects(spec: Any, annotations: Mapping[str, Any] | None = None) -> Effects:
-    """Return what a task does besides computing.
+    """Return the side effects of a task, given its run spec.
 
-    Parameters
-    ----------
-    spec
-        Its run spec.
-    annotations
-        Its annotations: by ``pure`` its user decides.
+    The annotation ``pure`` overrides the analysis.
     """
     pure = (annotations or {}).get("pure")
     if pure is not None:
@@ -121,19 +98,19 @@ def effects(spec: Any, annotations: Mapping[str, Any] | None = None) -> Effects:
     if spec is None:
         return Effects.UNKNOWN
     try:
-        return _Reader().value(spec)
+        return _EffectsReader().value(spec)
     except RecursionError:
         return Effects.UNKNOWN
 
 
-class _Reader:
-    """Reads one task: it looks at a bounded number of values."""
+class _EffectsReader:
+    """Analyses one task; it examines a bounded number of values."""
 
     def __init__(self) -> None:
         self._left = _MOST
 
     def value(self, value: Any) -> Effects:
-        """Return what comes of a value in a task, if that calls all that can be called."""
+        """Return the effects of a value in a task, assuming that everything callable is called."""
         if isinstance(value, _PLAIN):
             return Effects.NONE
         self._left -= 1
@@ -149,7 +126,7 @@ class _Reader:
             return self._all(*value)
         if callable(value):
             return self._function(value)
-        # A lock, an event, a client: it is there to reach out by it.
+        # Locks, events and clients are arguments only of tasks with side effects.
         return Effects.UNKNOWN if _package(value) == "distributed" else Effects.NONE
 
     def _all(self, *values: Any) -> Effects:
@@ -163,7 +140,7 @@ class _Reader:
     def _task(self, task: Task) -> Effects:
         name = getattr(task.func, "__name__", "")
         if name in _CALLERS and task.args and isinstance(task.args[0], TaskRef):
-            return Effects.UNKNOWN  # of a function that another task returns nothing is known
+            return Effects.UNKNOWN  # it calls a function that another task returns
         return self._all(task.func, *task.args, *task.kwargs.values())
 
     def _function(self, function: Any) -> Effects:
@@ -182,7 +159,7 @@ class _Reader:
             return _ufunc(function)
         if isinstance(getattr(function, "__qualname__", None), str):
             return _named(function)
-        # An object that can be called: what it holds, it may call.
+        # A callable object may call everything that it holds.
         least = _named(type(function))
         held = [getattr(function, name, None) for name in ("first", "funcs", "_partial")]
         return min(least, self._all(*held, getattr(function, "__dict__", None)))
@@ -193,7 +170,7 @@ def _package(value: Any) -> str:
 
 
 def _method(name: str) -> Effects:
-    """Return what a method does, known by its name only: one of arrays or of frames."""
+    """Return the effects of a method of arrays or frames, by its name."""
     pandas = sys.modules.get("pandas")
     frames = [getattr(pandas, of, None) for of in ("DataFrame", "Series", "Index")]
     known = any(hasattr(owner, name) for owner in (np.ndarray, *frames))
@@ -201,14 +178,14 @@ def _method(name: str) -> Effects:
 
 
 def _ufunc(function: np.ufunc) -> Effects:
-    # Those made of a user's function bear its name.
+    # `numpy.frompyfunc` names a ufunc after the user's function.
     owners = (np, sys.modules.get("scipy.special"))
     known = any(getattr(owner, function.__name__, None) is function for owner in owners)
     return Effects.NONE if known else Effects.UNKNOWN
 
 
 def _named(function: Any) -> Effects:
-    """Return what a function or a class does, by where it comes from and its name."""
+    """Return the effects of a function or class, by its module and name."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
@@ -223,7 +200,7 @@ def _named(function: Any) -> Effects:
 
 
 def _words(name: str) -> Effects:
-    """Return what the words of a name say."""
+    """Return the effects that the words of a name suggest."""
     words = [word.lower() for word in _WORD.findall(name)]
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if word.startswith(_WRITES) or word in _PUTS:

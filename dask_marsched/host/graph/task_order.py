@@ -1,10 +1,8 @@
-"""Dask's order of a graph's tasks, the same in every process.
+"""Orders a graph's tasks as Dask does, but the same in every process.
 
-`dask.order.order` iterates over sets of keys: what it returns follows from the hash seed of the
-scheduler's process, and where Dask names tasks by random numbers it is another one for the next
-computation, too. Plans are made along it, so that what moves, and what is held, would change from
-run to run: for the product of two matrices by a half. Here it is asked for the order of numbers,
-which hash to themselves.
+`dask.order.order` iterates over sets of keys, so that its result depends on the hash seed and on
+random names of tasks. Plans follow the order: moved and held bytes of a matrix product varied by a
+half from run to run. Here Dask orders integers, which hash to themselves.
 """
 
 from __future__ import annotations
@@ -24,16 +22,15 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.numbering import as_they_come, canonical
 from dask_marsched.host.scheduler.update_graph_hooks import ArrivingGraphs
 
-#: Who orders the graph that is being read, and what its order goes to.
+#: The orderer of the graph that is being read, and the dict that receives the order.
 _Wanted: TypeAlias = "tuple[RepeatableOrder, dict[Key, int]] | None"
 _wanted: contextvars.ContextVar[_Wanted] = contextvars.ContextVar("order", default=None)
 
-#: By scheduler, what orders its graphs.
 _in_force: weakref.WeakKeyDictionary[Scheduler, RepeatableOrder] = weakref.WeakKeyDictionary()
 
 
 class _Numbered(GraphNode):
-    """A task of which Dask's order has to know no more than what it reads."""
+    """A task with nothing but the dependencies that Dask's order needs."""
 
     __slots__ = ()
 
@@ -43,12 +40,9 @@ class _Numbered(GraphNode):
 
 
 def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
-    """Return for each task of a graph its place in Dask's order.
+    """Return the place of each task of a graph in Dask's order.
 
-    Parameters
-    ----------
-    dsk
-        The tasks by key; they may read results that are not among them.
+    Tasks may read results that are not in the graph.
 
     Raises
     ------
@@ -57,7 +51,7 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
     """
     keys, inputs = as_they_come(dsk)
     first = canonical(keys, inputs)
-    # Dask compares keys as strings: all of the same length.
+    # Dask compares keys as strings, so all numbers have the same length.
     base = 10 ** len(str(len(keys)))
     number = [0] * len(keys)
     for place, i in enumerate(first, start=base):
@@ -74,37 +68,29 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
 
 
 class RepeatableOrder(ArrivingGraphs):
-    """Orders the graphs that arrive at one scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
-    counters
-        Where to count what fails; Dask orders the graph then.
-    """
+    """Orders the graphs that arrive at one scheduler; Dask does if that fails."""
 
     def __init__(self, scheduler: Scheduler, counters: Counters) -> None:
         super().__init__(scheduler, _wanted, _in_force)
         self.counters = counters
 
     def of_message(self, message: dict[str, Any]) -> _Wanted:
-        """Return where the order of the graph in a message goes, None if it has one."""
+        """Return the request to order the graph in a message; None if it has an order."""
         if message.get("internal_priority"):
             return None
-        # Filled in once the graph is there. The scheduler looks after that whether it is empty,
-        # and orders the graph itself if so.
+        # Filled when the graph is materialized. If it is still empty then, the scheduler orders
+        # the graph itself.
         message["internal_priority"] = {}
         return self, message["internal_priority"]
 
 
 def order_arriving(dsk: Mapping[Key, GraphNode]) -> None:
-    """Order the graph that is being read, if that is wanted; in the scheduler's offload thread."""
+    """Order the graph that is being read, in the scheduler's offload thread."""
     wanted = _wanted.get()
     if wanted is None:
         return
     orders, into = wanted
-    if len(dsk) == 1:  # as of `Client.submit`: Dask would look for a thread to order it in
+    if len(dsk) == 1:  # as from `Client.submit`: Dask would order it in a thread
         ((key, node),) = dsk.items()
         if key not in node.dependencies:
             into[key] = 0
@@ -112,13 +98,13 @@ def order_arriving(dsk: Mapping[Key, GraphNode]) -> None:
     try:
         into.update(repeatable_order(dsk))
     except ValueError:
-        return  # a cycle: Dask will say so
+        return  # Dask reports the cycle
     except Exception as error:
         orders.counters.caught("order", error)
 
 
 def order_for(scheduler: Scheduler, dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
-    """Return the order of a graph's tasks as a scheduler would have it.
+    """Return the order that a scheduler would give to a graph's tasks.
 
     Raises
     ------
@@ -126,7 +112,7 @@ def order_for(scheduler: Scheduler, dsk: Mapping[Key, GraphNode]) -> dict[Key, i
         The graph has a cycle.
     """
     if scheduler in _in_force:
-        with contextlib.suppress(ValueError):  # a cycle: Dask tells where
+        with contextlib.suppress(ValueError):  # Dask reports the cycle
             return repeatable_order(dsk)
     found: dict[Key, int] = dask.order.order(dict(dsk))
     return found

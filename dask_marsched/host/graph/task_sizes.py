@@ -1,4 +1,4 @@
-"""What a single task returns, read off the task where no layer of its graph tells it."""
+"""Derives the size of a single task's result from the task, if its layer does not give it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dask_marsched.host.graph.array_layers import ArrayLayers, allocates
 from dask_marsched.host.graph.size_rules import (
     GETTERS,
     RULES,
-    Chunk,
+    ChunkInfo,
     broadcast,
     literal,
     merge,
@@ -37,45 +37,37 @@ from dask_marsched.host.graph.size_rules import (
     transpose,
 )
 
-#: The stages of a P2P shuffle hand on the number of the run, a small positive integer.
+#: These stages of a P2P shuffle return the number of the run, a small positive integer.
 _P2P_STAGES = frozenset({("distributed", "rechunk_transfer"), ("distributed", "p2p_barrier")})
-#: Takes its index out of a pair, in which Dask wraps it.
+#: A getter whose index Dask wraps in a pair.
 _GETITEM_OF_PAIR = ("dask", "_getitem")
 _INT_NBYTES = sys.getsizeof(1)
 _NONE_NBYTES = sys.getsizeof(None)
 _MERGES = frozenset({"_cumsum_merge", "_cumprod_merge", "add", "mul"})
-#: References are followed so far; what lies behind a longer chain is left open.
+#: Longest chain of references that is followed.
 _MAX_DEPTH = 50
 
 _Nodes = Mapping[Key, GraphNode]
 
 
 class TaskSizes:
-    """Sizes of the results of the tasks of a graph.
-
-    Parameters
-    ----------
-    dsk : mapping of Key to GraphNode
-        The tasks.
-    layers : ArrayLayers
-        What is known of the arrays that their chunks belong to.
-    """
+    """Describes the results of the tasks of a graph, given its array layers."""
 
     def __init__(self, dsk: _Nodes, layers: ArrayLayers) -> None:
         self._dsk = dsk
         self._grids = layers.grids
         self._kinds = layers.kinds
         self._views = layers.views
-        self._known: dict[Key, Chunk | None] = {}
+        self._known: dict[Key, ChunkInfo | None] = {}
 
-    def of_key(self, key: Key) -> Chunk | None:
-        """Return what is known of a task's result; None if nothing is."""
+    def of_key(self, key: Key) -> ChunkInfo | None:
+        """Return the description of a task's result; None if nothing is known."""
         return self._of_task(key, {}, 0)
 
-    def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         grid = self._grid(key)
-        # Dask merges slices inside of a fused task: what is under an inner getter's name there
-        # is no longer the chunk that the layer of this name describes.
+        # Dask merges slices inside of fused tasks: an inner getter no longer returns the chunk of
+        # the layer that it is named after.
         rewritten = key in inner and (isinstance(inner[key], Alias) or _is_getter(inner[key]))
         if grid is not None and not rewritten and not self._is_view(key):
             chunk = self._of_grid(grid, key)
@@ -83,7 +75,7 @@ class TaskSizes:
                 return chunk
         return self._of_task(key, inner, depth)
 
-    def _of_task(self, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_task(self, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if key in inner:
             return self._of_node(inner[key], key, inner, depth + 1)
         if key in self._known:
@@ -92,11 +84,11 @@ class TaskSizes:
         if node is None:
             return None
         chunk = self._of_node(node, key, {}, depth + 1)
-        if chunk is not None or not depth:  # else the chain of references may be too long from here
+        if chunk is not None or not depth:  # a shorter chain of references may do
             self._known[key] = chunk
         return chunk
 
-    def _of_node(self, node: Any, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_node(self, node: Any, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if depth > _MAX_DEPTH:
             return None
         if isinstance(node, DataNode):
@@ -113,7 +105,7 @@ class TaskSizes:
         guess = None if grid is None or key in inner else self._of_grid(grid, key)
         return chunk if guess is None else guess._replace(certain=False)
 
-    def _of_call(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_call(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         func, args = node.func, node.args
         if func is _execute_subgraph:
             return self._fused(args, key, depth)
@@ -121,7 +113,7 @@ class TaskSizes:
         if _is_getter(node) or called == _GETITEM_OF_PAIR:
             return self._indexed(node, key, inner, depth)
         if called in _P2P_STAGES:
-            return Chunk(_INT_NBYTES, True)
+            return ChunkInfo(_INT_NBYTES, True)
         rule = RULES.get(called)
         if rule is not None:
             chunks = [self._of_argument(arg, inner, depth) for arg in _flat(args)]
@@ -133,25 +125,25 @@ class TaskSizes:
             return self._finalized(args[0], inner, depth)
         return self._of_other(node, key, inner, depth)
 
-    def _of_other(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
-        """Look at functions that tell something only together with the layer of their result."""
+    def _of_other(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
+        """Describe the results of functions that need their layer or a single argument."""
         func, args = node.func, node.args
         name = getattr(func, "__name__", "")
         if name == "_identity" and len(args) == 1:
             return self._of_argument(args[0], inner, depth)
         grid = self._grid(key)
         if name in _MERGES and (grid is None or grid.shape(key) is None):  # type: ignore[arg-type]  # of an array
-            # A running total has the shape of the slice that is added to it: to look at this one
-            # suffices, and does not follow the chain of totals.
+            # A running total has the shape of the slice that is added to it, which avoids
+            # following the chain of totals.
             own = [arg for arg in args if type(arg) is Task] or args
             return merge([self._of_argument(arg, inner, depth) for arg in own])
         if name == "load_store_chunk" and not node.kwargs.get("return_stored"):
-            return Chunk(_NONE_NBYTES, True)
+            return ChunkInfo(_NONE_NBYTES, True)
         if func is apply and args[0] is np.full_like and isinstance(args[2], Dict):
             shape = tuple(_value(args[2]["shape"]))
             dtype = np.dtype(args[1][2])
             nbytes = prod(shape) * dtype.itemsize
-            return Chunk(nbytes, not dtype.hasobject, shape, dtype.itemsize, False, dtype.kind)
+            return ChunkInfo(nbytes, not dtype.hasobject, shape, dtype.itemsize, False, dtype.kind)
         if grid is None or not grid.certain:
             return None
         if func is np.transpose and args:
@@ -159,9 +151,9 @@ class TaskSizes:
             return None if source is None else transpose(source, grid.shape(key))  # type: ignore[arg-type]  # of an array
         return self._of_grid(grid, key) if allocates(func) else None
 
-    def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> Chunk | None:
+    def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> ChunkInfo | None:
         nodes, out = args[0], args[1]
-        # The last part of fused blockwise layers goes by the layer's name, without an index.
+        # The last part of fused blockwise layers has the layer's name without an index.
         own = key if type(key) is tuple and key and key[0] == out else out
         if out in nodes and own != out:
             return self._of_node(nodes[out], own, nodes, depth + 1)
@@ -172,7 +164,7 @@ class TaskSizes:
                 return chunk
         return self._of_task(out, nodes, depth)
 
-    def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> Chunk | None:
+    def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if isinstance(arg, TaskRef):
             return self._of_reference(arg.key, inner, depth)
         if isinstance(arg, Alias):
@@ -181,7 +173,7 @@ class TaskSizes:
             return self._of_node(arg, arg.key, inner, depth + 1)
         return None
 
-    def _indexed(self, node: Task, key: Key, inner: _Nodes, depth: int) -> Chunk | None:
+    def _indexed(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         func = node.func
         source = self._of_argument(node.args[0], inner, depth)
         if source is None:
@@ -200,22 +192,22 @@ class TaskSizes:
         return chunk
 
     def _literal(self, arg: Any, inner: _Nodes) -> Any:
-        """Return an argument's value; of a reference what the graph holds under its key."""
+        """Return the value of an argument or, for a reference, of the node that it names."""
         if isinstance(arg, TaskRef):
             return _value(inner.get(arg.key) or self._dsk.get(arg.key))
         return _value(arg)
 
-    def _finalized(self, parts: Any, inner: _Nodes, depth: int) -> Chunk | None:
+    def _finalized(self, parts: Any, inner: _Nodes, depth: int) -> ChunkInfo | None:
         keys = list(_references(parts))
         if len(keys) == 1:
             chunk = self._of_reference(keys[0], inner, depth)
             if chunk is None or not chunk.shape:
                 return chunk
-            return Chunk(prod(chunk.shape) * chunk.itemsize, chunk.certain)
+            return ChunkInfo(prod(chunk.shape) * chunk.itemsize, chunk.certain)
         grid = self._grid(keys[0]) if keys else None
         if grid is None or grid.overhead or len(keys) != prod(map(len, grid.lengths)):
             return None
-        return Chunk(grid.whole(), grid.certain)
+        return ChunkInfo(grid.whole(), grid.certain)
 
     def _grid(self, key: Key) -> Grid | None:
         if type(key) is tuple and key and isinstance(key[0], str):
@@ -225,14 +217,14 @@ class TaskSizes:
     def _is_view(self, key: Any) -> bool:
         return key[0] in self._views
 
-    def _of_grid(self, grid: Grid, key: Any) -> Chunk | None:
+    def _of_grid(self, grid: Grid, key: Any) -> ChunkInfo | None:
         nbytes = grid.nbytes(key)
         if nbytes is None:
             return None
-        # Several arrays in a dict are no array of this shape.
+        # A dict of several arrays has no shape.
         shape = grid.shape(key) if not grid.overhead else None
         kind = self._kinds.get(key[0], "")
-        return Chunk(nbytes, grid.certain, shape, grid.itemsize, grid.uniform, kind)
+        return ChunkInfo(nbytes, grid.certain, shape, grid.itemsize, grid.uniform, kind)
 
 
 def _called(func: Any) -> tuple[str, str]:
@@ -253,13 +245,13 @@ def _value(arg: Any) -> Any:
 
 
 def _selects_one(index: Any) -> bool:
-    """Whether an index consists of integers only."""
+    """Return whether an index consists of integers only."""
     entries = index if isinstance(index, tuple) else (index,)
     return all(hasattr(entry, "__index__") and not hasattr(entry, "shape") for entry in entries)
 
 
 def _flat(args: Any) -> Iterator[Any]:
-    """Yield arguments, those in tuples and lists one by one."""
+    """Yield arguments; tuples and lists are flattened."""
     for arg in args:
         if isinstance(arg, List | list | tuple):
             yield from _flat(arg)

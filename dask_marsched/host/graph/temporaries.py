@@ -1,4 +1,4 @@
-"""Memory that tasks take while they run, beside their inputs and their result."""
+"""Estimates the memory of intermediate results inside of fused tasks."""
 
 from __future__ import annotations
 
@@ -13,36 +13,24 @@ from dask_marsched.host.graph.array_layers import ArrayLayers
 
 
 def temporaries(dsk: Mapping[Key, GraphNode], layers: ArrayLayers) -> dict[Key, int]:
-    """Return the bytes of intermediate results inside fused tasks.
+    """Return the bytes of intermediate results inside of fused tasks.
 
-    A fused task runs a small graph and drops each intermediate after its last use. Where its
-    steps stand in the order of their use, that is one intermediate and what is made from it.
-
-    Parameters
-    ----------
-    dsk
-        The tasks.
-    layers
-        What the expression says about the arrays in them.
-
-    Returns
-    -------
-    dict of Key to int
-        Only tasks with intermediates of known size. Chunks at the rim count as whole ones.
+    A fused task drops each intermediate after its last use. If its steps are in the order of their
+    use, it holds a step's inputs and its result at a time. Every chunk counts as its layer's
+    largest; tasks without intermediates of known size are left out.
     """
     largest = {name: _largest(grid) for name, grid in layers.grids.items()}
     found: dict[Key, int] = {}
-    # Fused tasks of the same layers are alike.
-    known: dict[tuple[str, ...], int] = {}
+    known: dict[tuple[str, ...], int] = {}  # by the layers of their steps
     for key, node in dsk.items():
         if getattr(node, "func", None) is not _execute_subgraph:
             continue
         inner, result = node.args[0], node.args[1]  # type: ignore[attr-defined]  # is a Task
-        alike = tuple(_layer(part) for part in inner)
-        if alike not in known:
-            known[alike] = _intermediates(inner, result, largest)
-        if known[alike]:
-            found[key] = known[alike]
+        steps = tuple(_layer(part) for part in inner)
+        if steps not in known:
+            known[steps] = _intermediates(inner, result, largest)
+        if known[steps]:
+            found[key] = known[steps]
     return found
 
 
@@ -53,7 +41,7 @@ def _largest(grid: Grid) -> int:
 def _layer(key: Any) -> str:
     if isinstance(key, tuple):
         key = key[0]
-    # Dask appends the pattern of the block to the name of a step inside a fused blockwise task.
+    # Dask appends the pattern of the block to the name of a step of a fused blockwise task.
     return str(key).partition("_.")[0]
 
 

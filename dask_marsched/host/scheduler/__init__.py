@@ -1,1 +1,1 @@
-"""Private touches of distributed's scheduler."""
+"""Private touches of the scheduler: what decides there, and what happens when workers die."""

@@ -1,8 +1,8 @@
-"""The adapter: lets policies decide in a running `distributed.Scheduler`.
+"""The adapter: lets a plugin decide in a running `distributed.Scheduler`.
 
-Everything is replaced on the scheduler's instance, never on its class, so that `uninstall`
-restores the scheduler exactly by deleting what it had set. Each replaced function falls back to
-distributed's own where the brain (the plugin) does not decide or fails.
+It replaces functions on the scheduler's instance, never on its class, so that `uninstall` restores
+the scheduler by deleting them. Each replacement falls back to distributed's own function if the
+delegate (the plugin) leaves the decision open or fails.
 """
 
 from __future__ import annotations
@@ -17,91 +17,103 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-from dask_marsched.host import contract
+from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
-from dask_marsched.host.scheduler import materialization, task_hints
-from dask_marsched.host.scheduler.garbage_collection import not_collecting
+from dask_marsched.host.scheduler import contract, materialization, task_hints
+from dask_marsched.host.scheduler.garbage_collection import collector_paused
 
-#: What a decision on a ready task can be: a worker, or one of these two.
+#: Decisions on a ready task other than a worker.
 WITHHOLD = "withhold"
 LEAVE_TO_DASK = "leave to dask"
 
 
-class Brain(Protocol):
-    """What the adapter asks. No method of it may raise."""
+class SchedulerDelegate(Protocol):
+    """Makes the adapter's decisions. No method of it may raise."""
 
     #: Why stock scheduling has to take over for good, or None.
     failure: str | None
 
     def graph_arrives(self, sizes: Any) -> None:
-        """Sizes known before the run (or None) of the graph whose tasks are about to come."""
+        """Record the known sizes (or None) of a graph whose tasks are about to be created."""
 
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
         ...
 
     def foresee(self, ts: TaskState) -> dict[str, Any]:
-        """Return what to tell the worker of a task's future; empty for nothing."""
+        """Return hints for the worker that gets a task; empty for none."""
         ...
 
     def enqueued(self, ts: TaskState) -> None:
-        """Take note of a task that went to the scheduler's queue."""
+        """Record that a task entered the scheduler's queue."""
 
     def dequeued(self, ts: TaskState) -> None:
-        """Take note of a task that left the scheduler's queue."""
+        """Record that a task left the scheduler's queue."""
 
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
-        """Return which queued tasks go to which workers now."""
+        """Return the queued tasks to send now, with their workers."""
 
     def overdue(self) -> float:
-        """Return after how many seconds to ask again though nothing has happened, or infinity."""
+        """Return the seconds after which to dispatch again if no event comes before, or inf."""
         ...
 
     def copied(self, worker: str, keys: Iterable[Any]) -> None:
-        """Take note of results that a worker has fetched."""
+        """Record that a worker has fetched results."""
 
     def superfluous(self) -> dict[WorkerState, list[TaskState]]:
-        """Return copies of results that can be dropped, by worker."""
+        """Return replicas that can be dropped, by worker."""
         ...
 
     def may_steal(self, ts: TaskState) -> bool:
-        """Whether work stealing may consider a task."""
+        """Return whether work stealing may consider a task."""
         ...
 
     def retry_after(self, ts: TaskState, worker: str, error: str) -> float:
-        """Return after how many seconds to try a failed task again, infinity to let it fail."""
+        """Return the seconds after which to retry a failed task; inf lets it fail."""
         ...
 
     def removed(self) -> None:
-        """Take note of the removal of the plugin."""
+        """Record that the plugin was removed."""
+
+
+#: Functions of the scheduler that methods of the adapter replace, by the method's name.
+_REPLACED = {
+    "_transitions": "transitions",
+    "_queue_slots_maybe_opened": "stimulus_queue_slots_maybe_opened",
+    "_create_taskstate_from_graph": "_create_taskstate_from_graph",
+    "_task_to_msg": "_task_to_msg",
+    "_remove_plugin": "remove_plugin",
+    "_add_plugin": "add_plugin",
+    "_task_erred": "stimulus_task_erred",
+}
 
 
 class SchedulerAdapter:
-    """Puts a `Brain` into a scheduler, and takes it out again.
+    """Connects a `SchedulerDelegate` to a scheduler.
 
     Parameters
     ----------
     scheduler
         The running scheduler.
-    brain
-        Decides.
+    delegate
+        Makes the decisions.
     plugin
-        The plugin whose removal from the scheduler ends the adapter's work.
+        The plugin; its removal from the scheduler uninstalls the adapter.
     removed
         Called after that.
     compression
-        Compresses graphs as they arrive; None where that is off.
+        Compresses graphs as they arrive, if given.
     order
-        Orders the tasks of graphs as they arrive; None leaves that to the scheduler.
+        Orders the tasks of graphs as they arrive, if given.
     failed
-        Called after the scheduler was restored because a policy had failed.
+        Called after a failing policy has caused the adapter to restore the scheduler.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        brain: Brain,
+        delegate: SchedulerDelegate,
         plugin: SchedulerPlugin,
         removed: Callable[[], None] = lambda: None,
         compression: GraphCompression | None = None,
@@ -109,7 +121,7 @@ class SchedulerAdapter:
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.scheduler: Any = scheduler
-        self.brain = brain
+        self.delegate = delegate
         self.plugin = plugin
         self.removed = removed
         self.failed = failed
@@ -121,32 +133,25 @@ class SchedulerAdapter:
         self._dispatching = False
         self._stealing: Any = None
         self._retries: dict[TaskState, asyncio.TimerHandle] = {}
-        self._look_again: asyncio.TimerHandle | None = None
+        self._redispatch: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
-        """Replace what decides on placement.
+        """Replace the functions that decide on placement.
 
         Raises
         ------
         RuntimeError
             This version of distributed is not as expected; nothing has been changed.
         """
-        found = contract.misfits(self.scheduler)
-        if found:
-            raise RuntimeError(contract.explain(found))
+        demand(contract.misfits(self.scheduler), "stock scheduling stays in force")
         s = self.scheduler
         table = dict(type(s)._TRANSITIONS_TABLE)
         self._stock: dict[tuple[str, str], Callable[..., Any]] = dict(table)
         for entry in contract.REPLACED_TRANSITIONS:
             table[entry] = getattr(self, f"_{entry[0]}_{entry[1]}")
         s._TRANSITIONS_TABLE = table
-        s.transitions = self._transitions
-        s.stimulus_queue_slots_maybe_opened = self._queue_slots_maybe_opened
-        s._create_taskstate_from_graph = self._create_taskstate_from_graph
-        s._task_to_msg = self._task_to_msg
-        s.remove_plugin = self._remove_plugin
-        s.add_plugin = self._add_plugin
-        s.stimulus_task_erred = self._task_erred
+        for method, replaced in _REPLACED.items():
+            setattr(s, replaced, getattr(self, method))
         s.stream_handlers["add-keys"] = self._add_keys
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
@@ -157,10 +162,10 @@ class SchedulerAdapter:
                 part.install()
         self.installed = True
         for ts in list(s.queued):
-            self.brain.enqueued(ts)
+            self.delegate.enqueued(ts)
 
     def uninstall(self) -> None:
-        """Restore the scheduler; tasks in its queue go on as in stock Dask. Idempotent."""
+        """Restore the scheduler, which dispatches the queued tasks from then on. Idempotent."""
         if not self.installed:
             return
         self.installed = False
@@ -169,24 +174,15 @@ class SchedulerAdapter:
             if part is not None:
                 part.uninstall()
         s = self.scheduler
-        for name in (
-            "_TRANSITIONS_TABLE",
-            "transitions",
-            "stimulus_queue_slots_maybe_opened",
-            "_create_taskstate_from_graph",
-            "_task_to_msg",
-            "remove_plugin",
-            "add_plugin",
-            "stimulus_task_erred",
-        ):
+        for name in ("_TRANSITIONS_TABLE", *_REPLACED.values()):
             vars(s).pop(name, None)
         s.stream_handlers["add-keys"] = s.add_keys
         if self._stealing is not None:
             vars(self._stealing).pop("_get_thief", None)
-        self.brain.removed()
-        if self._look_again is not None:
-            self._look_again.cancel()
-            self._look_again = None
+        self.delegate.removed()
+        if self._redispatch is not None:
+            self._redispatch.cancel()
+            self._redispatch = None
         for ts, timer in list(self._retries.items()):
             timer.cancel()
             self._retry(ts, ts.run_id)
@@ -194,58 +190,57 @@ class SchedulerAdapter:
             return
         stimulus_id = "marsched-uninstall"
         if math.isinf(s.WORKER_SATURATION):
-            # Without queuing nothing would ever take them out of the queue.
+            # Stock Dask never looks at its queue if queuing is off.
             s.transitions({ts.key: "waiting" for ts in s.queued}, stimulus_id)
         else:
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
     def worker_left(self) -> None:
-        """Let Dask's stealing go of workers that are gone: it counts for them for ever."""
-        # While nothing is being stolen all that it counts is 0.
+        """Drop removed workers from work stealing's counts, which stock Dask keeps for ever."""
+        # All counts are 0 while no task is being stolen.
         if self._stealing is not None and not self._stealing.in_flight:
             self._stealing.in_flight_tasks.clear()
 
     def retrying(self) -> set[Key]:
-        """Return the keys of what has failed and waits to be tried again."""
+        """Return the keys of the failed tasks that wait for a retry."""
         return {ts.key for ts in self._retries}
 
     # -- replaced methods ------------------------------------------------------------------
 
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
-        self.brain.graph_arrives(getattr(dsk, "sizes", None))
+        self.delegate.graph_arrives(getattr(dsk, "sizes", None))
         if self.compression is not None:
             ordered = self.compression.reconcile(dsk, ordered)
         s = self.scheduler
-        with not_collecting():
+        with collector_paused():
             return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)
 
     def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:
         s = self.scheduler
         message: dict[str, Any] = type(s)._task_to_msg(s, ts)
-        told = self.brain.foresee(ts)
-        if told:
-            message["annotations"] = {**message["annotations"], task_hints.ANNOTATION: told}
+        if hints := self.delegate.foresee(ts):
+            message["annotations"] = {**message["annotations"], task_hints.ANNOTATION: hints}
         return message
 
     def _transitions(self, recommendations: Any, stimulus_id: str) -> None:
         s = self.scheduler
         type(s).transitions(s, recommendations, stimulus_id)
         if self._undispatched and not self._dispatching:
-            # What was withheld during these transitions may have a free slot waiting for it,
-            # and not every caller asks for the queue afterwards.
+            # A slot may be free for a task that these transitions withheld, and not every caller
+            # looks at the queue afterwards.
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
         if not self._dispatching:
             self._drop_copies(stimulus_id)
 
     def _add_keys(self, worker: str, keys: Any = (), stimulus_id: str | None = None) -> Any:
         result = self.scheduler.add_keys(worker=worker, keys=keys, stimulus_id=stimulus_id)
-        self.brain.copied(worker, keys)
+        self.delegate.copied(worker, keys)
         self._drop_copies(stimulus_id or "marsched-add-keys")
         return result
 
     def _drop_copies(self, stimulus_id: str) -> None:
-        # After a stimulus, not within it: messages under way may name any of the copies.
-        for ws, tasks in self.brain.superfluous().items():
+        # Only after a stimulus: its own messages may still refer to any of the replicas.
+        for ws, tasks in self.delegate.superfluous().items():
             self.scheduler.request_remove_replicas(
                 ws.address, [ts.key for ts in tasks], stimulus_id=stimulus_id
             )
@@ -255,35 +250,35 @@ class SchedulerAdapter:
         if self._dispatching:
             return
         self._dispatch(stimulus_id)
-        # A task that finishes ends here, and has been through none of our `_transitions`.
+        # A finished task's stimulus ends here and does not pass `_transitions`.
         self._drop_copies(stimulus_id)
 
     def _dispatch(self, stimulus_id: str) -> None:
         s = self.scheduler
-        placed = self.brain.dispatch() if s.queued and self.brain.failure is None else None
-        if self.brain.failure is not None:
+        placed = self.delegate.dispatch() if s.queued and self.delegate.failure is None else None
+        if self.delegate.failure is not None:
             if self.installed:
                 self.uninstall()
                 self.failed()
             return
-        if s.queued and self._look_again is None:
-            seconds = self.brain.overdue()
+        if s.queued and self._redispatch is None:
+            seconds = self.delegate.overdue()
             if math.isfinite(seconds):
                 loop = asyncio.get_running_loop()
-                self._look_again = loop.call_later(seconds, self._overdue)
+                self._redispatch = loop.call_later(seconds, self._overdue)
         if not placed:
             return
         self._dispatching = True
         try:
             self._assigned = dict(placed)
-            # Recommendations are processed last in, first out.
+            # Recommendations are processed in last-in, first-out order.
             s.transitions({ts.key: "processing" for ts, _ in reversed(placed)}, stimulus_id)
         finally:
             self._assigned = {}
             self._dispatching = False
 
     def _overdue(self) -> None:
-        self._look_again = None
+        self._redispatch = None
         self._queue_slots_maybe_opened(stimulus_id=f"marsched-overdue-{time()}")
 
     def _remove_plugin(self, name: str | None = None) -> None:
@@ -295,7 +290,7 @@ class SchedulerAdapter:
             self.removed()
 
     def _add_plugin(self, plugin: Any, **kwargs: Any) -> None:
-        # Another of the same kind that has found ours to do what it would do.
+        # A second plugin of ours that found this one in force is not added.
         if getattr(plugin, "twin", None) is not self.plugin:
             type(self.scheduler).add_plugin(self.scheduler, plugin, **kwargs)
 
@@ -305,23 +300,21 @@ class SchedulerAdapter:
         s = self.scheduler
         ts = s.tasks.get(key)
         if ts is not None and ts.state == "processing" and ts.run_id == run_id:
-            seconds = self.brain.retry_after(ts, worker, kwargs.get("exception_text") or "")
+            seconds = self.delegate.retry_after(ts, worker, kwargs.get("exception_text") or "")
             if math.isfinite(seconds):
-                # It stays with its worker until then: all that may befall it meanwhile, Dask
-                # knows how to deal with.
+                # The task stays in "processing" until then: Dask handles all events for it.
                 loop = asyncio.get_running_loop()
                 self._retries[ts] = loop.call_later(seconds, self._retry, ts, run_id)
-                self._leave_to_wait(ts, s.workers[worker], stimulus_id)
+                self._park(ts, s.workers[worker], stimulus_id)
                 return {}, {}, {}
         return type(s).stimulus_task_erred(
             s, worker=worker, stimulus_id=stimulus_id, key=key, run_id=run_id, **kwargs
         )
 
-    def _leave_to_wait(self, ts: TaskState, ws: WorkerState, stimulus_id: str) -> None:
-        """Take the slot from a task that failed, and keep it from being stolen.
+    def _park(self, ts: TaskState, ws: WorkerState, stimulus_id: str) -> None:
+        """Free the slot of a failed task, and exempt the task from stealing.
 
-        For its worker it has failed: asked for it by stealing it would answer what no scheduler
-        expects, and be taken for broken.
+        Its worker would answer a steal request for it in a way that no scheduler expects.
         """
         if self._stealing is not None:
             self._stealing._remove_from_in_flight(ts)
@@ -343,7 +336,7 @@ class SchedulerAdapter:
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
     def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:
-        if not self.brain.may_steal(ts):
+        if not self.delegate.may_steal(ts):
             return None
         return type(self._stealing)._get_thief(self._stealing, scheduler, ts, *args, **kwargs)
 
@@ -351,7 +344,7 @@ class SchedulerAdapter:
 
     def _waiting_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
         ts = scheduler.tasks[key]
-        decision = self.brain.decide(ts)
+        decision = self.delegate.decide(ts)
         if decision is WITHHOLD:
             return {key: "queued"}, {}, {}
         if isinstance(decision, WorkerState):
@@ -359,15 +352,15 @@ class SchedulerAdapter:
         return self._stock["waiting", "processing"](scheduler, key, stimulus_id)
 
     def _waiting_queued(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
-        # As distributed's own, but for its assertion that no worker has a free slot: what is
-        # withheld is dispatched at the end of the stimulus, in the order of the plan.
+        # As distributed's own, without its assertion that no worker has a free slot: withheld
+        # tasks are dispatched at the end of the stimulus, in the order of the plan.
         ts = scheduler.tasks[key]
         if scheduler.validate:
             scheduler._validate_ready(ts)
         ts.state = "queued"
         scheduler.queued.add(ts)
         self._undispatched = True
-        self.brain.enqueued(ts)
+        self.delegate.enqueued(ts)
         return {}, {}, {}
 
     def _queued_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
@@ -375,19 +368,19 @@ class SchedulerAdapter:
         ws = self._assigned.pop(ts, None)
         if ws is not None:
             scheduler.queued.discard(ts)
-            self.brain.dequeued(ts)
+            self.delegate.dequeued(ts)
             return scheduler._add_to_processing(ts, ws, stimulus_id=stimulus_id)
         if math.isinf(scheduler.WORKER_SATURATION):
             return {}, {}, {}
         result = self._stock["queued", "processing"](scheduler, key, stimulus_id)
         if ts not in scheduler.queued:
-            self.brain.dequeued(ts)
+            self.delegate.dequeued(ts)
         return result
 
     def _queued_released(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
-        self.brain.dequeued(scheduler.tasks[key])
+        self.delegate.dequeued(scheduler.tasks[key])
         return self._stock["queued", "released"](scheduler, key, stimulus_id)
 
     def _queued_erred(self, scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> Any:
-        self.brain.dequeued(scheduler.tasks[key])
+        self.delegate.dequeued(scheduler.tasks[key])
         return self._stock["queued", "erred"](scheduler, key, stimulus_id, **kwargs)

@@ -1,15 +1,14 @@
-"""Taking over the results of a worker that died, before anything is computed again.
+"""Lets other workers adopt the results of a dead worker before anything is recomputed.
 
-What a worker has put into shared memory belongs to its nanny, and outlives it. `remove_worker`
-releases what only that worker had before any plugin hears of it: here other workers of its host,
-or the process that its nanny starts in its place, map it first, and the scheduler is told that they
-have it.
+Results in shared memory belong to the nanny, so they outlive the worker's process. The stock
+`remove_worker` releases the results of a dead worker before any plugin is called. This module runs
+first: other workers of the machine, or the process that the nanny starts next, map the results, and
+the scheduler records the new holders.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Set
 from typing import Any
 
@@ -18,45 +17,41 @@ from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-from dask_marsched.host.contract import demand
+from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
 from dask_marsched.host.scheduler import departed_workers
-from dask_marsched.host.scheduler.departed_workers import GivenAway, StandingIn
-from dask_marsched.host.scheduler.heirs import Heirs
+from dask_marsched.host.scheduler.adopters import Adopters
+from dask_marsched.host.scheduler.departed_workers import DepartedWorkers, ReassignedTasks
 
-#: Topic of the events that tell the scheduler where results are.
+#: Topic of the events by which workers announce where they keep results.
 KEPT = "marsched-kept"
 
-#: Most seconds that a removal waits for the others. Mapping takes milliseconds.
-_PATIENCE = 5.0
+#: Seconds that a worker has to map results; mapping takes milliseconds.
+_ADOPTION_TIMEOUT = 5.0
 _UNREGISTER = "unregister"
 
 
 def misfits(scheduler: Any) -> list[str]:
-    """Return what in a scheduler is not as adoption expects it; empty if all is well."""
-    handler = getattr(scheduler, "handlers", {}).get(_UNREGISTER)
-    found = []
-    if getattr(handler, "__name__", None) != "remove_worker":
-        found.append(f"the handler {_UNREGISTER!r} is not Scheduler.remove_worker")
-    parameters = inspect.signature(type(scheduler).remove_worker).parameters
-    found += [
-        f"Scheduler.remove_worker takes no {name!r}"
-        for name in ("address", "stimulus_id")
-        if name not in parameters
+    """Return what adoption does not find as expected in a scheduler; empty if all is well."""
+    return [
+        *misfits_of_handler(scheduler, "handlers", _UNREGISTER, "remove_worker"),
+        *misfits_of_function(
+            "Scheduler", type(scheduler), "remove_worker", ("address", "stimulus_id")
+        ),
+        *departed_workers.misfits(scheduler),
     ]
-    return found + departed_workers.misfits(scheduler)
 
 
 class Adoption:
-    """Has the workers of a host take over the results of one that dies.
+    """Has workers of the same machine adopt the results of a worker that dies.
 
     Parameters
     ----------
     scheduler
         The scheduler.
     caught
-        Told of exceptions of ours: (where, exception). What failed is computed again.
+        Called with the place and the exception when adoption fails; the results are recomputed.
     patience
-        Seconds to wait for a worker that can take over, where there is none on the host.
+        Seconds to wait for an adopter if there is none on the machine.
     """
 
     def __init__(
@@ -66,19 +61,18 @@ class Adoption:
         patience: float = 0.0,
     ) -> None:
         self.scheduler: Any = scheduler
-        self.heirs = Heirs(scheduler)
+        self.adopters = Adopters(scheduler)
         self._patience = patience
-        self._standing_in = StandingIn(scheduler, caught)
+        self._departed = DepartedWorkers(scheduler, caught)
         self._caught = caught
-        # By worker: each host may have it, and of those that do one may drop it, or die.
+        # Handle and stamp by worker: several machines may hold a copy.
         self._kept: dict[Key, dict[str, tuple[Any, int]]] = {}
         self._under_way: dict[str, asyncio.Future[Set[WorkerState]]] = {}
-        self._adopted: dict[str, int] = {}
         self._moved: dict[str, list[Key]] = {}
         self._handler: Any = None
 
     def install(self) -> None:
-        """Come before whatever removes a worker.
+        """Wrap `remove_worker` and the handler that calls it.
 
         Raises
         ------
@@ -86,11 +80,11 @@ class Adoption:
             This version of distributed is not as expected; nothing has been changed.
         """
         s = self.scheduler
-        demand(misfits(s), "results of dead workers are not taken over")
+        demand(misfits(s), "results of dead workers are not adopted")
         self._handler = s.handlers[_UNREGISTER]
         s.remove_worker = self._remove_worker
         s.handlers[_UNREGISTER] = self._remove_worker
-        self._standing_in.install()
+        self._departed.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
@@ -99,19 +93,19 @@ class Adoption:
             vars(s).pop("remove_worker", None)
             s.handlers[_UNREGISTER] = self._handler
             self._handler = None
-        self._standing_in.uninstall()
-        self.heirs.clear()
+        self._departed.uninstall()
+        self.adopters.clear()
         self._kept.clear()
 
     def announced(self, worker: str, key: Key, handle: Any, stamp: int) -> None:
-        """Take note of where a worker keeps a result."""
+        """Record where a worker keeps a result."""
         s = self.scheduler
-        # It may come late. What is known of a task that is forgotten would never be dropped.
+        # An announcement may arrive after the task was forgotten; it would never be removed.
         if key in s.tasks and worker in s.workers:
             self._kept.setdefault(key, {})[worker] = (handle, stamp)
 
     def forget(self, key: Key) -> None:
-        """Take note that a result is released."""
+        """Drop the record of a released result."""
         self._kept.pop(key, None)
 
     def kept(self) -> set[Key]:
@@ -120,23 +114,23 @@ class Adoption:
         return {key for key in self._kept if key in tasks and self.keepers(tasks[key])}
 
     def keepers(self, ts: TaskState) -> list[WorkerState]:
-        """Return the workers that hold a result so that it outlives their processes."""
+        """Return the workers whose copy of a result outlives their process."""
         found = map(self.scheduler.workers.get, self._kept.get(ts.key, ()))
         return [ws for ws in found if ws is not None and ws in (ts.who_has or ())]
 
     def adopted(self, worker: str) -> int:
-        """Return how many results of a worker that was removed were taken over; asked once."""
-        return self._adopted.pop(worker, 0)
+        """Return how many results of a worker that is being removed were adopted."""
+        return len(self._moved.get(worker, ()))
 
-    def given_away(self, worker: str) -> GivenAway | None:
-        """Return what a worker that was removed had to do, if its removal waited; asked once."""
-        return self._standing_in.given_away(worker)
+    def reassigned(self, worker: str) -> ReassignedTasks | None:
+        """Return and forget the tasks that a dead worker lost before its delayed removal."""
+        return self._departed.reassigned(worker)
 
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
         s = self.scheduler
         address = s.coerce_address(address)
-        if address in self._standing_in:
-            return "OK"  # the nanny starts no other process before it has this answer
+        if address in self._departed:
+            return "OK"  # the nanny waits for this answer before it starts another process
         dying: Set[WorkerState] = set()
         if s.workers.get(address) is not None:
             try:
@@ -144,43 +138,43 @@ class Adoption:
             except Exception as error:
                 self._caught("adopt", error)
         ws = s.workers.get(address)
-        if ws is None or kwargs.get("expected") or not self._needs_an_heir(ws, dying):
+        if ws is None or kwargs.get("expected") or not self._needs_an_adopter(ws, dying):
             return await self._remove(address, stimulus_id, kwargs)
-        if address not in self._standing_in:
-            self._standing_in.hold(
+        if address not in self._departed:
+            self._departed.hold(
                 ws,
                 stimulus_id,
-                self._wait_for_heirs(ws),
+                self._wait_for_adopters(ws),
                 lambda: self._remove(address, stimulus_id, kwargs),
             )
         return "OK"
 
-    def _needs_an_heir(self, ws: WorkerState, dying: Set[WorkerState]) -> bool:
-        """Return whether it pays to wait for a worker that takes over."""
+    def _needs_an_adopter(self, ws: WorkerState, dying: Set[WorkerState]) -> bool:
+        """Return whether waiting for another adopter can save results."""
         return bool(
             self._patience
             and self.scheduler.status == Status.running
             and ws.status in (Status.running, Status.paused)
-            and dying >= set(self.heirs.of(ws))
-            and self._alone_here(ws)
+            and dying >= set(self.adopters.of(ws))
+            and self._sole_copies(ws)
         )
 
-    async def _wait_for_heirs(self, ws: WorkerState) -> None:
-        """Have a worker's results taken over by the next that can; should that die, by another."""
+    async def _wait_for_adopters(self, ws: WorkerState) -> None:
         until = time() + self._patience
         while (seconds := until - time()) > 0:
-            came = await self.heirs.wait(ws, seconds)
+            came = await self.adopters.wait(ws, seconds)
+            # An adopter that dies too leaves the results to the next one.
             if not await self._once(ws.address) or not came:
                 return
 
     async def _remove(self, address: str, stimulus_id: str, kwargs: dict[str, Any]) -> Any:
-        """Remove a worker whose results have been taken over, as far as that can be."""
+        """Call the stock removal; the results that could be adopted have other holders by now."""
         s = self.scheduler
         for key in [key for key, where in self._kept.items() if where.pop(address, None)]:
             if not self._kept[key]:
                 del self._kept[key]
         answer = await type(s).remove_worker(s, address, stimulus_id=stimulus_id, **kwargs)
-        self.heirs.gone(address)
+        self.adopters.gone(address)
         try:
             self._redirect(self._moved.pop(address, []), stimulus_id)
         except Exception as error:
@@ -188,10 +182,10 @@ class Adoption:
         return answer
 
     def _redirect(self, keys: list[Key], stimulus_id: str) -> None:
-        """Tell workers that are to read results where these are now.
+        """Tell the workers that wait for adopted results who holds them now.
 
-        In stock Dask what reads a lost result is sent anew. Here it stays with its worker, which
-        would wait for its next look at what is missing: once a second.
+        Stock Dask sends the readers of a lost result again. Here they stay with their workers,
+        which would otherwise ask for missing holders only once a second.
         """
         s = self.scheduler
         waiting: dict[str, dict[Key, list[str]]] = {}
@@ -204,12 +198,12 @@ class Adoption:
             s.worker_send(address, message)
 
     async def _once(self, address: str) -> Set[WorkerState]:
-        """Have a worker's results taken over; who comes second waits for the first.
+        """Have a worker's results adopted; concurrent calls wait for the first one.
 
         Returns
         -------
         set of WorkerState
-            Who was to take them over, and has died as well.
+            Adopters that did not answer: they are dying as well.
         """
         pending = self._under_way.get(address)
         if pending is not None:
@@ -221,26 +215,24 @@ class Adoption:
             return dying
         done = self._under_way[address] = asyncio.get_running_loop().create_future()
         try:
-            self._send_nothing_more(ws)
+            self._stop_sending_to(ws)
             moved = self._moved.setdefault(address, [])
             while batches:
                 asked = (self._ask(*batch, address) for batch in batches.items())
                 answers = await asyncio.gather(*asked)
                 for taken in answers:
                     moved += taken or ()
-                failed = {
-                    heir for heir, taken in zip(batches, answers, strict=True) if taken is None
-                }
+                answered = zip(batches, answers, strict=True)
+                failed = {adopter for adopter, taken in answered if taken is None}
                 dying |= failed
                 batches = self._batches(ws, dying) if failed else {}
-            self._adopted[address] = len(moved)
         finally:
             del self._under_way[address]
             done.set_result(dying)
         return dying
 
-    def _alone_here(self, ws: WorkerState) -> list[TaskState]:
-        """Return what is needed, only a worker has, and can be taken over."""
+    def _sole_copies(self, ws: WorkerState) -> list[TaskState]:
+        """Return the adoptable results that are needed and that only this worker holds."""
         only = {ws}
         return [
             ts
@@ -253,44 +245,45 @@ class Adoption:
     def _batches(
         self, ws: WorkerState, dying: Set[WorkerState]
     ) -> dict[WorkerState, list[TaskState]]:
-        """Return what is to be taken over, by whom: the largest first, by who has least."""
-        held = {p: p.nbytes for p in self.heirs.of(ws) if p not in dying}
+        """Assign each result to an adopter: the largest result first, to whoever holds least."""
+        held = {p: p.nbytes for p in self.adopters.of(ws) if p not in dying}
         batches: dict[WorkerState, list[TaskState]] = {}
         if not held or self.scheduler.status != Status.running:
             return batches
-        found = self._alone_here(ws)
+        found = self._sole_copies(ws)
         for ts in sorted(found, key=lambda ts: (-ts.get_nbytes(), str(ts.key))):
-            heir = min(held, key=lambda p: (held[p], p.address))
-            held[heir] += ts.get_nbytes()
-            batches.setdefault(heir, []).append(ts)
+            adopter = min(held, key=lambda p: (held[p], p.address))
+            held[adopter] += ts.get_nbytes()
+            batches.setdefault(adopter, []).append(ts)
         return batches
 
-    def _send_nothing_more(self, ws: WorkerState) -> None:
-        # It is dead: what is sent to it now would have to be sent again.
+    def _stop_sending_to(self, ws: WorkerState) -> None:
         s = self.scheduler
         s.running.discard(ws)
         s.idle.pop(ws.address, None)
         s.idle_task_count.discard(ws)
 
-    async def _ask(self, heir: WorkerState, batch: list[TaskState], gone: str) -> list[Key] | None:
-        """Have one worker take over results; return which it could, None if it does not answer."""
+    async def _ask(
+        self, adopter: WorkerState, batch: list[TaskState], gone: str
+    ) -> list[Key] | None:
+        """Ask a worker to adopt results; return the adopted keys, None if it does not answer."""
         s = self.scheduler
-        # What was released since it was put into the batch is not taken over.
+        # Results that were released since the batch was made are skipped.
         kept = [(ts.key, self._kept.get(ts.key, {}).get(gone)) for ts in batch]
         chunks = [(key, *where) for key, where in kept if where is not None]
         if not chunks:
             return []
         try:
-            asked = s.rpc(heir.address).marsched_adopt(chunks=chunks, gone=gone)
-            answer = await asyncio.wait_for(asked, _PATIENCE)
+            asked = s.rpc(adopter.address).marsched_adopt(chunks=chunks, gone=gone)
+            answer = await asyncio.wait_for(asked, _ADOPTION_TIMEOUT)
         except OSError:
-            return None  # it is dying too
+            return None
         except Exception as error:
             self._caught("adopt", error)
             return None
         keys: list[Key] = answer["adopted"]
         for key in keys:
             if gone in self._kept.get(key, ()):
-                self._kept[key][heir.address] = self._kept[key].pop(gone)
-        s.add_keys(worker=heir.address, keys=keys, stimulus_id=f"marsched-adopt-{time()}")
+                self._kept[key][adopter.address] = self._kept[key].pop(gone)
+        s.add_keys(worker=adopter.address, keys=keys, stimulus_id=f"marsched-adopt-{time()}")
         return keys

@@ -1,9 +1,9 @@
-"""Cancelling on the scheduler, so that the same keys can be submitted again at once.
+"""Handles cancellation on the scheduler, so that the same keys can be resubmitted at once.
 
-Stock Dask tells all clients which keys were cancelled, also the one that asked for it and has
-dropped its futures already. Where that client has submitted one of the keys again meanwhile, the
-new future is cancelled by the late message: of 60 resubmissions right after a cancel 40 failed.
-Here it is told of those keys only that it has not named itself.
+Stock Dask also sends the list of cancelled keys to the client that asked for the cancellation and
+has already dropped its futures. If that client has resubmitted a key by then, the late message
+cancels the new future: 40 of 60 resubmissions failed in a test. Here that client hears only of the
+keys that it did not name itself.
 """
 
 from __future__ import annotations
@@ -15,36 +15,28 @@ from dask.typing import Key
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState
 
+from dask_marsched.host.contract import misfits_of_handler
 from dask_marsched.host.worker.interrupts import CANCEL, INTERRUPT
 
 _HANDLER = "cancel-keys"
-#: A reason by which a client has whatever runs interrupted; it stands in its futures' errors.
+#: Reason with which a client asks for the interruption of running tasks; futures' errors show it.
 INTERRUPTED = "cancelled and interrupted by dask_marsched"
 
 
 def misfits(scheduler: Any) -> list[str]:
-    """Return what in a scheduler is not as cancelling expects it; empty if all is well."""
-    handler = getattr(scheduler, "stream_handlers", {}).get(_HANDLER)
-    if getattr(handler, "__name__", None) != "stimulus_cancel":
-        return [f"the stream handler {_HANDLER!r} is not Scheduler.stimulus_cancel"]
-    return []
+    """Return what cancellation does not find as expected in a scheduler; empty if all is well."""
+    return misfits_of_handler(scheduler, "stream_handlers", _HANDLER, "stimulus_cancel")
 
 
-class Cancelling:
-    """Takes over what clients ask a scheduler to cancel.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
-    """
+class CancellationHandler:
+    """Replaces the scheduler's handler of cancellations."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler: Any = scheduler
         self._stock: Any = None
 
     def install(self) -> bool:
-        """Take over; False where the scheduler is not as expected."""
+        """Replace the handler; return False if the scheduler does not fit."""
         if misfits(self.scheduler):
             return False
         self._stock = self.scheduler.stream_handlers[_HANDLER]
@@ -52,7 +44,7 @@ class Cancelling:
         return True
 
     def uninstall(self) -> None:
-        """Give it back. Idempotent."""
+        """Restore the handler. Idempotent."""
         if self._stock is not None:
             self.scheduler.stream_handlers[_HANDLER] = self._stock
             self._stock = None
@@ -74,27 +66,24 @@ def cancel(
     message: str | None = None,
     told: bool = True,
 ) -> list[Key]:
-    """Cancel what a client wants, and all that is wanted and relies on it.
+    """Cancel results that a client wants, and the wanted results that depend on them.
 
     Parameters
     ----------
-    scheduler
-        A `distributed.Scheduler`.
-    keys
-        Keys of results.
-    client
-        Who asks for it.
+    scheduler, keys, client
+        The `distributed.Scheduler`, the keys of the results, the id of the client.
     force
-        Whether to cancel what other clients want too.
+        Whether to cancel results that other clients want too.
     reason, message
-        For the futures' errors. With `INTERRUPTED` what may do harm then is interrupted, too.
+        Shown in the futures' errors. `INTERRUPTED` also interrupts tasks that may have side
+        effects.
     told
-        Whether that client knows which keys it has named.
+        Whether the client already knows which keys it has named.
 
     Returns
     -------
     list of Key
-        What was cancelled.
+        Keys of the cancelled results.
     """
     named = list(keys)
     affected = _with_dependents(scheduler, named, None if force else client)
@@ -105,7 +94,6 @@ def cancel(
         wanting = ts.who_wants or set()
         others = [cs for cs in wanting if cs.client_key != client]
         if others and not force:
-            # It goes on, for those who want it.
             if len(others) < len(wanting):
                 released.setdefault(client, []).append(ts.key)
             continue
@@ -126,10 +114,9 @@ def cancel(
 
 
 def _with_dependents(scheduler: Any, keys: Iterable[Key], client: str | None) -> list[TaskState]:
-    """Return the tasks of keys that somebody wants, and the wanted ones that rely on them.
+    """Return the wanted tasks among the keys and their dependents.
 
-    Not what relies on a task that goes on, since others than the client want it; for no client
-    none does.
+    With a client, tasks that other clients want stop the search: they and their dependents go on.
     """
     stack = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]
     seen = dict.fromkeys(stack)

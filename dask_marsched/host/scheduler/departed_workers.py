@@ -1,8 +1,8 @@
-"""Keeping a dead worker among the workers for a while, so that its results are not given up.
+"""Keeps a dead worker registered for a while, so that its results are not given up.
 
-Dask gives up the results of a worker as it removes it. Until another process can take them over
-the removal waits; for the scheduler the worker is one that does not run at present. All that it was
-to do goes to others at once, and its name is free for the process that comes after it.
+Dask gives up the results of a worker when it removes it. The removal is delayed until another
+process can adopt them. Meanwhile the dead worker counts as paused, its tasks go to other workers,
+and its name is free for the process that replaces it.
 """
 
 from __future__ import annotations
@@ -16,60 +16,45 @@ from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, WorkerState
 
+from dask_marsched.host.contract import misfits_of_attributes, misfits_of_handler
+
 REGISTER = "register-worker"
+_ATTRIBUTES = ("aliases", "allowed_failures", "handle_worker_status_change", "worker_send")
 
 
 def misfits(scheduler: Any) -> list[str]:
-    """Return what in a scheduler is not as this expects it; empty if all is well."""
-    found = [
-        f"Scheduler has no attribute {name}"
-        for name in ("aliases", "allowed_failures", "handle_worker_status_change", "worker_send")
-        if not hasattr(scheduler, name)
+    """Return what is not as expected in a scheduler; empty if all is well."""
+    return [
+        *misfits_of_attributes("Scheduler", scheduler, _ATTRIBUTES),
+        *misfits_of_handler(scheduler, "handlers", REGISTER, "add_worker"),
     ]
-    handler = getattr(scheduler, "handlers", {}).get(REGISTER)
-    if getattr(handler, "__name__", None) != "add_worker":
-        found.append(f"the handler {REGISTER!r} is not Scheduler.add_worker")
-    return found
 
 
-class GivenAway(NamedTuple):
-    """What a worker was to do when it died, and others have to do.
-
-    Attributes
-    ----------
-    time
-        Of its death.
-    keys
-        Of the operands.
-    """
+class ReassignedTasks(NamedTuple):
+    """Time of a worker's death, and the keys of the tasks that other workers got instead."""
 
     time: float
     keys: list[Key]
 
 
-class StandingIn:
-    """Dead workers whose removal waits.
+class DepartedWorkers:
+    """Dead workers whose removal is delayed.
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
-    caught
-        Told of exceptions of ours: (where, exception).
+    ``caught`` is called with the place and the exception when something here fails.
     """
 
     def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
         self.scheduler: Any = scheduler
         self._caught = caught
         self._waiting: dict[str, tuple[asyncio.Task[None], asyncio.Task[None]]] = {}
-        self._given_away: dict[str, GivenAway] = {}
+        self._reassigned: dict[str, ReassignedTasks] = {}
         self._stock: Any = None
 
     def __contains__(self, address: str) -> bool:
         return address in self._waiting
 
     def install(self) -> None:
-        """Look at each worker before it is registered."""
+        """Wrap the handler that registers workers."""
         self._stock = self.scheduler.handlers[REGISTER]
         self.scheduler.handlers[REGISTER] = self._add_worker
 
@@ -78,11 +63,11 @@ class StandingIn:
         if self._stock is not None:
             self.scheduler.handlers[REGISTER] = self._stock
             self._stock = None
-        self._given_away.clear()
+        self._reassigned.clear()
 
-    def given_away(self, worker: str) -> GivenAway | None:
-        """Return what a worker that was removed had to do, if its removal waited; asked once."""
-        return self._given_away.pop(worker, None)
+    def reassigned(self, worker: str) -> ReassignedTasks | None:
+        """Return and forget the reassigned tasks of a worker; None if it was removed at once."""
+        return self._reassigned.pop(worker, None)
 
     def hold(
         self,
@@ -91,18 +76,16 @@ class StandingIn:
         until: Coroutine[Any, Any, None],
         then: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Keep a dead worker until something has happened, then remove it.
+        """Keep a dead worker registered until ``until`` has ended or failed, then call ``then``.
 
         Parameters
         ----------
-        ws
-            The worker.
-        stimulus_id
-            Of its removal.
+        ws, stimulus_id
+            The worker, and the stimulus of its removal.
         until
-            Awaited before.
+            Awaited first.
         then
-            Removes it. Called whatever happens meanwhile.
+            Removes the worker.
         """
         ended = asyncio.create_task(until)
         removal = asyncio.create_task(self._wait(ws, stimulus_id, ended, then))
@@ -116,11 +99,9 @@ class StandingIn:
         then: Callable[[], Awaitable[Any]],
     ) -> None:
         try:
-            self._free_its_name(ws)
+            self._free_name(ws)
             self.scheduler.handle_worker_status_change(Status.paused, ws, stimulus_id)
-            self._given_away[ws.address] = GivenAway(
-                time(), self._give_away_its_work(ws, stimulus_id)
-            )
+            self._reassigned[ws.address] = ReassignedTasks(time(), self._reassign(ws, stimulus_id))
             await asyncio.wait([ended])
             if not ended.cancelled():
                 ended.result()
@@ -130,15 +111,15 @@ class StandingIn:
             del self._waiting[ws.address]
         await then()
 
-    def _free_its_name(self, ws: WorkerState) -> None:
+    def _free_name(self, ws: WorkerState) -> None:
         aliases = self.scheduler.aliases
         if aliases.get(ws.name) == ws.address:
             del aliases[ws.name]
         ws.name = f"{ws.name} (gone from {ws.address})"
         aliases[ws.name] = ws.address
 
-    def _give_away_its_work(self, ws: WorkerState, stimulus_id: str) -> list[Key]:
-        # As `remove_worker` does it. What has killed too many workers stays until that decides.
+    def _reassign(self, ws: WorkerState, stimulus_id: str) -> list[Key]:
+        # As `remove_worker` does. It also decides later on tasks that killed too many workers.
         s = self.scheduler
         released = {}
         for ts in list(ws.processing):
@@ -151,8 +132,7 @@ class StandingIn:
         return list(released)
 
     async def _add_worker(self, comm: Any, *, address: str, **kwargs: Any) -> Any:
-        # Where the port is fixed the process that comes after it has its address, and Dask knows
-        # no two workers of one.
+        # With a fixed port the next process has the same address, and Dask allows one worker each.
         waiting = self._waiting.get(self.scheduler.coerce_address(address))
         if waiting is not None:
             ended, removal = waiting

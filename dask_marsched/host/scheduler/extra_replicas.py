@@ -1,7 +1,7 @@
-"""Second copies of results whose loss would cost much time, kept on another host.
+"""Replicates results that would take long to recompute to a worker on another machine.
 
-Dask's memory manager makes the copies, and would drop them at its next look: what is protected it
-leaves alone, and so do we.
+Dask's Active Memory Manager makes the copies. It would drop them in its next round, so
+`ReplicaRemoval` asks here which results keep both.
 """
 
 from __future__ import annotations
@@ -13,122 +13,113 @@ from typing import Any
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-from dask_marsched.host.contract import demand
-from dask_marsched.host.scheduler.replica_removal import Dropping
+from dask_marsched.host.contract import demand, misfits_of_attributes
+from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.policies.replication import Candidate, ProtectionRule, seconds_to_have_again
 
-#: Seconds between two looks.
-_EVERY = 0.5
-#: Share of the memory of all workers that copies may take: no run shall fail for its protection.
+#: Seconds between two rounds of replication.
+_INTERVAL = 0.5
+#: Share of the memory of all workers that copies may take, so that they cannot fail a run.
 _SHARE = 0.05
 TOPIC = "marsched-failover"
+_ATTRIBUTES = ("request_acquire_replicas", "workers", "running")
 
 
 def misfits(scheduler: Any) -> list[str]:
-    """Return what in a scheduler is not as protection expects it; empty if all is well."""
-    names = ("request_acquire_replicas", "workers", "running")
-    return [f"Scheduler has no attribute {n}" for n in names if not hasattr(scheduler, n)]
+    """Return what replication does not find in a scheduler; empty if all is well."""
+    return misfits_of_attributes("Scheduler", scheduler, _ATTRIBUTES)
 
 
-class Protection:
-    """Has dear results copied, and keeps the copies.
+class ExtraReplicas:
+    """Replicates expensive results and keeps the replicas.
 
     Parameters
     ----------
-    scheduler
-        The scheduler.
-    rule
-        Decides.
-    dropping
-        Is told what is not to be dropped.
+    scheduler, rule
+        The scheduler, and the rule that chooses the results.
+    removal
+        Asks this object which results keep their replicas.
     caught
-        Told of exceptions of ours: (where, exception).
+        Called with the place and the exception when something here fails.
 
     Attributes
     ----------
     share : float
-        Share of the memory of all workers that copies may take.
+        Share of the memory of all workers that replicas may take.
     copied, copied_bytes : int
-        Copies asked for so far, and their bytes.
+        Number and bytes of the replicas requested so far.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         rule: ProtectionRule,
-        dropping: Dropping,
+        removal: ReplicaRemoval,
         caught: Callable[[str, Exception], None],
     ) -> None:
         self.scheduler: Any = scheduler
         self.rule = rule
         self.share = _SHARE
         self.copied = self.copied_bytes = 0
-        self._dropping = dropping
+        self._removal = removal
         self._caught = caught
         self._durations: dict[str, float] = {}
-        # Of the new ones it is not known yet how dear they are; who reads what was released may
-        # have become dear.
+        # The cost of new results is not known yet; the readers of released ones now cost more.
         self._new: dict[TaskState, None] = {}
         self._released: dict[TaskState, None] = {}
-        self._dear: dict[TaskState, Candidate[TaskState]] = {}
+        self._expensive: dict[TaskState, Candidate[TaskState]] = {}
         self._kept: dict[TaskState, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._installed = False
 
     def install(self) -> None:
-        """Begin.
-
-        Raises
-        ------
-        RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
-        """
-        demand(misfits(self.scheduler), "dear results are not copied")
-        self._dropping.protected = self.is_protected
+        """Begin; raise a RuntimeError if this version of distributed does not fit."""
+        demand(misfits(self.scheduler), "expensive results are not replicated")
+        self._removal.protected = self.is_protected
         self._installed = True
 
     def uninstall(self) -> None:
-        """Protect nothing any more; Dask drops the copies. Idempotent."""
+        """Stop; Dask then drops the replicas. Idempotent."""
         self._installed = False
-        self._dropping.protected = None
+        self._removal.protected = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for known in (self._new, self._dear, self._released, self._kept):
-            known.clear()
+        for results in (self._new, self._expensive, self._released, self._kept):
+            results.clear()
 
     def is_protected(self, ts: TaskState) -> bool:
-        """Whether all copies of a result stay."""
+        """Return whether a result keeps its replicas."""
         return ts in self._kept
 
-    # -- what happens ----------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------
 
     def finished(self, ts: TaskState, seconds: float) -> None:
-        """Take note of an execution, and how long it took."""
+        """Record the duration of an execution."""
         name = ts.prefix.name
         before = self._durations.get(name, seconds)
         self._durations[name] = before + (seconds - before) / 8
         self._new[ts] = None
-        self._look_soon()
+        self._schedule_round()
 
     def released(self, ts: TaskState) -> None:
-        """Take note that a result is not needed any more, or lost."""
-        for known in (self._new, self._dear, self._kept):
-            known.pop(ts, None)
+        """Record that a result was released or lost."""
+        for results in (self._new, self._expensive, self._kept):
+            results.pop(ts, None)
         self._released[ts] = None
-        self._look_soon()
+        self._schedule_round()
 
     def workers_changed(self) -> None:
-        """Take note that a worker was removed, or another came that can hold copies."""
+        """Record that a worker was removed or added."""
         for ts in [ts for ts in self._kept if len(ts.who_has or ()) < 2]:
             del self._kept[ts]
-        self._look_soon()
+        self._schedule_round()
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- replication -----------------------------------------------------------------------
 
-    def _look_soon(self) -> None:
+    def _schedule_round(self) -> None:
         if self._installed and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -139,8 +130,8 @@ class Protection:
 
     def _copy_some(self) -> None:
         s = self.scheduler
-        self._find_dear()
-        found = [c for ts, c in self._dear.items() if ts not in self._kept and _is_alone(ts)]
+        self._find_expensive()
+        found = [c for ts, c in self._expensive.items() if ts not in self._kept and _is_alone(ts)]
         memory = sum(ws.memory_limit for ws in s.workers.values())
         budget = self.share * memory - sum(self._kept.values())
         asked: dict[str, list[Any]] = {}
@@ -160,10 +151,9 @@ class Protection:
             count = sum(map(len, asked.values()))
             s.log_event(TOPIC, {"action": "protected", "results": count, "time": time()})
 
-    def _find_dear(self) -> None:
-        """Find out how dear results are of which that is not known, or not any more."""
-        # What reads something that was released takes longer to have again, and so does what
-        # reads that, in turn, where it was released before.
+    def _find_expensive(self) -> None:
+        """Estimate the cost of new results, and again that of readers of released ones."""
+        # A released input makes its readers more expensive, also through released readers.
         gone = list(self._released)
         while gone:
             for ts in gone.pop().dependents:
@@ -172,11 +162,11 @@ class Protection:
                 elif ts.state == "released" and ts not in self._released:
                     self._released[ts] = None
                     gone.append(ts)
-        # The order must not depend on that of a set.
+        # Sorted, because the order of a set is not repeatable.
         for ts in sorted(self._new, key=lambda ts: ts.priority or ()):
             candidate = self._candidate(ts)
             if candidate.seconds >= self.rule.least:
-                self._dear[ts] = candidate
+                self._expensive[ts] = candidate
         self._new.clear()
         self._released.clear()
 
@@ -191,14 +181,14 @@ class Protection:
 
 
 def _is_alone(ts: TaskState) -> bool:
-    """Whether a result is needed, and there is one copy of it."""
+    """Return whether a result is needed and has a single copy."""
     needed = bool(ts.waiters or ts.who_wants)
     return ts.state == "memory" and needed and len(ts.who_has or ()) == 1 and not ts.actor
 
 
 def _elsewhere(ts: TaskState, load: dict[WorkerState, int]) -> WorkerState | None:
-    """Return the worker on another host that holds least; on this host where there is no other."""
-    (holder,) = ts.who_has  # type: ignore[misc]  # it is alone
+    """Return the worker that holds least, on another machine if there is one."""
+    (holder,) = ts.who_has  # type: ignore[misc]  # `_is_alone`
     there = [ws for ws in load if ws is not holder]
     others = [ws for ws in there if ws.host != holder.host] or there
     return min(others, key=lambda ws: (load[ws], ws.address), default=None)

@@ -1,7 +1,6 @@
 """Pauses the garbage collector while a graph is read and planned.
 
-That makes millions of objects, none of them garbage. To look for some among them again and again
-took a third of the time of planning.
+Planning creates millions of objects and no garbage; the collector took a third of its time.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ _was_on = False
 
 
 @contextlib.contextmanager
-def not_collecting() -> Iterator[None]:
-    """Pause the collector; in several threads at a time until the last of them is done."""
+def collector_paused() -> Iterator[None]:
+    """Pause the collector until the last thread has left this context."""
     global _users, _was_on
     with _lock:
         if not _users:

@@ -1,4 +1,4 @@
-"""Sizes known before the run travel with the graph from materialization to the task states."""
+"""Derives sizes, compresses and orders each graph when the scheduler materializes it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from distributed.scheduler import Scheduler
 from dask_marsched.host.graph.compression import compressed, current, in_force
 from dask_marsched.host.graph.result_sizes import ChunkSizes, chunk_nbytes
 from dask_marsched.host.graph.task_order import order_arriving
-from dask_marsched.host.scheduler.garbage_collection import not_collecting
+from dask_marsched.host.scheduler.garbage_collection import collector_paused
 
 logger = logging.getLogger("dask_marsched")
 
 
 class SizedGraph(dict[Key, Any]):
-    """A materialized graph together with what is known of its results' sizes."""
+    """A materialized graph with the known sizes of its results."""
 
     __slots__ = ("sizes",)
 
@@ -34,12 +34,8 @@ _stock: Any = None
 
 
 def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any], Any]:
-    """Do as `distributed.scheduler._materialize_graph`, and derive sizes.
-
-    Compresses and orders the graph where that is asked. Runs in the scheduler's offload thread,
-    so that it does not block the event loop.
-    """
-    with not_collecting():
+    """Replace `distributed.scheduler._materialize_graph`, in the scheduler's offload thread."""
+    with collector_paused():
         dsk, annotations = _stock(expr=expr, validate=validate)
         try:
             sizes = chunk_nbytes(expr, dsk)
@@ -49,7 +45,7 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
         else:
             left = SizedGraph(compressed(dsk, annotations, sizes))
             left.sizes = sizes
-        # Of these expressions the scheduler has yet to leave out what nobody wants.
+        # The scheduler has yet to remove the unwanted tasks of an `LLGExpr`.
         if len(left) == 1 or not isinstance(expr, LLGExpr):
             order_arriving(left)
         return left, annotations
@@ -62,26 +58,22 @@ def compress_for(
     annotations: Mapping[str, Mapping[Key, Any]],
     general: Mapping[str, Any],
 ) -> tuple[dict[Key, Any], dict[Key, list[Key]], dict[Key, list[Key]]]:
-    """Compress a graph as a scheduler would that gets it from a client.
+    """Compress a graph as a scheduler does that gets it from a client.
 
     Parameters
     ----------
-    scheduler
-        The scheduler, which perhaps compresses nothing.
-    dsk
-        The tasks.
-    keys
-        What the client wants.
+    scheduler, dsk, keys
+        The scheduler, the tasks, and the keys that the client wants.
     annotations
         By kind and key, as the expression carries them.
     general
-        Those of all tasks that have none of their own.
+        Annotations of all tasks that have none of their own.
 
     Returns
     -------
     dict, dict, dict
-        The tasks that are left; the keys of all that became one, by the key of that; what is made
-        as one (`Request.bundles`).
+        The remaining tasks; the keys of the fused tasks, by the key of the task that replaces
+        them; the tasks in bundles (`CompressionRequest.bundles`).
     """
     compression = in_force.get(scheduler)
     if compression is None:
@@ -101,7 +93,7 @@ def compress_for(
 
 
 def patch() -> None:
-    """Have every scheduler of this process derive sizes; undone by as many `unpatch`."""
+    """Have all schedulers of this process derive sizes, until as many calls of `unpatch`."""
     global _users, _stock
     with _lock:
         if not _users:

@@ -1,7 +1,4 @@
-"""Operand states read from a scheduler's tasks and from its log of transitions.
-
-Reads public attributes only, keeps nothing and changes nothing.
-"""
+"""Derives operand states from a scheduler's tasks and from its transition log, without changes."""
 
 from __future__ import annotations
 
@@ -16,30 +13,29 @@ from dask.typing import Key
 from distributed.scheduler import TaskState
 
 from dask_marsched.core.operand import State, Step, history, state_of
-from dask_marsched.host.scheduler.worker_queries import NOTHING, Known
+from dask_marsched.host.scheduler.worker_queries import NOTHING, OperandDetails
 
-#: Tasks looked at in one go: a few milliseconds, so that the scheduler stays responsive.
+#: Tasks examined between two turns of the event loop: a few milliseconds.
 _AT_ONCE = 10_000
-#: Times that many tasks are looked at for one page of operands.
+#: Turns for one page of operands.
 _TURNS = 5
-#: The keys of dask.array and the like, as text: a name and numbers.
+#: A key of dask.array and the like as text: a name and numbers.
 _NAME_AND_NUMBERS = re.compile(
     r"\('([^'\\]+)',((?: -?[0-9]{1,18},)*(?: -?[0-9]{1,18})?)\)", re.ASCII
 )
 
 
-def operand_state(ts: TaskState, known: Known = NOTHING) -> State:
+def operand_state(ts: TaskState, known: OperandDetails = NOTHING) -> State:
     """Return the state of a task's operand.
 
-    Whether a task that was sent has begun is known from its worker's last heartbeat, at most a
-    second or so old.
+    Whether a sent task has begun is as of its worker's last heartbeat, about a second old at most.
 
     Parameters
     ----------
     ts
         The task.
     known
-        What its workers know, by `ask_workers`.
+        Answers of the workers, from `ask_workers`.
     """
     ws = ts.processing_on
     begun = ws is not None and (ts in ws.executing or ts in ws.long_running)
@@ -49,17 +45,10 @@ def operand_state(ts: TaskState, known: Known = NOTHING) -> State:
 
 
 def operand_history(scheduler: Any, key: Key) -> list[Step]:
-    """Return what an operand went through, as far back as the scheduler's log goes.
+    """Return the states that an operand went through, as far back as the scheduler's log goes.
 
     The log holds the last 100,000 transitions of all tasks
     (``distributed.admin.low-level-log-length``).
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    key
-        The operand's key.
     """
     return history(
         (entry.start, entry.finish, entry.stimulus_id, entry.timestamp)
@@ -69,10 +58,7 @@ def operand_history(scheduler: Any, key: Key) -> list[Step]:
 
 
 async def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
-    """Return the tasks of a graph: those that somebody wants, and all that they rely on.
-
-    The event loop gets its turns in between.
-    """
+    """Return the wanted tasks and all that they depend on, yielding to the event loop."""
     known = scheduler.tasks
     stack = [known[key] for key in wanted if key in known]
     seen = dict.fromkeys(stack)
@@ -89,12 +75,11 @@ async def operands_of(scheduler: Any, wanted: Iterable[Key]) -> list[TaskState]:
 
 
 async def count_operands(
-    tasks: list[TaskState], state: State | None, most: int, known: Known = NOTHING
+    tasks: list[TaskState], state: State | None, most: int, known: OperandDetails = NOTHING
 ) -> tuple[Counter[State], list[tuple[TaskState, State]]]:
-    """Count operands by state, and return the first ones in one of them, or in any.
+    """Count operands by state; return the first ``most`` that are in a state, or in any.
 
-    The event loop gets its turns in between, so that counts of a running graph may be of states
-    some milliseconds apart.
+    It yields to the event loop, so that states may be some milliseconds apart.
     """
     counts: Counter[State] = Counter()
     rows: list[tuple[TaskState, State]] = []
@@ -109,9 +94,10 @@ async def count_operands(
 
 
 def find_operand(scheduler: Any, text: str) -> TaskState | None:
-    """Return the task whose key reads like that, None if it is not found at once.
+    """Return the task whose key has this text; None if there is none.
 
-    Found are texts, and tuples of a name and numbers; others by `page_of_operands` only.
+    Only strings and tuples of a name and numbers are found; for other keys use
+    `page_of_operands`.
     """
     found: TaskState | None = scheduler.tasks.get(text)
     if found is None and (match := _NAME_AND_NUMBERS.fullmatch(text)):
@@ -126,26 +112,30 @@ async def page_of_operands(
     most: int,
     accepts: Callable[[TaskState, State], bool],
 ) -> tuple[list[tuple[TaskState, State]], int | None]:
-    """Return some of the operands, and the offset of those that come after.
+    """Return some of the operands, and the offset of the next ones.
 
-    Bounded however many there are and however few are accepted; the event loop gets its turns
-    in between.
+    A call examines a bounded number of tasks, and yields to the event loop.
 
     Parameters
     ----------
     tasks
-        A scheduler's, or those of a graph.
+        Tasks of a scheduler or of a graph.
     offset
-        How many of them to leave out.
+        Number of tasks to skip.
     most
-        Operands that are returned.
+        Maximum number of operands to return.
     accepts
-        Called with a task and its state.
+        Called with a task and its state; returns whether the operand belongs to the page.
+
+    Returns
+    -------
+    list of (TaskState, State), int or None
+        The operands; the offset of the next page, None after the last one.
     """
     found: list[tuple[TaskState, State]] = []
     for _ in range(_TURNS):
         values = tasks.values() if isinstance(tasks, Mapping) else tasks
-        # A copy: the scheduler's change while the event loop has its turn.
+        # A copy: the scheduler's tasks change during the turns of the event loop.
         for ts in list(islice(values, offset, offset + _AT_ONCE)):
             offset += 1
             own = operand_state(ts)

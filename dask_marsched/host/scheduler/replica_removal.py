@@ -1,4 +1,4 @@
-"""What Dask's memory manager may drop of the copies of a result, where some of them matter."""
+"""Keeps Dask's Active Memory Manager from dropping replicas that failover relies on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 
 def misfits(scheduler: Any) -> list[str]:
-    """Return what in a scheduler is not as this expects it; empty if all is well."""
+    """Return what is not as expected in the memory manager; empty if all is well."""
     dropper = getattr(getattr(scheduler, "extensions", {}).get("amm"), "_find_dropper", None)
     there = [] if dropper is None else list(inspect.signature(dropper).parameters)
     if dropper is not None and there != ["ts", "candidates", "pending_drop"]:
@@ -18,20 +18,15 @@ def misfits(scheduler: Any) -> list[str]:
     return []
 
 
-class Dropping:
-    """Comes before the memory manager's choice of a copy to drop.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
+class ReplicaRemoval:
+    """Restricts the memory manager's choice of the replica to drop.
 
     Attributes
     ----------
     keepers : callable
-        Returns who holds a result so that it outlives that worker's process.
+        Returns the workers whose copy of a result outlives their process; one of them keeps it.
     protected : callable or None
-        Whether all copies of a result are to stay.
+        Returns whether a result keeps two replicas.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -41,25 +36,22 @@ class Dropping:
         self._fits = not misfits(scheduler)
 
     def install(self) -> None:
-        """Come before it, if there is one that is as expected."""
+        """Wrap the memory manager's choice, if there is a manager and it fits."""
         if self._manager is not None and self._fits:
             self._manager._find_dropper = self._find_dropper
 
     def uninstall(self) -> None:
-        """Restore it. Idempotent."""
+        """Restore the memory manager. Idempotent."""
         if self._manager is not None:
             vars(self._manager).pop("_find_dropper", None)
 
-    def is_protected(self, ts: TaskState) -> bool:
-        """Whether all copies of a result are to stay."""
-        return self.protected is not None and self.protected(ts)
-
     def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
-        # A worker that retires names itself: it lets go of whatever there is elsewhere.
+        # A retiring worker names itself as the candidate; it may drop whatever others hold.
         if candidates is None:
-            if self.is_protected(ts) and len(ts.who_has or ()) <= 2:
+            protected = self.protected is not None and self.protected(ts)
+            if protected and len(ts.who_has or ()) <= 2:
                 return None
             keepers = self.keepers(ts)
-            if keepers:  # one is enough
+            if keepers:
                 candidates = (ts.who_has or set()) - set(keepers[:1])
         return type(self._manager)._find_dropper(self._manager, ts, candidates, pending_drop)

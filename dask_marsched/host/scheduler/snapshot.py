@@ -1,4 +1,4 @@
-"""What the policies see: graphs and candidates read from a scheduler's state."""
+"""Reads graphs, workers and candidates for the policies from a scheduler's state."""
 
 from __future__ import annotations
 
@@ -15,30 +15,25 @@ from dask_marsched.policies.placement import Candidate
 
 N = TypeVar("N", int, float)
 
-#: States of tasks whose results exist or have failed: not operands to plan.
+#: States of tasks that need no plan: their results exist, or they have failed.
 _DONE = frozenset({"memory", "erred", "forgotten"})
 
-#: A task with more dependents than this is taken to make one of them ready without a look.
+#: A task with more dependents than this is assumed to make one of them ready.
 _MOST_DEPENDENTS = 32
 
-#: An input is read often that each worker needs for as many tasks as this.
+#: An input is shared widely if each worker needs it for as many tasks as this.
 _OFTEN = 4
-#: How many times as long as copying it all work with it must take on the workers that have it.
+#: Copying a widely shared input pays if its holders need this many times as long for its tasks.
 _WORTH_COPYING = 2
 
-#: As many dependents of a task, and inputs of each, are looked at for what its result meets.
+#: Most dependents of a task, and most inputs of each, that are examined for common readers.
 _MOST_MET = 8
 
 
 def worker_slots(workers: Iterable[WorkerState], bound: Mapping[str, int]) -> list[WorkerSlot]:
     """Describe workers to an assignment policy.
 
-    Parameters
-    ----------
-    workers
-        The workers.
-    bound
-        By address, the number of initial operands each has run or is bound to run.
+    ``bound`` is the number of initial operands that each has run or is bound to run, by address.
     """
     return [
         WorkerSlot(ws.address, ws.nthreads, ws.memory_limit, bound.get(ws.address, 0), ws.host)
@@ -51,15 +46,14 @@ def tasks_to_compute(
 ) -> list[TaskState]:
     """Return the tasks that must run for the wanted ones, in the scheduler's order of priority.
 
-    User priorities are left aside: they say what runs first among ready tasks, not what
-    belongs together.
+    User priorities are ignored: they order ready tasks, but do not tell which belong together.
 
     Parameters
     ----------
     wanted
-        Tasks whose results somebody wants.
+        Tasks whose results clients want.
     touched
-        All tasks of a graph that arrived; where none of them has begun, all of them must run.
+        All tasks of a new graph; if none of them has begun, all of them must run.
     """
     if touched is not None:
         touched = list(touched)
@@ -77,7 +71,7 @@ def tasks_to_compute(
 
 
 def in_order(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Return the tasks that can run, in the scheduler's order of priority."""
+    """Return the runnable tasks in the scheduler's order of priority."""
     return sorted((ts for ts in tasks if ts.run_spec is not None and ts.priority), key=_order)
 
 
@@ -86,7 +80,7 @@ def _order(ts: TaskState) -> tuple[float, ...]:
 
 
 def topological(tasks: list[TaskState]) -> list[TaskState]:
-    """Sort tasks so that each comes after those it reads, else in the order given."""
+    """Sort tasks topologically, as close to the given order as possible."""
     position = {ts: i for i, ts in enumerate(tasks)}
     missing = [sum(dts in position for dts in ts.dependencies) for ts in tasks]
     ready = [i for i, count in enumerate(missing) if not count]
@@ -109,14 +103,14 @@ def operand_graph(
     sizes: tuple[Sequence[float], bytes],
     worker_number: Mapping[str, int],
 ) -> OperandGraph:
-    """Return the graph of the tasks that are to be computed.
+    """Return the graph of the tasks to be computed.
 
     Parameters
     ----------
     tasks
         The tasks, each after those it reads.
     sizes
-        Size of each task's result in bytes, and a 1 for each that is more than a guess.
+        Size of each task's result in bytes, and a 1 for each size that is known.
     worker_number
         Number of each worker, by address, for `OperandGraph.home`.
 
@@ -178,11 +172,11 @@ def held_by_host(sizes: Mapping[TaskState, float]) -> dict[str, float]:
 
 
 def fetches(ts: TaskState, n_workers: int, bandwidth: float) -> dict[TaskState, float]:
-    """Return what it costs a task to read each of its inputs where they are not, in bytes.
+    """Return the cost of fetching each input of a task, in bytes.
 
-    Of an input that so many tasks wait for that each worker would read it several times (a model
-    that is applied to all chunks), a worker fetches one copy for all of those. That is as good as
-    nothing where copying takes less time than to have all the work where the copies are by now.
+    A worker fetches one copy of a widely shared input (such as a model that is applied to all
+    chunks) for all its tasks that read it, so that each of them bears a part of the cost. The cost
+    is 0 if copying takes less time than computing all these tasks on the present holders.
 
     Parameters
     ----------
@@ -210,9 +204,9 @@ def fetches(ts: TaskState, n_workers: int, bandwidth: float) -> dict[TaskState, 
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:
-    """Return how many bytes of what a task's result is read together with each worker has.
+    """Return how many bytes each worker has of the results that are read together with a task's.
 
-    Those are results in memory on one of these workers, or that it is about to make.
+    These results are in memory on the worker, or it is about to compute them.
     """
     there = dict.fromkeys(workers, 0)
     if len(ts.dependents) > _MOST_MET:
@@ -232,19 +226,19 @@ def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerSta
 def read_elsewhere(
     ts: TaskState, size: Callable[[TaskState], float], planned: Callable[[TaskState], Any]
 ) -> bool:
-    """Return whether another worker of the host will read the result of a task that runs.
+    """Return whether another worker of the same machine is expected to read a task's result.
 
-    A task is taken to run where most of its input bytes are or are going to be; where as many
-    are elsewhere it may as well be read here.
+    Readers are expected where most of their input bytes are or will be, and in case of a tie on
+    the task's own worker.
 
     Parameters
     ----------
     ts
-        The task.
+        The running task.
     size
-        Of a result, bytes, also where it is not there yet.
+        Returns the bytes of a result, known or expected.
     planned
-        The address of the worker that will run a task that has not been sent; None if not known.
+        Returns the address of the worker that is planned for a task; None if there is none.
     """
     own = ts.processing_on
     if own is None or len(ts.dependents) > _MOST_MET:
@@ -266,7 +260,7 @@ def read_elsewhere(
 
 
 def input_bytes_on(ts: TaskState, ws: WorkerState) -> tuple[float, float]:
-    """Return how many bytes of a task's inputs one worker holds, and how many there are."""
+    """Return the bytes of a task's inputs that one worker holds, and those of all its inputs."""
     here = everywhere = 0
     for dts in ts.dependencies:
         size = dts.get_nbytes()
@@ -279,7 +273,7 @@ def input_bytes_on(ts: TaskState, ws: WorkerState) -> tuple[float, float]:
 def candidate(
     ws: WorkerState, held: float, met: float = 0.0, *, backlog: bool = False
 ) -> Candidate:
-    """Describe a worker to a placement policy; its backlog only where it is asked for."""
+    """Describe a worker to a placement policy; its backlog only on request."""
     nthreads = ws.nthreads or 1
     return Candidate(
         ws.address,
@@ -292,7 +286,7 @@ def candidate(
 
 
 def restricted(ts: TaskState) -> str | None:
-    """Return why the user, not a policy, decides where a task runs, or None."""
+    """Return the reason why no policy may place a task, or None."""
     if ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions:
         return "restricted to workers, hosts or resources"
     if ts.actor:
@@ -301,7 +295,7 @@ def restricted(ts: TaskState) -> str | None:
 
 
 def releases_work(ws: WorkerState, given: Collection[TaskState] = ()) -> bool:
-    """Return whether what a worker has, and is given now, makes other tasks ready when done."""
+    """Return whether a worker's tasks, with those given to it now, will make others ready."""
     processing = ws.processing
     for ts in chain(processing, given):
         dependents = ts.dependents
@@ -315,18 +309,18 @@ def releases_work(ws: WorkerState, given: Collection[TaskState] = ()) -> bool:
 
 
 def duration(ts: TaskState) -> float | None:
-    """Return the mean duration in seconds of tasks like this one, None if none has run."""
+    """Return the mean duration of tasks of the same prefix, seconds; None if none has run."""
     mean: Any = ts.prefix.duration_average
     return float(mean) if mean >= 0 else None
 
 
 def busy_for(ws: WorkerState) -> float:
-    """Return for how many seconds all threads of a worker were busy at its last heartbeat."""
+    """Return for how many seconds all threads of a worker had been busy at its last heartbeat."""
     return min(ws.executing.values()) if len(ws.executing) >= ws.nthreads else 0.0
 
 
 def mean_nbytes(ts: TaskState) -> float:
-    """Return the mean size in bytes of results of tasks like this one; inf if there is none."""
+    """Return the mean bytes of results of tasks of the same prefix; inf if there is none."""
     prefix = ts.prefix
     done = sum(prefix.states.get(state, 0) for state in ("memory", "released", "forgotten"))
     return prefix.nbytes_total / done if done else float("inf")

@@ -1,15 +1,13 @@
-"""Running an operand a second time while it still runs: the first result wins.
+"""Speculative execution: starts a second run of a straggler; the first result wins.
 
-Dask knows one worker only that processes a task. The second one gets the same message under a
-number of its own; should it be the first to finish, it takes the other's place just before Dask
-hears of the result. Whoever is not first is told that nobody wants it any more, which interrupts
-it where that is on.
+Dask records one processing worker a task. The second worker gets the same message with a run id of
+its own. If it finishes first, it replaces the first worker just before Dask handles the result. The
+slower run is cancelled, and interrupted if that option is on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,60 +15,53 @@ from dask.typing import Key
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-from dask_marsched.host.contract import demand
-from dask_marsched.host.graph.function_effects import functions, read_function
+from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.graph.function_effects import called_functions, describe_effects
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.worker.interrupts import SECOND_RUN
 from dask_marsched.policies.stragglers import Durations, Running, StragglerRule
 
-#: Seconds between two looks.
-_EVERY = 0.5
-#: A worker that has not been heard of for so long may stand still, seconds.
+#: Seconds between two searches for stragglers.
+_INTERVAL = 0.5
+#: Seconds without a message after which a worker may have stalled.
 _SILENT = 5.0
 TOPIC = "marsched-failover"
 
-_PARAMETERS = {
+_METHODS = {
     "stimulus_task_finished": ("worker", "stimulus_id", "key", "run_id"),
     "_task_to_msg": ("ts",),
     "worker_send": ("worker", "msg"),
 }
+_WORKER_ATTRIBUTES = ("add_to_processing", "remove_from_processing", "executing")
 
 
 def misfits(scheduler: Any) -> list[str]:
-    """Return what in a scheduler is not as second runs expect it; empty if all is well."""
-    found = []
-    for name, expected in _PARAMETERS.items():
-        there = inspect.signature(getattr(scheduler, name, lambda: None)).parameters
-        found += [f"Scheduler.{name} takes no {p!r}" for p in expected if p not in there]
-    for name in ("add_to_processing", "remove_from_processing", "executing"):
-        if not hasattr(WorkerState, name):
-            found.append(f"WorkerState has no {name!r}")
+    """Return what speculative execution does not find as expected; empty if all is well."""
+    found = misfits_of_attributes("WorkerState", WorkerState, _WORKER_ATTRIBUTES)
+    for name, parameters in _METHODS.items():
+        found += misfits_of_function("Scheduler", scheduler, name, parameters)
     return found
 
 
-class _Second(NamedTuple):
-    """Where an operand runs a second time."""
-
+class _SecondRun(NamedTuple):
     worker: WorkerState
     run_id: int
 
 
-class SecondRuns:
+class SpeculativeExecution:
     """Runs stragglers of a scheduler a second time.
 
     Parameters
     ----------
-    scheduler
-        The scheduler.
-    rule
-        Decides.
+    scheduler, rule
+        The scheduler, and the rule that chooses stragglers and idle workers.
     caught
-        Told of exceptions of ours: (where, exception).
+        Called with the place and the exception when something here fails.
 
     Attributes
     ----------
     begun, won : int
-        Second runs, and those of them that were first to finish.
+        Number of second runs, and of those that finished first.
     """
 
     def __init__(
@@ -81,18 +72,12 @@ class SecondRuns:
         self.durations = Durations()
         self.begun = self.won = 0
         self._caught = caught
-        self._seconds: dict[TaskState, _Second] = {}
+        self._seconds: dict[TaskState, _SecondRun] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._installed = False
 
     def install(self) -> None:
-        """Listen to what workers finish.
-
-        Raises
-        ------
-        RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
-        """
+        """Begin; raise a RuntimeError if this version of distributed does not fit."""
         demand(misfits(self.scheduler), "stragglers are not run a second time")
         self.scheduler.stimulus_task_finished = self._task_finished
         self._installed = True
@@ -109,30 +94,30 @@ class SecondRuns:
         for ts in list(self._seconds):
             self.left(ts)
 
-    # -- what happens ----------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------
 
     def sent(self) -> None:
-        """Take note that something was sent to a worker."""
+        """Record that a task was sent to a worker."""
         if self._installed and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
 
     def finished(self, ts: TaskState, seconds: float) -> None:
-        """Take note of an execution, and how long it took."""
+        """Record the duration of an execution."""
         self.durations.observe(ts.prefix.name, seconds)
 
     def left(self, ts: TaskState) -> None:
-        """Take note that no worker is to run a task any more, for whatever reason."""
+        """Record that a task is no longer processing, for whatever reason."""
         second = self._seconds.pop(ts, None)
         if second is not None:
             self._free(second.worker, ts.key)
 
     def worker_lost(self, ws_address: str) -> None:
-        """Take note that a worker is gone."""
+        """Record that a worker was removed."""
         for ts, second in list(self._seconds.items()):
             if second.worker.address == ws_address:
                 del self._seconds[ts]
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- starting second runs --------------------------------------------------------------
 
     def _look(self) -> None:
         self._timer = None
@@ -146,7 +131,7 @@ class SecondRuns:
     def _begin_some(self) -> None:
         s = self.scheduler
         if s.queued or s.unrunnable:
-            return  # there is better to do
+            return  # idle workers have other work to come
         now = time()
         taken = {second.worker for second in self._seconds.values()}
         idle = [
@@ -164,7 +149,7 @@ class SecondRuns:
         for ws in self.scheduler.workers.values():
             silent = now - ws.last_seen
             for ts in ws.processing:
-                # What a worker runs is known by its last heartbeat.
+                # `executing` is as of the worker's last heartbeat.
                 seconds = ws.executing.get(ts)
                 if seconds is None and silent < _SILENT:
                     continue
@@ -177,9 +162,9 @@ class SecondRuns:
         if stealing is not None:
             stealing.remove_key_from_stealable(ts)
         first = ts.run_id
-        message = s._task_to_msg(ts)  # which gives it a new number
+        message = s._task_to_msg(ts)  # sets a new run id
         assert ts.run_id is not None
-        self._seconds[ts] = _Second(ws, ts.run_id)
+        self._seconds[ts] = _SecondRun(ws, ts.run_id)
         ts.run_id = first
         self.begun += 1
         s.worker_send(ws.address, message)
@@ -196,7 +181,7 @@ class SecondRuns:
             },
         )
 
-    # -- who is first ----------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------
 
     def _task_finished(
         self, worker: str, stimulus_id: str, key: Key, run_id: int, **kwargs: Any
@@ -206,12 +191,12 @@ class SecondRuns:
         second = self._seconds.get(ts) if ts is not None else None
         if second is not None and second.run_id == run_id and ts.state == "processing":
             del self._seconds[ts]
-            self._takes_the_place(ts, second)
+            self._replace_first(ts, second)
         return type(s).stimulus_task_finished(
             s, worker=worker, stimulus_id=stimulus_id, key=key, run_id=run_id, **kwargs
         )
 
-    def _takes_the_place(self, ts: TaskState, second: _Second) -> None:
+    def _replace_first(self, ts: TaskState, second: _SecondRun) -> None:
         first = ts.processing_on
         assert first is not None
         first.remove_from_processing(ts)
@@ -230,17 +215,16 @@ class SecondRuns:
 
 
 def may_run_twice(ts: TaskState) -> bool:
-    """Whether it does no harm to run a task twice at the same time.
+    """Return whether two simultaneous runs of a task do no harm.
 
-    One that computes or reads, as far as is known, or that its user has annotated by
-    ``pure=True``; nothing that reaches out of itself, is bound to a place, or takes part in a
-    shuffle.
+    True for tasks that only compute or read, as far as their code shows, and for those annotated
+    with ``pure=True``. False for tasks with side effects, restrictions or a part in a shuffle.
     """
     bound = ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
     if ts.actor or bound or effects(ts.run_spec, ts.annotations) is Effects.UNKNOWN:
         return False
-    for function in functions(ts.run_spec):
+    for function in called_functions(ts.run_spec):
         module = getattr(function, "__module__", None) or ""
-        if module.startswith("distributed.shuffle") or any(read_function(function)):
+        if module.startswith("distributed.shuffle") or any(describe_effects(function)):
             return False
     return True

@@ -1,6 +1,6 @@
-"""What the graph tells of a task's future, told to its worker together with the task.
+"""Reads and writes the annotation by which the scheduler tells a worker more about a task.
 
-It travels as an annotation: a worker without this package does not look at it.
+Workers without this package ignore the annotation.
 """
 
 from __future__ import annotations
@@ -12,32 +12,22 @@ from distributed.worker_state_machine import TaskState
 ANNOTATION = "marsched"
 
 
-def told(nbytes: int | None, shared: bool = False) -> dict[str, Any]:
-    """Return what to tell of a task that is sent.
-
-    Parameters
-    ----------
-    nbytes
-        Size of its result, bytes; None where it is not known.
-    shared
-        Whether another worker of the host will read the result, as far as is known.
-    """
-    told: dict[str, Any] = {} if nbytes is None else {"nbytes": nbytes}
-    if shared:
-        told["shared"] = True
-    return told
+def hints(nbytes: int | None, shared: bool = False) -> dict[str, Any]:
+    """Return the hints on a task: the bytes of its result if known, and whether it is shared."""
+    found: dict[str, Any] = {} if nbytes is None else {"nbytes": nbytes}
+    return found | {"shared": True} if shared else found
 
 
 def known_nbytes(ts: TaskState) -> int | None:
-    """Return the size of a result that is not there yet, as the scheduler told; None if unknown."""
-    nbytes: int | None = _told(ts).get("nbytes")
+    """Return the expected size of a task's result, bytes; None if the scheduler gave none."""
+    nbytes: int | None = _of(ts).get("nbytes")
     return nbytes
 
 
 def is_shared(ts: TaskState) -> bool:
-    """Tell whether the scheduler expects another worker of the host to read a task's result."""
-    return bool(_told(ts).get("shared"))
+    """Return whether another worker of the same machine is expected to read a task's result."""
+    return bool(_of(ts).get("shared"))
 
 
-def _told(ts: TaskState) -> dict[str, Any]:
+def _of(ts: TaskState) -> dict[str, Any]:
     return (ts.annotations or {}).get(ANNOTATION) or {}

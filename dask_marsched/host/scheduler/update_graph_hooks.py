@@ -1,4 +1,4 @@
-"""A place before a scheduler's handler of graphs, for what happens to them while they are read."""
+"""Hooks that run before the scheduler's handler of new graphs and set a context for its thread."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from distributed.scheduler import Scheduler
 
 
 class ArrivingGraphs(ABC):
-    """Notes of each graph that arrives at one scheduler what is wanted of it.
+    """Wraps one scheduler's handler of graphs.
 
     Parameters
     ----------
     scheduler
         The scheduler.
     wanted
-        Where to note it: in the coroutine of the scheduler that reads the graph and in the thread
-        that it hands the work to.
+        Set to the result of `of_message` while the scheduler reads a graph; the offload thread
+        sees it too.
     in_force
-        By scheduler, what is in force there of this kind.
+        The installed hooks of this kind, by scheduler.
     """
 
     def __init__(
@@ -36,27 +36,24 @@ class ArrivingGraphs(ABC):
         self._stock: Any = None
 
     def install(self) -> None:
-        """Come before the scheduler's handler of graphs, whoever's that is."""
+        """Wrap the present handler, which may be another plugin's."""
         handlers = self.scheduler.stream_handlers
         self._stock = handlers["update-graph"]
         handlers["update-graph"] = self._update_graph
         self._in_force[self.scheduler] = self
 
     def uninstall(self) -> None:
-        """Leave that place. What has been done to graphs stays."""
+        """Restore the handler."""
         handlers = self.scheduler.stream_handlers
-        if handlers["update-graph"] == self._update_graph:  # else somebody came before us
+        if handlers["update-graph"] == self._update_graph:  # else another plugin has wrapped ours
             handlers["update-graph"] = self._stock
         self._in_force.pop(self.scheduler, None)
 
     @abstractmethod
     def of_message(self, message: dict[str, Any]) -> Any:
-        """Return what is wanted of the graph in a message, None for nothing.
+        """Return the request for the graph in a message; None for none.
 
-        Parameters
-        ----------
-        message
-            The arguments of `distributed.Scheduler.update_graph`; may be changed.
+        ``message`` are the arguments of `distributed.Scheduler.update_graph`; it may be changed.
         """
 
     async def _update_graph(self, **message: Any) -> None:

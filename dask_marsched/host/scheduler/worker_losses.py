@@ -1,4 +1,4 @@
-"""What a scheduler did when it lost a worker, by the transitions that came with it."""
+"""Reads from the scheduler's transitions what the loss of a worker made necessary."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dask_marsched.host.scheduler.snapshot import topological
 from dask_marsched.policies.recomputation import Lineage, Recovery, scan
 
 _PENDING = frozenset({"waiting", "no-worker", "queued", "processing"})
-#: States from which a transition tells something of a loss.
-_TOLD = frozenset({"memory", "processing", "released"})
+#: Start states of the transitions that matter for a loss.
+_RELEVANT = frozenset({"memory", "processing", "released"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,18 @@ class Loss:
     Attributes
     ----------
     lost
-        Keys of results that were on no other worker.
+        Keys of results that no other worker holds.
     interrupted
-        Keys of operands that had been sent to a worker and are to be sent again: to the lost
-        one, or to another with an input that is lost.
+        Keys of operands that are sent again, because the worker that had them, or one of their
+        inputs, was lost.
     again
-        Keys of operands with a result before that are computed again.
+        Keys of operands that had a result and are recomputed.
     pending
-        Which of both have no result yet: there may have been time enough for it.
+        Keys among ``interrupted`` and ``again`` that still have no result.
     recovery
-        What would have sufficed, by `dask_marsched.policies.recomputation.scan`.
+        The recomputation that would have sufficed, by `dask_marsched.policies.recomputation.scan`.
     because
-        For operands that are computed again one that reads it and has to run, None if a client
-        wants the result.
+        For each recomputed operand a reader that has to run; None if a client wants the result.
     """
 
     lost: list[Key]
@@ -48,35 +47,30 @@ class Loss:
     because: dict[Key, Key | None]
 
 
-class LastMoves:
-    """The transitions of the last stimulus, all of them: Dask's log is of bounded length."""
+class LastTransitions:
+    """Keeps all transitions of the last stimulus; Dask's own log is bounded."""
 
     def __init__(self) -> None:
         self._stimulus = ""
-        self._moves: list[tuple[Key, str, str]] = []
+        self._transitions: list[tuple[Key, str, str]] = []
 
     def note(self, key: Key, start: str, finish: str, stimulus_id: str) -> None:
-        """Take note of a transition."""
+        """Record a transition."""
         if stimulus_id != self._stimulus:
             self._stimulus = stimulus_id
-            self._moves = []
-        if start in _TOLD and not stimulus_id.startswith("update-graph"):
-            self._moves.append((key, start, finish))
+            self._transitions = []
+        if start in _RELEVANT and not stimulus_id.startswith("update-graph"):
+            self._transitions.append((key, start, finish))
 
     def of(self, stimulus_id: str) -> list[tuple[Key, str, str]]:
-        """Return key, state before and state after of those of a stimulus, if it was the last."""
-        return self._moves if stimulus_id == self._stimulus else []
+        """Return key, start and finish of a stimulus's transitions; empty if it is not the last."""
+        return self._transitions if stimulus_id == self._stimulus else []
 
 
 def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
     """Return what the removal of a worker did to the tasks.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`, read only.
-    moves
-        The transitions that came with it: key, state before and state after.
+    ``moves`` are key, start and finish of the transitions that the removal caused.
     """
     lost: dict[Key, None] = {}
     interrupted: dict[Key, None] = {}
@@ -91,12 +85,13 @@ def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
             ts = tasks.get(key)
             if ts is not None and ts.nbytes >= 0 and ts.state in _PENDING:
                 again[key] = None
-    own = [tasks[key] for key in {**lost, **again} if key in tasks]
+    touched = [tasks[key] for key in {**lost, **again} if key in tasks]
     because = {key: _reader(tasks[key]) for key in again}
     pending = [
         key for key in {**interrupted, **again} if key in tasks and tasks[key].state in _PENDING
     ]
-    return Loss(list(lost), list(interrupted), list(again), pending, _least(own, lost), because)
+    recovery = _sufficient_recovery(touched, lost)
+    return Loss(list(lost), list(interrupted), list(again), pending, recovery, because)
 
 
 def _reader(ts: TaskState) -> Key | None:
@@ -104,8 +99,8 @@ def _reader(ts: TaskState) -> Key | None:
     return None if ts.who_wants else next(readers, None)
 
 
-def _least(tasks: list[TaskState], lost: dict[Key, None]) -> Recovery:
-    """Scan the part of the graph that the loss has touched."""
+def _sufficient_recovery(tasks: list[TaskState], lost: dict[Key, None]) -> Recovery:
+    """Scan the part of the graph that the loss touched."""
     tasks = topological(tasks)
     number = {ts: i for i, ts in enumerate(tasks)}
     inputs = Edges.of(
@@ -117,5 +112,5 @@ def _least(tasks: list[TaskState], lost: dict[Key, None]) -> Recovery:
         for ts in tasks
     )
     n = len(tasks)
-    of_loss = [i for i, ts in enumerate(tasks) if ts.key in lost]
-    return scan(Lineage(inputs, b"\1" * n, bytes(n), wanted), inputs.reversed(), of_loss)
+    numbers_lost = [i for i, ts in enumerate(tasks) if ts.key in lost]
+    return scan(Lineage(inputs, b"\1" * n, bytes(n), wanted), inputs.reversed(), numbers_lost)

@@ -1,4 +1,4 @@
-"""What a scheduler does not know of operands: its workers are asked for it."""
+"""Asks the workers for states of operands that the scheduler does not know."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from distributed.protocol import Serialize, deserialize
 from distributed.protocol.pickle import dumps
 from distributed.protocol.serialize import Serialized
 
-#: Seconds that workers have to answer: one that hangs is not waited for.
-_SOON = 2.0
+#: Seconds that workers have to answer.
+_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True)
-class Known:
-    """What only the workers, or the plugin, know of operands.
+class OperandDetails:
+    """States of operands that only workers or the plugin know.
 
     Attributes
     ----------
     interrupted
-        By worker the keys of what it was told to end and still runs.
+        By worker, keys of the cancelled tasks that still run.
     kept
-        Keys of the results that are on disk, or outlive their worker's process.
+        Keys of the results that are on disk or outlive their worker's process.
     retrying
-        Keys of what has failed and waits to be tried again.
+        Keys of the failed tasks that wait for a retry.
     """
 
     interrupted: Mapping[str, Collection[Key]] = field(default_factory=dict)
@@ -35,38 +35,31 @@ class Known:
     retrying: Container[Key] = frozenset()
 
 
-#: Where nobody was asked.
-NOTHING = Known()
+#: Used if no worker was asked.
+NOTHING = OperandDetails()
 
 
 async def ask_workers(
     scheduler: Any, kept: Collection[Key], retrying: Container[Key] = frozenset()
-) -> Known:
-    """Return what the workers know, as far as they answer soon.
+) -> OperandDetails:
+    """Return the answers of a scheduler's workers, or none of them if one is late.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    kept
-        Keys of the results that are known to outlive their worker's process.
-    retrying
-        See `Known`.
+    ``kept`` and ``retrying`` are what the plugin knows, see `OperandDetails`.
     """
-    message = {"op": "run", "function": dumps(_known_to_worker), "kwargs": dumps({})}
+    message = {"op": "run", "function": dumps(_answer_on_worker), "kwargs": dumps({})}
     try:
         asked = scheduler.broadcast(msg=message, on_error="ignore")
-        answers = await asyncio.wait_for(asked, _SOON)
+        answers = await asyncio.wait_for(asked, _TIMEOUT)
     except TimeoutError:
         answers = {}
-    told = {w: _unpacked(a["result"]) for w, a in answers.items() if a.get("status") == "OK"}
-    on_disk = (key for _, keys in told.values() for key in keys)
-    interrupted = {worker: keys for worker, (keys, _) in told.items() if keys}
-    return Known(interrupted, {*kept, *on_disk}, retrying)
+    found = {w: _unpacked(a["result"]) for w, a in answers.items() if a.get("status") == "OK"}
+    on_disk = (key for _, keys in found.values() for key in keys)
+    interrupted = {worker: keys for worker, (keys, _) in found.items() if keys}
+    return OperandDetails(interrupted, {*kept, *on_disk}, retrying)
 
 
 def _unpacked(result: Any) -> Any:
-    """Return what a worker has answered: schedulers do not look into it."""
+    """Deserialize an answer, which a scheduler receives still serialized."""
     if isinstance(result, Serialize):
         return result.data
     if isinstance(result, Serialized):
@@ -74,6 +67,6 @@ def _unpacked(result: Any) -> Any:
     return result
 
 
-def _known_to_worker(dask_worker: Any) -> tuple[list[Key], list[Key]]:
+def _answer_on_worker(dask_worker: Any) -> tuple[list[Key], list[Key]]:
     interrupted = getattr(dask_worker.plugins.get("marsched"), "interrupted", list)
     return list(interrupted()), list(getattr(dask_worker.data, "disk", ()))

@@ -11,7 +11,7 @@ from dask._task_spec import GraphNode
 from dask.typing import Key
 from dask.utils import key_split
 
-from dask_marsched.host.graph.function_effects import functions, read_function
+from dask_marsched.host.graph.function_effects import called_functions, describe_effects
 from dask_marsched.host.twin.shuffles import ShuffleTasks, read_shuffles
 
 Annotations = dict[str, dict[Key, Any]]
@@ -146,9 +146,9 @@ def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
     known: dict[int, tuple[str, ...]] = {}
     examples: dict[str, Key] = {}
     for key, node in dsk.items():
-        for function in functions(node):
+        for function in called_functions(node):
             if id(function) not in known:
-                known[id(function)] = tuple(sorted(set(read_function(function))))
+                known[id(function)] = tuple(sorted(set(describe_effects(function))))
             for what in known[id(function)]:
                 found[what] += 1
                 examples.setdefault(what, key)

@@ -1,12 +1,13 @@
-"""Bokeh pages of ours on a scheduler's dashboard, put there and taken away while it runs.
+"""Adds Bokeh pages to the dashboard of a running scheduler, and removes them.
 
-The scheduler's http server asks one Bokeh application after the other. Ours comes first, because
-the list of panes that JupyterLab shows is that of the first one; so it names the scheduler's own
-pages, too, though it leaves them to the next.
+The scheduler's http server asks its Bokeh applications one after the other. Ours comes first, since
+JupyterLab lists the panes of the first one. It therefore also claims the stock pages in its list of
+paths, and leaves them to the next application.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,9 +16,7 @@ Page = Callable[[Any, dict[str, Any], Any], None]
 
 
 def misfits() -> list[str]:
-    """Return what in distributed's dashboard is not as expected; empty if all is well."""
-    import inspect
-
+    """Return what is not as expected in distributed's dashboard; empty if all is well."""
     from distributed.dashboard import scheduler as stock
     from distributed.dashboard.core import BokehApplication
 
@@ -38,7 +37,7 @@ class DashboardPages:
     scheduler
         A `distributed.Scheduler`.
     pages
-        By path, with a slash before it.
+        By path, with a leading slash.
     entries
         Paths, without the slash, that get an entry in the bar of each page.
     plots
@@ -57,9 +56,10 @@ class DashboardPages:
         self._entries = entries
         self._plots = [{"url": url, "name": name} for name, url in plots]
         self._application: Any = None
+        self._variables: dict[str, Any] = {}
 
     def install(self) -> str | None:
-        """Put the pages there; return why not, None if all is well."""
+        """Add the pages; return the reason if that is impossible, else None."""
         http: Any = getattr(self._scheduler, "http_application", None)
         if not getattr(http, "applications", None):
             return "the scheduler has no dashboard"
@@ -75,7 +75,9 @@ class DashboardPages:
             return f"the dashboard is not as expected: {'; '.join(found)}"
         self._application = self._make(stock)
         http.applications.insert(0, self._application)
-        self._list()
+        pages = self._variables["pages"]
+        pages += [page for page in self._entries if page not in pages]
+        self._variables["plots"] += self._plots
         return None
 
     def _make(self, stock: Any) -> Any:
@@ -83,15 +85,15 @@ class DashboardPages:
         from distributed.dashboard.scheduler import template_variables
         from tornado.ioloop import IOLoop
 
-        # The same dict as that of the scheduler's pages: entries come and go in all of them.
-        variables = template_variables(self._scheduler)
+        # The stock pages share this dict, so that our entries appear in their bars too.
+        self._variables = template_variables(self._scheduler)
         application = BokehApplication(
-            self._pages, self._scheduler, prefix=stock.prefix, template_variables=variables
+            self._pages, self._scheduler, prefix=stock.prefix, template_variables=self._variables
         )
         own = type(application)
 
         class Pages(own):  # type: ignore[misc,valid-type]  # its own class
-            """The pages, that claim to be those of the scheduler, too."""
+            """An application that also lists the paths of the stock one."""
 
             @property
             def app_paths(self) -> set[str]:
@@ -102,29 +104,17 @@ class DashboardPages:
         application.start()
         return application
 
-    def _list(self) -> None:
-        from distributed.dashboard.scheduler import template_variables
-
-        variables = template_variables(self._scheduler)
-        variables["pages"] += [page for page in self._entries if page not in variables["pages"]]
-        variables["plots"] += self._plots
-
-    def _unlist(self) -> None:
-        from distributed.dashboard.scheduler import template_variables
-
-        variables = template_variables(self._scheduler)
-        variables["pages"][:] = [p for p in variables["pages"] if p not in self._entries]
-        variables["plots"][:] = [p for p in variables["plots"] if p not in self._plots]
-
     def uninstall(self) -> None:
-        """Take the pages away; those that are open stay as they are. Idempotent."""
+        """Remove the pages; open ones stay as they are. Idempotent."""
         application, self._application = self._application, None
         if application is None:
             return
         http = self._scheduler.http_application
         if application in http.applications:
             http.applications.remove(application)
-        self._unlist()
+        pages, plots = self._variables["pages"], self._variables["plots"]
+        pages[:] = [page for page in pages if page not in self._entries]
+        plots[:] = [plot for plot in plots if plot not in self._plots]
         for path in self._pages:
             for session in application.get_sessions(path):
                 _end(session.document)
@@ -132,7 +122,7 @@ class DashboardPages:
 
 
 def _end(document: Any) -> None:
-    """Have an open page say that it is not brought up to date any more, and ask for nothing."""
+    """Have an open page say that it is no longer updated, and stop its updates."""
 
     def last() -> None:
         for pane in getattr(document, "components", ()):
@@ -141,5 +131,5 @@ def _end(document: Any) -> None:
             if hasattr(callback, "period"):
                 document.remove_periodic_callback(callback)
 
-    # With the document's lock, which is not ours here.
+    # The callback runs with the document's lock, which is not held here.
     document.add_next_tick_callback(last)

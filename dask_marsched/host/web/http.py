@@ -1,4 +1,4 @@
-"""Routes of ours on a scheduler's http server, put there and taken away while it runs."""
+"""Adds routes to the http server of a running scheduler, and removes them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from tornado import web
 
-#: What `distributed.http` puts behind the prefix, one of which is there wherever routes are.
-_KNOWN = ("health", "json/counts.json", "metrics", "info/main/workers.html", "api/v1")
+#: Routes of `distributed.http`; at least one of them exists on every server, behind its prefix.
+_STOCK_ROUTES = ("health", "json/counts.json", "metrics", "info/main/workers.html", "api/v1")
 
 
 class HttpRoutes:
@@ -19,8 +19,7 @@ class HttpRoutes:
     scheduler
         A `distributed.Scheduler`.
     routes
-        Pattern (behind the server's prefix, without a slash before it), handler and its
-        arguments of each.
+        Pattern (relative to the server's prefix), handler and the handler's arguments of each.
     """
 
     def __init__(
@@ -34,11 +33,11 @@ class HttpRoutes:
 
     @property
     def prefix(self) -> str:
-        """What stands before every path: ``/``, or that of ``--dashboard-prefix``."""
+        """Beginning of every path: ``/``, or the ``--dashboard-prefix``."""
         return _prefix(self._application) if self._application is not None else "/"
 
     def install(self) -> str | None:
-        """Put the routes on the server; return why not, None if all is well."""
+        """Add the routes; return the reason if that is impossible, else None."""
         application = self._application
         if application is None:
             return "the scheduler has no http server"
@@ -53,18 +52,18 @@ class HttpRoutes:
         return None
 
     def uninstall(self) -> None:
-        """Take the routes away. Idempotent."""
+        """Remove the routes. Idempotent."""
         if self._application is not None and self._rule is not None:
             self._application.default_router.rules.remove(self._rule)
         self._rule = None
 
 
 def _prefix(application: web.Application) -> str:
-    # The scheduler does not keep it, but its own routes stand behind it.
+    # The scheduler does not store its prefix, but its own routes begin with it.
     for pattern in _patterns(application.wildcard_router.rules):
-        for known in _KNOWN:
-            if pattern.endswith("/" + known + "$"):
-                return pattern.removesuffix(known + "$")
+        for route in _STOCK_ROUTES:
+            if pattern.endswith("/" + route + "$"):
+                return pattern.removesuffix(route + "$")
     for dashboard in getattr(application, "applications", ()):
         prefix = getattr(dashboard, "prefix", None)
         if prefix is not None:
@@ -73,7 +72,7 @@ def _prefix(application: web.Application) -> str:
 
 
 def serves(scheduler: Any, module: str) -> bool:
-    """Whether handlers of a module are on the http server of a scheduler."""
+    """Return whether a scheduler's http server has handlers of a module."""
     application = getattr(scheduler, "http_application", None)
     return application is not None and any(
         getattr(rule.target, "__module__", None) == module
@@ -82,7 +81,7 @@ def serves(scheduler: Any, module: str) -> bool:
 
 
 def _patterns(rules: Sequence[Any]) -> Iterator[str]:
-    """Yield the patterns of rules, and of the routers that they lead to."""
+    """Yield the patterns of rules and of their nested routers."""
     for rule in rules:
         regex = getattr(rule.matcher, "regex", None)
         if regex is not None:

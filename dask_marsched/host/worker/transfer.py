@@ -25,8 +25,8 @@ from distributed.worker_state_machine import (
     GatherDepSuccessEvent,
 )
 
+from dask_marsched.host.scheduler.adopters import READY
 from dask_marsched.host.scheduler.adoption import KEPT
-from dask_marsched.host.scheduler.heirs import READY
 from dask_marsched.host.worker import adoption, nanny
 from dask_marsched.host.worker.adoption import TakingOver, make_object
 from dask_marsched.host.worker.data import Store

@@ -10,7 +10,7 @@ from typing import Any
 import dask
 from dask.utils import parse_bytes
 
-from dask_marsched.host.graph.operation_kinds import Operation, Operations, multiplications
+from dask_marsched.host.graph.operation_kinds import TaskOperation, TaskOperations, multiplications
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.costs import Costs
@@ -19,25 +19,25 @@ from dask_marsched.simulation.costs.costs import Costs
 OVERHEAD = 0.0002
 
 
-def _bytes_in_and_out(operation: Operation) -> float:
+def _bytes_in_and_out(operation: TaskOperation) -> float:
     return operation.input_nbytes + operation.nbytes
 
 
-def _bytes_in(operation: Operation) -> float:
+def _bytes_in(operation: TaskOperation) -> float:
     return operation.input_nbytes
 
 
-def _bytes_out(operation: Operation) -> float:
+def _bytes_out(operation: TaskOperation) -> float:
     return operation.nbytes
 
 
-def _qr_multiplications(operation: Operation) -> float:
+def _qr_multiplications(operation: TaskOperation) -> float:
     """Return 2 m n n, where m x n numbers come in and n x n more go out than come in."""
     extra = max(operation.nbytes - operation.input_nbytes, 8)
     return 2 * operation.input_nbytes / 8 * math.sqrt(extra / 8)
 
 
-def _matrix_cubed(operation: Operation) -> float:
+def _matrix_cubed(operation: TaskOperation) -> float:
     """Return n n n for a square matrix of n x n numbers."""
     return float((operation.input_nbytes / 8) ** 1.5)
 
@@ -49,7 +49,7 @@ def _matrix_cubed(operation: Operation) -> float:
 #: new memory for every large result. ``elementwise`` is mostly a part of a larger task, in memory
 #: used before: its rate is from the time that the threads of real workers ran. ``other`` is
 #: nothing but a guess.
-RATES: Mapping[str, tuple[Callable[[Operation], float], float]] = {
+RATES: Mapping[str, tuple[Callable[[TaskOperation], float], float]] = {
     "elementwise": (_bytes_in_and_out, 4e9),
     "transcendental": (_bytes_out, 1e9),
     "reduction": (_bytes_in, 1e10),
@@ -72,7 +72,7 @@ RATES: Mapping[str, tuple[Callable[[Operation], float], float]] = {
 _CONCATENATING = ("reduction", "moments")
 
 
-def seconds_of(operation: Operation) -> float:
+def seconds_of(operation: TaskOperation) -> float:
     """Return how long an operation takes on a core of its own, in seconds."""
     amount, rate = RATES[operation.kind]
     seconds = amount(operation) / rate
@@ -93,7 +93,7 @@ class DerivedSeconds:
     """
 
     def __init__(self, expr: Any, dsk: Mapping[Any, Any], nbytes: Mapping[Any, int]) -> None:
-        self._operations = Operations(expr, dsk, nbytes)
+        self._operations = TaskOperations(expr, dsk, nbytes)
 
     def __call__(self, key: Any) -> float:
         """Return the seconds of a task."""

@@ -11,7 +11,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Future, futures_of
 from distributed.comm import get_address_host
 
-from dask_marsched.host.graph.literals import held_elsewhere, parts_of
+from dask_marsched.host.graph.literals import parts_of, placeholder_task
 
 #: The numbers of the workers that hold a result; none where that is not known.
 Places = tuple[int, ...]
@@ -91,7 +91,7 @@ def stand_ins(dsk: Mapping[Any, Any], keys: Iterable[Any], held: Collection[Any]
     for node in dsk.values():
         if not node.dependencies <= dsk.keys():
             missing.update(dict.fromkeys(key for key in node.dependencies if key not in dsk))
-    return {key: held_elsewhere(key) for key in sorted(missing, key=repr) if key in held}
+    return {key: placeholder_task(key) for key in sorted(missing, key=repr) if key in held}
 
 
 def left_out_of_held(

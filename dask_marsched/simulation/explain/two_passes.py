@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dask_marsched.host.graph.literals import as_data
+from dask_marsched.host.graph.literals import placeholder_data
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
 from dask_marsched.simulation.costs.persisted import Kept
 
@@ -75,7 +75,7 @@ def _above(facts: GraphFacts, keys: Iterable[Any]) -> set[Any]:
 def in_two_passes(facts: GraphFacts, barrier: set[Any]) -> tuple[Kept, Kept]:
     """Return what computes the barrier's tasks, and what computes the rest given their results."""
     first = {key: facts.tasks[key] for key in _above(facts, barrier)}
-    given: Mapping[Any, Any] = {**facts.tasks, **{key: as_data(key) for key in barrier}}
+    given: Mapping[Any, Any] = {**facts.tasks, **{key: placeholder_data(key) for key in barrier}}
     seen, stack = set(facts.keys), list(facts.keys)
     while stack:
         for dependency in given[stack.pop()].dependencies:

@@ -1,4 +1,4 @@
-"""Small results that are made as one, and picked from it by those that read them."""
+"""Bundles: small results made by one task, from which their readers pick."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_a_bundle_computes_the_same():
     assert left[bundle].dependencies == {"x"}
     assert stand_for[bundle] == [("s", 0), ("s", 1)]
     assert sizes.estimated[bundle] == 12
-    # the old names stand for nothing any more, so that nobody finds a bundle under one
+    # no key of the original graph may now mean a bundle
     assert not {("s", 0), ("s", 1)} & left.keys()
 
 
-def test_names_tell_what_is_in_a_bundle():
+def test_names_follow_from_the_contents_of_a_bundle():
     one, _ = bundled(graph(), [[("s", 0), ("s", 1)]], ChunkSizes())
     again, _ = bundled(graph(), [[("s", 0), ("s", 1)]], ChunkSizes())
     other, _ = bundled(graph(), [[("s", 1), ("s", 0)]], ChunkSizes())
@@ -72,7 +72,7 @@ async def test_neighbours_pick_their_slices(c, s, *workers):
 
 
 @subgraphs()
-async def test_the_slice_may_be_asked_for_later(c, s, *workers):
+async def test_a_bundled_slice_can_be_requested_later(c, s, *workers):
     x = (await c.persist(da.ones((400, 400), chunks=(200, 200)))) + 1
     first, second = x[:1], x[1:2]
     assert await c.compute(first.sum() + second.sum()) == 1600

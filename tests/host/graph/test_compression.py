@@ -1,4 +1,4 @@
-"""Graphs compressed on their way into a real scheduler: what is joined, and what never is."""
+"""Compression of graphs on their way into a real scheduler: which tasks are fused."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ def fusion(s: Scheduler) -> tuple[int, int]:
     return found["operands"], found["into"]
 
 
-# ---- One task for several ----------------------------------------------------------------------
+# ---- Fusing tasks ------------------------------------------------------------------------------
 
 
 def add(x: int, y: int) -> int:
@@ -44,7 +44,7 @@ def inc(x: int) -> int:
     return x + 1
 
 
-def test_a_joined_task_computes_the_same_and_reads_the_rest() -> None:
+def test_a_fused_task_computes_the_same() -> None:
     dsk = {
         "b": Task("b", add, TaskRef("a"), 1),
         "c": Task("c", add, TaskRef("b"), TaskRef("x")),
@@ -56,7 +56,7 @@ def test_a_joined_task_computes_the_same_and_reads_the_rest() -> None:
     assert node({"a": 1, "x": 10}) == 14
 
 
-def test_another_name_for_a_result_costs_no_graph() -> None:
+def test_aliases_are_replaced_by_their_targets() -> None:
     dsk = {"b": Task("b", add, TaskRef("a"), 1), "c": Alias("c", "b"), "d": Alias("d", "c")}
     node = join("d", ["b", "c"], dsk)
     assert isinstance(node, Task)
@@ -68,7 +68,7 @@ def test_another_name_for_a_result_costs_no_graph() -> None:
     assert (data.key, data()) == ("c", 3)
 
 
-def test_only_what_reads_nothing_is_a_source() -> None:
+def test_a_task_with_inputs_is_no_data_producer() -> None:
     source = Task("a", add, 1, 2, _data_producer=True)
     dsk = {
         "a": source,
@@ -80,7 +80,7 @@ def test_only_what_reads_nothing_is_a_source() -> None:
     assert join("d", ["a"], {"a": source, "d": Alias("d", "a")}).data_producer
 
 
-# ---- What is not joined ------------------------------------------------------------------------
+# ---- Tasks that are not fused ------------------------------------------------------------------
 
 
 async def coroutine(x: int) -> int:
@@ -107,7 +107,7 @@ def waits(x: int) -> int:
 
 
 @pytest.mark.parametrize("function", [coroutine, submits, asks, leaves, waits, partial(waits)])
-def test_functions_that_do_more_than_compute(function: Any) -> None:
+def test_functions_with_side_effects(function: Any) -> None:
     joinable = Joinable()
     assert joinable(Task("a", add, 1, 2))
     assert not joinable(Task("a", function, 1))
@@ -115,7 +115,7 @@ def test_functions_that_do_more_than_compute(function: Any) -> None:
     assert not joinable(join("c", ["b"], inner))
 
 
-def test_arguments_that_tasks_could_wait_for() -> None:
+def test_arguments_with_side_effects() -> None:
     assert not Joinable()(Task("a", add, 1, object.__new__(Event)))
 
 
@@ -130,7 +130,7 @@ def test_stages_of_a_shuffle() -> None:
 
 @chains()
 async def test_the_published_example(c, s, *workers):
-    """`c = (a + b).sum()`: the two sources stay, and dask.array has joined the rest already."""
+    """`c = (a + b).sum()`: the two sources stay; dask.array has already fused the rest."""
     x, y = (delayed(inc)(i, dask_key_name=f"rand-{i}") for i in range(2))
     total = delayed(sum)(
         [delayed(operator.add)(x, y, dask_key_name="add-0")], dask_key_name="sum-0"
@@ -159,11 +159,11 @@ async def test_results_are_the_same_and_tasks_are_fewer(c, s, *workers):
 
 
 @subgraphs()
-async def test_what_is_persisted_is_read_and_not_computed_again(c, s, *workers):
+async def test_persisted_results_are_not_recomputed(c, s, *workers):
     x = da.ones((40, 40), chunks=10).map_blocks(np.sin)
     kept = c.persist(x)
     await wait(kept)
-    # The whole graph comes again: the scheduler knows these results.
+    # The whole graph is sent again; the scheduler has these results.
     total = c.compute((x + 1).sum())
     assert await total == pytest.approx(1600 * (1 + np.sin(1)))
     assert all(s.tasks[future.key].state == "memory" for future in c.futures_of(kept))
@@ -184,7 +184,7 @@ async def test_tasks_under_way_are_not_run_twice(c, s, *workers):
 
 
 def line(length: int) -> list[Any]:
-    """Tasks that read each other, each adding one."""
+    """Return a chain of tasks, each of which adds one."""
     tasks = [delayed(inc)(0, dask_key_name="step-0")]
     for i in range(1, length):
         tasks.append(delayed(inc)(tasks[-1], dask_key_name=f"step-{i}"))
@@ -192,7 +192,7 @@ def line(length: int) -> list[Any]:
 
 
 @subgraphs()
-async def test_what_was_joined_may_be_asked_for_later(c, s, *workers):
+async def test_a_fused_result_can_be_requested_later(c, s, *workers):
     steps = line(4)
     first = c.compute(steps[-1])
     assert await first == 4
@@ -206,7 +206,7 @@ async def test_what_was_joined_may_be_asked_for_later(c, s, *workers):
 
 
 @subgraphs()
-async def test_a_joined_result_that_is_lost_is_computed_again(c, s, *workers):
+async def test_a_lost_fused_result_is_recomputed(c, s, *workers):
     steps = line(4)
     first = c.compute(steps[-1])
     assert await first == 4
@@ -217,8 +217,8 @@ async def test_a_joined_result_that_is_lost_is_computed_again(c, s, *workers):
 
 
 @subgraphs()
-async def test_a_graph_that_came_meanwhile_wins(c, s, *workers):
-    """Between compression, in another thread, and the states of the tasks others may come."""
+async def test_fusion_is_undone_for_tasks_of_a_newer_graph(c, s, *workers):
+    """Another graph may arrive between compression in the thread and creation of the tasks."""
     steps = line(3)
     stock = s._create_taskstate_from_graph
     seen: list[set[Any]] = []
@@ -267,7 +267,7 @@ async def test_annotations_keep_tasks_apart(c, s, a, b, d):
 
 
 @subgraphs()
-async def test_annotations_for_all_are_kept(c, s, a, b, d):
+async def test_global_annotations_are_kept(c, s, a, b, d):
     future = c.compute(line(3)[-1], workers=[a.address], retries=3, priority=7)
     assert await future == 3
     ts = s.tasks["step-2"]
@@ -303,7 +303,7 @@ async def test_shuffles_stay_as_they_are(c, s, *workers):
 
 
 @subgraphs()
-async def test_futures_of_map_all_stay(c, s, *workers):
+async def test_futures_of_map_are_not_fused(c, s, *workers):
     futures = c.map(inc, range(50))
     assert await c.gather(futures) == list(range(1, 51))
     assert len(s.tasks) == 50
@@ -345,7 +345,7 @@ async def test_unregistering_ends_it(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_others_may_watch_graphs_too(c, s, a, b):
+async def test_other_plugins_may_wrap_the_handler_too(c, s, a, b):
     seen = []
 
     def watching(handler: Any, name: str) -> Any:
@@ -382,7 +382,7 @@ async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
     assert isinstance(c.submit(inc, 1), Future)
 
 
-# ---- What is joined follows from the graph ------------------------------------------------------
+# ---- Repeatability ------------------------------------------------------------------------------
 
 GROUPS = """
 import dask.array as da
@@ -401,7 +401,7 @@ module.simulate(padded.sum(axis=0), isolated=False, timeline=False)
 """
 
 
-def test_the_hash_seed_has_no_part_in_what_is_joined() -> None:
+def test_fusion_does_not_depend_on_the_hash_seed() -> None:
     first, second = (
         subprocess.run(
             [sys.executable, "-c", GROUPS],
@@ -416,8 +416,8 @@ def test_the_hash_seed_has_no_part_in_what_is_joined() -> None:
     assert first == second
 
 
-def test_products_are_left_to_tiles() -> None:
+def test_products_that_form_tiles_are_not_fused() -> None:
     x = da.random.default_rng(0).random((8 * 512, 8 * 512), chunks=512)
     report = simulate(da.cov(x), workers=8, isolated=False, timeline=False)
-    # Of the 64 x 8 products those on the diagonal would be joined, and the grid would be none.
+    # Fusing the products on the diagonal of the 64 x 8 would break up the grid.
     assert "sum + sum-partial" not in report.plugin["fusion"]["expressions"]

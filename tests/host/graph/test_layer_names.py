@@ -1,4 +1,4 @@
-"""Layers are named in the order in which tasks read them, whatever they are called."""
+"""Layers are listed in the order in which tasks read them, independent of their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _array(name, of):
 
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")])
-def test_tasks_tell_in_which_order_they_read_layers(names):
+def test_layers_follow_the_order_of_arguments(names):
     parts = [da.zeros(2, chunks=2, name=name) for name in names]
     found = layer_names([_array("sum", parts)])
     assert found == ["sum", *names]
@@ -45,11 +45,11 @@ def test_delayed_objects_have_layers_too():
     assert layer_names([step(first, second, dask_key_name="last")]) == ["last", "second", "first"]
 
 
-def test_what_tasks_do_not_name_comes_by_its_name():
+def test_layers_that_tasks_do_not_name_are_sorted():
     layers = {"end": {"end": Alias("end", "x")}, "b-2": {"b": 1}, "a-1": {"x": 2}}
     graph = HighLevelGraph(layers, {"end": {"b-2", "a-1"}, "b-2": set(), "a-1": set()})
     assert layer_names([Delayed("end", graph)]) == ["end", "a-1", "b-2"]
 
 
-def test_what_has_no_layers_is_left_out():
+def test_objects_without_layers_are_skipped():
     assert layer_names([3, "text"]) == []

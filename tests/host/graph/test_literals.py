@@ -2,7 +2,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.host.graph.literals import as_data, data_nbytes
+from dask_marsched.host.graph.literals import data_nbytes, placeholder_data
 from dask_marsched.host.twin.scheduler import expression, materialize
 
 
@@ -23,7 +23,7 @@ def test_arguments_count():
     assert nbytes_in(da.ones(1000, chunks=100).sum()) < 200
 
 
-def test_a_result_that_is_given_needs_nothing():
-    task = as_data(("x", 0))
+def test_a_placeholder_has_no_dependencies():
+    task = placeholder_data(("x", 0))
     assert task.key == ("x", 0)
     assert not task.dependencies

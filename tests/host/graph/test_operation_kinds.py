@@ -7,8 +7,8 @@ import pytest
 
 from dask_marsched.host.graph.operation_kinds import (
     KINDS,
-    Operation,
-    Operations,
+    TaskOperation,
+    TaskOperations,
     kind_of,
     multiplications,
 )
@@ -21,7 +21,7 @@ CHUNK = 100 * 100 * 8
 def operations(collection):
     expr, keys = expression([collection])
     dsk, _ = materialize(expr, keys)
-    found = Operations(expr, dsk, derive_costs(collection).nbytes)
+    found = TaskOperations(expr, dsk, derive_costs(collection).nbytes)
     return [operation for key in dsk for operation in found.of(key)]
 
 
@@ -53,7 +53,7 @@ def test_kinds_of_functions(function, kind):
     assert kind_of(function) == kind
 
 
-def test_the_parts_of_a_fused_task_are_told_apart():
+def test_the_steps_of_a_fused_task_are_separate_operations():
     found = operations((square() + 1).sum(axis=0))
     assert sum(o.kind == "random" for o in found) == 4
     added = [o for o in found if o.kind == "elementwise"]
@@ -62,12 +62,12 @@ def test_the_parts_of_a_fused_task_are_told_apart():
     assert [o.nbytes for o in summed] == [100 * 8] * 4
 
 
-def test_products_by_their_bytes():
+def test_multiplications_follow_from_bytes():
     x = da.random.random((200, 50), chunks=(100, 50))
     products = of_kind(x @ x.T, "product")
     assert len(products) == 4
     assert [multiplications(o) for o in products] == pytest.approx([100 * 50 * 100] * 4)
-    alone = Operation("product", CHUNK, CHUNK, (CHUNK, 0))
+    alone = TaskOperation("product", CHUNK, CHUNK, (CHUNK, 0))
     assert multiplications(alone) == pytest.approx(100**3)
 
 

@@ -1,4 +1,4 @@
-"""Sizes derived before the run, against what the results then measure.
+"""Sizes derived before the run, compared with those of the real results.
 
 Every computation is made for real, from the expression as the scheduler receives it, and every
 size that is called exact is compared with what `dask.sizeof` measures.
@@ -24,7 +24,7 @@ from tests.sized_runs import QUERY_PLANNED, WORKLOADS, arrive, measure, random
 
 
 def assert_exact(*collections, unknown=0.0, **kwargs):
-    """Check all sizes called exact, and that at most a share of the tasks have none."""
+    """Check all exact sizes, and that at most a share of the tasks has none."""
     result = measure(*collections, **kwargs)
     assert result.wrong == {}
     assert result.failures == {}
@@ -54,10 +54,10 @@ def counts_total(parts, axis, keepdims):
     return np.ones(10)
 
 
-# ---- What cannot be known --------------------------------------------------------------------
+# ---- Unknown sizes ---------------------------------------------------------------------------
 
 
-def test_masked_out_elements_leave_the_size_open():
+def test_masks_make_sizes_unknown():
     x = random()
     expr, dsk = arrive(x[x > 0.5])
     sizes = chunk_nbytes(expr, dsk)
@@ -89,12 +89,12 @@ def test_objects_have_no_size():
     ],
     ids=["topk", "unique", "bincount", "percentile", "lu", "custom reduction"],
 )  # fmt: skip
-def test_what_is_in_doubt_is_not_called_exact(make):
+def test_doubtful_sizes_are_not_exact(make):
     result = assert_exact(make(random((12, 10))), unknown=1)
     assert result.inexact
 
 
-def test_partial_results_of_own_reductions_are_estimated():
+def test_partial_results_of_user_reductions_are_estimated():
     def total(x, axis, keepdims):
         return np.sum(x, axis=axis, keepdims=keepdims)
 
@@ -104,12 +104,12 @@ def test_partial_results_of_own_reductions_are_estimated():
     assert result.misjudged == {}
 
 
-def test_minima_of_empty_chunks_are_in_doubt():
+def test_minima_of_empty_chunks_are_not_exact():
     x = da.from_array(np.arange(4), chunks=((4, 0),))
     assert_exact(x.min(), unknown=1)
 
 
-def test_graphs_without_layers_have_only_what_tasks_tell():
+def test_without_layers_only_the_tasks_are_read():
     x = random()
     _, dsk = arrive(x + 1)
     sizes = chunk_nbytes(LLGExpr(dsk), dsk)
@@ -124,7 +124,7 @@ def test_it_never_raises(expr):
     assert chunk_nbytes(expr, {}).exact == {}
 
 
-def test_what_is_not_understood_is_counted():
+def test_failures_are_counted():
     x = random() + 1
     x.dask.layers[x.name].collection_annotations["chunks"] = (("four", 5), (5, 5))
     expr, dsk = arrive(x, finalized=False)
@@ -225,7 +225,7 @@ def test_rechunking_by_p2p_on_a_cluster(cluster):
 
 
 def test_query_planning():
-    # The setting counts when dask.array is imported first: hence another process.
+    # Another process, because the setting is read when dask.array is first imported.
     run = subprocess.run(
         [sys.executable, "-m", "tests.sized_runs"],
         cwd=Path(__file__).parents[3],
@@ -274,33 +274,33 @@ ANALYSES = {
 @pytest.mark.parametrize("name", ANALYSES)
 def test_xarray_over_zarr(weather, name):
     arrays = [variable.data for variable in ANALYSES[name](weather)]
-    # The arrays in the store themselves are opaque: two objects in the graph at most.
+    # At most the two arrays of the store have no exact size.
     result = assert_exact(*arrays, unknown=1)
     assert result.inexact <= 2
 
 
-def test_flox_hands_on_dicts_of_unknown_size(weather):
+def test_sizes_of_dicts_of_flox_are_unknown(weather):
     pytest.importorskip("flox")
     result = assert_exact(climatology(weather, True).data, unknown=0.25)
     assert result.inexact
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "min", "var"])
-def test_masked_chunks_are_in_doubt(name):
+def test_masked_chunks_are_not_exact(name):
     x = da.ma.masked_greater(random(), 0.5)
     assert_exact(getattr(x, name)(0), unknown=1)
     assert_exact(getattr(da.ma.masked_less(random(), 2), name)(), unknown=1)
     assert_exact(da.sqrt(da.ma.masked_less(random(), 2).var()), unknown=1)
 
 
-def test_arrays_that_keep_their_type_are_in_doubt():
+def test_other_array_types_are_not_exact():
     x = xr.DataArray(np.ones((6, 6)))
     assert_exact(da.from_array(x, chunks=3, asarray=False), finalized=False, unknown=1)
     assert_exact(da.from_array(x, chunks=6, asarray=True), unknown=1)
     assert_exact(da.from_array(x, chunks=3, inline_array=True), finalized=False, unknown=1)
 
 
-def test_sparse_chunks_are_in_doubt():
+def test_sparse_chunks_are_not_exact():
     sparse = pytest.importorskip("scipy.sparse")
     x = da.from_array(sparse.csr_matrix(np.eye(8)), asarray=False, chunks=8)
     assert_exact(x, unknown=1)
@@ -309,7 +309,7 @@ def test_sparse_chunks_are_in_doubt():
     assert_exact(made[:2], finalized=False, unknown=1)
 
 
-def test_shapes_that_follow_from_unknown_ones_are_in_doubt():
+def test_shapes_derived_from_unknown_ones_are_not_exact():
     x = random((20, 8), (10, 8))
     masked = x[:, da.from_array(np.arange(8) < 3, chunks=8)]
     u, s, v = da.linalg.tsqr(masked, compute_svd=True)

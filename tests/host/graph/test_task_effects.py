@@ -1,4 +1,4 @@
-"""What tasks do besides computing: of real graphs, and of functions one by one."""
+"""Side effects of the tasks of real graphs, and of single functions."""
 
 import functools
 import operator
@@ -30,7 +30,7 @@ class Users:
 
 
 class Source:
-    """Like an array of Zarr or HDF5."""
+    """Stands for an array of Zarr or HDF5."""
 
     shape, dtype, ndim, chunks = (8, 8), np.dtype(float), 2, (4, 4)
 
@@ -148,13 +148,13 @@ def test_functions(function, expected):
     assert effects(Task("x", function, TaskRef("y"))) is expected
 
 
-def test_the_user_decides():
+def test_the_annotation_overrides_the_analysis():
     assert effects(Task("x", users, 1), {"pure": True}) is NONE
     assert effects(Task("x", abs, 1), {"pure": False}) is UNKNOWN
     assert effects(Task("x", abs, 1), {"retries": 2}) is NONE
 
 
-def test_of_what_is_too_large_or_not_there_nothing_is_known():
+def test_large_and_missing_run_specs_are_unknown():
     assert effects(None) is UNKNOWN
     assert effects(Task("x", sum, [[i] for i in range(10_000)])) is UNKNOWN
     deep: list = []

@@ -1,4 +1,4 @@
-"""Dask's order of graphs that arrive at a real scheduler: the same in every process."""
+"""The order of tasks on a real scheduler is Dask's, and the same in every process."""
 
 import functools
 import operator
@@ -28,7 +28,7 @@ TWO_WORKERS = [("127.0.0.1", 1)] * 2
 
 
 def product() -> Any:
-    """Matrices by `da.random`, whose names are other ones in every process."""
+    """Return a product of matrices by `da.random`, whose names differ in every process."""
     rng = da.random.default_rng()
     left, right = (rng.random((60, 60), chunks=10) for _ in range(2))
     return (left @ right).sum()
@@ -40,7 +40,7 @@ def graph_of(collection: Any) -> dict[Key, GraphNode]:
 
 
 def shape(order: dict[Key, int]) -> list[str]:
-    """Return tasks in an order, by what in their keys is not random."""
+    """Return tasks in an order, with the random parts of their keys removed."""
     keys = sorted(order, key=order.__getitem__)
     return [f"{key_split(k)} {k[1:] if isinstance(k, tuple) else ()}" for k in keys]
 
@@ -88,7 +88,7 @@ def test_it_is_the_same_in_every_process_and_for_every_name(program: Callable[[]
     assert len(printed.pop().splitlines()) == len(graph_of(program()))
 
 
-def test_data_and_other_names_for_results_are_ordered_too() -> None:
+def test_data_and_aliases_are_ordered_too() -> None:
     dsk: dict[Key, GraphNode] = {
         "data": DataNode("data", 5),
         "more": Task("more", operator.add, TaskRef("data"), TaskRef("outside")),
@@ -113,7 +113,7 @@ def test_an_empty_graph_has_an_order() -> None:
 
 
 class Watch:
-    """Remembers the graphs that a scheduler reads and the places it gave their tasks."""
+    """Records the graphs that a scheduler reads, and their order."""
 
     def __init__(self, s: Scheduler) -> None:
         self.seen: list[tuple[dict[Key, GraphNode], dict[Key, int]]] = []
@@ -129,7 +129,7 @@ class Watch:
 
 
 @planned_cluster(TWO_WORKERS, plugin=lambda: MarsSchedulerPlugin(fusion="off"))
-async def test_a_graph_that_arrives_has_it(c, s, a, b):
+async def test_an_arriving_graph_is_ordered(c, s, a, b):
     watch = Watch(s)
     first, second = product(), product()
     await c.compute(first)
@@ -140,7 +140,7 @@ async def test_a_graph_that_arrives_has_it(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_graphs_that_arrive_together_each_have_their_own(c, s, a, b):
+async def test_simultaneous_graphs_have_their_own_orders(c, s, a, b):
     watch = Watch(s)
     futures = [*c.compute([product() for _ in range(2)]), c.compute(product()), c.submit(abs, -1)]
     await c.gather(futures)
@@ -149,7 +149,7 @@ async def test_graphs_that_arrive_together_each_have_their_own(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS, plugin=lambda: MarsSchedulerPlugin(fusion="off"))
-async def test_what_nobody_wants_is_left_out_before_dask_orders(c, s, a, b):
+async def test_unwanted_tasks_are_removed_before_dask_orders(c, s, a, b):
     watch = Watch(s)
     dsk = {"x": (operator.add, 1, 1), "unwanted": (operator.add, 1, 2), "y": (abs, "x")}
     assert await c.get(dsk, "y", sync=False) == 2
@@ -157,7 +157,7 @@ async def test_what_nobody_wants_is_left_out_before_dask_orders(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_places_that_a_client_gave_remain(c, s, a, b):
+async def test_an_order_given_by_the_client_is_kept(c, s, a, b):
     watch = Watch(s)
     places = {"a": 1, "b": 0}
     c._graph_to_futures = functools.partial(c._graph_to_futures, internal_priority=places)
@@ -166,7 +166,7 @@ async def test_places_that_a_client_gave_remain(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=TWO_WORKERS)
-async def test_unregistered_the_order_is_dasks_even_below_somebodys_handler(c, s, a, b):
+async def test_after_unregistering_dask_orders_even_below_another_handler(c, s, a, b):
     stock = s.stream_handlers["update-graph"]
     await c.register_plugin(MarsSchedulerPlugin(fusion="off"))
     ours = s.stream_handlers["update-graph"]
@@ -201,20 +201,20 @@ async def test_a_failure_is_counted_and_dask_orders(c, s, a, b, monkeypatch):
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_a_cycle_is_for_dask_to_report(c, s, a, b):
+async def test_dask_reports_a_cycle(c, s, a, b):
     dsk = {"x": (abs, "y"), "y": (abs, "x")}
     with pytest.raises(RuntimeError, match=r"[Cc]ycle"):
         await c.get(dsk, "y", sync=False)
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_a_single_task_needs_no_thread_to_be_ordered(c, s, a, b, monkeypatch):
+async def test_a_single_task_is_ordered_without_a_thread(c, s, a, b, monkeypatch):
     monkeypatch.setattr("dask.order.order", None)
     assert await c.submit(abs, -1) == 1
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_a_task_that_reads_itself_is_for_dask_to_report(c, s, a, b):
+async def test_dask_reports_a_task_that_reads_itself(c, s, a, b):
     with pytest.raises(RuntimeError, match=r"[Cc]ycle"):
         await c.get({"x": (abs, "x")}, "x", sync=False)
 
@@ -223,7 +223,7 @@ async def test_a_task_that_reads_itself_is_for_dask_to_report(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_the_twin_asks_for_what_the_scheduler_would_have(c, s, a, b):
+async def test_the_twin_uses_the_order_of_the_scheduler(c, s, a, b):
     dsk = graph_of(product())
     assert order_for(s, dsk) == repeatable_order(dsk)
     await c.unregister_scheduler_plugin(PLUGIN)

@@ -1,4 +1,4 @@
-"""The adapter in a running scheduler: put in, taken out again, and left standing by failures."""
+"""The adapter in a running scheduler: installed, uninstalled, and with policies that fail."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ def graph(size: int = 40) -> da.Array:
 
 
 def footprint(scheduler: Scheduler) -> tuple[Any, ...]:
-    """What the adapter could leave behind: attributes of instances, and module functions."""
+    """Return all that the adapter could leave behind on the scheduler and its module."""
     stealing = scheduler.extensions["stealing"]
     return (
         {k: v for k, v in vars(scheduler).items() if callable(v) or k == "_TRANSITIONS_TABLE"},
@@ -45,7 +45,7 @@ def block(event: str, x: int) -> int:
     return x + 1
 
 
-# ---- In and out ------------------------------------------------------------------------------
+# ---- Installing and uninstalling -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("saturation", [1.1, math.inf])
@@ -67,7 +67,7 @@ async def test_unregistering_restores_the_scheduler(c, s, a, b, saturation):
 
 
 async def run_through_the_change(c: Any, s: Scheduler, *changes: Any) -> None:
-    """Make changes while tasks run, others are withheld, and the rest depends on them."""
+    """Call functions while some tasks run and others are withheld or waiting."""
     event = Event("go")
     roots = c.map(block, ["go"] * 30, range(30), key=[f"root-{i}" for i in range(30)])
     total = c.submit(sum, c.map(inc, roots))
@@ -128,7 +128,7 @@ async def test_registering_a_second_one_replaces_the_first(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=TWO_WORKERS)
-async def test_in_and_out_and_in_again(c, s, a, b):
+async def test_registering_again(c, s, a, b):
     await c.register_plugin(MarsSchedulerPlugin())
     await run_through_the_change(
         c,
@@ -214,7 +214,7 @@ async def test_unknown_distributed_stays_stock(
 
 
 class Failing:
-    """Mixed into a policy: one of its methods raises, always or every third time."""
+    """Mixin for a policy: one of its methods raises every n-th time."""
 
     def __init__(self, method: str, every: int) -> None:
         super().__init__()
@@ -276,15 +276,15 @@ async def test_a_policy_that_raises(c, s, a, b, kind, policy, method, every, sat
     with captured_logger("dask_marsched", level=logging.ERROR) as log:
         await plugin.start(s)
         s.add_plugin(plugin)
-        for size in (40, 50, 60):  # another structure each time: none is remembered
+        for size in (40, 50, 60):  # other structures, so that no plan is reused
             assert await c.compute(graph(size)) == graph(size).compute(scheduler="sync")
     report = plugin.report()
     assert report["exceptions"]
     assert report["last_exception"] == "LookupError: this policy is broken"
-    # one traceback a hook, however often it failed
+    # a hook logs one traceback, however often it fails
     assert log.getvalue().count("Traceback") == len(report["exceptions"])
     if method in ("plan", "enqueue", "offer", "accept"):
-        # Half of a plan is worse than none: nobody knows any more what waits for whom.
+        # A partial plan could leave tasks waiting for ever, so stock scheduling takes over.
         assert footprint(s)[:4] == before[:4]
         assert report["active"] is False
         assert "this policy is broken" in report["reason"]
@@ -301,12 +301,12 @@ async def test_release_that_raises_when_a_worker_leaves(c, s, a, b):
     assert plugin.report()["exceptions"]
 
 
-# ---- What the adapter asks for ---------------------------------------------------------------
+# ---- Queue and stealing ----------------------------------------------------------------------
 
 
 @planned_cluster(TWO_WORKERS)
 async def test_nothing_is_left_in_the_queue(c, s, a, b):
-    """However a task gets there, with a free slot it does not stay in the queue."""
+    """A queued task is dispatched as soon as a slot is free."""
     done = c.map(inc, range(40), key=[f"early-{i}" for i in range(40)])
     await asyncio.gather(*done)
     assert not s.queued
@@ -315,7 +315,7 @@ async def test_nothing_is_left_in_the_queue(c, s, a, b):
 
 @pytest.mark.parametrize("with_plugin", [False, True])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
-async def test_stealing_lets_go_of_a_worker_that_is_gone(c, s, a, b, d, with_plugin):
+async def test_stealing_forgets_removed_workers(c, s, a, b, d, with_plugin):
     if with_plugin:
         await c.register_plugin(MarsSchedulerPlugin())
     stealing = s.extensions["stealing"]
@@ -323,7 +323,7 @@ async def test_stealing_lets_go_of_a_worker_that_is_gone(c, s, a, b, d, with_plu
         stealing._combined_nprocessing(ws)  # as when it looks for a thief
     gone = s.workers[d.address]
     await d.close()
-    # Stock Dask does not: where this fails, what the plugin does about it is to go.
+    # If stock Dask forgets them too, `worker_left` can be removed.
     assert (gone in stealing.in_flight_tasks) != with_plugin
 
 

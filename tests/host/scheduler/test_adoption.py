@@ -1,4 +1,4 @@
-"""What a scheduler asks of the worker that takes over."""
+"""Adoption on the scheduler: requests to adopters, and records of where results are."""
 
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
@@ -6,7 +6,7 @@ from dask_marsched.host.scheduler.adoption import Adoption
 
 
 @gen_cluster(client=True)
-async def test_what_is_released_meanwhile_is_not_taken_over(c, s, a, b):
+async def test_results_released_in_the_meantime_are_not_adopted(c, s, a, b):
     asked = []
 
     async def adopt(chunks, gone):
@@ -21,16 +21,16 @@ async def test_what_is_released_meanwhile_is_not_taken_over(c, s, a, b):
     for future in futures:
         adoption.announced(a.address, future.key, None, 1)
     adoption.forget(x.key)
-    heir = s.workers[b.address]
-    assert not await adoption._ask(heir, batch, a.address)
+    adopter = s.workers[b.address]
+    assert not await adoption._ask(adopter, batch, a.address)
     assert asked == [([y.key], a.address)]
     adoption.forget(y.key)
-    assert not await adoption._ask(heir, batch, a.address)
+    assert not await adoption._ask(adopter, batch, a.address)
     assert len(asked) == 1
 
 
 @gen_cluster(client=True)
-async def test_what_is_announced_too_late_is_not_remembered(c, s, a, b):
+async def test_late_announcements_are_ignored(c, s, a, b):
     x = c.submit(inc, 1)
     await x
     adoption = Adoption(s, caught=None)
@@ -40,8 +40,8 @@ async def test_what_is_announced_too_late_is_not_remembered(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1), ("127.0.0.1", 1), ("127.0.0.2", 1)])
-async def test_of_what_several_have_published_each_is_taken_over_by_itself(c, s, a, b, there):
-    """One of another host has published it as well, and has dropped it since."""
+async def test_replicas_on_several_machines_are_recorded_separately(c, s, a, b, there):
+    """A worker of another machine announced a replica and dropped it."""
     asked = []
 
     async def adopt(chunks, gone):
@@ -54,7 +54,7 @@ async def test_of_what_several_have_published_each_is_taken_over_by_itself(c, s,
     await c.replicate(x, workers=[a.address, there.address])
     ts = s.tasks[x.key]
     adoption = Adoption(s, caught=None)
-    adoption.heirs.ready(b.address)
+    adoption.adopters.ready(b.address)
     adoption.announced(a.address, x.key, "of a", 1)
     adoption.announced(there.address, x.key, "of there", 2)
     assert adoption.keepers(ts) == [s.workers[a.address], s.workers[there.address]]
@@ -65,7 +65,7 @@ async def test_of_what_several_have_published_each_is_taken_over_by_itself(c, s,
     assert asked == [([(x.key, "of a", 1)], a.address)]
     assert adoption.keepers(ts) == [s.workers[b.address]]
     assert adoption._kept == {x.key: {b.address: ("of a", 1), there.address: ("of there", 2)}}
-    # What a worker has announced goes with it.
+    # The announcements of a worker are forgotten with it.
     await adoption._remove_worker(there.address, stimulus_id="died")
     await adoption._remove_worker(b.address, stimulus_id="died")
     assert adoption._kept == {}

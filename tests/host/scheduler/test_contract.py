@@ -1,6 +1,6 @@
-"""What the adapter relies on in distributed: that it is looked for, and that it is so.
+"""The contract with distributed: its checks work, and distributed behaves as the adapter expects.
 
-A version of distributed for which one of these fails needs another adapter.
+A version of distributed for which one of these tests fails needs another adapter.
 """
 
 import distributed
@@ -10,7 +10,8 @@ from distributed import Event, Scheduler, SchedulerPlugin
 from distributed import scheduler as scheduler_module
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
-from dask_marsched.host import contract
+from dask_marsched.host.contract import explain
+from dask_marsched.host.scheduler import contract
 
 ONE_WORKER = [("127.0.0.1", 1)]
 NO_MEMORY_MANAGER = {"distributed.scheduler.active-memory-manager.start": False}
@@ -21,66 +22,63 @@ async def test_this_version_fits(s):
     assert contract.misfits(s) == []
 
 
-@pytest.mark.parametrize("name", sorted(contract._METHODS))
 @gen_cluster(nthreads=[])
-async def test_a_missing_method_is_found(s, name, monkeypatch):
-    monkeypatch.setattr(Scheduler, name, None)
-    assert contract.misfits(s) == [f"Scheduler.{name} is missing"]
+async def test_missing_methods_and_other_signatures_are_found(s):
+    for name, parameters in contract._METHODS.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Scheduler, name, None)
+            assert contract.misfits(s) == [f"Scheduler.{name} is missing"]
+            patch.setattr(Scheduler, name, lambda self: None)
+            assert contract.misfits(s) == [f"Scheduler.{name} takes no {p!r}" for p in parameters]
 
 
-@pytest.mark.parametrize("name", sorted(contract._METHODS))
 @gen_cluster(nthreads=[])
-async def test_another_signature_is_found(s, name, monkeypatch):
-    monkeypatch.setattr(Scheduler, name, lambda self: None)
-    found = contract.misfits(s)
-    assert found == [f"Scheduler.{name} takes no {p!r}" for p in contract._METHODS[name]]
-
-
-@pytest.mark.parametrize("name", contract._ATTRIBUTES)
-@gen_cluster(nthreads=[])
-async def test_a_missing_attribute_is_found(s, name):
+async def test_missing_attributes_are_found(s):
     class Without:
+        def __init__(self, name):
+            object.__setattr__(self, "name", name)
+
         def __getattribute__(self, asked):
-            if asked == name:
+            if asked == object.__getattribute__(self, "name"):
                 raise AttributeError(asked)
             return getattr(s, asked)
 
-    assert f"Scheduler has no attribute {name}" in contract.misfits(Without())
-
-
-@pytest.mark.parametrize("entry", contract.REPLACED_TRANSITIONS)
-@gen_cluster(nthreads=[])
-async def test_another_transition_is_found(s, entry, monkeypatch):
-    table = {**Scheduler._TRANSITIONS_TABLE, entry: Scheduler._transition_released_waiting}
-    monkeypatch.setattr(Scheduler, "_TRANSITIONS_TABLE", table)
-    (found,) = contract.misfits(s)
-    assert str(entry) in found
+    for name in contract._ATTRIBUTES:
+        assert f"Scheduler has no attribute {name}" in contract.misfits(Without(name))
 
 
 @gen_cluster(nthreads=[])
-async def test_another_stealing_is_found(s, monkeypatch):
-    monkeypatch.setattr(type(s.extensions["stealing"]), "_get_thief", None)
+async def test_other_transitions_are_found(s):
+    for entry in contract.REPLACED_TRANSITIONS:
+        table = {**Scheduler._TRANSITIONS_TABLE, entry: Scheduler._transition_released_waiting}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Scheduler, "_TRANSITIONS_TABLE", table)
+            (found,) = contract.misfits(s)
+        assert str(entry) in found
+
+
+@gen_cluster(nthreads=[])
+async def test_other_stealing_is_found(s, monkeypatch):
+    stealing = s.extensions["stealing"]
+    stock, stealing.in_flight_tasks = stealing.in_flight_tasks, None
+    assert contract.misfits(s) == ["stealing.in_flight_tasks is no dictionary"]
+    stealing.in_flight_tasks = stock
+    monkeypatch.setattr(type(stealing), "_get_thief", None)
     assert contract.misfits(s) == ["stealing._get_thief is missing"]
 
 
-@gen_cluster()
-async def test_stealing_without_its_counts_is_found(s, a, b):
-    s.extensions["stealing"].in_flight_tasks = None
-    assert contract.misfits(s) == ["stealing.in_flight_tasks is no dictionary"]
-
-
-@pytest.mark.parametrize("handler", [None, print])
 @gen_cluster(nthreads=[])
-async def test_another_handler_of_copies_is_found(s, handler):
-    s.stream_handlers["add-keys"] = handler
+async def test_another_handler_of_replicas_is_found(s):
     expected = ["the stream handler 'add-keys' is not Scheduler.add_keys"]
-    assert contract.misfits(s) == expected
+    for handler in (None, print):
+        s.stream_handlers["add-keys"] = handler
+        assert contract.misfits(s) == expected
     del s.stream_handlers["add-keys"]
     assert contract.misfits(s) == expected
 
 
 def test_the_explanation_names_version_and_consequence():
-    text = contract.explain(["this", "that"])
+    text = explain(["this", "that"], "stock scheduling stays in force")
     assert distributed.__version__ in text
     assert "this; that" in text
     assert "stock scheduling stays in force" in text
@@ -94,7 +92,7 @@ def wait_for(event, i):
 
 
 @gen_cluster(client=True, nthreads=ONE_WORKER)
-async def test_update_graph_comes_between_task_states_and_their_first_transition(c, s, a):
+async def test_update_graph_is_called_before_the_first_transition(c, s, a):
     seen = {}
 
     class Watch(SchedulerPlugin):
@@ -109,7 +107,7 @@ async def test_update_graph_comes_between_task_states_and_their_first_transition
 
 @gen_cluster(client=True, nthreads=ONE_WORKER)
 async def test_recommendations_are_processed_last_in_first_out(c, s, a):
-    """`SchedulerAdapter` hands them over in reverse for that."""
+    """`SchedulerAdapter` therefore passes them in reverse."""
     futures = c.map(wait_for, ["gate"] * 4, range(4), key=[f"x-{i}" for i in range(4)])
     await async_poll_for(lambda: bool(s.queued), 5)
     order = []
@@ -129,8 +127,8 @@ async def test_recommendations_are_processed_last_in_first_out(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE_WORKER)
-async def test_every_result_asks_for_the_queue(c, s, a, monkeypatch):
-    """Withheld tasks are dispatched there; nothing else would send them."""
+async def test_every_result_opens_queue_slots(c, s, a, monkeypatch):
+    """Withheld tasks are dispatched in this hook only."""
     asked = []
     stock = s.stimulus_queue_slots_maybe_opened
 
@@ -145,8 +143,8 @@ async def test_every_result_asks_for_the_queue(c, s, a, monkeypatch):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, config=NO_MEMORY_MANAGER)
-async def test_copies_are_reported_to_a_handler_and_removed_on_request(c, s, a, b):
-    """The handler is looked up for every message; a removal is known at once on the scheduler."""
+async def test_replicas_are_reported_to_a_handler_and_removed_on_request(c, s, a, b):
+    """The handler is looked up for every message; the scheduler records a removal at once."""
     reported = []
 
     def watch(worker, keys=(), stimulus_id=None):
@@ -168,8 +166,8 @@ async def test_copies_are_reported_to_a_handler_and_removed_on_request(c, s, a, 
 
 
 @gen_cluster(client=True, nthreads=ONE_WORKER)
-async def test_a_result_goes_through_no_public_transitions(c, s, a):
-    """Copies must also be looked for when the queue is asked for, or a task's end drops none."""
+async def test_a_result_does_not_pass_public_transitions(c, s, a):
+    """Unneeded replicas must therefore also be dropped when queue slots open."""
     called = []
     stock = s.transitions
 

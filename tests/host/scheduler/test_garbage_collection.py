@@ -1,4 +1,4 @@
-"""The garbage collector is off while anything is read or planned, and then as it was."""
+"""The garbage collector is off inside of the context, and then as it was."""
 
 import gc
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dask_marsched.host.scheduler.garbage_collection import not_collecting
+from dask_marsched.host.scheduler.garbage_collection import collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -16,26 +16,26 @@ def as_it_was() -> Iterator[None]:
     (gc.enable if was_on else gc.disable)()
 
 
-def test_it_is_paused_until_the_last_is_done_whatever_their_order() -> None:
+def test_it_is_paused_until_the_last_user_has_left() -> None:
     gc.enable()
     first, second = ExitStack(), ExitStack()
-    first.enter_context(not_collecting())
-    second.enter_context(not_collecting())
+    first.enter_context(collector_paused())
+    second.enter_context(collector_paused())
     first.close()
     assert not gc.isenabled()
     second.close()
     assert gc.isenabled()
 
 
-def test_it_comes_back_after_an_error() -> None:
+def test_it_resumes_after_an_error() -> None:
     gc.enable()
-    with pytest.raises(KeyError), not_collecting():
+    with pytest.raises(KeyError), collector_paused():
         raise KeyError
     assert gc.isenabled()
 
 
-def test_who_has_switched_it_off_finds_it_off() -> None:
+def test_it_stays_off_if_it_was_off() -> None:
     gc.disable()
-    with not_collecting():
+    with collector_paused():
         pass
     assert not gc.isenabled()

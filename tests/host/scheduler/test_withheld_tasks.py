@@ -1,4 +1,4 @@
-"""Withheld tasks that a worker may have in wait, and those that would hold others back there."""
+"""A worker may have a waiting task, unless its running tasks will make others ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gated(i: int, gate: str) -> int:
 
 
 def chains(n: int) -> list[Delayed]:
-    """n tasks, each with a reader of its own."""
+    """Return n tasks, each with a reader of its own."""
     return [
         delayed(inc)(delayed(gated)(i, "go", dask_key_name=f"root-{i}"), dask_key_name=f"inc-{i}")
         for i in range(n)
@@ -28,7 +28,7 @@ def chains(n: int) -> list[Delayed]:
 
 
 def total(n: int) -> Delayed:
-    """n tasks that are all read by one other."""
+    """Return a task that reads n others."""
     return delayed(sum)(
         [delayed(gated)(i, "go", dask_key_name=f"root-{i}") for i in range(n)],
         dask_key_name="total",
@@ -41,7 +41,7 @@ async def first_runs(s: Scheduler, worker: Worker) -> Any:
 
 
 @planned_cluster(ONE_WORKER)
-async def test_one_waits_while_nothing_becomes_ready(c, s, a):
+async def test_a_task_waits_if_nothing_becomes_ready(c, s, a):
     future = c.compute(total(6))
     ws = await first_runs(s, a)
     assert len(ws.processing) == 2
@@ -51,7 +51,7 @@ async def test_one_waits_while_nothing_becomes_ready(c, s, a):
 
 
 @planned_cluster(ONE_WORKER)
-async def test_none_waits_where_the_result_of_what_runs_is_read_at_once(c, s, a):
+async def test_no_task_waits_if_a_running_one_has_a_ready_reader(c, s, a):
     futures = c.compute(chains(6))
     ws = await first_runs(s, a)
     assert snapshot.releases_work(ws)
@@ -61,7 +61,7 @@ async def test_none_waits_where_the_result_of_what_runs_is_read_at_once(c, s, a)
 
 
 @planned_cluster(ONE_WORKER)
-async def test_the_last_input_of_a_task_releases_it_wherever_the_others_are(c, s, a):
+async def test_the_last_missing_input_releases_a_task(c, s, a):
     future = c.compute(total(2))
     ws = await first_runs(s, a)
     assert len(ws.processing) == 2
@@ -71,7 +71,7 @@ async def test_the_last_input_of_a_task_releases_it_wherever_the_others_are(c, s
 
 
 @planned_cluster(ONE_WORKER)
-async def test_what_very_many_read_is_taken_to_release_one_of_them(c, s, a):
+async def test_a_task_with_many_readers_is_assumed_to_release_one(c, s, a):
     root = delayed(gated)(1, "go", dask_key_name="root")
     other = delayed(gated)(2, "later", dask_key_name="other")
     future = c.compute(

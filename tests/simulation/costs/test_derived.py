@@ -4,7 +4,7 @@ import pytest
 from dask import delayed
 
 from benchmarks.rates import OPERATIONS
-from dask_marsched.host.graph.operation_kinds import KINDS, Operation
+from dask_marsched.host.graph.operation_kinds import KINDS, TaskOperation
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.costs import record_costs
 from dask_marsched.simulation.costs.derived import (
@@ -32,7 +32,7 @@ def test_every_kind_of_operation_has_a_rate_and_a_measurement():
 
 def test_a_product_takes_time_for_its_multiplications_not_for_its_bytes():
     def product(n):
-        return seconds_of(Operation("product", 16 * n * n, 8 * n * n, (8 * n * n, 8 * n * n)))
+        return seconds_of(TaskOperation("product", 16 * n * n, 8 * n * n, (8 * n * n, 8 * n * n)))
 
     assert product(2000) == pytest.approx(8 * product(1000))
 
@@ -42,19 +42,19 @@ def test_a_slice_takes_time_for_what_it_returns():
     whole = durations(x)
     cut = durations(x[:10].map_blocks(np.copy))
     assert max(cut.values()) < max(whole.values()) + 0.001
-    assert seconds_of(Operation("slice", 800 * MIB, 8, (800 * MIB, 0))) < 1e-6
+    assert seconds_of(TaskOperation("slice", 800 * MIB, 8, (800 * MIB, 0))) < 1e-6
 
 
 def test_a_view_takes_no_time():
-    assert seconds_of(Operation("view", 800 * MIB, 800 * MIB, (800 * MIB, 0))) == 0
+    assert seconds_of(TaskOperation("view", 800 * MIB, 800 * MIB, (800 * MIB, 0))) == 0
 
 
 def test_a_reduction_of_several_inputs_puts_them_into_one_array_first():
     one, two = (
-        seconds_of(Operation(kind, 16 * MIB, 8, largest))
+        seconds_of(TaskOperation(kind, 16 * MIB, 8, largest))
         for kind, largest in (("reduction", (16 * MIB, 0)), ("reduction", (8 * MIB, 8 * MIB)))
     )
-    assert two - one == pytest.approx(seconds_of(Operation("copy", 16 * MIB, 16 * MIB, (0, 0))))
+    assert two - one == pytest.approx(seconds_of(TaskOperation("copy", 16 * MIB, 16 * MIB, (0, 0))))
 
 
 def test_larger_chunks_take_longer():

@@ -1,7 +1,7 @@
-"""Who can take over the results of a worker that died: its neighbours, or the process after it.
+"""Finds the workers that can adopt the results of a dead worker, and waits for new ones.
 
-A nanny starts another process in place of one that died. Where no other worker is on the host, that
-one is waited for: the nanny still owns what the dead one had in shared memory.
+If no other worker runs on the machine, the scheduler waits for the process that the nanny starts
+instead of the dead one: that nanny still owns the shared memory.
 """
 
 from __future__ import annotations
@@ -11,20 +11,14 @@ from typing import Any
 
 from distributed.scheduler import Scheduler, WorkerState
 
-#: Topic of the events that tell the scheduler which workers share their memory.
+#: Topic of the events by which workers announce that they share their memory.
 READY = "marsched-ready"
-#: Seconds in which a nanny that lives has answered.
-_ANSWERS = 1.0
+#: Seconds in which a live nanny has answered.
+_NANNY_TIMEOUT = 1.0
 
 
-class Heirs:
-    """Knows which workers share memory, and waits for them.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    """
+class Adopters:
+    """Knows which workers share memory. It only reads the scheduler."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler: Any = scheduler
@@ -33,7 +27,7 @@ class Heirs:
         self._awaited: dict[asyncio.Future[None], str] = {}
 
     def ready(self, worker: str) -> None:
-        """Take note that a worker shares its memory from now on."""
+        """Record that a worker shares its memory from now on."""
         ws = self.scheduler.workers.get(worker)
         if ws is None:
             return
@@ -43,14 +37,14 @@ class Heirs:
                 future.set_result(None)
 
     def gone(self, worker: str) -> None:
-        """Take note that a worker was removed."""
+        """Record that a worker was removed."""
         self._ready.discard(worker)
 
     def of(self, dead: WorkerState) -> list[WorkerState]:
-        """Return the workers that can map what a worker of their host had."""
+        """Return the running workers of the same machine that can map a worker's results."""
         s, ready = self.scheduler, self._ready
         if not self._caught_up:
-            # Dask tells a plugin of events only when its start has ended; some were ready earlier.
+            # Events that arrived while the plugin was starting were not passed to it.
             ready.update(address for _, address in s.get_events(READY))
             self._caught_up = True
         return [
@@ -60,14 +54,12 @@ class Heirs:
         ]
 
     async def wait(self, dead: WorkerState, seconds: float) -> bool:
-        """Wait until there is one worker more that can; return False if none is to be expected.
+        """Wait for another adopter of a dead worker's results.
 
-        Parameters
-        ----------
-        dead
-            Whose results are to be taken over.
-        seconds
-            For how long at most.
+        Returns
+        -------
+        bool
+            False if none came in time, or none can come because the nanny is dead too.
         """
         future = asyncio.get_running_loop().create_future()
         self._awaited[future] = dead.host
@@ -86,13 +78,13 @@ class Heirs:
         if not dead.nanny:
             return False
         try:
-            await asyncio.wait_for(self.scheduler.rpc(dead.nanny).identity(), _ANSWERS)
+            await asyncio.wait_for(self.scheduler.rpc(dead.nanny).identity(), _NANNY_TIMEOUT)
         except OSError:  # TimeoutError among others
             return False
         return True
 
     def clear(self) -> None:
-        """Wait for nobody any more."""
+        """Forget all workers, and end all waits."""
         self._ready.clear()
         for future in self._awaited:
             if not future.done():
