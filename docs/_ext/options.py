@@ -66,9 +66,10 @@ def overview() -> str:
 
 def markdown() -> str:
     """Return the overview, and a section for each option."""
+    groups = _groups()
     text = ["## All options\n", overview(), ""]
     for name, default, schema in options():
-        described = " ".join(schema["description"].split())
+        described = " ".join([groups[name.rpartition(".")[0]], *schema["description"].split()])
         text += [
             f"({_anchor(name)})=",
             f"## {name}",
@@ -81,6 +82,15 @@ def markdown() -> str:
             "",
         ]
     return "\n".join(text)
+
+
+def _groups() -> dict[str, str]:
+    """Return what is said of each group of options: those of an option rely on it."""
+    schema = yaml.safe_load((PACKAGE / "marsched-schema.yaml").read_text())["properties"]
+    groups = {"marsched": ""}
+    for name, inner in schema["marsched"]["properties"].items():
+        groups[f"marsched.{name}"] = " ".join(inner["description"].split())
+    return groups
 
 
 def _anchor(name: str) -> str:
