@@ -18,9 +18,9 @@ from typing import Any
 
 from distributed import Client, LocalCluster, wait
 
+from benchmarks.workloads import Parameters, get
 from dask_marsched.bench.killer import Killer
 from dask_marsched.bench.metrics import STOCK, digest
-from dask_marsched.bench.workloads import Parameters, get
 
 WORKLOADS = ("anomaly", "standardise", "vorticity", "quadratic-means", "add-transpose")
 OURS = "adopt"

@@ -1,4 +1,4 @@
-"""The alternation: every workload under every policy in turn, again and again."""
+"""Runs every workload under every policy in turn, for several repetitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_marsched.bench.workloads import Workload
 
 
 class Contestant(Protocol):
-    """Something that measures workloads: a cluster of Dask's, or another scheduler."""
+    """A cluster that measures workloads: Dask's, or another scheduler's."""
 
     policy: str
 
@@ -27,7 +27,7 @@ class Contestant(Protocol):
         """Run a workload once; a failure is returned, not raised."""
 
     def report(self) -> dict[str, Any] | None:
-        """Return what it says of itself."""
+        """Return the plugin's report, if it has one."""
 
 
 Opener = Callable[[str, Setting, tuple[Workload, ...]], Contestant]
@@ -42,7 +42,7 @@ class Outcome:
     measurements : list of Measurement
         In the order in which they ran.
     reports : list of dict
-        For each repetition and policy what the plugin said of itself at the end.
+        The plugin's report at the end of each repetition and policy.
     """
 
     measurements: list[Measurement] = field(default_factory=list)
@@ -70,7 +70,7 @@ def run(
     chosen : tuple of Workload
         What to run.
     policies : sequence of str
-        Under what, see `cluster.policy_plugin`.
+        Policies, see `cluster.policy_plugin`.
     repeat : int
         Repetitions.
     setting : Setting
@@ -78,7 +78,7 @@ def run(
     progress : callable
         Called with each measurement.
     openers : dict, optional
-        For a policy that is not one of Dask's clusters, what opens it.
+        By policy, a function that opens its cluster; `BenchCluster` for all others.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def run(
                 opener = (openers or {}).get(policy, BenchCluster)
                 contestants.append(stack.enter_context(opener(policy, setting, chosen)))
             for position, workload in enumerate(chosen):
-                turn = -1 if position % 2 else 1  # whoever comes first is at a disadvantage
+                turn = -1 if position % 2 else 1  # the first one is at a disadvantage
                 for contestant in contestants[::turn]:
                     measurement = contestant.measure(workload, repetition)
                     outcome.measurements.append(measurement)

@@ -61,7 +61,7 @@ def demo(store: Path | None, resolution: float | None, picture: Path) -> None:
         raise click.ClickException(str(error)) from None
 
     # Only now: these need the packages that were checked.
-    from dask_marsched.bench.report import text_table, versions
+    from dask_marsched.bench.report import facts, text_table
     from dask_marsched.demo import comparison
     from dask_marsched.demo.picture import draw
     from dask_marsched.demo.run import WORKERS, run_all
@@ -74,7 +74,7 @@ def demo(store: Path | None, resolution: float | None, picture: Path) -> None:
     click.echo(f"\n{text_table(comparison.cells(comparisons))}\n")
     told = list(comparison.sentences(comparisons))
     click.echo("\n".join(told))
-    found = versions()
+    found = facts("")["versions"]
     caption = (
         f"xarray over {format_bytes(layout.nbytes)} of Zarr, float32 in chunks of "
         f"{format_bytes(layout.chunk_nbytes)}; {WORKERS} worker processes on {os.cpu_count()} "
