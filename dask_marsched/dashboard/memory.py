@@ -9,23 +9,23 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool
 from dask.utils import format_bytes
 
-from dask_marsched.dashboard.palette import INK, MEMORY
 from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure, make_legend, make_text
 from dask_marsched.monitoring.html import element, table
+from dask_marsched.monitoring.palette import BLUE, INK, MEMORY, ORANGE, PINK, RED
 
 #: Workers with a bar of their own, workers whose names are written, and rows of the table.
 _MOST, _NAMED, _ROWS = 200, 40, 50
 _PARTS = ("private", "mapped", "shared", "other")
 #: Lines over time, and lines across the bars: name, colour, dash.
 _LINES = (
-    ("process", "#0072B2", "solid"),
-    ("used", "#E69F00", "dashed"),
-    ("disk", "#CC79A7", "dotted"),
-    ("quota", "#D55E00", "dashed"),
+    ("process", BLUE, "solid"),
+    ("used", ORANGE, "dashed"),
+    ("disk", PINK, "dotted"),
+    ("quota", RED, "dashed"),
     ("limit", INK, "solid"),
 )
-_MARKS = (("limit", INK, "solid"), ("pause", INK, "dotted"), ("quota", "#D55E00", "dashed"))
+_MARKS = (("limit", INK, "solid"), ("pause", INK, "dotted"), ("quota", RED, "dashed"))
 _BYTES = "0.0b"
 
 
@@ -68,7 +68,7 @@ class MemoryPane(Pane):
             )  # fmt: skip
         whole = bars.hbar(
             y="y", left="used", right="promised_to", height=0.7, source=source, fill_color=None,
-            line_color="#E69F00", hatch_pattern="right_diagonal_line", hatch_color="#E69F00",
+            line_color=ORANGE, hatch_pattern="right_diagonal_line", hatch_color=ORANGE,
             hatch_scale=7, legend_label="promised",
         )  # fmt: skip
         for name, colour, dash in _MARKS:

@@ -9,10 +9,10 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.core.graph_record import NAMES
-from dask_marsched.dashboard.palette import STATES
 from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
 from dask_marsched.monitoring.html import element, joined, table
+from dask_marsched.monitoring.palette import STATES
 
 #: From the ground up: what is done lies below.
 _ORDER = ("freed", "finished", "running", "ready", "unscheduled", "fatal", "cancelled")

@@ -8,10 +8,10 @@ import numpy as np
 from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool
 
-from dask_marsched.dashboard.palette import NOBODY, STATES, colours
 from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_text
 from dask_marsched.monitoring.html import Markup, element, joined
+from dask_marsched.monitoring.palette import NOBODY, STATES, colours
 
 #: Cells at most, and workers whose names are written beside the picture.
 _CELLS, _NAMED = 2000, 16

@@ -1,4 +1,4 @@
-"""The pages on a scheduler: put on its dashboard, and taken off it again."""
+"""Installs the pages on a scheduler's dashboard, and removes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DashboardService:
     scheduler
         A `distributed.Scheduler`.
     caught
-        Told of exceptions, with the name of what they were caught in.
+        Called with each exception, and the name of the hook that caught it.
     """
 
     def __init__(self, scheduler: Any, caught: Callable[[str, Exception], None]) -> None:
@@ -26,12 +26,12 @@ class DashboardService:
         self.reason: str | None = "not installed"
 
     def install(self) -> None:
-        """Add the pages; where that cannot be, `reason` says why. Never raises."""
+        """Add the pages; if that fails, `reason` says why. Never raises."""
         if not getattr(getattr(self._scheduler, "http_application", None), "applications", None):
             self.reason = "the scheduler has no dashboard"
             return
         try:
-            # Not before: Bokeh takes half a second to import, and may be missing.
+            # Only here: Bokeh takes half a second to import, and may be missing.
             from dask_marsched.dashboard.pages import OVERVIEW, PANES, all_pages
 
             names = [f"mars-{pane.name}" for pane in PANES]
@@ -46,7 +46,7 @@ class DashboardService:
             self._caught("dashboard", error)
 
     def uninstall(self) -> None:
-        """Take the pages away. Idempotent."""
+        """Remove the pages. Idempotent."""
         pages, self._pages = self._pages, None
         self.reason = "removed from the scheduler"
         if pages is None:

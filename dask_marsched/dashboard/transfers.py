@@ -16,18 +16,18 @@ from bokeh.models.annotations import ColorBar
 from bokeh.palettes import Cividis256
 from dask.utils import format_bytes
 
-from dask_marsched.dashboard.palette import INK
 from dask_marsched.dashboard.pane import GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure
 from dask_marsched.monitoring.html import element
+from dask_marsched.monitoring.palette import BLUE, INK, ORANGE, SKY
 
 _MOST, _NAMED = 32, 32
 _BYTES = "0.0b"
 #: Bars of the comparison: by which key of the estimate, what they are called, their colour.
 _BARS = (
-    ("moved", "moved so far", "#0072B2"),
-    ("plan", "this plan, by forecast", "#56B4E9"),
-    ("stock", "stock Dask, by forecast", "#E69F00"),
+    ("moved", "moved so far", BLUE),
+    ("plan", "this plan, by forecast", SKY),
+    ("stock", "stock Dask, by forecast", ORANGE),
 )
 
 
@@ -45,9 +45,7 @@ class TransfersPane(Pane):
         self.over_time = make_figure("Over time", "seconds", "bytes", min_height=140)
         count_bytes(self.over_time.yaxis[0])
         self.over_time.y_range.start = 0
-        self.over_time.line(
-            x="time", y="moved", source=self.line, line_width=2, line_color="#0072B2"
-        )
+        self.over_time.line(x="time", y="moved", source=self.line, line_width=2, line_color=BLUE)
         self.plots = [self.matrix, self.bars, self.over_time]
         right = column(self.bars, self.over_time, sizing_mode="stretch_both")
         self.arrange(row(self.matrix, right, sizing_mode="stretch_both"), self.choice.select)

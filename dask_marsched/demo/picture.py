@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dask_marsched.demo.comparison import QUANTITIES, Comparison, Quantity, ratio_text
+from dask_marsched.monitoring.palette import BLUE, DARK_INK, FAINT_INK, ORANGE
 
 # Two colours of Okabe and Ito's palette, apart also in grey and for the colour-blind.
-STOCK, OURS = "#E69F00", "#0072B2"
-INK, FAINT = "#222222", "#777777"
+STOCK, OURS = ORANGE, BLUE
+INK, FAINT = DARK_INK, FAINT_INK
 BAR = 0.38
 PANEL_WIDTH = 1.55
 """Width of a panel, in longest bars: the numbers stand behind the bars."""

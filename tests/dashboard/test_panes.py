@@ -13,9 +13,9 @@ from dask_marsched.dashboard.kernels import KernelsPane
 from dask_marsched.dashboard.memory import MemoryPane
 from dask_marsched.dashboard.operands import OperandsPane
 from dask_marsched.dashboard.pages import PANES
-from dask_marsched.dashboard.palette import SET, STATES, colours
 from dask_marsched.dashboard.plan import PlanPane
 from dask_marsched.dashboard.transfers import TransfersPane
+from dask_marsched.monitoring.palette import SET, STATES, colours
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster, plugin_of
 
@@ -45,7 +45,7 @@ async def test_empty_panes_explain_themselves(c, s):
     assert "No operand has come yet" in empty["operands"]
     assert "There is no worker yet" in empty["memory"]
     assert "No result has been moved" in empty["transfers"]
-    assert "Kernels are off: marsched.fusion.kernels" in empty["kernels"]
+    assert "Kernels are off on all workers: marsched.fusion.kernels" in empty["kernels"]
     assert "Nothing has died or failed" in empty["faults"]
 
 
