@@ -25,10 +25,8 @@ from benchmarks import (
     transfer,
     twin_agreement,
 )
-from benchmarks.chaos import fault_injection, network_namespaces, soak
-from benchmarks.chaos import run as chaos
-from benchmarks.kernels import cold
-from benchmarks.kernels import run as kernels
+from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
+from benchmarks.kernels import cold, comparison
 from benchmarks.scheduler import first_task, observer_cost, planning
 from dask_marsched.bench import report
 from dask_marsched.bench.cluster import Setting
@@ -150,14 +148,14 @@ def run_soak(options: Any) -> None:
 
 
 def run_chaos(options: Any) -> None:
-    """Run mixed work while workers and the network fail; see `chaos.run`."""
+    """Run mixed work while workers and the network fail; see `chaos_run.run`."""
     if not network_namespaces.is_inside() and network_namespaces.is_possible():
         network_namespaces.enter([sys.executable, "-m", "benchmarks", *sys.argv[1:]])
     every = options.kill_every or fault_injection.KILL_EVERY
-    outcome = chaos.run(options.chaos, every=every, progress=_say)
+    outcome = chaos_run.run(options.chaos, every=every, progress=_say)
     caught = [f"{count} exceptions in {hook}" for hook, count in outcome.exceptions.items()]
     faults = [*outcome.wrong, *outcome.failed, *outcome.hung, *outcome.left, *caught]
-    publish(options, [chaos.cells(outcome)], asdict(outcome), *faults)
+    publish(options, [chaos_run.cells(outcome)], asdict(outcome), *faults)
     _exit_if(not outcome.passed)
 
 
@@ -207,14 +205,14 @@ def run_least_memory(options: Any) -> None:
 def run_kernels(options: Any) -> None:
     """Time fused kernels, and the start of a program that compiles them."""
 
-    def show(c: kernels.Comparison) -> None:
+    def show(c: comparison.Comparison) -> None:
         shown = f"{c.expression:<16}{c.form:<12}{c.dtype} {c.mib:3d} MiB"
         _say(f"{shown}  {c.gain:6.2f}  {c.backend}")
 
-    measured = kernels.run(show)
+    measured = comparison.run(show)
     starts = cold.run(options.repeat)
     rows = [["200 chunks", "s"], *([name, f"{seconds:.2f}"] for name, seconds in starts)]
-    shown = [kernels.cells(measured), kernels.summary_cells(measured), rows]
+    shown = [comparison.cells(measured), comparison.summary_cells(measured), rows]
     publish(options, shown, {"comparisons": list(map(asdict, measured)), "cold": starts})
 
 

@@ -1,4 +1,4 @@
-"""`--simulated`: the workloads in the digital twin, at numbers of workers that nobody has here."""
+"""Runs workloads in the digital twin, with more workers than this machine could hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small programs under stock Dask and the plugin in turn: two clusters, both warm."""
+"""Times small programs under each policy in turn, on warm clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planning costs the scheduler: time and memory up to the first task sent."""
+"""Measures the scheduler's time and memory up to the first task sent of a graph."""
 
 from __future__ import annotations
 

@@ -22,17 +22,7 @@ _MOST_STEPS = 200
 
 
 class Source:
-    """A scheduler, and the plugin on it.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    plugin
-        The `MarsSchedulerPlugin`.
-    caught
-        Called with each exception, and the name of the hook that caught it.
-    """
+    """A scheduler, and the `MarsSchedulerPlugin` on it; `caught` counts exceptions of hooks."""
 
     version = __version__
 

@@ -17,11 +17,6 @@ class Members:
 
     The search takes time in proportion to the graph, and yields to the event loop. Concurrent
     requests wait for each other, so that they share one search.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
     """
 
     def __init__(self, scheduler: Any) -> None:

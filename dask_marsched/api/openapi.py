@@ -51,17 +51,7 @@ def _pattern(path: str) -> str:
 
 
 def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of a table.
-
-    Parameters
-    ----------
-    endpoints
-        The table.
-    version
-        Of the package.
-    prefix
-        Of the http server.
-    """
+    """Return the OpenAPI 3.1 description of a table, for a prefix of the http server."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         operations = paths.setdefault(endpoint.path, {})

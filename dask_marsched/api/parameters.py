@@ -73,13 +73,7 @@ class Parameter:
     example: Any = None
 
     def read(self, given: str) -> Any:
-        """Return the value of a text of a request.
-
-        Raises
-        ------
-        RefusedError
-            It is not accepted.
-        """
+        """Return the value of a text of a request, or raise `RefusedError`."""
         value: Any = given
         # `int` accepts more than a number's digits: spaces, underscores, other scripts.
         if self.accepted["type"] == "integer" and _WHOLE.fullmatch(given):
@@ -91,13 +85,7 @@ class Parameter:
         return value
 
     def check(self, value: Any) -> Any:
-        """Return the value of a field that came as JSON.
-
-        Raises
-        ------
-        RefusedError
-            It is not accepted.
-        """
+        """Return the value of a field that came as JSON, or raise `RefusedError`."""
         if not self._accepts(value):
             raise self._refused(value)
         return value
@@ -134,13 +122,6 @@ def read_query(
     accepted: Sequence[Parameter], given: Mapping[str, Sequence[bytes]]
 ) -> dict[str, Any]:
     """Return the values of all parameters of a query.
-
-    Parameters
-    ----------
-    accepted
-        All parameters of the endpoint.
-    given
-        The values in the query by name, undecoded.
 
     Raises
     ------

@@ -13,17 +13,7 @@ from dask_marsched.host.web.http import HttpRoutes
 
 
 class ApiService:
-    """The JSON API of one scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    plugin
-        The plugin that it reports on.
-    caught
-        Called with each exception, and the name of the hook that caught it.
-    """
+    """The JSON API of one scheduler and its plugin; `caught` counts exceptions of hooks."""
 
     def __init__(
         self, scheduler: Any, plugin: Any, caught: Callable[[str, Exception], None]

@@ -34,7 +34,7 @@ def check_writing(writable: bool, headers: Mapping[str, str], host: str) -> None
     writable
         Whether distributed's own API is served.
     headers
-        The request's.
+        The request's headers.
     host
         Host and port that the request was sent to.
 

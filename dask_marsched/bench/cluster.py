@@ -42,16 +42,9 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """Size of a benchmark's clusters and workloads.
+    """Size of a benchmark's clusters (`threads` are per worker) and workloads.
 
-    Attributes
-    ----------
-    workers, threads : int
-        Worker processes, and threads of each.
-    parameters : Parameters
-        Size of the workloads.
-    timeout : float
-        Seconds after which a run has failed.
+    A run fails after `timeout` seconds.
     """
 
     workers: int
@@ -131,7 +124,7 @@ class BenchCluster:
     setting : Setting
         Size of the cluster and of the workloads.
     chosen : tuple of Workload
-        The workloads to come, for which the workers are warmed up.
+        Workloads for which the workers are warmed up.
     """
 
     #: Whether to measure PSS, which takes a fifth of a core on the workers' host.
@@ -211,8 +204,7 @@ class BenchCluster:
     def report(self) -> dict[str, Any] | None:
         """Return the plugin's report; None under stock."""
         assert self.client is not None
-        result: dict[str, Any] | None = self.client.run_on_scheduler(plugin_report)
-        return result
+        return self.client.run_on_scheduler(plugin_report)  # type: ignore[no-any-return]
 
     def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
         """Run a workload once and measure it; failures are raised."""

@@ -23,8 +23,6 @@ class Measurement:
 
     Attributes
     ----------
-    workload, policy : str
-        The workload that ran, and the policy.
     repetition : int
         From 0.
     seconds : float or None
@@ -73,8 +71,6 @@ class Row:
 
     Attributes
     ----------
-    workload, policy : str
-        The workload that ran, and the policy.
     runs, failed : int
         Repetitions, and how many of them failed.
     medians : dict
@@ -108,8 +104,6 @@ class Summary:
 
     Attributes
     ----------
-    policy, axis : str
-        The policy and the axis.
     workloads : int
         Number of workloads with a ratio.
     mean, worst : float

@@ -66,18 +66,10 @@ def read_traffic(dask_worker: Worker) -> dict[Connection, int]:
 
 
 def bytes_between_workers(written: Mapping[str, Mapping[Connection, int]]) -> int:
-    """Sum the bytes that went from one worker to another.
+    """Return the bytes that went from one worker to another, from each worker's counts.
 
-    Parameters
-    ----------
-    written : mapping
-        For each worker the bytes it wrote, by connection.
-
-    Returns
-    -------
-    int
-        Bytes. A connection counts if another worker holds its other end; those to the scheduler
-        and to clients have no such end, and those of a worker to itself end in the same worker.
+    A connection counts if another worker holds its other end. Connections to the scheduler and to
+    clients have no such end, and those of a worker to itself end in the same worker.
     """
     holder = {ends: worker for worker, connections in written.items() for ends in connections}
     total = 0
@@ -155,15 +147,7 @@ def proportional_set_size(pid: int) -> int:
 
 
 class PssSampler(Background):
-    """Samples the PSS of some processes together from a thread, and keeps the largest sum.
-
-    Parameters
-    ----------
-    pids : iterable of int
-        The processes.
-    interval : float
-        Time between two samples, seconds.
-    """
+    """Samples the summed PSS of processes every `interval` seconds, and keeps the peak."""
 
     def __init__(self, pids: Iterable[int], interval: float = 0.05) -> None:
         super().__init__()

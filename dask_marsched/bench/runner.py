@@ -35,15 +35,7 @@ Opener = Callable[[str, Setting, tuple[Workload, ...]], Contestant]
 
 @dataclass
 class Outcome:
-    """All measurements of a benchmark.
-
-    Attributes
-    ----------
-    measurements : list of Measurement
-        In the order in which they ran.
-    reports : list of dict
-        The plugin's report at the end of each repetition and policy.
-    """
+    """All measurements in their order, and the plugin's report after each repetition."""
 
     measurements: list[Measurement] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -59,31 +51,20 @@ def run(
 ) -> Outcome:
     """Measure workloads under policies in alternation.
 
-    Each repetition starts one fresh cluster for each policy. All stay alive through the
-    repetition, and only one is at work at any time: each workload runs under each policy before
-    the next workload begins. So all policies see the same state of the machine, and each of
-    their clusters has the same past. The order of the policies is reversed from one workload to
-    the next and from one repetition to the next, so that no policy always comes first.
+    Each repetition starts a fresh cluster for each policy. All stay alive through the repetition,
+    and only one is at work at any time: each workload runs under each policy before the next
+    workload begins. So all policies see the same state of the machine, and their clusters have the
+    same past. The order of the policies is reversed from one workload to the next and from one
+    repetition to the next, so that no policy always comes first.
 
     Parameters
     ----------
-    chosen : tuple of Workload
-        What to run.
     policies : sequence of str
-        Policies, see `cluster.policy_plugin`.
-    repeat : int
-        Repetitions.
-    setting : Setting
-        Size of the clusters and of the workloads.
+        See `cluster.policy_plugin`.
     progress : callable
-        Called with each measurement.
+        Called with each measurement, failed ones included.
     openers : dict, optional
         By policy, a function that opens its cluster; `BenchCluster` for all others.
-
-    Returns
-    -------
-    Outcome
-        All measurements, failed ones included.
     """
     outcome = Outcome()
     for repetition in range(repeat):

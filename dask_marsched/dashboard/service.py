@@ -9,15 +9,7 @@ from dask_marsched.host.web.dashboard import DashboardPages
 
 
 class DashboardService:
-    """The pages of one scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    caught
-        Called with each exception, and the name of the hook that caught it.
-    """
+    """The pages of one scheduler; `caught` counts exceptions of hooks."""
 
     def __init__(self, scheduler: Any, caught: Callable[[str, Exception], None]) -> None:
         self._scheduler = scheduler

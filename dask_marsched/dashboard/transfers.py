@@ -1,4 +1,4 @@
-"""Mars: transfers. Bytes between workers, beside what stock Dask is estimated to have moved."""
+"""Mars: transfers. Bytes moved between workers, and an estimate for stock Dask."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 from bokeh.layouts import column, row
-from bokeh.models import (
-    ColumnDataSource,
-    FactorRange,
-    HoverTool,
-    LinearColorMapper,
-)
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool, LinearColorMapper
 from bokeh.models.annotations import ColorBar
 from bokeh.palettes import Cividis256
 from dask.utils import format_bytes
@@ -23,7 +18,7 @@ from dask_marsched.monitoring.palette import BLUE, INK, ORANGE, SKY
 
 _MOST, _NAMED = 32, 32
 _BYTES = "0.0b"
-#: Bars of the comparison: by which key of the estimate, what they are called, their colour.
+#: Bars of the comparison: key of the estimate, label, colour.
 _BARS = (
     ("moved", "moved so far", BLUE),
     ("plan", "this plan, by forecast", SKY),
@@ -32,7 +27,7 @@ _BARS = (
 
 
 class TransfersPane(Pane):
-    """A matrix of who sent how much to whom; bytes over time; the estimate for stock placement."""
+    """A matrix of senders and receivers, bytes over time, and the estimate for stock placement."""
 
     name = "transfers"
 
@@ -92,7 +87,7 @@ class TransfersPane(Pane):
         self.bars.add_tools(HoverTool(tooltips=[("@name", "@text")]))
 
     def show(self, observer: Any) -> str | None:
-        """Show what was moved."""
+        """Show the transfers."""
         graphs = observer.graphs()
         self.choice.offer(graphs)
         found = observer.transfers(_MOST, self.choice.number)
@@ -110,15 +105,12 @@ class TransfersPane(Pane):
             self.bars.title.text = f"Of graph {estimate['graph']}"
         self._show_matrix(matrix)
         time = np.asarray(found["series"]["time"], dtype=float)
-        data = {
-            "time": time - time[0],
-            "moved": np.asarray(found["series"]["moved"], dtype=float),
-        }
-        set_data(self.line, data)
+        moved = np.asarray(found["series"]["moved"], dtype=float)
+        set_data(self.line, {"time": time - time[0], "moved": moved})
         if not matrix["names"] and estimate is None:
             return (
                 "No result has been moved between workers yet. Bytes appear here when a worker "
-                "fetches what another one holds; P2P shuffles are not among them."
+                "fetches results of another; those of P2P shuffles are not counted."
             )
         return None
 
@@ -169,7 +161,7 @@ def _heading(found: dict[str, Any]) -> str:
             part = f" of its first {number_of(estimate['operands'])} operands, extrapolated"
         facts.append(
             f". Estimates are forecasts of graph {estimate['graph']}{part}, "
-            f"{estimate['known_sizes']:.0%} of its sizes known beforehand: how far the plan's is "
-            "from what was moved tells how far to trust stock's."
+            f"{estimate['known_sizes']:.0%} of its sizes known beforehand. Compare the plan's with "
+            "the bytes moved to see how far to trust stock's."
         )
     return element("div", element("b", "Transfers:"), *facts)

@@ -134,7 +134,7 @@ async def test_memory_with_a_quota(c, s, a):
     await c.register_plugin(MarsSchedulerPlugin(settings=Settings(quota_enabled=True)))
     await a.heartbeat()
     pane = updated(MemoryPane(s))
-    assert "deferred for want of memory" in pane.heading.text
+    assert "deferred for lack of memory" in pane.heading.text
     assert pane.source.data["quota"].tolist() == [int(a.memory_manager.memory_limit * 0.75)]
     assert "deferrals" in pane.table.text
 
