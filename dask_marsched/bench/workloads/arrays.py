@@ -1,4 +1,4 @@
-"""Arithmetic and reductions over arrays: the programs that stock Dask moves too much for."""
+"""Arithmetic and reductions over arrays, for which stock Dask moves many bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def concatenate(parts: list[Array], axis: int) -> Array:
 
 
 def forward_difference(field: Array, axis: int) -> Array:
-    """Difference to the next point along a periodic axis, which keeps the field's chunks.
+    """Return the difference to the next point along a periodic axis, in the field's chunks.
 
     The wrapped element is appended and merged into the last chunk, as grid libraries do at a
     boundary. Nearly nothing is rechunked, but the graph is no longer blockwise.

@@ -1,4 +1,4 @@
-"""Arithmetic over arrays that are in memory: the programs that fused kernels are for."""
+"""Element-wise arithmetic over arrays in memory, which fused kernels speed up."""
 
 from __future__ import annotations
 

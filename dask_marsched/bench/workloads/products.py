@@ -1,4 +1,4 @@
-"""Products of blocks, in which everything meets everything."""
+"""Products of blocks, in which every block meets every other."""
 
 from __future__ import annotations
 
