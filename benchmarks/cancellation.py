@@ -1,6 +1,6 @@
-"""Cancelling what runs: how long it goes on, whether the workers survive it, and what comes next.
+"""Cancels running tasks, under stock Dask and with interrupts, each on its own cluster.
 
-Stock Dask beside ours, each on a cluster of its own.
+It measures how long tasks go on, whether workers survive, and whether reused keys work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a worker killed in the middle of a run costs: stock Dask beside ours.
+"""Measures the cost of a worker killed in the middle of a run, with and without adoption.
 
-A worker process is killed by SIGKILL when half of the tasks have run: not after a time, so that
-the machine's mood has no say in it. Each run is on a fresh cluster, and its results are compared
+A worker process is killed by SIGKILL when half of the tasks have run, so that the moment does not
+depend on the machine's speed. Each run is on a fresh cluster, and its results are compared
 with those of an undisturbed run.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 
 from distributed import Client, LocalCluster, wait
 
+from benchmarks.workloads import Parameters, get
 from dask_marsched.bench.killer import Killer
 from dask_marsched.bench.metrics import STOCK, digest
-from dask_marsched.bench.workloads import Parameters, get
 
 WORKLOADS = ("anomaly", "standardise", "vorticity", "quadratic-means", "add-transpose")
 OURS = "adopt"

@@ -1,4 +1,4 @@
-"""How little memory a workload comes through with: stock Dask's least, then ours beside half of it.
+"""Finds the least memory limit with which a workload runs, for stock Dask and for the plugin.
 
 The least is found by bisection over the memory limit of the workers. A limit suffices if all runs
 end without an error and without a worker that had to be replaced.

@@ -1,4 +1,4 @@
-"""Workloads whose live data is several times the cluster's memory: who survives, and how fast.
+"""Runs workloads whose live data is several times the cluster's memory.
 
 Each run has a cluster of its own: two workers with two threads and 500 MB each, chunks of 32 MB.
 Beside stock Dask runs stock Dask with thresholds set as one would set them by hand for this.
@@ -253,7 +253,7 @@ def measure(
                 future = client.compute(WORKLOADS[workload](size))
                 run.result = float(future.result(timeout=timeout))
                 run.seconds = time.monotonic() - start
-            except Exception as error:  # whatever a cluster without memory dies of
+            except Exception as error:  # a cluster without memory fails in many ways
                 run.error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         run.restarts, run.pauses = watch.restarts, [round(p, 2) for p in watch.pauses]
         run.peak = watch.peak / memory_limit

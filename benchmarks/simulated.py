@@ -1,11 +1,10 @@
-"""`--simulated`: the workloads in the digital twin, at numbers of workers that nobody has here."""
+"""Runs workloads in the digital twin, with more workers than this machine could hold."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from dask_marsched.bench.metrics import MOVING, SMALLEST_RATIO, STOCK, geometric_mean
 from dask_marsched.bench.report import MIB, Cells
@@ -172,8 +171,3 @@ def summary_cells(found: Sequence[Simulated]) -> Cells:
                      f"{mean:.3f}", f"{values[worst]:.2f}", worst]
                 )  # fmt: skip
     return rows
-
-
-def to_json(found: Sequence[Simulated]) -> dict[str, Any]:
-    """Return all as a JSON-able dict."""
-    return {"simulated": [asdict(s) for s in found]}

@@ -1,4 +1,4 @@
-"""Small programs under stock Dask and the plugin in turn: two clusters, both warm."""
+"""Times small programs under each policy in turn, on warm clusters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dask_marsched.bench import workloads
+from benchmarks import workloads
+from benchmarks.workloads import Kind, Workload
 from dask_marsched.bench.cluster import BenchCluster, Setting
 from dask_marsched.bench.metrics import STOCK, geometric_mean, median
-from dask_marsched.bench.workloads import Kind, Workload
 
 BAR_MEAN, BAR_WORST = 0.95, 1.05
 #: Of the size of a workload.
@@ -32,10 +32,9 @@ class Run:
 
 
 def chosen() -> tuple[Workload, ...]:
-    """Return the workloads that are run: all with data, and what one does at a keyboard."""
-    every = map(workloads.get, workloads.names(held_out=None))
-    kept = [w for w in every if w.kind in (Kind.DATA, Kind.INTERACTIVE) and not w.missing()]
-    return tuple(w for w in kept if not w.held_out)
+    """Return the workloads that run by default: all with data, and the interactive ones."""
+    found = workloads.select(kinds=(Kind.DATA, Kind.INTERACTIVE))
+    return tuple(w for w in found if not w.missing())
 
 
 def run(

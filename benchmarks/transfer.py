@@ -1,4 +1,4 @@
-"""How long a worker takes to get a chunk of another worker of its host: stock beside ours.
+"""Times the transfer of chunks between two workers of one host, by stock Dask and by mapping.
 
 Both are timed in the same worker process, by turns, on chunks of their own, up to where every
 page of the chunk has been read: mapping is quick, reading what was mapped is part of the price.

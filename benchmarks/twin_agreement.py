@@ -1,4 +1,4 @@
-"""`--twin`: every workload on a real cluster, and beside it what the digital twin says."""
+"""Compares real runs of workloads with the digital twin's."""
 
 from __future__ import annotations
 

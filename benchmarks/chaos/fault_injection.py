@@ -1,4 +1,4 @@
-"""What a cluster is tormented with: kills, stops of a process, cuts of the wire."""
+"""Injects faults into a cluster: kills and stops of processes, cuts of the network."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from distributed import Client
 from benchmarks.chaos import network_namespaces
 from dask_marsched.bench.background import Background
 
-#: Mean time between two kills, stops of a process, and cuts of the wire, seconds.
+#: Mean time between two kills, stops of a process, and cuts of the network, seconds.
 KILL_EVERY, STOP_EVERY, CUT_EVERY = 10.0, 60.0, 150.0
-#: How long they last, seconds: one is drawn. The longest are longer than the scheduler of
-#: `chaos` waits for a heartbeat, and than Dask waits for a connection.
+#: Durations to draw from, seconds. The longest exceed the scheduler's timeout for heartbeats in
+#: `chaos_run`, and Dask's timeout for connections.
 STOPS = (1.0, 2.0, 4.0, 8.0, 45.0)
 CUTS = (2.0, 5.0, 10.0, 40.0)
-#: A worker that has been there for less than this is spared, seconds: the nanny of one that dies
-#: while it starts gives up, in stock Dask too.
+#: Least age of a worker that is killed, seconds: a nanny gives up if its worker dies while it
+#: starts, in stock Dask too.
 _SETTLED = 3.0
 
 
-class Tormentor(Background):
-    """Kills, stops and cuts, from a thread, at random.
+class FaultInjector(Background):
+    """Injects faults at random from a thread.
 
     Parameters
     ----------
     client
         Of the cluster.
     hosts
-        What wires can be cut between; empty for none.
+        Hosts whose network can be cut; empty for none.
     rng
-        Draws whom and when.
+        Draws victims and times.
     every
         Mean time between two kills, seconds; stops and cuts in proportion.
 
@@ -46,7 +46,7 @@ class Tormentor(Background):
     counts : Counter
         By kind: `kill`, `stop`, `cut`.
     log : list of str
-        What was done when, a line each.
+        A line for each fault with its time.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Mixed work while worker processes are killed at random, and a look at what is left of them.
+"""Runs mixed work while worker processes are killed at random, then looks for leaks.
 
-The memory of the workers is small, so that they spill and share all the time. Whatever a killed
-process can leave behind is looked for at the end: shared memory, files, descriptors, processes.
+The workers have little memory, so that they spill and share all the time. Leaks are shared memory,
+files, descriptors and processes.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from dask_marsched.bench.background import Background
 KILL_EVERY = 18.0
 #: Factors on the number of chunks of the workloads of `memory_tight`.
 SIZES = (0.25, 0.5, 0.75)
-#: Seconds that one computation may take; one that takes longer hangs.
+#: Timeout of a computation, seconds; a longer one counts as hung.
 PATIENCE = 300.0
-#: Seconds that processes have to end after their cluster was closed.
+#: Seconds in which processes must end after their cluster was closed.
 _ENDING = 15.0
-#: Everything that is there to be soaked.
+#: The parts under test.
 _SETTINGS = {"quota.enabled": True, "store.shared": True}
-#: What distributed itself leaves in its scratch space.
+#: Files that distributed itself leaves in its scratch space.
 _LOCKS = (".lock", ".dirlock")
 
 
 @dataclass
 class Soak:
-    """What came of it.
+    """The outcome of a run.
 
     Attributes
     ----------
     seconds
-        How long it ran.
+        Duration.
     kills
         Worker processes that were killed.
     computed
-        Computations that came to their end.
+        Finished computations.
     wrong
-        Those with another result than without any cluster.
+        Those whose result differs from that without a cluster.
     failed
         Errors of the others.
     left
-        What was left behind, in words; empty if nothing was.
+        Descriptions of leaks.
     """
 
     seconds: float = 0.0
@@ -71,35 +71,34 @@ class Soak:
 
     @property
     def passed(self) -> bool:
-        """Whether all went well."""
+        """Whether no fault was found."""
         return not (self.wrong or self.failed or self.left)
 
 
-#: In the environment of this process and of all that it starts from now on, orphans included.
+#: Environment variable that marks this process and all that it starts, orphans included.
 _MARK = "MARSCHED_TRACES"
 
 
 class Traces:
-    """What this process and those that it has started could leave behind, at one moment.
+    """Resources that this process and its descendants hold at one moment.
 
     Parameters
     ----------
     networks
-        Look for shared memory only in the processes of these namespaces of networks; by default in
-        all that there are.
+        Network namespaces whose processes are searched for shared memory; by default all.
     """
 
     def __init__(self, networks: Collection[str] = ()) -> None:
         gc.collect()
         os.environ[_MARK] = str(os.getpid())
         self.segments = _segments(networks)
-        # Semaphores of whatever process have a name there for a moment.
+        # Semaphores of any process have a name there for a moment.
         self.shared = {n for n in os.listdir("/dev/shm") if not n.startswith("sem.")}
         self.descriptors = len(os.listdir("/proc/self/fd"))
         self.children = {child.pid for child in psutil.Process().children(recursive=True)}
 
     def since(self, before: Traces, files: Path) -> list[str]:
-        """Return what there is more than before, and all files in a directory, in words."""
+        """Return descriptions of new resources, and the paths of all files in a directory."""
         found = [f"shared memory: {name}" for name in sorted(self.segments - before.segments)]
         found += [f"/dev/shm/{name}" for name in sorted(self.shared - before.shared)]
         found += [f"process {pid}" for pid in sorted(self.children - before.children)]
@@ -145,9 +144,9 @@ def _network(process: Path) -> str:
 
 
 class _Killer(Background):
-    """Kills a worker process of a local cluster every now and then, from a thread.
+    """Kills worker processes of a local cluster at random from a thread.
 
-    Only those that have started: the nanny of one that dies before that gives up, in stock Dask.
+    It spares workers that are starting, whose nanny would give up, in stock Dask too.
     """
 
     def __init__(
@@ -176,8 +175,8 @@ def _cluster(workers: int, threads: int) -> Iterator[tuple[LocalCluster, Client]
     from dask_marsched.config import Settings
 
     with (
-        # It is not the tasks' fault if their workers die; and a cluster that gives up a worker a
-        # while after its process was replaced has none left at last.
+        # Tasks are not to blame for their dead workers; and a cluster that gave up replaced
+        # workers would end without any.
         dask.config.set(
             {
                 "distributed.scheduler.allowed-failures": 1_000_000,
@@ -198,7 +197,7 @@ def _cluster(workers: int, threads: int) -> Iterator[tuple[LocalCluster, Client]
 
 
 class _Expected:
-    """Results as threads of this process find them, each computed once."""
+    """Expected results, each computed once by threads of this process."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, float], float] = {}
@@ -223,23 +222,22 @@ def run(
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Soak:
-    """Compute and kill for a while, then look for what was left.
+    """Compute and kill for a while, then look for leaks.
 
     Parameters
     ----------
     seconds
-        For how long; the computation that runs then comes to its end. At least until one was
-        killed.
+        Duration, at least until a worker was killed; the running computation then finishes.
     workers, threads
         Worker processes, and threads of each.
     every
         Mean time between two kills, seconds.
     most_kills
-        After so many nobody is killed any more.
+        Upper bound on the kills.
     names, sizes
-        What is computed: names in `memory_tight.WORKLOADS`, factors on the number of chunks.
+        Names in `memory_tight.WORKLOADS`, and factors on the number of chunks.
     seed
-        Of what is computed and who is killed.
+        Of the choice of computations and victims.
     progress
         Called after each computation.
     """
@@ -247,14 +245,14 @@ def run(
     soak = Soak()
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         with dask.config.set({"temporary-directory": scratch}):
-            # What a first cluster opens for good is no loss.
+            # A first cluster opens resources that stay for good.
             with _cluster(1, 1) as (_, client):
                 client.submit(sum, [1]).result()
             before = Traces()
             start = time.monotonic()
             with _cluster(workers, threads) as (cluster, client):
                 with _Killer(cluster, every, most_kills, random.Random(seed)) as killer:
-                    # Where nobody was killed nothing was tried.
+                    # A run without a kill tests nothing.
                     def goes_on(killer: _Killer = killer, end: float = start + seconds) -> bool:
                         return time.monotonic() < end or not killer.kills
 
@@ -281,12 +279,12 @@ def _compute(
         try:
             future: Any = client.compute(memory_tight.WORKLOADS[name](size))
             result = float(future.result(timeout=PATIENCE))
-        except Exception as error:  # whatever it is, it is what is looked for
+        except Exception as error:  # any error is a finding
             soak.failed.append(" ".join(f"{what}: {type(error).__name__}: {error}".split())[:200])
             progress(f"FAILED {soak.failed[-1]}")
             continue
         finally:
-            future = None  # else it would be released when the next one is there
+            future = None  # release it before the next one exists
         seconds = time.monotonic() - began
         soak.computed += 1
         right = expected(name, size)
@@ -296,7 +294,7 @@ def _compute(
 
 
 def left(before: Traces, files: Path, networks: Collection[str] = ()) -> list[str]:
-    """Return what is left when processes have had time to end."""
+    """Return the leaks once processes have had time to end."""
     end = time.monotonic() + _ENDING
     while (found := Traces(networks).since(before, files)) and time.monotonic() < end:
         time.sleep(0.2)

@@ -1,7 +1,7 @@
-"""The same workloads through Frisky, another scheduler for Dask, run as its command line says.
+"""Runs the workloads on Frisky, another scheduler for Dask, through its command line.
 
-Frisky lives in an environment of its own and is only ever run: its ``scheduler`` and ``worker``
-commands, its client in a process of its own, and ``observe workers`` for what it reports.
+Frisky has an environment of its own. This module runs its ``scheduler`` and ``worker`` commands,
+its client in a process of its own, and ``observe workers`` for its figures.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-from dask_marsched.bench import workloads
+from benchmarks.verdicts import FRISKY
 from dask_marsched.bench.cluster import RunFailed, Setting
-from dask_marsched.bench.metrics import FRISKY, Measurement
+from dask_marsched.bench.metrics import Measurement
 from dask_marsched.bench.probes import PssSampler
 from dask_marsched.bench.workloads import Parameters, Workload
 
 STARTING = 60.0  # seconds in which its processes must be up
-#: Holds the workloads and the digest, which the session imports without the package.
-BENCH = Path(workloads.__file__).parents[1]
+#: On the path of the session and the workers, which import the workloads from there.
+ROOT = Path(__file__).parents[2]
 # The packages that the workloads use, in the versions of this environment where it has them.
 PACKAGES = ("dask", "distributed", "numpy", "pandas", "pyarrow", "xarray", "flox", "zarr", "scipy")
 # As Dask's nannies set for their workers.
@@ -76,7 +76,7 @@ def _free_port() -> int:
 
 
 class FriskyCluster:
-    """Frisky's scheduler, its worker processes and a client, measured as Dask's clusters are.
+    """Frisky's scheduler, its worker processes and a client, measured like Dask's clusters.
 
     Wall time and PSS of the worker processes mean the same as for Dask. Bytes moved are the sum
     of the bytes that its workers report as received: results before compression, which Frisky
@@ -118,7 +118,7 @@ class FriskyCluster:
         self._stack.close()
 
     def report(self) -> None:
-        """Return nothing: there is no plugin of ours in it."""
+        """Return nothing: it has no plugin of ours."""
 
     def measure(self, workload: Workload, repetition: int) -> Measurement:
         """Run a workload once and measure it. A run that fails is a measurement too."""
@@ -168,8 +168,7 @@ class FriskyCluster:
                 self._ask(_request(workload, tiny), self.setting.timeout)
 
     def _start(self, command: list[str], talk: bool = False) -> subprocess.Popen[str]:
-        # The session and the workers import the workloads.
-        env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(BENCH)}
+        env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if talk else subprocess.DEVNULL,

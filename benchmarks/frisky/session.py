@@ -1,8 +1,8 @@
-"""The client's side of a measurement with Frisky; it runs in Frisky's own environment.
+"""Runs workloads through Frisky's client, in Frisky's own environment.
 
 Started by `benchmarks.frisky.cluster` with the scheduler's address. It reads a request a line from
-standard input and answers each with a line of JSON. ``PYTHONPATH`` names the directory of the
-workloads and of the digest, because the package is not installed in that environment.
+standard input and answers each with a line of JSON. ``PYTHONPATH`` names the root of this
+repository, because the package is not installed in that environment.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks import workloads
+from dask_marsched.bench.metrics import digest
 
 
 def answer(client: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -25,9 +28,6 @@ def answer(client: Any, request: dict[str, Any]) -> dict[str, Any]:
     request : dict
         Name of the workload, ``size``, ``chunk_bytes`` and ``scratch``.
     """
-    import metrics  # type: ignore[import-not-found]  # found by PYTHONPATH
-    import workloads  # type: ignore[import-not-found]  # as this
-
     workload = workloads.get(request["workload"])
     parameters = workloads.Parameters(
         request["size"], request["chunk_bytes"], Path(request["scratch"])
@@ -43,7 +43,7 @@ def answer(client: Any, request: dict[str, Any]) -> dict[str, Any]:
         inputs = tuple(client.persist(list(inputs)))
         collections = workload.expression(parameters, *inputs)
     results = client.gather(client.compute(list(collections)))
-    return {"seconds": time.perf_counter() - start, "digest": metrics.digest(results)}
+    return {"seconds": time.perf_counter() - start, "digest": digest(results)}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What compiling costs a program that starts: chunks never seen before, in a process of its own.
+"""Times new expressions in a new process, compilation included.
 
 ``python -m benchmarks.kernels.cold stock|kernels DIRECTORY`` prints the seconds; with the
 same directory again it is the second run of the program.
@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.kernels import run as kernels
+from benchmarks.kernels import comparison
 from dask_marsched.kernels import backends
 from dask_marsched.worker import kernels as kernel_part
 
@@ -23,13 +23,13 @@ NAMES = ("rosenbrock", "evi", "cloud mask", "mixed")
 
 def seconds(contestant: str, directory: Path | None) -> float:
     """Return how long the chunks take, imports of the backends and compiling included."""
-    chunks = [kernels.chunk(name, "mean", "float64", MIB) for name in NAMES]
+    chunks = [comparison.chunk(name, "mean", "float64", MIB) for name in NAMES]
     started = time.perf_counter()
     if contestant == "stock":
-        wrap = kernels.as_it_is
+        wrap = comparison.as_it_is
     else:
         found = backends.cache_directory(str(directory))
-        wrap = kernels.make_runner(found, kernel_part.PATIENCE).wrap
+        wrap = comparison.make_runner(found, kernel_part.PATIENCE).wrap
     for number in range(CHUNKS):
         # one expression after the other, as a program computes them
         chunks[number * len(chunks) // CHUNKS].run(wrap)

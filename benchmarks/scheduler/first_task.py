@@ -1,4 +1,4 @@
-"""From `compute()` to the first task sent: stock Dask and the plugin in turn, on one scheduler.
+"""Times `compute()` up to the first task sent, under each policy in turn, on one scheduler.
 
 The scheduler is a process of its own (``python -m benchmarks.scheduler.first_task``), warm and with
 its garbage collected. Each measurement registers the plugin anew, so that no plan is remembered.

@@ -1,4 +1,4 @@
-"""What the observer costs a real scheduler while nobody looks.
+"""Measures the observer's cost for a real scheduler, with all pages closed.
 
 On one cluster of processes the same graph of tiny tasks is computed again and again: with observer,
 pages and JSON API, all closed, and without them, the plugin registered anew each time. What counts

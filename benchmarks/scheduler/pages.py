@@ -1,4 +1,4 @@
-"""What the dashboard's pages cost the scheduler's event loop, and the observer's share of it.
+"""Measures the cost of the dashboard's pages and of the observer for the scheduler's event loop.
 
 The scheduler is the real one, driven by the digital twin: a graph of as many operands as asked for
 on a hundred workers, stopped again and again in the middle of its run. What is told is processor

@@ -1,16 +1,15 @@
-"""What planning costs the scheduler: time and memory up to the first task sent."""
+"""Measures the scheduler's time and memory up to the first task sent of a graph."""
 
 from __future__ import annotations
 
 import json
-import os
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import IO, Any
 
 from dask_marsched.bench.metrics import STOCK, median, ratio
@@ -147,11 +146,6 @@ _FIELDS = ("tasks", "seconds", "memory")
 
 def _show(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def to_json(measured: Sequence[Planning]) -> dict[str, Any]:
-    """Return everything measured as a JSON-able dict."""
-    return {"cores": os.cpu_count(), "planning": [asdict(p) for p in measured]}
 
 
 def _start(

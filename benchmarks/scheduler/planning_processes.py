@@ -20,8 +20,8 @@ import numpy as np
 from dask.base import collections_to_expr
 from distributed import Client, Scheduler, Worker
 
+from benchmarks.workloads import get
 from dask_marsched.bench.cluster import policy_plugin
-from dask_marsched.bench.workloads import get
 
 WORKERS = 4
 WARM_TASKS = 50

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.scheduler.response_times``: how long an answer holds up the scheduler.
+"""``python -m benchmarks.scheduler.response_times``: times the API's load on the event loop.
 
 For each endpoint of the JSON API, and for `dask_marsched.progress`: the processor time of the
 longest turn of the scheduler's event loop while it is answered, the median of three; of what is

@@ -1,5 +1,5 @@
-"""The JSON API on the scheduler's http server: one table of endpoints, and what serves it.
+"""The JSON API on the scheduler's http server.
 
-`endpoints` holds the table. The routes, the checks of parameters and the OpenAPI description are
-made from it, so that none of them can say something else than the others.
+`endpoints` holds the table from which the routes, the checks of parameters and the OpenAPI
+description are made, so that they agree.
 """

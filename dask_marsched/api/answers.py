@@ -1,10 +1,11 @@
-"""What the endpoints answer, read from the scheduler and the plugin on it."""
+"""Answers of the endpoints, read from the scheduler and the plugin on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from dask_marsched.api import schemas
 from dask_marsched.api.members import Members
 from dask_marsched.api.parameters import RefusedError
 from dask_marsched.api.writing import MODULE
@@ -12,25 +13,18 @@ from dask_marsched.core.operand import IllegalTransitionError, State
 from dask_marsched.host.scheduler import cancellation
 from dask_marsched.host.scheduler import operand_states as host
 from dask_marsched.host.web.http import serves
+from dask_marsched.installation import __version__
 from dask_marsched.monitoring.executions import Executions, Graph
 from dask_marsched.monitoring.operands import history, row
 
-#: Steps of an operand's history that are told, the last ones.
+#: Steps of an operand's history that are shown, the last ones.
 _MOST_STEPS = 200
 
 
 class Source:
-    """A scheduler, and the plugin on it.
+    """A scheduler, and the `MarsSchedulerPlugin` on it; `caught` counts exceptions of hooks."""
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    plugin
-        The `MarsSchedulerPlugin`.
-    caught
-        Told of exceptions, with the name of what they were caught in.
-    """
+    version = __version__
 
     def __init__(
         self, scheduler: Any, plugin: Any, caught: Callable[[str, Exception], None]
@@ -42,13 +36,6 @@ class Source:
         self.members = Members(scheduler)
 
     @property
-    def version(self) -> str:
-        """Version of the package."""
-        from dask_marsched.installation import __version__
-
-        return __version__
-
-    @property
     def executions(self) -> Executions:
         """The graphs and executions that the plugin remembers."""
         found: Executions = self.plugin.executions
@@ -56,7 +43,7 @@ class Source:
 
     @property
     def observer(self) -> Any:
-        """What is told of plans and workers.
+        """The plugin's observer of plans and workers.
 
         Raises
         ------
@@ -73,7 +60,7 @@ class Source:
         Raises
         ------
         RefusedError
-            There is none of that number, or not any more.
+            No graph of that number is remembered.
         """
         for graph in reversed(self.executions.graphs):
             if graph.number == number:
@@ -81,12 +68,12 @@ class Source:
         raise RefusedError(404, f"there is no graph {number}, or not any more", "graph")
 
     def writable(self) -> bool:
-        """Whether distributed's own API is served, so that ours may change things too."""
+        """Return whether distributed's own API is served, so that ours may change things too."""
         return serves(self.scheduler, MODULE)
 
 
 def status(source: Source) -> dict[str, Any]:
-    """Return whether the plugin is at work, and what it has done."""
+    """Return whether the plugin is active, and its counters."""
     return {
         **source.plugin.report(),
         "scheduler": source.scheduler.address,
@@ -110,13 +97,12 @@ def graph(source: Source, *, graph: int) -> dict[str, Any]:
 
 def _plans(source: Source) -> dict[int, dict[str, Any]]:
     observer = source.plugin.observer
-    return {} if observer is None else {told["number"]: told for told in observer.graphs()}
+    return {} if observer is None else {plan.pop("number"): plan for plan in observer.graphs()}
 
 
 def _graph(graph: Graph, plans: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    told = plans.get(graph.number)
     return {
-        "plan": None if told is None else {k: v for k, v in told.items() if k != "number"},
+        "plan": plans.get(graph.number),
         "number": graph.number,
         "client": graph.client,
         "arrived": graph.arrived,
@@ -163,19 +149,10 @@ def _history(source: Source, key: Any) -> list[dict[str, Any]]:
 
 
 def _operand(source: Source, ts: Any, own: State) -> dict[str, Any]:
-    told = row(ts, own, source.executions)
-    told["key"] = str(told["key"])
-    told["cause"] = None if told["cause"] is None else str(told["cause"])
-    return told
-
-
-def _of_planned(tell: Callable[..., Any], graph: int | None, **given: Any) -> Any:
-    try:
-        return tell(graph=graph, **given)
-    except KeyError:
-        what = "graph" if graph is None else f"graph {graph}"
-        message = f"there is no planned {what}, or not any more"
-        raise RefusedError(404, message, "graph") from None
+    found = row(ts, own, source.executions)
+    found["key"] = str(found["key"])
+    found["cause"] = None if found["cause"] is None else str(found["cause"])
+    return found
 
 
 def plan(source: Source, *, graph: int, most: int) -> Any:
@@ -188,33 +165,33 @@ def counts(source: Source, *, graph: int | None) -> Any:
     return _of_planned(source.observer.operand_counts, graph)
 
 
+def _of_planned(find: Callable[..., Any], graph: int | None, **options: Any) -> Any:
+    try:
+        return find(graph=graph, **options)
+    except KeyError:
+        name = "graph" if graph is None else f"graph {graph}"
+        message = f"there is no planned {name}, or not any more"
+        raise RefusedError(404, message, "graph") from None
+
+
 def quota(source: Source, *, limit: int) -> dict[str, Any]:
     """Return the quotas of the workers."""
-    told = source.observer.memory(limit)
-    names = ("limit", "quota", "used", "promised", "queued", "deferrals", "forced", "evictions")
-    return {
-        "on": told["quota_on"],
-        "thresholds": told["thresholds"],
-        **_by_worker(told, names, ("limit", "quota", "used", "promised", "queued", "process")),
-    }
+    memory = source.observer.memory(limit)
+    found = _by_worker(memory, schemas.QUOTA_ROW, schemas.QUOTA_TOTAL)
+    return {"on": memory["quota_on"], "thresholds": memory["thresholds"], **found}
 
 
 def store(source: Source, *, limit: int) -> dict[str, Any]:
-    """Return where the workers' results are."""
-    names = ("limit", "process", "private", "shared", "mapped", "other", "disk")
-    return _by_worker(
-        source.observer.memory(limit), names, ("process", "private", "shared", "disk")
-    )
+    """Return the results that workers hold, by where they are."""
+    return _by_worker(source.observer.memory(limit), schemas.STORE_ROW, schemas.STORE_TOTAL)
 
 
-def _by_worker(
-    told: dict[str, Any], names: tuple[str, ...], summed: tuple[str, ...]
-) -> dict[str, Any]:
-    always = ("worker", "name", "host", "status", "last_seen")
+def _by_worker(memory: dict[str, Any], names: dict[str, Any], total: str) -> dict[str, Any]:
+    names = schemas.WORKER | names
     return {
-        "workers": [{name: ws[name] for name in (*always, *names)} for ws in told["workers"]],
-        "more_workers": told["more_workers"],
-        "total": {name: told["total"][name] for name in ("time", *summed)},
+        "workers": [{name: worker[name] for name in names} for worker in memory["workers"]],
+        "more_workers": memory["more_workers"],
+        "total": {name: memory["total"][name] for name in ("time", *total.split())},
     }
 
 
@@ -226,17 +203,17 @@ def transfers(source: Source, *, graph: int | None, most: int) -> Any:
 
 
 def kernels(source: Source, *, limit: int) -> Any:
-    """Return what fused kernels do."""
+    """Return the expressions that fused kernels evaluated."""
     return source.observer.kernels(limit)
 
 
 def faults(source: Source) -> Any:
-    """Return what died or failed, and what became of it."""
+    """Return lost workers and failures, and how they were handled."""
     return source.observer.faults()
 
 
 def cancel(source: Source, *, graph: int, force: bool) -> dict[str, Any]:
-    """Cancel what is wanted of a graph; return how many of its results that were."""
+    """Cancel the wanted results of a graph; return their number."""
     found = source.graph(graph)
     cancelled = cancellation.cancel(
         source.scheduler,

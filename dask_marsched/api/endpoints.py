@@ -1,4 +1,4 @@
-"""The table of the API's endpoints."""
+"""Lists the endpoints of the API: routes, checks and the description are made from this table."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 from dask_marsched.api import answers
 from dask_marsched.api import schemas as s
 from dask_marsched.api.openapi import document
-from dask_marsched.api.parameters import Choice, Parameter, Switch, Text, Whole
+from dask_marsched.api.parameters import SWITCH, Parameter, choice, text, whole
 from dask_marsched.api.table import ROOT, Endpoint
 from dask_marsched.core.operand import State
 
-GRAPH = Parameter("graph", Whole(0, 10**15), "Number of a graph.", example=0)
-LIMIT = Parameter("limit", Whole(1, 1000), "Items of a page.", 100)
-OFFSET = Parameter("offset", Whole(0, 10**15), "Where to go on: `next` of the page before.", 0)
-STATE = Parameter("state", Choice(tuple(one.value for one in State)), "Those in this state only.")
-KEY = Parameter("key", Text(2000), "The one whose key is this text, with its history.")
-CELLS = Parameter("most", Whole(1, 10_000), "Cells at most.", 2000)
-ROWS = Parameter("most", Whole(2, 128), "Rows and columns of the matrix at most.", 32)
-WORKERS = Parameter("limit", Whole(1, 1000), "Workers at most, the fullest.", 200)
-EXPRESSIONS = Parameter("limit", Whole(1, 1000), "Expressions at most.", 50)
-OF_GRAPH = Parameter("graph", Whole(0, 10**15), "Of this graph only.", example=0)
-FORCE = Parameter("force", Switch(), "Also what other clients want.", False)
+GRAPH = Parameter("graph", whole(0, 10**15), "Number of a graph.", example=0)
+LIMIT = Parameter("limit", whole(1, 1000), "Items of a page.", 100)
+OFFSET = Parameter("offset", whole(0, 10**15), "Where to go on: `next` of the page before.", 0)
+STATE = Parameter("state", choice([state.value for state in State]), "Those in this state only.")
+KEY = Parameter("key", text(2000), "The one whose key is this text, with its history.")
+CELLS = Parameter("most", whole(1, 10_000), "Cells at most.", 2000)
+ROWS = Parameter("most", whole(2, 128), "Rows and columns of the matrix at most.", 32)
+WORKERS = Parameter("limit", whole(1, 1000), "Workers at most, the fullest.", 200)
+EXPRESSIONS = Parameter("limit", whole(1, 1000), "Expressions at most.", 50)
+OF_GRAPH = Parameter("graph", whole(0, 10**15), "Of this graph only.", example=0)
+FORCE = Parameter("force", SWITCH, "Also what other clients want.", False)
 
 
 def _index(source: answers.Source) -> dict[str, Any]:
@@ -43,14 +43,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/",
         "What there is, and whether anything may be changed.",
         _index,
-        s.record(name=s.TEXT, version=s.TEXT, writable=s.TRUTH, endpoints=s.listing(s.TEXT)),
+        s.record(s.fields(s.TEXT, "name version"), writable=s.TRUTH, endpoints=s.listing(s.TEXT)),
     ),
     Endpoint(
         "GET",
         "/openapi.json",
         "This description.",
         _description,
-        s.table("An OpenAPI 3.1 document."),
+        {"type": "object", "description": "An OpenAPI 3.1 document."},
     ),
     Endpoint(
         "GET",
@@ -90,7 +90,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/graphs/{graph}/cancel",
         "Cancel what is wanted of a graph.",
         answers.cancel,
-        s.record(graph=s.COUNT, cancelled=s.COUNT),
+        s.record(s.fields(s.COUNT, "graph cancelled")),
         path_parameters=(GRAPH,),
         fields=(FORCE,),
     ),

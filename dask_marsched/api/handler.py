@@ -1,46 +1,20 @@
-"""The tornado handler: a request in, JSON out, whatever happens."""
+"""The tornado handler: answers every request with JSON, errors included."""
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from inspect import isawaitable
 from typing import Any
 
 from tornado import web
 
+from dask_marsched.api.answers import Source
 from dask_marsched.api.parameters import RefusedError, read_fields, read_query
 from dask_marsched.api.plain import to_json
 from dask_marsched.api.table import Endpoint
 from dask_marsched.api.writing import MOST_BYTES, check_writing
-
-logger = logging.getLogger("dask_marsched")
-
-
-class Site:
-    """What the handlers share.
-
-    Parameters
-    ----------
-    source
-        What the endpoints' functions get.
-    writable
-        Returns whether requests may change anything.
-    caught
-        Told of exceptions.
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        writable: Callable[[], bool],
-        caught: Callable[[str, Exception], None],
-    ) -> None:
-        self.source = source
-        self.writable = writable
-        self.caught = caught
 
 
 class ApiHandler(web.RequestHandler):
@@ -48,28 +22,28 @@ class ApiHandler(web.RequestHandler):
 
     Parameters
     ----------
-    site
-        What all handlers share.
+    source
+        The scheduler and its plugin, passed to the endpoints' functions.
     endpoints
-        The endpoints of the path by method; none at all: the path is unknown.
+        The endpoints of the path by method; empty for an unknown path.
     """
 
-    def initialize(self, site: Site, endpoints: Mapping[str, Endpoint]) -> None:
-        """Take what the route gives."""
-        self.site = site
+    def initialize(self, source: Source, endpoints: Mapping[str, Endpoint]) -> None:
+        """Keep the arguments of the route."""
+        self.source = source
         self.endpoints = endpoints
 
     def set_default_headers(self) -> None:
-        """Say what every answer is."""
+        """Set the headers of every answer."""
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Content-Type-Options", "nosniff")
 
     def compute_etag(self) -> None:
-        """Return none: what is asked for changes all the time."""
+        """Return nothing: answers change all the time."""
 
     def prepare(self) -> None:
-        """Refuse what no endpoint answers."""
+        """Refuse unknown paths and methods."""
         if not self.endpoints:
             raise RefusedError(404, "there is no such path; see openapi.json")
         if self.request.method not in self._methods():
@@ -79,26 +53,24 @@ class ApiHandler(web.RequestHandler):
         return [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]
 
     async def get(self, **path: str) -> None:
-        """Answer."""
+        """Answer a GET request."""
         endpoint = self.endpoints["GET"]
-        values = self._path(endpoint, path)
-        values |= read_query(endpoint.query, self.request.query_arguments)
-        await self._answer(endpoint.answer(self.site.source, **values))
+        values = self._values(endpoint, path)
+        await self._answer(endpoint.answer(self.source, **values))
 
     head = get
 
     async def post(self, **path: str) -> None:
-        """Change something."""
+        """Answer a POST request, which may change something."""
         endpoint = self.endpoints["POST"]
-        check_writing(self.site.writable(), self.request.headers, self.request.host)
-        values = self._path(endpoint, path)
-        values |= read_query(endpoint.query, self.request.query_arguments)
+        check_writing(self.source.writable(), self.request.headers, self.request.host)
+        values = self._values(endpoint, path)
         values |= read_fields(endpoint.fields, self._body())
-        await self._answer(endpoint.answer(self.site.source, **values))
+        await self._answer(endpoint.answer(self.source, **values))
 
-    @staticmethod
-    def _path(endpoint: Endpoint, path: Mapping[str, str]) -> dict[str, Any]:
-        return {p.name: p.read(path[p.name]) for p in endpoint.path_parameters}
+    def _values(self, endpoint: Endpoint, path: Mapping[str, str]) -> dict[str, Any]:
+        values = {p.name: p.read(path[p.name]) for p in endpoint.path_parameters}
+        return values | read_query(endpoint.query, self.request.query_arguments)
 
     def _body(self) -> Any:
         if len(self.request.body) > MOST_BYTES:
@@ -112,7 +84,7 @@ class ApiHandler(web.RequestHandler):
         self.finish(to_json(await answer if isawaitable(answer) else answer))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Say what is wrong, as JSON."""
+        """Answer with the error as JSON."""
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
         if isinstance(error, RefusedError):
             status_code, message = error.status, error.message
@@ -124,10 +96,10 @@ class ApiHandler(web.RequestHandler):
         if status_code == 405:
             self.set_header("Allow", ", ".join(self._methods()))
         parameter = getattr(error, "parameter", None)
-        told = {"status": status_code, "message": message, "parameter": parameter}
-        self.finish(to_json({"error": told}))
+        error_fields = {"status": status_code, "message": message, "parameter": parameter}
+        self.finish(to_json({"error": error_fields}))
 
     def log_exception(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Count and log what is no answer to a request of somebody else's making."""
+        """Count and log an error of our own; refused requests are not logged."""
         if isinstance(error, Exception) and not isinstance(error, RefusedError | web.HTTPError):
-            self.site.caught("api", error)
+            self.source.caught("api", error)

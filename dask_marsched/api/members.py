@@ -1,4 +1,4 @@
-"""The operands of a graph, kept between the pages of a list of them."""
+"""Finds the operands of a graph, and caches them between the pages of a list."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import Any
 from dask_marsched.host.scheduler.operand_states import operands_of
 from dask_marsched.monitoring.executions import Graph
 
-#: Seconds for which the operands of a graph are kept after they were asked for.
+#: Seconds for which the operands of a graph are cached.
 _KEPT = 10.0
 
 
 class Members:
-    """Finds the operands of a graph; those of one graph are kept for a while.
+    """Finds the operands of a graph; caches those of the last graph for a while.
 
-    To find them all takes time in proportion to the graph, in which the event loop has its turns.
-    Requests that come at the same time wait for each other, so that it is done once for them.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
+    The search takes time in proportion to the graph, and yields to the event loop. Concurrent
+    requests wait for each other, so that they share one search.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -44,7 +39,7 @@ class Members:
             return self._found
 
     def drop(self) -> None:
-        """Keep nothing."""
+        """Empty the cache."""
         if self._timer is not None:
             self._timer.cancel()
         self._of, self._found, self._timer = None, [], None

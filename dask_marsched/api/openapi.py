@@ -1,4 +1,4 @@
-"""The OpenAPI description of the API, and its routes, from the table of endpoints."""
+"""Makes the routes and the OpenAPI description from the table of endpoints."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dask_marsched.api.handler import ApiHandler, Site
-from dask_marsched.api.parameters import Parameter
+from dask_marsched.api.answers import Source
+from dask_marsched.api.handler import ApiHandler
 from dask_marsched.api.schemas import ERROR
 from dask_marsched.api.table import ROOT, Endpoint
 
@@ -15,6 +15,7 @@ _ABOUT = (
     "What the scheduler plugin dask_marsched plans and does. Answers are bounded; lists come in "
     "pages. Times are seconds since 1970 by the scheduler's clock, sizes bytes, durations seconds."
 )
+_ERROR = {"$ref": "#/components/schemas/Error"}
 _REFUSED = {
     "400": "A parameter is not accepted; the message says what is.",
     "404": "There is no such thing.",
@@ -28,17 +29,17 @@ _REFUSED_WRITING = {
 }
 
 
-def routes(endpoints: Sequence[Endpoint], site: Site) -> list[tuple[str, type, dict[str, Any]]]:
+def routes(endpoints: Sequence[Endpoint], source: Source) -> list[tuple[str, type, dict[str, Any]]]:
     """Return the routes of a table for `dask_marsched.host.web.http.HttpRoutes`."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
     found: list[tuple[str, type, dict[str, Any]]] = [
-        (ROOT + _pattern(path), ApiHandler, {"site": site, "endpoints": by_method})
+        (ROOT + _pattern(path), ApiHandler, {"source": source, "endpoints": by_method})
         for path, by_method in paths.items()
     ]
-    # All else below the root is unknown here, and nobody else's either.
-    found.append((f"{ROOT}(?:/.*)?", ApiHandler, {"site": site, "endpoints": {}}))
+    # Unknown paths below the root get our errors, not distributed's.
+    found.append((f"{ROOT}(?:/.*)?", ApiHandler, {"source": source, "endpoints": {}}))
     return found
 
 
@@ -50,17 +51,7 @@ def _pattern(path: str) -> str:
 
 
 def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of a table.
-
-    Parameters
-    ----------
-    endpoints
-        The table.
-    version
-        Of the package.
-    prefix
-        Of the http server.
-    """
+    """Return the OpenAPI 3.1 description of a table, for a prefix of the http server."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         operations = paths.setdefault(endpoint.path, {})
@@ -78,33 +69,26 @@ def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     refused = {**_REFUSED, **(_REFUSED_WRITING if endpoint.writes else {})}
-    told: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.about,
         "parameters": _parameters(endpoint),
         "responses": {
             "200": {"description": "The answer.", "content": _json(endpoint.schema)},
             **{
-                status: {
-                    "description": why,
-                    "content": _json({"$ref": "#/components/schemas/Error"}),
-                }
+                status: {"description": why, "content": _json(_ERROR)}
                 for status, why in refused.items()
             },
         },
     }
     if endpoint.writes:
-        told["requestBody"] = {
-            "required": True,
-            "content": _json(
-                {
-                    "type": "object",
-                    "properties": {p.name: _described(p) for p in endpoint.fields},
-                    "additionalProperties": False,
-                }
-            ),
+        body = {
+            "type": "object",
+            "properties": {p.name: p.schema() | {"description": p.about} for p in endpoint.fields},
+            "additionalProperties": False,
         }
-    return told
+        operation["requestBody"] = {"required": True, "content": _json(body)}
+    return operation
 
 
 def _head(endpoint: Endpoint) -> dict[str, Any]:
@@ -133,10 +117,6 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
         }
         for place, parameter in placed
     ]
-
-
-def _described(parameter: Parameter) -> dict[str, Any]:
-    return {**parameter.schema(), "description": parameter.about}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

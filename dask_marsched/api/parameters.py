@@ -1,17 +1,17 @@
-"""Parameters of the API: how each is read from a request, and how it is described."""
+"""Parameters of the API: reads them from requests, and checks them against their JSON Schemas."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class RefusedError(Exception):
-    """A request that is not answered.
+    """A request that is refused.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class RefusedError(Exception):
     message
         Why, for people.
     parameter
-        Name of the parameter that is at fault, if one is.
+        Name of the parameter at fault, if any.
     """
 
     def __init__(self, status: int, message: str, parameter: str | None = None) -> None:
@@ -30,112 +30,22 @@ class RefusedError(Exception):
         self.parameter = parameter
 
 
-class Kind(Protocol):
-    """What a parameter may be."""
-
-    def read(self, text: str) -> Any:
-        """Return the value that a text of a request stands for.
-
-        Raises
-        ------
-        ValueError
-            It is none; the message says what is accepted.
-        """
-        ...
-
-    def check(self, value: Any) -> Any:
-        """Return a value that came as JSON, as `read` does."""
-        ...
-
-    def schema(self) -> dict[str, Any]:
-        """Return what is accepted as JSON Schema."""
-        ...
+def whole(least: int, most: int) -> dict[str, Any]:
+    """Return the schema of a whole number, both bounds included."""
+    return {"type": "integer", "minimum": least, "maximum": most}
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A whole number from `least` to `most`, both included."""
-
-    least: int
-    most: int
-
-    def read(self, text: str) -> int:
-        """Return the number."""
-        # `int` accepts more than a number's digits: spaces, underscores, other scripts.
-        if not _WHOLE.fullmatch(text) or not self.least <= int(text) <= self.most:
-            raise ValueError(f"a whole number from {self.least} to {self.most}")
-        return int(text)
-
-    def check(self, value: Any) -> int:
-        """Return the number."""
-        return self.read(str(value) if type(value) is int else "")
-
-    def schema(self) -> dict[str, Any]:
-        """Return what is accepted."""
-        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+def choice(words: Sequence[str]) -> dict[str, Any]:
+    """Return the schema of one of several words."""
+    return {"type": "string", "enum": list(words)}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One of several words."""
-
-    words: tuple[str, ...]
-
-    def read(self, text: str) -> str:
-        """Return the word."""
-        if text not in self.words:
-            raise ValueError(f"one of {', '.join(self.words)}")
-        return text
-
-    def check(self, value: Any) -> str:
-        """Return the word."""
-        return self.read(value if isinstance(value, str) else "")
-
-    def schema(self) -> dict[str, Any]:
-        """Return what is accepted."""
-        return {"type": "string", "enum": list(self.words)}
+def text(most: int) -> dict[str, Any]:
+    """Return the schema of a text of 1 to `most` characters."""
+    return {"type": "string", "minLength": 1, "maxLength": most}
 
 
-@dataclass(frozen=True)
-class Text:
-    """A text of one to `most` characters."""
-
-    most: int
-
-    def read(self, text: str) -> str:
-        """Return the text."""
-        if not 1 <= len(text) <= self.most:
-            raise ValueError(f"a text of 1 to {self.most} characters")
-        return text
-
-    def check(self, value: Any) -> str:
-        """Return the text."""
-        return self.read(value if isinstance(value, str) else "")
-
-    def schema(self) -> dict[str, Any]:
-        """Return what is accepted."""
-        return {"type": "string", "minLength": 1, "maxLength": self.most}
-
-
-@dataclass(frozen=True)
-class Switch:
-    """True or false."""
-
-    def read(self, text: str) -> bool:
-        """Return the value."""
-        if text not in ("true", "false"):
-            raise ValueError("true or false")
-        return text == "true"
-
-    def check(self, value: Any) -> bool:
-        """Return the value."""
-        if not isinstance(value, bool):
-            raise ValueError("true or false")
-        return value
-
-    def schema(self) -> dict[str, Any]:
-        """Return what is accepted."""
-        return {"type": "boolean"}
+SWITCH = {"type": "boolean"}
 
 
 @dataclass(frozen=True)
@@ -146,53 +56,66 @@ class Parameter:
     ----------
     name
         Its name.
-    kind
-        What it may be.
+    accepted
+        Its JSON Schema: `SWITCH`, or made by `whole`, `choice` or `text`.
     about
         What it means, for people.
     default
-        What it is where it is left out; None for nothing.
+        The value if it is left out; None for nothing.
     example
         For the description; None for none.
     """
 
     name: str
-    kind: Kind
+    accepted: Mapping[str, Any]
     about: str
     default: Any = None
     example: Any = None
 
-    def read(self, text: str) -> Any:
-        """Return the value of a text of a request.
-
-        Raises
-        ------
-        RefusedError
-            It is not accepted.
-        """
-        return self._try(self.kind.read, text)
+    def read(self, given: str) -> Any:
+        """Return the value of a text of a request, or raise `RefusedError`."""
+        value: Any = given
+        # `int` accepts more than a number's digits: spaces, underscores, other scripts.
+        if self.accepted["type"] == "integer" and _WHOLE.fullmatch(given):
+            value = int(given)
+        if self.accepted["type"] == "boolean":
+            value = {"true": True, "false": False}.get(given)
+        if not self._accepts(value):
+            raise self._refused(given)
+        return value
 
     def check(self, value: Any) -> Any:
-        """Return the value of a field that came as JSON.
+        """Return the value of a field that came as JSON, or raise `RefusedError`."""
+        if not self._accepts(value):
+            raise self._refused(value)
+        return value
 
-        Raises
-        ------
-        RefusedError
-            It is not accepted.
-        """
-        return self._try(self.kind.check, value)
+    def _accepts(self, value: Any) -> bool:
+        match self.accepted:
+            case {"type": "integer", "minimum": least, "maximum": most}:
+                return type(value) is int and least <= value <= most
+            case {"enum": words}:
+                return value in words
+            case {"type": "string", "maxLength": most}:
+                return isinstance(value, str) and 1 <= len(value) <= most
+        return isinstance(value, bool)
 
-    def _try(self, read: Any, given: Any) -> Any:
-        try:
-            return read(given)
-        except ValueError as accepted:
-            message = f"{self.name} must be {accepted}, not {_shortened(given)}"
-            raise RefusedError(400, message, self.name) from None
+    def _refused(self, given: Any) -> RefusedError:
+        match self.accepted:
+            case {"minimum": least, "maximum": most}:
+                wanted = f"a whole number from {least} to {most}"
+            case {"enum": words}:
+                wanted = f"one of {', '.join(words)}"
+            case {"maxLength": most}:
+                wanted = f"a text of 1 to {most} characters"
+            case _:
+                wanted = "true or false"
+        message = f"{self.name} must be {wanted}, not {_shortened(given)}"
+        return RefusedError(400, message, self.name)
 
     def schema(self) -> dict[str, Any]:
-        """Return what is accepted as JSON Schema, with the default."""
-        found = self.kind.schema()
-        return found if self.default is None else {**found, "default": self.default}
+        """Return the JSON Schema with the default."""
+        return {**self.accepted, **({} if self.default is None else {"default": self.default})}
 
 
 def read_query(
@@ -200,17 +123,10 @@ def read_query(
 ) -> dict[str, Any]:
     """Return the values of all parameters of a query.
 
-    Parameters
-    ----------
-    accepted
-        The parameters that there are.
-    given
-        What the query holds, as it came.
-
     Raises
     ------
     RefusedError
-        A parameter is unknown, stands there twice, is no UTF-8, or is not accepted.
+        A parameter is unknown, given twice, not UTF-8, or not accepted.
     """
     _refuse_unknown(accepted, given)
     values = {}
@@ -222,10 +138,10 @@ def read_query(
             values[parameter.name] = parameter.default
             continue
         try:
-            text = texts[0].decode()
+            decoded = texts[0].decode()
         except UnicodeDecodeError:
             raise RefusedError(400, f"{parameter.name} must be UTF-8", parameter.name) from None
-        values[parameter.name] = parameter.read(text)
+        values[parameter.name] = parameter.read(decoded)
     return values
 
 
@@ -235,7 +151,7 @@ def read_fields(accepted: Sequence[Parameter], given: Any) -> dict[str, Any]:
     Raises
     ------
     RefusedError
-        It is no object, or a field is unknown or not accepted.
+        It is not an object, or a field is unknown or not accepted.
     """
     if not isinstance(given, dict):
         raise RefusedError(400, "the body must be a JSON object")
@@ -248,11 +164,10 @@ def _refuse_unknown(accepted: Sequence[Parameter], given: Mapping[str, Any]) -> 
     for name in given:
         if name not in names:
             known = f"there are {', '.join(names)}" if names else "there are none here"
-            raise RefusedError(
-                400, f"there is no parameter {_shortened(name)}; {known}", name[:100]
-            )
+            message = f"there is no parameter {_shortened(name)}; {known}"
+            raise RefusedError(400, message, name[:100])
 
 
 def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else text[:100] + "..."
+    shown = repr(value)
+    return shown if len(shown) <= 100 else shown[:100] + "..."

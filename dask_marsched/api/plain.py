@@ -1,4 +1,4 @@
-"""Values as JSON: never NaN, keys as text."""
+"""Converts values to JSON, without NaN and with text as keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-#: Nested deeper than anything of ours: what is below is told as text.
+#: Deeper than any of our answers; values below it become text.
 _DEEPEST = 20
 
 
@@ -23,9 +23,9 @@ def to_json(value: Any) -> str:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Return a value of the types that JSON has."""
+    """Return a value converted to the types of JSON."""
     if value is None or isinstance(value, bool | int | str):
-        # Numbers of other libraries that derive from these, and enumerations, too.
+        # Subclasses too: enumerations, and numbers of other libraries.
         return value if type(value) in (bool, int, str, type(None)) else _base(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None

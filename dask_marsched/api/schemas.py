@@ -13,12 +13,15 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": "number"}
 #: Seconds, bytes and the like that may have a fraction.
 POSITIVE: Schema = {"type": "number", "minimum": 0}
+SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 TRUTH: Schema = {"type": "boolean"}
 STATE: Schema = {"type": "string", "enum": [state.value for state in State]}
 
 
 def maybe(schema: Schema) -> Schema:
-    """Return the schema of what may also be null."""
+    """Return the schema of a value that may also be null."""
+    if "properties" in schema:
+        return {"anyOf": [schema, {"type": "null"}]}
     return {**schema, "type": [schema["type"], "null"]}
 
 
@@ -28,221 +31,162 @@ def listing(items: Schema) -> Schema:
 
 
 def mapping(values: Schema) -> Schema:
-    """Return the schema of an object whose names are not known beforehand."""
+    """Return the schema of an object with any names."""
     return {"type": "object", "additionalProperties": values}
 
 
-def record(**fields: Schema) -> Schema:
-    """Return the schema of an object with these fields, all of them there, and no others."""
+def fields(schema: Schema, names: str) -> dict[str, Schema]:
+    """Return fields of one schema, from their names separated by spaces."""
+    return dict.fromkeys(names.split(), schema)
+
+
+def record(*groups: dict[str, Schema], **more: Schema) -> Schema:
+    """Return the schema of an object with exactly these fields."""
+    properties = {name: schema for group in (*groups, more) for name, schema in group.items()}
     return {
         "type": "object",
-        "properties": fields,
-        "required": list(fields),
+        "properties": properties,
+        "required": list(properties),
         "additionalProperties": False,
     }
 
 
-def page(items: Schema, **fields: Schema) -> Schema:
+def page(items: Schema, **more: Schema) -> Schema:
     """Return the schema of a page of a list.
 
     ``next`` is the offset of the following page, null on the last one.
     """
-    return record(items=listing(items), total=COUNT, next=maybe(COUNT), **fields)
+    return record(items=listing(items), total=COUNT, next=maybe(COUNT), **more)
 
 
-def table(about: str) -> Schema:
-    """Return the schema of an object whose fields depend on what is switched on."""
-    return {"type": "object", "description": about}
+def series(names: str) -> Schema:
+    """Return the schema of values over time: lists of one length."""
+    return record(fields(listing(NUMBER), f"time {names}"))
 
 
 ERROR = record(error=record(status=COUNT, message=TEXT, parameter=maybe(TEXT)))
 
-EXECUTION = record(
-    worker=TEXT,
-    sent=NUMBER,
-    waiting=POSITIVE,
-    loading=POSITIVE,
-    calculating=NUMBER,
-    storing=POSITIVE,
+_EXECUTION = record(
+    fields(TEXT, "worker"),
+    fields(NUMBER, "sent calculating"),
+    fields(POSITIVE, "waiting loading storing"),
 )
-
 OPERAND = record(
+    fields(COUNT, "retries"),
+    fields(maybe(TEXT), "worker cause"),
     key=TEXT,
     state=STATE,
-    worker=maybe(TEXT),
     nbytes=maybe(COUNT),
     priority=listing(maybe(NUMBER)),
-    retries=COUNT,
-    cause=maybe(TEXT),
-    execution={"anyOf": [EXECUTION, {"type": "null"}]},
+    execution=maybe(_EXECUTION),
 )
-
 STEP = record(state=STATE, time=NUMBER, dask=listing(TEXT), stimulus=TEXT)
 
+#: The plugin's report has more fields, which depend on the parts that are on.
 STATUS = {
     "type": "object",
     "properties": {
         "active": TRUTH,
-        "reason": maybe(TEXT),
         "policies": mapping(TEXT),
-        "graphs_planned": COUNT,
-        "operands_planned": COUNT,
-        "operands_placed": COUNT,
-        "exact_sizes": COUNT | {"type": "number", "maximum": 1},
-        "exceptions": mapping(COUNT),
-        "last_exception": maybe(TEXT),
         "versions": mapping(TEXT),
+        "exceptions": mapping(COUNT),
+        "exact_sizes": SHARE,
         "scheduler": TEXT,
-        "workers": COUNT,
+        **fields(maybe(TEXT), "reason last_exception"),
+        **fields(COUNT, "graphs_planned operands_planned operands_placed workers"),
     },
     "required": ["active", "reason", "policies", "exceptions", "versions", "scheduler", "workers"],
 }
 
-COUNTS = record(**{state.value: COUNT for state in State})
-
-PLANNED = record(
+_COUNTS = record(**{state.value: COUNT for state in State})
+_PLANNED = record(
+    fields(COUNT, "operands units initial replanned"),
     planned=NUMBER,
     finished=maybe(NUMBER),
     done=TRUTH,
-    operands=COUNT,
-    units=COUNT,
-    initial=COUNT,
-    replanned=COUNT,
     policies=mapping(TEXT),
-    counts=COUNTS,
+    counts=_COUNTS,
     moved=POSITIVE,
 )
-
 GRAPH = record(
-    number=COUNT,
-    client=TEXT,
-    arrived=NUMBER,
-    operands=COUNT,
-    wanted=COUNT,
-    plan={"anyOf": [PLANNED, {"type": "null"}]},
+    fields(COUNT, "number operands wanted"), client=TEXT, arrived=NUMBER, plan=maybe(_PLANNED)
 )
 
 #: States that are followed over time.
-_FOLLOWED = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
+_FOLLOWED = "unscheduled ready running finished freed fatal cancelled"
 
 PLAN = record(
-    graph=COUNT,
-    operands=COUNT,
-    units=COUNT,
-    ready=TRUTH,
-    share={"type": "number", "minimum": 0, "maximum": 1},
-    columns=COUNT,
-    rows=COUNT,
-    aggregated=TRUTH,
-    depth=COUNT,
+    fields(COUNT, "graph operands units columns rows depth"),
+    fields(TRUTH, "ready aggregated"),
+    share=SHARE,
     workers=listing(TEXT),
     cells={
         "type": "object",
         "properties": {
-            "column": listing(COUNT),
-            "row": listing(COUNT),
-            "operands": listing(COUNT),
+            **fields(listing(COUNT), f"column row operands {_FOLLOWED}"),
             "worker": listing({"type": "integer", "minimum": -1}),
-            "worker_share": listing({"type": "number", "minimum": 0, "maximum": 1}),
-            **{name: listing(COUNT) for name in _FOLLOWED},
+            "worker_share": listing(SHARE),
         },
         "additionalProperties": False,
     },
 )
 
-
-def series(*names: str) -> Schema:
-    """Return the schema of values over time: lists of one length."""
-    return record(time=listing(NUMBER), **{name: listing(NUMBER) for name in names})
-
-
 OPERAND_COUNTS = record(
-    counts=COUNTS,
-    series=series(*_FOLLOWED),
-    causes=listing(record(state=TEXT, operand=TEXT, cause=TEXT, count=COUNT)),
+    counts=_COUNTS,
+    series=series(_FOLLOWED),
+    causes=listing(record(fields(TEXT, "state operand cause"), count=COUNT)),
 )
 
-_WORKER = {
-    "worker": TEXT,
-    "name": TEXT,
-    "host": TEXT,
-    "status": TEXT,
-    "last_seen": NUMBER,
-    "limit": maybe(COUNT),
-}
+#: Fields of the observer's memory rows that answers repeat, and those of each answer.
+WORKER = {**fields(TEXT, "worker name host status"), "last_seen": NUMBER}
+QUOTA_ROW = fields(maybe(COUNT), "limit quota used promised queued deferrals forced evictions")
+STORE_ROW = fields(maybe(COUNT), "limit") | fields(
+    COUNT, "process private shared mapped other disk"
+)
+QUOTA_TOTAL = "limit quota used promised queued process"
+STORE_TOTAL = "process private shared disk"
 
 QUOTA = record(
     on=TRUTH,
     thresholds=mapping(maybe(NUMBER)),
-    workers=listing(
-        record(
-            **_WORKER,
-            **dict.fromkeys(
-                ("quota", "used", "promised", "queued", "deferrals", "forced", "evictions"),
-                maybe(COUNT),
-            ),
-        )
-    ),
+    workers=listing(record(WORKER, QUOTA_ROW)),
     more_workers=COUNT,
-    total=series("limit", "quota", "used", "promised", "queued", "process"),
+    total=series(QUOTA_TOTAL),
 )
-
 STORE = record(
-    workers=listing(
-        record(
-            **_WORKER,
-            **dict.fromkeys(("process", "private", "shared", "mapped", "other", "disk"), COUNT),
-        )
-    ),
-    more_workers=COUNT,
-    total=series("process", "private", "shared", "disk"),
+    workers=listing(record(WORKER, STORE_ROW)), more_workers=COUNT, total=series(STORE_TOTAL)
 )
 
 _ESTIMATE = record(
+    fields(POSITIVE, "stock plan moved"),
+    fields(COUNT, "operands of"),
     graph={"type": "integer"},
-    stock=POSITIVE,
-    plan=POSITIVE,
-    moved=POSITIVE,
-    operands=COUNT,
-    of=COUNT,
-    known_sizes={"type": "number", "minimum": 0, "maximum": 1},
+    known_sizes=SHARE,
 )
-
 TRANSFERS = record(
-    moved=POSITIVE,
-    unsure=POSITIVE,
-    by_handle=maybe(COUNT),
-    by_comm=maybe(COUNT),
+    fields(POSITIVE, "moved unsure"),
+    fields(maybe(COUNT), "by_handle by_comm"),
     matrix=record(
         between={"type": "string", "enum": ["workers", "hosts"]},
         names=listing(TEXT),
         bytes=listing(listing(POSITIVE)),
     ),
     series=series("moved"),
-    estimate={"anyOf": [_ESTIMATE, {"type": "null"}]},
+    estimate=maybe(_ESTIMATE),
     reason=maybe(TEXT),
 )
 
-KERNELS = record(
-    workers_on=COUNT,
-    workers=COUNT,
+_EXPRESSION = record(
+    fields(TEXT, "text dtypes backend"),
+    fields(COUNT, "runs given_up workers"),
     saved=NUMBER,
-    runs=COUNT,
-    fused=COUNT,
     compiled=POSITIVE,
-    expressions=listing(
-        record(
-            text=TEXT,
-            dtypes=TEXT,
-            backend=TEXT,
-            runs=COUNT,
-            saved=NUMBER,
-            compiled=POSITIVE,
-            given_up=COUNT,
-            workers=COUNT,
-        )
-    ),
-    more_expressions=COUNT,
+)
+KERNELS = record(
+    fields(COUNT, "workers_on workers runs fused more_expressions"),
+    saved=NUMBER,
+    compiled=POSITIVE,
+    expressions=listing(_EXPRESSION),
 )
 
 _LOSS = {
@@ -250,23 +194,9 @@ _LOSS = {
     "properties": {"worker": TEXT, "time": NUMBER, "seconds": maybe(NUMBER)},
     "required": ["worker", "time", "seconds"],
 }
-
 FAULTS = record(
-    **dict.fromkeys(
-        (
-            "losses",
-            "recovered",
-            "results_lost",
-            "results_adopted",
-            "computed_again",
-            "excess",
-            "retried",
-            "fatal",
-            "cancelled",
-            "interrupted",
-        ),
-        COUNT,
-    ),
+    fields(COUNT, "losses recovered results_lost results_adopted computed_again excess"),
+    fields(COUNT, "retried fatal cancelled interrupted"),
     last=listing(_LOSS),
     exceptions=mapping(COUNT),
     failure=maybe(TEXT),

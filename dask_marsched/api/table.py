@@ -1,4 +1,4 @@
-"""What an endpoint of the API is."""
+"""Defines an endpoint of the API."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Endpoint:
     Attributes
     ----------
     method
-        ``GET``, or ``POST`` for what changes anything.
+        ``GET``, or ``POST`` if it may change something.
     path
         Below `ROOT`, with the names of its parameters in braces: ``/graphs/{graph}``.
     about
-        What it answers, for people.
+        Its summary, for people.
     answer
-        Called with the source and the parameters' values; returns plain values, or an awaitable
-        of them.
+        A function of the source and the parameters' values that returns plain values, or an
+        awaitable of them.
     schema
         JSON Schema of the answer.
     path_parameters, query, fields

@@ -1,8 +1,8 @@
-"""Who may write: what a request must bring to change anything.
+"""Checks whether a request may change anything.
 
 distributed 2026.8.0 has no token. Its own API, which can retire workers, is served only where
 ``distributed.scheduler.http.routes`` names ``distributed.http.scheduler.api``. Where that is
-served, ours writes too; else it only reads.
+served, ours accepts writing requests too; elsewhere it is read-only.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from dask_marsched.api.parameters import RefusedError
 
-#: The module whose routes distributed's own API is.
+#: The module of distributed's own API.
 MODULE = "distributed.http.scheduler.api"
-#: Bytes of a request's body.
+#: Upper bound on a request's body, bytes.
 MOST_BYTES = 4096
 
 _OFF = (
@@ -26,22 +26,22 @@ _OFF = (
 def check_writing(writable: bool, headers: Mapping[str, str], host: str) -> None:
     """Raise unless a request may change something.
 
-    A page of another site that a user has open must not: browsers ask before they send JSON to
-    another origin, and nobody here says yes. They also tell where a request comes from.
+    Pages of other sites are refused: a browser asks for permission before it sends JSON to another
+    origin, which this server never grants, and names the origin in the headers checked here.
 
     Parameters
     ----------
     writable
         Whether distributed's own API is served.
     headers
-        The request's.
+        The request's headers.
     host
         Host and port that the request was sent to.
 
     Raises
     ------
     RefusedError
-        It may not.
+        It is not allowed.
     """
     if not writable:
         raise RefusedError(403, _OFF)

@@ -1,4 +1,4 @@
-"""Something done again and again from a thread while something else is measured."""
+"""Calls a function periodically in a thread while something else is measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Background(abc.ABC):
-    """Takes its turns as long as a ``with`` block runs.
+    """Runs `_turn` periodically in a thread as long as a ``with`` block runs.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Background(abc.ABC):
 
     @abc.abstractmethod
     def _turn(self) -> float | None:
-        """Do it; return the seconds until the next turn, None if there is none."""
+        """Do the work; return the seconds until the next turn, None to stop."""
 
     def _run(self) -> None:
         pause: float | None = self._first

@@ -1,4 +1,4 @@
-"""A real cluster under one policy, on which workloads are measured one after another."""
+"""Measures workloads one after another on a real cluster under one policy."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, Scheduler, wait
 
-from dask_marsched.bench import probes, workloads
+from dask_marsched.bench import probes
 from dask_marsched.bench.metrics import STOCK, Measurement, digest
 from dask_marsched.bench.workloads import Kind, Parameters, Workload
 
 DEFAULT = "default"
-#: What may stand behind the name of a policy, but for what joins tasks: options that it sets.
+#: Suffixes of a policy's name, and the options that they set.
 PARTS: dict[str, dict[str, Any]] = {
     "kernels": {"marsched.fusion.kernels": True},
     "nokernels": {"marsched.fusion.kernels": False},
@@ -38,21 +37,14 @@ CLOSING = 30.0  # seconds that a cluster may take to close before its processes 
 
 
 class RunFailed(Exception):
-    """A workload did not come to its end; the message says why."""
+    """A workload did not finish; the message says why."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all clusters of a benchmark have in common.
+    """Size of a benchmark's clusters (`threads` are per worker) and workloads.
 
-    Attributes
-    ----------
-    workers, threads : int
-        Worker processes, and threads of each.
-    parameters : Parameters
-        Size of the workloads.
-    timeout : float
-        Seconds after which a run has failed.
+    A run fails after `timeout` seconds.
     """
 
     workers: int
@@ -67,9 +59,9 @@ def policy_plugin(policy: str) -> Any:
     Parameters
     ----------
     policy : str
-        ``stock``, ``default`` for the plugin as it comes, or the name of an assignment; with
-        ``+off``, ``+chains`` or ``+subgraphs`` behind it that is how tasks are joined, with a
-        name in `PARTS` that part is on or off. What follows a ``#`` only tells columns apart.
+        ``stock``, ``default`` for the plugin as it comes, or the name of an assignment. The
+        suffixes ``+off``, ``+chains`` and ``+subgraphs`` select how tasks are joined, and those in
+        `PARTS` switch a part on or off. Whatever follows a ``#`` only tells columns apart.
 
     Raises
     ------
@@ -83,26 +75,25 @@ def policy_plugin(policy: str) -> Any:
 
     assignment = None if name == DEFAULT else name
     options = {k: v for word in more for k, v in PARTS.get(word, {}).items()}
-    fusion = "+".join(word for word in more if word not in PARTS)  # two at once are none
+    fusion = "+".join(word for word in more if word not in PARTS)  # two at once: an unknown name
     with dask.config.set(options):
         return MarsSchedulerPlugin(assignment=assignment, fusion=fusion or None)
 
 
 def trim_memory() -> None:
-    """Collect garbage and give freed memory back to the system. To be run on the workers."""
+    """Collect garbage and give freed memory back to the system. Runs on the workers."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def warm_up(names: tuple[str, ...]) -> None:
-    """Run tiny versions of workloads in this process. To be run on the workers.
+def warm_up(chosen: tuple[Workload, ...]) -> None:
+    """Run tiny versions of workloads in this process. Runs on the workers.
 
     It imports and compiles whatever they need. The scheduler does not see it, so it learns
     neither durations nor sizes. What fails here fails again in the run, which reports it.
     """
-    for name in names:
-        workload = workloads.get(name)
+    for workload in chosen:
         with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as scratch:
             for module in workload.requires:
                 importlib.import_module(module)
@@ -112,12 +103,12 @@ def warm_up(names: tuple[str, ...]) -> None:
 
 
 def tasks_known(dask_scheduler: Scheduler) -> int:
-    """Return the number of tasks that the scheduler knows. To be run there."""
+    """Return the number of tasks that the scheduler knows. Runs on the scheduler."""
     return len(dask_scheduler.tasks)
 
 
 def plugin_report(dask_scheduler: Scheduler) -> dict[str, Any] | None:
-    """Return the report of this package's plugin, if it is there. To be run on the scheduler."""
+    """Return the report of this package's plugin, if it is there. Runs there."""
     plugin: Any = dask_scheduler.plugins.get("marsched")
     report: dict[str, Any] | None = plugin.report() if plugin is not None else None
     return report
@@ -131,9 +122,9 @@ class BenchCluster:
     policy : str
         See `policy_plugin`.
     setting : Setting
-        What all clusters of the benchmark have in common.
+        Size of the cluster and of the workloads.
     chosen : tuple of Workload
-        The workloads to come, for which the workers are warmed up.
+        Workloads for which the workers are warmed up.
     """
 
     #: Whether to measure PSS, which takes a fifth of a core on the workers' host.
@@ -151,12 +142,7 @@ class BenchCluster:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def open(self) -> None:
@@ -176,8 +162,7 @@ class BenchCluster:
         client.register_plugin(probes.SchedulerProbe(), name=probes.PROBE)
         client.register_plugin(probes.TrafficMeter(), name=probes.METER)
         self.pids = client.run(os.getpid)
-        names = tuple(w.name for w in self.chosen if not w.missing())
-        client.run(warm_up, names)
+        client.run(warm_up, tuple(w for w in self.chosen if not w.missing()))
 
     def close(self) -> None:
         """Close the cluster; kill worker processes that do not end."""
@@ -194,7 +179,7 @@ class BenchCluster:
                 os.kill(pid, signal.SIGKILL)
 
     def healthy(self) -> bool:
-        """Tell whether the workers are the ones it started with."""
+        """Return whether the workers are the ones it started with."""
         try:
             return self.client is not None and self.client.run(os.getpid) == self.pids
         except Exception:
@@ -212,18 +197,17 @@ class BenchCluster:
                 return self.attempt(self.client, workload, repetition)
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            self.close()  # whatever state it was left in must not touch the next run
+            self.close()  # the next run gets a cluster in a known state
             self.open()
             return Measurement(workload.name, self.policy, repetition, error=reason)
 
     def report(self) -> dict[str, Any] | None:
-        """Return what the plugin says of itself; None under stock."""
+        """Return the plugin's report; None under stock."""
         assert self.client is not None
-        result: dict[str, Any] | None = self.client.run_on_scheduler(plugin_report)
-        return result
+        return self.client.run_on_scheduler(plugin_report)  # type: ignore[no-any-return]
 
     def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
-        """Run a workload once and measure it; whatever goes wrong is raised."""
+        """Run a workload once and measure it; failures are raised."""
         inputs = workload.inputs(self.setting.parameters)
         collections = None
         if not workload.persist:
@@ -239,7 +223,7 @@ class BenchCluster:
             if collections is None:
                 inputs = tuple(client.persist(list(inputs)))
                 wait(inputs, timeout=self.setting.timeout)
-                if workload.kind is Kind.ELEMENTWISE:  # what is measured is arithmetic
+                if workload.kind is Kind.ELEMENTWISE:  # only the arithmetic is timed
                     start = time.perf_counter()
                 collections = workload.expression(self.setting.parameters, *inputs)
             results = self._compute(client, collections)
@@ -283,7 +267,7 @@ class BenchCluster:
         Raises
         ------
         RunFailed
-            If it still holds tasks after the time of a run.
+            If it still holds tasks after the timeout of a run.
         """
         deadline = time.monotonic() + self.setting.timeout
         gc.collect()

@@ -6,28 +6,30 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from dask.utils import parse_bytes
 
 from dask_marsched.bench import report, runner, workloads
 from dask_marsched.bench.cluster import DEFAULT, Setting, policy_plugin
-from dask_marsched.bench.metrics import FRISKY, STOCK, Measurement, aggregate
+from dask_marsched.bench.metrics import STOCK, Measurement, Row, aggregate, summarise
 from dask_marsched.bench.workloads import Kind, Parameters, Workload
+from dask_marsched.bench.workloads.registry import GENERAL
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the command line that say which workloads run, and how."""
+    """Options of the command line that select workloads and say how they run."""
+
+    program: ClassVar[str] = "dask marsched bench"
 
     select: str
-    held_out: bool
     policies: tuple[str, ...]
     repeat: int
     workers: int
@@ -38,12 +40,27 @@ class Options:
     json_path: Path | None
     markdown_path: Path | None
 
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kinds of workloads that run unless some are named."""
+        return GENERAL
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names given with ``--select``."""
+        return tuple(name.strip() for name in self.select.split(",") if name.strip())
+
+    @property
+    def command(self) -> str:
+        """The command line as the user would type it."""
+        arguments = sys.argv[1:]
+        if "bench" in arguments:
+            arguments = arguments[arguments.index("bench") + 1 :]
+        return " ".join([self.program, shlex.join(arguments)]).strip()
+
 
 _OPTIONS = (
     click.option("--select", default="", help="Names of workloads, separated by commas."),
-    click.option(
-        "--held-out", is_flag=True, help="Run the set that never served to tune anything."
-    ),
     click.option(
         "--policy",
         "policies",
@@ -87,12 +104,10 @@ def bench(**options: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         selected, setting = prepare(chosen, Path(scratch))
         outcome = runner.run(selected, columns, chosen.repeat, setting, show_progress)
-    publish(outcome, selected, chosen, command_line("dask", "marsched", "bench"))
-
-
-def split_names(value: str) -> tuple[str, ...]:
-    """Return the names in a list separated by commas."""
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+    rows = aggregate(outcome.measurements)
+    tables = [report.row_cells(rows), report.summary_cells(summarise(rows))]
+    publish(chosen, tables, report.to_json(outcome, rows), report.failures(rows), report.NOTE)
+    exit_by(rows)
 
 
 def policy_columns(options: Options) -> tuple[str, ...]:
@@ -125,7 +140,7 @@ def prepare(options: Options, scratch: Path) -> tuple[tuple[Workload, ...], Sett
         If there is no such workload, or a size cannot be read.
     """
     try:
-        selected = workloads.select(split_names(options.select), options.held_out)
+        selected = workloads.select(options.names, options.kinds)
         parameters = Parameters(options.size, parse_bytes(options.chunk), scratch)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -143,47 +158,33 @@ def show_progress(measurement: Measurement) -> None:
     click.echo(f"  {m.repetition + 1}  {m.workload:<22}{m.policy:<12}{outcome}", err=True)
 
 
-def command_line(*program: str) -> str:
-    """Return the command line as the user would type it."""
-    arguments = sys.argv[1:]
-    if "bench" in arguments:
-        arguments = arguments[arguments.index("bench") + 1 :]
-    return shlex.join([*program, *arguments])
-
-
 def publish(
-    outcome: runner.Outcome, selected: tuple[Workload, ...], options: Options, command: str
+    options: Options, tables: Sequence[report.Cells], found: Mapping[str, Any], *notes: str
 ) -> None:
-    """Show the outcome and write the files that were asked for.
+    """Print tables and notes, and write the files that ``--json`` and ``--markdown`` name.
 
-    Raises
-    ------
-    SystemExit
-        With 1, if a run failed or results differ.
+    Tables without rows and empty notes are left out.
     """
-    overhead = [w.name for w in selected if w.kind is Kind.OVERHEAD]
-    rows = aggregate(outcome.measurements, overhead)
-    peers = aggregate(outcome.measurements, overhead, base=FRISKY)
-    click.echo(report.render(rows, peers, report.text_table))
-    write_json(options, report.to_json(outcome, rows, peers, command))
+    tables = [table for table in tables if len(table) > 1]
+    notes = tuple(filter(None, notes))
+    click.echo("\n\n".join([*map(report.text_table, tables), *notes]))
+    if options.json_path:
+        content = {**report.facts(options.command), **found}
+        options.json_path.write_text(json.dumps(content, indent=1) + "\n")
     if options.markdown_path:
-        options.markdown_path.write_text(report.markdown_page(rows, peers, command))
-    ours = [row for row in rows if row.policy != FRISKY]
-    if any(row.failed or row.identical is False for row in ours):
+        page = [report.made_by(options.command), *map(report.markdown_table, tables), *notes]
+        options.markdown_path.write_text("\n\n".join(page) + "\n")
+
+
+def exit_by(rows: Sequence[Row]) -> None:
+    """Exit with 1 if a run failed or results differ from stock's."""
+    if any(row.failed or row.identical is False for row in rows):
         raise SystemExit(1)
 
 
-def write_json(options: Options, found: Mapping[str, Any]) -> None:
-    """Write results to the file that ``--json`` names, if any."""
-    if options.json_path:
-        options.json_path.write_text(json.dumps(found, indent=1) + "\n")
-
-
 def _list_and_end(context: click.Context) -> None:
-    for name in workloads.names(held_out=None):
+    for name in workloads.names(Kind):
         workload = workloads.get(name)
-        mark = " [held out]" if workload.held_out else ""
-        if workload.kind.by_name:
-            mark = " [by name]"
+        mark = "" if workload.kind in GENERAL else f" [{workload.kind.value}]"
         click.echo(f"{name:<22}{workload.summary}{mark}")
     context.exit()

@@ -1,4 +1,4 @@
-"""Kills a worker in the middle of a run, and counts what is computed again."""
+"""Kills a worker in the middle of a run, and counts the tasks that are computed again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 
 class Killer(SchedulerPlugin):
-    """Kills the worker with most results when half of the tasks have run; counts what runs again.
+    """Kills the worker with most results once half of the tasks have run.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Killer(SchedulerPlugin):
     def __init__(self, pids: dict[str, int]) -> None:
         self.pids = pids
         self.scheduler: Any = None
-        self.total = 0  # 0: nobody is to be killed
+        self.total = 0  # 0 before the first graph
         self.ran = self.again = self.lost = 0
 
     async def start(self, scheduler: distributed.Scheduler) -> None:
@@ -37,7 +37,7 @@ class Killer(SchedulerPlugin):
         self.total = len(tasks)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Look for the middle of the run, and for what is sent a second time."""
+        """Kill in the middle of the run; count tasks sent although they had a result."""
         if start == "processing" and finish == "memory":
             self.ran += 1
             if self.pids and 2 * self.ran >= self.total > 0:

@@ -1,4 +1,4 @@
-"""Measurements and what is made of them: medians, ratios to stock, geometric means. Pure."""
+"""Aggregates measurements to medians, ratios to stock and geometric means."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import math
 import pickle
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 STOCK = "stock"
-FRISKY = "frisky"
-REFERENCES = frozenset({STOCK, FRISKY})  # what others are compared with; no bar applies to them
 MOVING = 5 * 2**20  # bytes moved under stock above which a workload enters the geometric means
 SMALLEST_RATIO = 0.01  # a ratio of nearly 0 would decide a geometric mean alone
 
@@ -25,16 +23,14 @@ class Measurement:
 
     Attributes
     ----------
-    workload, policy : str
-        What ran, and under what.
     repetition : int
         From 0.
     seconds : float or None
         From handing the graph to the client until the results are there.
     moved : int or None
-        Bytes between workers; None where they cannot be known.
+        Bytes between workers; None if unknown.
     managed : int or None
-        Peak of the managed bytes summed over the workers; None where they cannot be known.
+        Peak of the managed bytes summed over the workers; None if unknown.
     pss : int or None
         Peak of the PSS summed over the worker processes, bytes.
     sent : int or None
@@ -44,11 +40,11 @@ class Measurement:
     cpu : float or None
         CPU seconds of the whole cluster, with client and scheduler.
     error : str or None
-        Why the run failed; the others are None then.
+        Why the run failed; all measured values are None then.
     mapped : int or None
-        Of the bytes moved, those of results that one worker mapped out of another's shared memory.
+        The part of the bytes moved that workers mapped from another's shared memory.
     again : int or None
-        Tasks sent again although they had a result before; None where nobody counts them.
+        Tasks sent again although they had a result before; None if not counted.
     """
 
     workload: str
@@ -65,36 +61,8 @@ class Measurement:
     mapped: int | None = None
     again: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        return asdict(self)
-
 
 AXES = ("moved", "managed", "pss", "seconds", "cpu", "sent")
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What the ratios to stock along one axis must not exceed.
-
-    Attributes
-    ----------
-    mean : float
-        For the geometric mean over the workloads that move data.
-    worst : float
-        For each of them.
-    """
-
-    mean: float
-    worst: float
-
-
-BARS: Mapping[str, Bar] = {
-    "moved": Bar(0.15, 1.0),
-    "managed": Bar(0.85, 1.10),
-    "seconds": Bar(0.95, 1.10),
-}
-OVERHEAD_BAR = 1.05  # of stock's wall time, for workloads that are there to show the overhead
 
 
 @dataclass(frozen=True)
@@ -103,20 +71,16 @@ class Row:
 
     Attributes
     ----------
-    workload, policy : str
-        What ran, and under what.
-    overhead : bool
-        Whether the workload is there to show the overhead of a task.
     runs, failed : int
         Repetitions, and how many of them failed.
     medians : dict
-        By axis, the median over the repetitions; None where nothing was measured.
+        By axis, the median over the repetitions; None if nothing was measured.
     ratios : dict
         By axis, the median of the ratios to the base in the same repetition; None likewise. The
-        base is stock unless `aggregate` was told otherwise.
+        base is stock unless `aggregate` was given another.
     identical : bool or None
-        Whether all results equal stock's of the same repetition, bit for bit; None where there
-        is nothing to compare.
+        Whether all results equal stock's of the same repetition, bit for bit; None if there is
+        nothing to compare.
     moves : bool
         Whether it moves more than 5 MiB under stock.
     errors : tuple of str
@@ -125,7 +89,6 @@ class Row:
 
     workload: str
     policy: str
-    overhead: bool
     runs: int
     failed: int
     medians: dict[str, float | None]
@@ -134,26 +97,6 @@ class Row:
     moves: bool
     errors: tuple[str, ...]
 
-    def judged(self) -> bool:
-        """Tell whether any bar applies to this row."""
-        return self.policy.partition("#")[0] not in REFERENCES and (self.moves or self.overhead)
-
-    def misses(self) -> tuple[str, ...]:
-        """Axes on which this row is above the bar for a single workload, and other faults."""
-        found = ["failed"] if self.failed else []
-        if self.identical is False:
-            found.append("results differ")
-        if not self.judged():
-            return tuple(found)
-        limits = {axis: bar.worst for axis, bar in BARS.items()} if self.moves else {}
-        if self.overhead:
-            limits["seconds"] = OVERHEAD_BAR
-        for axis, limit in limits.items():
-            ratio = self.ratios[axis]
-            if ratio is not None and _above(ratio, limit):
-                found.append(axis)
-        return tuple(found)
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -161,42 +104,24 @@ class Summary:
 
     Attributes
     ----------
-    policy, axis : str
-        Under what, and which axis.
     workloads : int
-        How many entered.
-    mean : float or None
-        Geometric mean of the ratios.
-    worst : float or None
-        The largest ratio.
-    worst_workload : str or None
-        Whose it is.
+        Number of workloads with a ratio.
+    mean, worst : float
+        Geometric mean of the ratios, and the largest one.
+    worst_workload : str
+        The workload with the largest ratio.
     """
 
     policy: str
     axis: str
     workloads: int
-    mean: float | None
-    worst: float | None
-    worst_workload: str | None
-
-    def verdict(self) -> bool | None:
-        """Tell whether the bars are met; None where the axis has none or nothing entered."""
-        bar = BARS.get(self.axis)
-        if bar is None or self.mean is None or self.worst is None:
-            return None
-        if self.policy.partition("#")[0] in REFERENCES:
-            return None
-        return not _above(self.mean, bar.mean) and not _above(self.worst, bar.worst)
-
-
-def _above(ratio: float, limit: float) -> bool:
-    """Compare to two decimals: a few hundred bytes of messages are not a missed bar."""
-    return round(ratio, 2) > limit
+    mean: float
+    worst: float
+    worst_workload: str
 
 
 def digest(results: Iterable[Any]) -> str:
-    """Hash results by their bytes, so that NaNs and signed zeros count too.
+    """Return a hash of the results' bytes, so that NaNs and signed zeros count too.
 
     Arrays are hashed by dtype, shape and bytes, dataframes and series by index and values,
     anything else by its pickle.
@@ -220,71 +145,57 @@ def _feed(state: Any, result: Any) -> None:
 
 
 def ratio(value: float | None, stock: float | None) -> float | None:
-    """Return ``value / stock``; None where one is unknown or stock's is 0."""
+    """Return ``value / stock``; None if one is unknown or stock's is 0."""
     if value is None or not stock:
         return None
     return value / stock
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are known; None if none is."""
+    """Return the median of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:
-    """Return the geometric mean; None of nothing. Ratios below 0.01 count as 0.01."""
+    """Return the geometric mean, None for no ratios. Ratios below 0.01 count as 0.01."""
     logarithms = [math.log(max(value, SMALLEST_RATIO)) for value in ratios]
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else None
 
 
-def aggregate(
-    measurements: Sequence[Measurement], overhead: Iterable[str] = (), base: str = STOCK
-) -> list[Row]:
+def aggregate(measurements: Sequence[Measurement], base: str = STOCK) -> list[Row]:
     """Return a row for each workload and policy, in the order in which they first ran.
 
     Parameters
     ----------
     measurements : sequence of Measurement
         All runs.
-    overhead : iterable of str
-        Names of the workloads that are there to show the overhead.
     base : str
-        The policy that the ratios relate to. Which workloads move enough to enter the geometric
-        means is decided under stock all the same.
+        The policy that the ratios relate to. A workload enters the geometric means by the bytes
+        that it moves under stock, whatever the base.
     """
-    overhead = frozenset(overhead)
     runs: dict[tuple[str, str], dict[int, Measurement]] = {}
     for m in measurements:
         runs.setdefault((m.workload, m.policy), {})[m.repetition] = m
     workloads = dict.fromkeys(workload for workload, _ in runs)
     policies = dict.fromkeys(policy for _, policy in runs)
-    return [
-        _row(
-            runs[w, p],
-            runs.get((w, base), {}),
-            overhead=w in overhead,
-            stock_moved=median(m.moved for m in runs.get((w, STOCK), {}).values()),
-        )
-        for w in workloads
-        for p in policies
-        if (w, p) in runs
-    ]
+    rows = []
+    for w in workloads:
+        moved = median(m.moved for m in runs.get((w, STOCK), {}).values())
+        moves = moved is not None and moved > MOVING
+        rows += [
+            _row(runs[w, p], runs.get((w, base), {}), moves) for p in policies if (w, p) in runs
+        ]
+    return rows
 
 
-def _row(
-    own: Mapping[int, Measurement],
-    base: Mapping[int, Measurement],
-    overhead: bool,
-    stock_moved: float | None,
-) -> Row:
+def _row(own: Mapping[int, Measurement], base: Mapping[int, Measurement], moves: bool) -> Row:
     first = next(iter(own.values()))
     pairs = [(m, base[i]) for i, m in own.items() if i in base and not m.error]
     compared = [(m.digest, b.digest) for m, b in pairs if m.digest and b.digest]
     return Row(
         workload=first.workload,
         policy=first.policy,
-        overhead=overhead,
         runs=len(own),
         failed=sum(m.error is not None for m in own.values()),
         medians={axis: median(getattr(m, axis) for m in own.values()) for axis in AXES},
@@ -293,29 +204,23 @@ def _row(
             for axis in AXES
         },
         identical=all(a == b for a, b in compared) if compared else None,
-        moves=stock_moved is not None and stock_moved > MOVING,
+        moves=moves,
         errors=tuple(dict.fromkeys(m.error for m in own.values() if m.error)),
     )
 
 
-def summarise(rows: Sequence[Row], policy: str) -> list[Summary]:
-    """Return a summary of each axis for one policy."""
+def summarise(rows: Sequence[Row], base: str = STOCK) -> list[Summary]:
+    """Return a summary of each axis for each policy but the base, if any workload has a ratio."""
     summaries = []
-    for axis in AXES:
-        ratios = {
-            row.workload: value
-            for row in rows
-            if row.policy == policy and row.moves and (value := row.ratios[axis]) is not None
-        }
-        worst = max(ratios, key=lambda name: ratios[name], default=None)
-        summaries.append(
-            Summary(
-                policy=policy,
-                axis=axis,
-                workloads=len(ratios),
-                mean=geometric_mean(ratios.values()),
-                worst=ratios[worst] if worst is not None else None,
-                worst_workload=worst,
-            )
-        )
+    for policy in dict.fromkeys(row.policy for row in rows if row.policy != base):
+        for axis in AXES:
+            ratios = {
+                row.workload: value
+                for row in rows
+                if row.policy == policy and row.moves and (value := row.ratios[axis]) is not None
+            }
+            mean = geometric_mean(ratios.values())
+            if mean is not None:
+                worst = max(ratios, key=ratios.__getitem__)
+                summaries.append(Summary(policy, axis, len(ratios), mean, ratios[worst], worst))
     return summaries

@@ -1,4 +1,4 @@
-"""What is measured during a run: bytes between workers, managed memory, PSS, CPU, tasks sent."""
+"""Probes of a run: bytes between workers, managed memory, PSS, CPU, tasks sent."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ PROBE = "bench-scheduler-probe"
 class TrafficMeter(WorkerPlugin):
     """Counts the bytes that a worker process writes, by connection.
 
-    It stands below every protocol: results fetched by workers, peer-to-peer shuffles and whatever
-    else goes over the workers' TCP or TLS connections is counted as it is on the wire. Which
-    connections join two workers is known once all workers' counts lie side by side, see
-    `bytes_between_workers`.
+    It counts below every protocol: fetched results, peer-to-peer shuffles and all other traffic on
+    the workers' TCP or TLS connections, as on the wire. `bytes_between_workers` selects the
+    connections that join two workers from all workers' counts.
     """
 
     name = METER
@@ -39,7 +38,7 @@ class TrafficMeter(WorkerPlugin):
         TCP.write = self.counting(self.original)  # type: ignore[method-assign]  # to count
 
     def teardown(self, worker: Worker) -> None:
-        """Give the transport its own write back."""
+        """Restore the transport's own write."""
         TCP.write = self.original  # type: ignore[method-assign]  # as it was
 
     def counting(self, write: Any) -> Any:
@@ -55,30 +54,22 @@ class TrafficMeter(WorkerPlugin):
 
 
 def reset_traffic(dask_worker: Worker) -> None:
-    """Forget what was counted so far. To be run on the workers."""
+    """Reset the counts. Runs on the workers."""
     meter: Any = dask_worker.plugins[METER]
     meter.written.clear()
 
 
 def read_traffic(dask_worker: Worker) -> dict[Connection, int]:
-    """Return the bytes written, by connection. To be run on the workers."""
+    """Return the bytes written, by connection. Runs on the workers."""
     meter: Any = dask_worker.plugins[METER]
     return dict(meter.written)
 
 
 def bytes_between_workers(written: Mapping[str, Mapping[Connection, int]]) -> int:
-    """Sum the bytes that went from one worker to another.
+    """Return the bytes that went from one worker to another, from each worker's counts.
 
-    Parameters
-    ----------
-    written : mapping
-        For each worker the bytes it wrote, by connection.
-
-    Returns
-    -------
-    int
-        Bytes. A connection counts if another worker holds its other end; those to the scheduler
-        and to clients have no such end, and those of a worker to itself end in the same worker.
+    A connection counts if another worker holds its other end. Connections to the scheduler and to
+    clients have no such end, and those of a worker to itself end in the same worker.
     """
     holder = {ends: worker for worker, connections in written.items() for ends in connections}
     total = 0
@@ -90,18 +81,17 @@ def bytes_between_workers(written: Mapping[str, Mapping[Connection, int]]) -> in
 
 
 def read_mapped(dask_worker: Worker) -> int:
-    """Return the bytes of results that a worker has mapped instead of fetched. To be run there."""
+    """Return the bytes of results that a worker has mapped instead of fetched. Runs there."""
     plugin: Any = dask_worker.plugins.get("marsched")
     shared = plugin.report().get("shared") if hasattr(plugin, "report") else None
     return int(shared["bytes_by_handle"]) if shared else 0
 
 
 class SchedulerProbe(SchedulerPlugin):
-    """Follows the managed memory of all workers together, and counts the tasks sent.
+    """Tracks the peak of all workers' managed memory together, and counts the tasks sent.
 
-    The sum is read after every transition. Replicas arrive without a transition of their own,
-    but none leaves before a transition has happened that made it superfluous, so the maximum
-    over the transitions is the maximum.
+    The sum is read after every transition. Replicas arrive without a transition of their own, but
+    none leaves before a transition made it superfluous, so the peak is not missed.
     """
 
     name = PROBE
@@ -130,13 +120,13 @@ class SchedulerProbe(SchedulerPlugin):
 
 
 def reset_probe(dask_scheduler: Scheduler) -> None:
-    """Start a new measurement. To be run on the scheduler."""
+    """Start a new measurement. Runs on the scheduler."""
     probe: Any = dask_scheduler.plugins[PROBE]
     probe.reset()
 
 
 def read_probe(dask_scheduler: Scheduler) -> tuple[int, int]:
-    """Return peak managed bytes and tasks sent. To be run on the scheduler."""
+    """Return peak managed bytes and tasks sent. Runs on the scheduler."""
     probe: Any = dask_scheduler.plugins[PROBE]
     return probe.peak_managed, probe.tasks_sent
 
@@ -157,15 +147,7 @@ def proportional_set_size(pid: int) -> int:
 
 
 class PssSampler(Background):
-    """Samples the PSS of some processes together from a thread, and keeps the largest sum.
-
-    Parameters
-    ----------
-    pids : iterable of int
-        The processes.
-    interval : float
-        Time between two samples, seconds.
-    """
+    """Samples the summed PSS of processes every `interval` seconds, and keeps the peak."""
 
     def __init__(self, pids: Iterable[int], interval: float = 0.05) -> None:
         super().__init__()
@@ -173,7 +155,7 @@ class PssSampler(Background):
         self.interval = interval
         self.peak = 0
         self.samples = 0
-        #: CPU seconds that the sampling itself took
+        #: CPU seconds spent on sampling
         self.spent = 0.0
 
     def __exit__(self, *_: object) -> None:

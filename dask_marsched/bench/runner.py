@@ -1,4 +1,4 @@
-"""The alternation: every workload under every policy in turn, again and again."""
+"""Runs every workload under every policy in turn, for several repetitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_marsched.bench.workloads import Workload
 
 
 class Contestant(Protocol):
-    """Something that measures workloads: a cluster of Dask's, or another scheduler."""
+    """A cluster that measures workloads: Dask's, or another scheduler's."""
 
     policy: str
 
@@ -27,7 +27,7 @@ class Contestant(Protocol):
         """Run a workload once; a failure is returned, not raised."""
 
     def report(self) -> dict[str, Any] | None:
-        """Return what it says of itself."""
+        """Return the plugin's report, if it has one."""
 
 
 Opener = Callable[[str, Setting, tuple[Workload, ...]], Contestant]
@@ -35,15 +35,7 @@ Opener = Callable[[str, Setting, tuple[Workload, ...]], Contestant]
 
 @dataclass
 class Outcome:
-    """All measurements of a benchmark.
-
-    Attributes
-    ----------
-    measurements : list of Measurement
-        In the order in which they ran.
-    reports : list of dict
-        For each repetition and policy what the plugin said of itself at the end.
-    """
+    """All measurements in their order, and the plugin's report after each repetition."""
 
     measurements: list[Measurement] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -59,31 +51,20 @@ def run(
 ) -> Outcome:
     """Measure workloads under policies in alternation.
 
-    Each repetition starts one fresh cluster for each policy. All stay alive through the
-    repetition, and only one is at work at any time: each workload runs under each policy before
-    the next workload begins. So all policies see the same state of the machine, and each of
-    their clusters has the same past. The order of the policies is reversed from one workload to
-    the next and from one repetition to the next, so that no policy always comes first.
+    Each repetition starts a fresh cluster for each policy. All stay alive through the repetition,
+    and only one is at work at any time: each workload runs under each policy before the next
+    workload begins. So all policies see the same state of the machine, and their clusters have the
+    same past. The order of the policies is reversed from one workload to the next and from one
+    repetition to the next, so that no policy always comes first.
 
     Parameters
     ----------
-    chosen : tuple of Workload
-        What to run.
     policies : sequence of str
-        Under what, see `cluster.policy_plugin`.
-    repeat : int
-        Repetitions.
-    setting : Setting
-        Size of the clusters and of the workloads.
+        See `cluster.policy_plugin`.
     progress : callable
-        Called with each measurement.
+        Called with each measurement, failed ones included.
     openers : dict, optional
-        For a policy that is not one of Dask's clusters, what opens it.
-
-    Returns
-    -------
-    Outcome
-        All measurements, failed ones included.
+        By policy, a function that opens its cluster; `BenchCluster` for all others.
     """
     outcome = Outcome()
     for repetition in range(repeat):
@@ -94,7 +75,7 @@ def run(
                 opener = (openers or {}).get(policy, BenchCluster)
                 contestants.append(stack.enter_context(opener(policy, setting, chosen)))
             for position, workload in enumerate(chosen):
-                turn = -1 if position % 2 else 1  # whoever comes first is at a disadvantage
+                turn = -1 if position % 2 else 1  # the first one is at a disadvantage
                 for contestant in contestants[::turn]:
                     measurement = contestant.measure(workload, repetition)
                     outcome.measurements.append(measurement)

@@ -1,4 +1,4 @@
-"""Mars: faults. What died or failed, and what became of it."""
+"""Mars: faults. Lost workers and failed operands, and the recovery from them."""
 
 from __future__ import annotations
 
@@ -6,53 +6,35 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from bokeh.layouts import column
-from bokeh.models import ColumnDataSource, HoverTool
-
-from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
-from dask_marsched.dashboard.theme import fit_bars, make_bars, make_legend, make_text
+from dask_marsched.dashboard.bars_pane import BarsPane
+from dask_marsched.dashboard.pane import number_of, set_data, set_text
 from dask_marsched.monitoring.html import Markup, element, joined, table
+from dask_marsched.monitoring.palette import BLUE, ORANGE, RED, SKY
 
-#: What became of the results of a lost worker, and of what it ran: key, text, colour.
+#: Results and tasks of a lost worker by their recovery: key, text, colour.
 _KINDS = (
-    ("adopted", "adopted by others", "#0072B2"),
-    ("lost", "lost", "#E69F00"),
-    ("again", "computed again", "#D55E00"),
-    ("interrupted", "sent again", "#56B4E9"),
+    ("adopted", "adopted by others", BLUE),
+    ("lost", "lost", ORANGE),
+    ("again", "computed again", RED),
+    ("interrupted", "sent again", SKY),
 )
 _GROUPS = 3
-#: Height of the bars of a loss.
-_PIXELS = 60
 
 
-class FaultsPane(Pane):
-    """The last losses of workers: what was adopted, what was computed again, how long it took."""
+class FaultsPane(BarsPane):
+    """The last lost workers: results adopted and computed again, and the time it took."""
 
     name = "faults"
-    every = 1000
+    title = "Operands and results, by lost worker"
+    across = "operands or results"
+    down = "time of the loss"
+    bars = tuple((*kind, 0.18, 0.3 - 0.2 * i) for i, kind in enumerate(_KINDS))
+    more = ("worker", "seconds")
+    pixels = 60
 
     def __init__(self, scheduler: Any) -> None:
-        super().__init__(scheduler)
-        names = ["label", "worker", "seconds", *(key for key, _, _ in _KINDS)]
-        self.source = ColumnDataSource({name: [] for name in names})
-        self.plot = make_bars(
-            "Operands and results, by lost worker", "operands or results", "time of the loss"
-        )
-        self.plot.ygrid.visible = False
-        height = 0.8 / len(_KINDS)
-        for i, (key, text, colour) in enumerate(_KINDS):
-            place = {"field": "label", "transform": _dodge(0.3 - i * height, self.plot.y_range)}
-            self.plot.hbar(
-                y=place, right=key, height=0.9 * height, source=self.source, fill_color=colour,
-                line_color=None, legend_label=text,
-            )  # fmt: skip
         tips = [("worker", "@worker"), *((text, f"@{key}{{0,0}}") for key, text, _ in _KINDS)]
-        self.plot.add_tools(HoverTool(tooltips=[*tips, ("recovered after", "@seconds")]))
-        self.plot.add_layout(self.plot.legend[0], "below")
-        make_legend(self.plot, orientation="horizontal")
-        self.table = make_text(sizing_mode="stretch_width")
-        self.plots, self.texts = [self.plot], [self.table]
-        self.arrange(column(self.plot, self.table, sizing_mode="stretch_both"))
+        super().__init__(scheduler, [*tips, ("recovered after", "@seconds")])
 
     def show(self, observer: Any) -> str | None:
         """Show the last losses."""
@@ -60,13 +42,12 @@ class FaultsPane(Pane):
         set_text(self.heading, _heading(found))
         last = found.get("last", [])
         if not last:
-            text = _other_faults(found)
-            return text or (
-                "Nothing has died or failed since the plugin was registered. Workers that are "
-                "lost, what others adopt of their results and what is computed again appear here."
+            return _other_faults(found) or (
+                "Nothing has died or failed since the plugin was registered. Lost workers appear "
+                "here, with their results that others adopt and those that are computed again."
             )
         labels = [f"{i + 1}. {_clock(event['time'])}" for i, event in enumerate(last)]
-        fit_bars(self.plot, labels[::-1], _PIXELS)
+        self.fit(labels[::-1])
         data = {
             "label": labels,
             "worker": [event["worker"] for event in last],
@@ -76,12 +57,6 @@ class FaultsPane(Pane):
         set_data(self.source, data)
         set_text(self.table, _table(labels, last))
         return None
-
-
-def _dodge(value: float, where: Any) -> Any:
-    from bokeh.models import Dodge
-
-    return Dodge(value=value, range=where)
 
 
 def _clock(time: float) -> str:
@@ -95,7 +70,7 @@ def _seconds(event: Mapping[str, Any]) -> str:
 def _heading(found: Mapping[str, Any]) -> str:
     facts = [
         f" {number_of(found.get('losses', 0), 'worker')} lost that held or ran something, "
-        f"{number_of(found.get('recovered', 0))} made up for; "
+        f"{number_of(found.get('recovered', 0))} recovered; "
         f"{number_of(found.get('results_adopted', 0), 'result')} adopted, "
         f"{number_of(found.get('computed_again', 0), 'operand')} computed again",
     ]
@@ -117,7 +92,7 @@ def _others(found: Mapping[str, Any]) -> list[str]:
     ]
     caught = sum(found["exceptions"].values())
     if caught:
-        texts.append(f"{number_of(caught, 'exception')} in hooks of ours (a defect: see status)")
+        texts.append(f"{number_of(caught, 'exception')} in our own hooks (a defect: see status)")
     return texts
 
 
@@ -125,7 +100,7 @@ def _other_faults(found: Mapping[str, Any]) -> str | None:
     others = _others(found)
     if not others:
         return None
-    causes = " Causes of failures are on the page of operands." if found.get("fatal") else ""
+    causes = " The page of operands lists the causes." if found.get("fatal") else ""
     return f"No worker was lost. {', '.join(others)}.{causes}"
 
 

@@ -1,4 +1,4 @@
-"""Mars: memory. What each worker holds, has promised and may take."""
+"""Mars: memory. Used and promised memory of each worker, and its limits."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool
 from dask.utils import format_bytes
 
-from dask_marsched.dashboard.palette import INK, MEMORY
 from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure, make_legend, make_text
 from dask_marsched.monitoring.html import element, table
+from dask_marsched.monitoring.palette import BLUE, INK, MEMORY, ORANGE, PINK, RED
 
-#: Workers with a bar of their own, workers whose names are written, and rows of the table.
+#: Upper bounds: workers with a bar, workers whose names are shown, and rows of the table.
 _MOST, _NAMED, _ROWS = 200, 40, 50
 _PARTS = ("private", "mapped", "shared", "other")
 #: Lines over time, and lines across the bars: name, colour, dash.
 _LINES = (
-    ("process", "#0072B2", "solid"),
-    ("used", "#E69F00", "dashed"),
-    ("disk", "#CC79A7", "dotted"),
-    ("quota", "#D55E00", "dashed"),
+    ("process", BLUE, "solid"),
+    ("used", ORANGE, "dashed"),
+    ("disk", PINK, "dotted"),
+    ("quota", RED, "dashed"),
     ("limit", INK, "solid"),
 )
-_MARKS = (("limit", INK, "solid"), ("pause", INK, "dotted"), ("quota", "#D55E00", "dashed"))
+_MARKS = (("limit", INK, "solid"), ("pause", INK, "dotted"), ("quota", RED, "dashed"))
 _BYTES = "0.0b"
 
 
 class MemoryPane(Pane):
-    """A bar for each worker, with its limits; all together over time; what waits for memory."""
+    """A bar for each worker with its limits, all workers over time, and a table of their quotas."""
 
     name = "memory"
 
@@ -57,7 +57,7 @@ class MemoryPane(Pane):
     def _columns() -> list[str]:
         edges = [f"{part}_{end}" for part in _PARTS for end in ("from", "to")]
         marks = ["name", "y", "above", "below", "quota", "limit", "pause", "used", "promised_to"]
-        return [*edges, *marks, *_PARTS, "process", "disk", "told", "queued", "promised"]
+        return [*edges, *marks, *_PARTS, "process", "disk", "quota_text", "queued", "promised"]
 
     def _bars(self) -> None:
         bars, source = self.bars, self.source
@@ -68,7 +68,7 @@ class MemoryPane(Pane):
             )  # fmt: skip
         whole = bars.hbar(
             y="y", left="used", right="promised_to", height=0.7, source=source, fill_color=None,
-            line_color="#E69F00", hatch_pattern="right_diagonal_line", hatch_color="#E69F00",
+            line_color=ORANGE, hatch_pattern="right_diagonal_line", hatch_color=ORANGE,
             hatch_scale=7, legend_label="promised",
         )  # fmt: skip
         for name, colour, dash in _MARKS:
@@ -82,7 +82,7 @@ class MemoryPane(Pane):
         )  # fmt: skip
         tips = [("worker", "@name"), ("process", f"@process{{{_BYTES}}}")]
         tips += [(part, f"@{part}{{{_BYTES}}}") for part in (*_PARTS, "disk", "limit")]
-        tips += [("quota", "@told")]
+        tips += [("quota", "@quota_text")]
         bars.add_tools(HoverTool(renderers=[ground, whole], tooltips=tips))
         bars.add_layout(bars.legend[0], "right")
         make_legend(bars)
@@ -98,7 +98,7 @@ class MemoryPane(Pane):
         make_legend(plot)
 
     def show(self, observer: Any) -> str | None:
-        """Show the workers there are."""
+        """Show the workers."""
         found = observer.memory(_MOST)
         rows = found["workers"]
         if not rows:
@@ -127,7 +127,7 @@ class MemoryPane(Pane):
 
 
 def _unless_zero(values: Any) -> Any:
-    """Return values, none where there is none: a limit of 0 is no limit."""
+    """Return values with NaN for 0, which means no limit."""
     return np.where(values > 0, values, np.nan)
 
 
@@ -138,9 +138,8 @@ def _bars_of(rows: list[dict[str, Any]], pause: float | None) -> dict[str, Any]:
         return np.array([np.nan if row[name] is None else row[name] for row in rows], dtype=float)
 
     y = np.arange(n, dtype=float)
-    data: dict[str, Any] = {
-        "y": y, "above": y - 0.45, "below": y + 0.45, "name": [row["name"] for row in rows],
-    }  # fmt: skip
+    data: dict[str, Any] = {"y": y, "above": y - 0.45, "below": y + 0.45}
+    data["name"] = [row["name"] for row in rows]
     edge = np.zeros(n)
     for part in _PARTS:
         data[part] = values(part)
@@ -152,7 +151,7 @@ def _bars_of(rows: list[dict[str, Any]], pause: float | None) -> dict[str, Any]:
     data["pause"] = data["limit"] * pause if pause else np.full(n, np.nan)
     data["promised_to"] = data["used"]
     data["used"] = data["used"] - data["promised"]
-    data["told"] = [
+    data["quota_text"] = [
         "off"
         if row["quota"] is None
         else f"{format_bytes(row['used'])} used of {format_bytes(row['quota'])}, of these "
@@ -172,13 +171,11 @@ def _heading(found: dict[str, Any]) -> str:
     if found["quota_on"]:
         total = {n: sum(row[n] or 0 for row in rows) for n in ("deferrals", "forced", "evictions")}
         facts.append(
-            f"; {number_of(total['deferrals'])} operands deferred for want of memory, "
+            f"; {number_of(total['deferrals'])} operands deferred for lack of memory, "
             f"{number_of(total['forced'])} forced, {number_of(total['evictions'])} evictions"
         )
     else:
-        facts.append(
-            "; no worker has a quota (marsched.quota.enabled; without a memory limit there is none)"
-        )
+        facts.append("; no worker has a quota (marsched.quota.enabled; it needs a memory limit)")
     return element("div", element("b", "Memory:"), *facts)
 
 

@@ -1,4 +1,4 @@
-"""Mars: operands. How many are in which state, over time, and why some failed."""
+"""Mars: operands. Counts by state over time, and causes of failures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.core.graph_record import NAMES
-from dask_marsched.dashboard.palette import STATES
 from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
 from dask_marsched.monitoring.html import element, joined, table
+from dask_marsched.monitoring.palette import STATES
 
-#: From the ground up: what is done lies below.
+#: From the bottom of the chart up.
 _ORDER = ("freed", "finished", "running", "ready", "unscheduled", "fatal", "cancelled")
 
 
@@ -50,7 +50,7 @@ class OperandsPane(Pane):
         self.arrange(column(self.plot, self.causes, sizing_mode="stretch_both"), self.choice.select)
 
     def show(self, observer: Any) -> str | None:
-        """Show the counts of what is chosen."""
+        """Show the counts of the chosen graph, or of all."""
         graphs = observer.graphs()
         self.choice.offer(graphs)
         chosen = self.choice
@@ -76,7 +76,7 @@ class OperandsPane(Pane):
 
 
 def _areas(series: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the counts, and how high each state reaches above those below it."""
+    """Return the counts, and the top of each state in the stack."""
     time = np.asarray(series["time"], dtype=float)
     start = time[0] if len(time) else 0.0
     top = np.zeros(len(time))

@@ -1,4 +1,4 @@
-"""The pages: one for each pane, one with four of them, and a pane each for JupyterLab."""
+"""Makes the pages: an overview of four panes, and each pane alone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dask_marsched.dashboard.plan import PlanPane
 from dask_marsched.dashboard.theme import follow_theme
 from dask_marsched.dashboard.transfers import TransfersPane
 
+Page = Callable[[Any, dict[str, Any], Any], None]
 PANES: tuple[type[Pane], ...] = (
     PlanPane,
     OperandsPane,
@@ -26,15 +27,14 @@ PANES: tuple[type[Pane], ...] = (
     KernelsPane,
     FaultsPane,
 )
-#: The page with four of them.
+#: Path of the page with four panes.
 OVERVIEW = "mars"
-_TEMPLATE = "simple.html"
-#: Pixels of a row of the page with four of them.
+#: Height of a row of that page, pixels.
 _HEIGHT = 560
 
 
 def add_panes(doc: Any, panes: list[Pane]) -> None:
-    """Bring panes up to date now, and as long as the document is open."""
+    """Update panes now, and periodically while the document is open."""
     for pane in panes:
         pane.update()
         add_periodic_callback(doc, pane, pane.every)
@@ -43,38 +43,34 @@ def add_panes(doc: Any, panes: list[Pane]) -> None:
     doc.theme = BOKEH_THEME
 
 
-def page(pane_class: type[Pane]) -> Callable[[Any, dict[str, Any], Any], None]:
-    """Return what makes the page of a pane, with the dashboard's own bar above it."""
+def page(pane_class: type[Pane], with_bar: bool) -> Page:
+    """Return a function that makes the page of a pane, with the dashboard's navigation bar or not.
+
+    JupyterLab embeds the pages without it.
+    """
 
     def make(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
         pane = pane_class(scheduler)
         add_panes(doc, [pane])
         doc.add_root(pane.root)
         doc.title = f"Mars: {pane.name}"
-        doc.template = env.get_template(_TEMPLATE)
-        doc.template_variables.update(extra)
+        if with_bar:
+            _add_bar(doc, extra)
 
     return make
 
 
-def individual(pane_class: type[Pane]) -> Callable[[Any, dict[str, Any], Any], None]:
-    """Return what makes a pane alone."""
-
-    def make(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-        pane = pane_class(scheduler)
-        add_panes(doc, [pane])
-        doc.add_root(pane.root)
-        doc.title = f"Mars: {pane.name}"
-
-    return make
+def _add_bar(doc: Any, extra: dict[str, Any]) -> None:
+    doc.template = env.get_template("simple.html")
+    doc.template_variables.update(extra)
 
 
 def overview(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """Make the page with plan, operands, memory and transfers."""
+    """Make the page with the panes of plan, operands, memory and transfers."""
     plan, operands, memory, transfers = (kind(scheduler) for kind in PANES[:4])
     add_panes(doc, [plan, operands, memory, transfers])
     for pane in (plan, operands, memory, transfers):
-        # What a pane has no room for is scrolled to, and does not lie over the one below.
+        # A pane that is too high scrolls, and does not cover the one below.
         pane.root.styles = {"overflow": "auto"}
         pane.root.min_width = 480
     upper, lower = (
@@ -83,14 +79,13 @@ def overview(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     )
     doc.add_root(column(upper, lower, sizing_mode="stretch_width"))
     doc.title = "Mars"
-    doc.template = env.get_template(_TEMPLATE)
-    doc.template_variables.update(extra)
+    _add_bar(doc, extra)
 
 
-def all_pages() -> Mapping[str, Callable[[Any, dict[str, Any], Any], None]]:
-    """Return what makes each page, by its path."""
-    pages: dict[str, Callable[[Any, dict[str, Any], Any], None]] = {f"/{OVERVIEW}": overview}
+def all_pages() -> Mapping[str, Page]:
+    """Return the functions that make the pages, by path."""
+    pages: dict[str, Page] = {f"/{OVERVIEW}": overview}
     for pane_class in PANES:
-        pages[f"/mars-{pane_class.name}"] = page(pane_class)
-        pages[f"/individual-mars-{pane_class.name}"] = individual(pane_class)
+        pages[f"/mars-{pane_class.name}"] = page(pane_class, with_bar=True)
+        pages[f"/individual-mars-{pane_class.name}"] = page(pane_class, with_bar=False)
     return pages

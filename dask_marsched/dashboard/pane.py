@@ -1,4 +1,4 @@
-"""What all panes have in common: they ask the observer, and say why they show nothing."""
+"""The base of all panes: they query the observer, and say why they show nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_GRAPH = (
 
 
 class Pane:
-    """A pane of the dashboard: figures and text that are brought up to date again and again.
+    """A pane of the dashboard: figures and text that are updated periodically.
 
     A subclass makes its models in `__init__`, puts them into `plots` and `texts`, calls
     `arrange`, and implements `show`.
@@ -36,7 +36,7 @@ class Pane:
         A `distributed.Scheduler`.
     """
 
-    #: For the address and for JupyterLab.
+    #: In addresses and in JupyterLab's list.
     name: str = ""
     #: Milliseconds between two updates.
     every: int = 500
@@ -53,7 +53,7 @@ class Pane:
         self._hidden: bool | None = None
 
     def arrange(self, body: Any, *above: Any) -> None:
-        """Put the pane together: heading, what is chosen by, note, and the body."""
+        """Lay the pane out: controls, heading, note, and the body."""
         self._body = body
         self.texts += [self.heading, self.note]
         self.root = column(
@@ -62,11 +62,11 @@ class Pane:
 
     @property
     def observer(self) -> Any:
-        """Return the observer of the plugin that is in force, or None."""
+        """The observer of the registered plugin, or None."""
         return getattr(self.scheduler.plugins.get("marsched"), "observer", None)
 
     def update(self) -> None:
-        """Show how things stand. An exception is shown, and counted as one of our hooks'."""
+        """Update the models. An exception is shown, and counted like one of a hook."""
         unchecked: Callable[[], None] = without_property_validation(self._update)  # type: ignore[no-untyped-call]  # Bokeh's
         unchecked()
 
@@ -86,11 +86,11 @@ class Pane:
         self.say(reason)
 
     def show(self, observer: Any) -> str | None:
-        """Bring the models up to date; return why there is nothing to show, or None."""
+        """Update the models; return why there is nothing to show, or None."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Say that this is not brought up to date any more."""
+        """Say that the pane is no longer updated."""
         self.say("The plugin was removed from this scheduler, or registered anew. Reload the page.")
 
     def say(self, reason: str | None) -> None:
@@ -113,18 +113,18 @@ class GraphChoice:
     chosen
         Called when another graph is chosen.
     everything
-        How to call the choice of all graphs together, None for no such choice.
+        Label of the choice of all graphs together; None for no such choice.
     """
 
     def __init__(self, chosen: Callable[[], None], everything: str | None = None) -> None:
         self._everything = everything
-        first: list[Any] = [LAST] if everything is None else [everything, LAST]
-        self._first = first
+        self._first: list[Any] = [LAST] if everything is None else [everything, LAST]
+        first = self._first
         self.select = Select(value=first[0], options=first, width=260, title="Graph")
         self.select.on_change("value", lambda attr, old, new: chosen())
 
     def offer(self, graphs: list[dict[str, Any]]) -> None:
-        """Bring the choices up to date."""
+        """Update the choices."""
         options: list[Any] = [*self._first]
         options += [
             f"{g['number']}: {g['operands']:,} operands" for g in graphs[: -_GRAPHS - 1 : -1]
@@ -139,19 +139,19 @@ class GraphChoice:
 
     @property
     def number(self) -> int | None:
-        """Return the number of the chosen graph, None for the last one."""
+        """The number of the chosen graph, None for the last one."""
         head = str(self.select.value).partition(":")[0]
         return int(head) if head.lstrip("-").isdigit() else None
 
 
 def set_text(div: Any, text: str) -> None:
-    """Set a text if it is another one: what is set is sent to the browser."""
+    """Set a text if it has changed: every assignment is sent to the browser."""
     if div.text != text:
         div.text = text
 
 
 def set_data(source: Any, data: dict[str, Any]) -> None:
-    """Set the columns of a source if they are other ones: what is set is sent to the browser."""
+    """Set the columns of a source if they have changed: every assignment is sent to the browser."""
     before = source.data
     if before.keys() != data.keys() or not all(_same(before[k], v) for k, v in data.items()):
         source.data = data
@@ -165,6 +165,6 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def number_of(count: float, what: str = "") -> str:
-    """Return a count for people, of something that takes an s where it is not one."""
+    """Return a count for people, with the plural of its noun unless it is one."""
     text = f"{int(count):,}"
     return f"{text} {what}{'' if count == 1 else 's'}" if what else text

@@ -1,4 +1,4 @@
-"""Mars: plan. The units of a graph, by the workers that run them, and how far they are."""
+"""Mars: plan. The units of a graph, by the workers that run them, and their progress."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import numpy as np
 from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool
 
-from dask_marsched.dashboard.palette import NOBODY, STATES, colours
 from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_text
 from dask_marsched.monitoring.html import Markup, element, joined
+from dask_marsched.monitoring.palette import NOBODY, STATES, colours
 
-#: Cells at most, and workers whose names are written beside the picture.
+#: Upper bounds: cells, and workers in the legend.
 _CELLS, _NAMED = 2000, 16
-#: States that are told of each cell.
-_TOLD = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
+#: States whose counts the tooltip of a cell shows.
+_COUNTED = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
 
 
 class PlanPane(Pane):
-    """Each cell is a place in the graph: from left to right by depth, from top to bottom by unit.
+    """Shows cells of operands: depth in the graph from left to right, units from top to bottom.
 
-    It is filled as far as its operands are done, in the colour of the worker that has most of
-    them; what runs or waits on a worker is paler, what failed or was cancelled is hatched.
+    A cell is filled by the share of its operands that are done, in the colour of the worker that
+    has most of them; running and queued operands are paler, failed and cancelled ones hatched.
     """
 
     name = "plan"
@@ -61,7 +61,7 @@ class PlanPane(Pane):
                 **box,
             )  # fmt: skip
         tips = [("worker", "@name (@share of what was sent)"), ("operands", "@operands{0,0}")]
-        tips += [(state, f"@{state}{{0,0}}") for state in _TOLD]
+        tips += [(state, f"@{state}{{0,0}}") for state in _COUNTED]
         self.plot.add_tools(HoverTool(renderers=[whole], tooltips=tips))
         self.legend = make_text(sizing_mode="stretch_width")
         self.plots, self.texts = [self.plot], [self.legend]
@@ -71,10 +71,10 @@ class PlanPane(Pane):
     def _columns() -> list[str]:
         places = ["left", "right", "top", "bottom", "sent", "done", "color", "name", "share"]
         places += ["fatal_from", "fatal_to", "cancelled_from", "cancelled_to", "operands"]
-        return [*places, *_TOLD]
+        return [*places, *_COUNTED]
 
     def show(self, observer: Any) -> str | None:
-        """Draw the graph that is chosen."""
+        """Draw the chosen graph."""
         graphs = observer.graphs()
         self.choice.offer(graphs)
         if not graphs:
@@ -95,11 +95,11 @@ class PlanPane(Pane):
 
 
 def _quads(plan: dict[str, Any], palette: list[str]) -> dict[str, Any]:
-    """Return the rectangles of cells; across they are as wide as the depths they stand for."""
+    """Return the rectangles of cells, as wide as the depths that they cover."""
     cells, workers = plan["cells"], plan["workers"]
     depths = plan["depth"] / max(1, plan["columns"])
     arrays = {name: np.asarray(cells[name], dtype=float) for name in ("column", "row", "operands")}
-    counts = {state: np.asarray(cells[state], dtype=float) for state in _TOLD}
+    counts = {state: np.asarray(cells[state], dtype=float) for state in _COUNTED}
     total = np.maximum(arrays["operands"], 1)
     left, top = arrays["column"] * depths, arrays["row"] - 0.45
     width = 0.9 * depths
@@ -138,7 +138,7 @@ def _heading(graph: dict[str, Any], plan: dict[str, Any]) -> Markup:
     ]
     facts += [f", {number_of(counts[s])} {s}" for s in ("fatal", "cancelled") if counts[s]]
     if graph["replanned"]:
-        facts.append(f"; planned again {graph['replanned']} times as sizes were learnt")
+        facts.append(f"; planned again {graph['replanned']} times as sizes were learned")
     if plan.get("aggregated"):
         facts.append("; a cell stands for several operands")
     return element("div", element("b", f"Graph {graph['number']}:"), *facts)

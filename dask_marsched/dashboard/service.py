@@ -1,4 +1,4 @@
-"""The pages on a scheduler: put on its dashboard, and taken off it again."""
+"""Installs the pages on a scheduler's dashboard, and removes them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ from dask_marsched.host.web.dashboard import DashboardPages
 
 
 class DashboardService:
-    """The pages of one scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    caught
-        Told of exceptions, with the name of what they were caught in.
-    """
+    """The pages of one scheduler; `caught` counts exceptions of hooks."""
 
     def __init__(self, scheduler: Any, caught: Callable[[str, Exception], None]) -> None:
         self._scheduler = scheduler
@@ -26,12 +18,12 @@ class DashboardService:
         self.reason: str | None = "not installed"
 
     def install(self) -> None:
-        """Add the pages; where that cannot be, `reason` says why. Never raises."""
+        """Add the pages; if that fails, `reason` says why. Never raises."""
         if not getattr(getattr(self._scheduler, "http_application", None), "applications", None):
             self.reason = "the scheduler has no dashboard"
             return
         try:
-            # Not before: Bokeh takes half a second to import, and may be missing.
+            # Only here: Bokeh takes half a second to import, and may be missing.
             from dask_marsched.dashboard.pages import OVERVIEW, PANES, all_pages
 
             names = [f"mars-{pane.name}" for pane in PANES]
@@ -46,7 +38,7 @@ class DashboardService:
             self._caught("dashboard", error)
 
     def uninstall(self) -> None:
-        """Take the pages away. Idempotent."""
+        """Remove the pages. Idempotent."""
         pages, self._pages = self._pages, None
         self.reason = "removed from the scheduler"
         if pages is None:

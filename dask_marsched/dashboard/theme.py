@@ -1,7 +1,7 @@
-"""How figures look, on light and on dark ground.
+"""Makes figures and texts that suit light and dark backgrounds.
 
-The ground is chosen in the browser, where alone it is known: ``?theme=dark`` or ``?theme=light`` in
-the address, else JupyterLab's theme where the page is a pane of it, else what the system prefers.
+The browser chooses the theme: ``?theme=dark`` or ``?theme=light`` in the address, else JupyterLab's
+theme if the page is a pane of it, else the system's preference.
 """
 
 from __future__ import annotations
@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import BasicTicker, CustomJS, FactorRange, NumeralTickFormatter
+from bokeh.models import BasicTicker, CustomJS, NumeralTickFormatter
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
 
-from dask_marsched.dashboard.palette import INK
-
-#: Pixels of a figure of bars for title, axis and legend.
-_HEAD = 140
+from dask_marsched.monitoring.palette import INK
 
 _CHOOSE = """
 const asked = new URLSearchParams(window.location.search).get("theme");
 let lab;
 try {
   if (window.parent !== window) { lab = window.parent.document.body.dataset.jpThemeLight; }
-} catch (error) { /* of another origin: not to be asked */ }
+} catch (error) { /* of another origin */ }
 const system = window.matchMedia("(prefers-color-scheme: dark)").matches;
 const dark = asked ? asked === "dark" : lab !== undefined ? lab === "false" : system;
 const ink = dark ? "#E6E6E6" : "#222222";
@@ -33,7 +30,7 @@ document.documentElement.style.background = ground;
 document.body.style.background = ground;
 document.body.style.color = ink;
 document.body.dataset.marsTheme = dark ? "dark" : "light";
-// What is set here is nobody else's business: the server need not hear of it.
+// The server need not know of these changes.
 const own = {sync: false};
 for (const text of texts) { text.setv({styles: {...text.styles, color: ink}}, own); }
 const inked = ["major_label_text_color", "axis_label_text_color", "axis_line_color",
@@ -51,7 +48,7 @@ for (const plot of plots) {
 
 
 def make_figure(title: str, across: str, down: str, **options: Any) -> Any:
-    """Return a figure with names and units at its axes."""
+    """Return a figure with labelled axes."""
     made: Any = figure(
         title=title,
         x_axis_label=across,
@@ -83,7 +80,7 @@ def make_figure(title: str, across: str, down: str, **options: Any) -> Any:
 
 
 def count_bytes(axis: Any, ticks: int = 5) -> None:
-    """Have an axis, or a scale of colours, count bytes by 1024, with about so many ticks."""
+    """Format an axis, or a scale of colours, in binary units of bytes, with about so many ticks."""
     axis.ticker = BasicTicker(
         base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], desired_num_ticks=ticks
     )
@@ -97,34 +94,18 @@ def make_text(text: str = "", **options: Any) -> Any:
 
 
 def make_legend(plot: Any, **options: Any) -> None:
-    """Put the legend of a figure beside it, without a ground of its own."""
+    """Style the legend of a figure, with a transparent background."""
     for legend in plot.legend:
         legend.background_fill_color = None
         legend.border_line_color = None
         legend.label_text_color = INK
         legend.label_text_font_size = "11px"
-        # Under each other lines are apart already; beside each other names would touch.
+        # Entries beside each other would touch without spacing.
         legend.spacing = 14 if options.get("orientation") == "horizontal" else 0
         legend.update(**options)
 
 
-def make_bars(title: str, across: str, down: str, **options: Any) -> Any:
-    """Return a figure of horizontal bars, one below the other, as high as `fit_bars` makes it."""
-    return make_figure(
-        title, across, down, y_range=FactorRange(), sizing_mode="stretch_width", height=_HEAD,
-        **options,
-    )  # fmt: skip
-
-
-def fit_bars(plot: Any, names: Sequence[str], each: int) -> None:
-    """Name the bars, from the top down, and give each so many pixels."""
-    factors = list(names)[::-1]
-    if list(plot.y_range.factors) != factors:
-        plot.y_range.factors = factors
-        plot.height = _HEAD + each * len(factors)
-
-
 def follow_theme(doc: Any, plots: Sequence[Any], texts: Sequence[Any]) -> None:
-    """Have a document take the colours of its surroundings once it is shown."""
+    """Let a document choose its theme once the browser shows it."""
     script = CustomJS(args={"plots": list(plots), "texts": list(texts)}, code=_CHOOSE)
     doc.js_on_event("document_ready", script)

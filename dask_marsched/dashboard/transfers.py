@@ -1,4 +1,4 @@
-"""Mars: transfers. Bytes between workers, beside what stock Dask is estimated to have moved."""
+"""Mars: transfers. Bytes moved between workers, and an estimate for stock Dask."""
 
 from __future__ import annotations
 
@@ -6,33 +6,28 @@ from typing import Any
 
 import numpy as np
 from bokeh.layouts import column, row
-from bokeh.models import (
-    ColumnDataSource,
-    FactorRange,
-    HoverTool,
-    LinearColorMapper,
-)
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool, LinearColorMapper
 from bokeh.models.annotations import ColorBar
 from bokeh.palettes import Cividis256
 from dask.utils import format_bytes
 
-from dask_marsched.dashboard.palette import INK
 from dask_marsched.dashboard.pane import GraphChoice, Pane, number_of, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure
 from dask_marsched.monitoring.html import element
+from dask_marsched.monitoring.palette import BLUE, INK, ORANGE, SKY
 
 _MOST, _NAMED = 32, 32
 _BYTES = "0.0b"
-#: Bars of the comparison: by which key of the estimate, what they are called, their colour.
+#: Bars of the comparison: key of the estimate, label, colour.
 _BARS = (
-    ("moved", "moved so far", "#0072B2"),
-    ("plan", "this plan, by forecast", "#56B4E9"),
-    ("stock", "stock Dask, by forecast", "#E69F00"),
+    ("moved", "moved so far", BLUE),
+    ("plan", "this plan, by forecast", SKY),
+    ("stock", "stock Dask, by forecast", ORANGE),
 )
 
 
 class TransfersPane(Pane):
-    """A matrix of who sent how much to whom; bytes over time; the estimate for stock placement."""
+    """A matrix of senders and receivers, bytes over time, and the estimate for stock placement."""
 
     name = "transfers"
 
@@ -45,9 +40,7 @@ class TransfersPane(Pane):
         self.over_time = make_figure("Over time", "seconds", "bytes", min_height=140)
         count_bytes(self.over_time.yaxis[0])
         self.over_time.y_range.start = 0
-        self.over_time.line(
-            x="time", y="moved", source=self.line, line_width=2, line_color="#0072B2"
-        )
+        self.over_time.line(x="time", y="moved", source=self.line, line_width=2, line_color=BLUE)
         self.plots = [self.matrix, self.bars, self.over_time]
         right = column(self.bars, self.over_time, sizing_mode="stretch_both")
         self.arrange(row(self.matrix, right, sizing_mode="stretch_both"), self.choice.select)
@@ -94,7 +87,7 @@ class TransfersPane(Pane):
         self.bars.add_tools(HoverTool(tooltips=[("@name", "@text")]))
 
     def show(self, observer: Any) -> str | None:
-        """Show what was moved."""
+        """Show the transfers."""
         graphs = observer.graphs()
         self.choice.offer(graphs)
         found = observer.transfers(_MOST, self.choice.number)
@@ -112,15 +105,12 @@ class TransfersPane(Pane):
             self.bars.title.text = f"Of graph {estimate['graph']}"
         self._show_matrix(matrix)
         time = np.asarray(found["series"]["time"], dtype=float)
-        data = {
-            "time": time - time[0],
-            "moved": np.asarray(found["series"]["moved"], dtype=float),
-        }
-        set_data(self.line, data)
+        moved = np.asarray(found["series"]["moved"], dtype=float)
+        set_data(self.line, {"time": time - time[0], "moved": moved})
         if not matrix["names"] and estimate is None:
             return (
                 "No result has been moved between workers yet. Bytes appear here when a worker "
-                "fetches what another one holds; P2P shuffles are not among them."
+                "fetches results of another; those of P2P shuffles are not counted."
             )
         return None
 
@@ -171,7 +161,7 @@ def _heading(found: dict[str, Any]) -> str:
             part = f" of its first {number_of(estimate['operands'])} operands, extrapolated"
         facts.append(
             f". Estimates are forecasts of graph {estimate['graph']}{part}, "
-            f"{estimate['known_sizes']:.0%} of its sizes known beforehand: how far the plan's is "
-            "from what was moved tells how far to trust stock's."
+            f"{estimate['known_sizes']:.0%} of its sizes known beforehand. Compare the plan's with "
+            "the bytes moved to see how far to trust stock's."
         )
     return element("div", element("b", "Transfers:"), *facts)

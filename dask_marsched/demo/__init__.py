@@ -1,5 +1,5 @@
 """``dask marsched demo``: three analyses of a Zarr store, with stock Dask and with the plugin.
 
-The command is in :mod:`.command`; it imports the others only once it knows that xarray, zarr and
-matplotlib (``pip install 'dask-marsched[demo]'``) are there.
+:mod:`.command` imports the other modules after it has checked for xarray, zarr and matplotlib
+(``pip install 'dask-marsched[demo]'``).
 """

@@ -1,4 +1,4 @@
-"""The three analyses, as a user writes them: plain xarray, nothing that knows of the plugin."""
+"""The three analyses in plain xarray, as users write them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wind_power(ds: Any) -> Any:
 
 
 def hot_days(ds: Any) -> Any:
-    """Return how many days are hotter than the 95th percentile of the daily maxima, and that."""
+    """Return the 95th percentile of the daily maxima, and the number of days above it."""
     daily = ds.t.coarsen(time=24).max()
     daily = daily.chunk(time=-1, latitude=12, longitude=60)  # whole series for the percentile
     threshold = daily.quantile(0.95, "time")

@@ -60,27 +60,27 @@ def demo(store: Path | None, resolution: float | None, picture: Path) -> None:
     except (ValueError, requirements.RequirementError) as error:
         raise click.ClickException(str(error)) from None
 
-    # Only now: these need the packages that were checked.
-    from dask_marsched.bench.report import text_table, versions
+    # Imported after the check of the packages that they need.
+    from dask_marsched.bench.report import facts, text_table
     from dask_marsched.demo import comparison
     from dask_marsched.demo.picture import draw
     from dask_marsched.demo.run import WORKERS, run_all
 
-    # The killed workers leave semaphores behind; only this reaches the process that warns of it.
+    # Killed workers leak semaphores; only this option reaches the process that warns of it.
     sys.warnoptions.append("ignore:resource_tracker")
     with _store(store, layout) as path:
         outcome = run_all(path, _progress, click.echo)
     comparisons = comparison.compare(outcome.measurements)
     click.echo(f"\n{text_table(comparison.cells(comparisons))}\n")
-    told = list(comparison.sentences(comparisons))
-    click.echo("\n".join(told))
-    found = versions()
+    sentences = list(comparison.sentences(comparisons))
+    click.echo("\n".join(sentences))
+    found = facts("")["versions"]
     caption = (
         f"xarray over {format_bytes(layout.nbytes)} of Zarr, float32 in chunks of "
         f"{format_bytes(layout.chunk_nbytes)}; {WORKERS} worker processes on {os.cpu_count()} "
         f"cores; distributed {found['distributed']}, Python {found['python']}"
     )
-    draw(picture, comparisons, told, caption)
+    draw(picture, comparisons, sentences, caption)
     click.echo(f"Picture: {picture}. Done in {time.monotonic() - began:.0f} s.")
     if wrong := faults(comparisons, outcome.reports):
         raise click.ClickException("; ".join(wrong))
@@ -98,7 +98,7 @@ def _progress(measurement: Measurement) -> None:
 
 @contextmanager
 def _store(named: Path | None, layout: Layout) -> Iterator[Path]:
-    """Make the store, or find it; delete it afterwards if it is nobody's."""
+    """Write the store unless it exists; delete it afterwards if it is temporary."""
     from dask_marsched.demo import store
 
     directory = None
@@ -127,15 +127,7 @@ def _store(named: Path | None, layout: Layout) -> Iterator[Path]:
 
 
 def faults(comparisons: list[Comparison], reports: list[dict[str, Any]]) -> list[str]:
-    """Return what went wrong; an empty list if all is well.
-
-    Parameters
-    ----------
-    comparisons : list of Comparison
-        The outcome of the analyses.
-    reports : list of dict
-        What the plugin said of itself after each round.
-    """
+    """Return the faults in results and in the plugin's reports after each round."""
     found = [f"{c.title}: the results differ" for c in comparisons if not c.same]
     if not reports:
         found.append("the plugin was not active")

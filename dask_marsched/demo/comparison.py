@@ -1,4 +1,4 @@
-"""The outcome under stock Dask and under the plugin, side by side: medians, table, sentences."""
+"""Compares the outcome under stock Dask and under the plugin: medians, table, sentences."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_marsched.bench.metrics import STOCK, Measurement, geometric_mean, median, ratio
+from dask_marsched.bench.report import ratio_text
 from dask_marsched.demo.analyses import KILLED
 
 
 class Quantity(NamedTuple):
-    """A measured quantity: its attribute of `Measurement`, its titles and how it is written."""
+    """A measured quantity: its attribute of `Measurement`, its titles and its format."""
 
     name: str
     title: str
@@ -35,17 +36,7 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """One analysis: medians with stock Dask and with the plugin, by the quantity's name.
-
-    Attributes
-    ----------
-    title : str
-        Of the analysis.
-    stock, ours : dict
-        What was measured; None where it cannot be known.
-    same : bool
-        Whether all results are equal bit for bit.
-    """
+    """Medians of an analysis by quantity (None if unknown), and whether all results are equal."""
 
     title: str
     stock: dict[str, float | None]
@@ -53,7 +44,7 @@ class Comparison:
     same: bool
 
     def ratio(self, quantity: str) -> float | None:
-        """Return the plugin's part of stock's `quantity`; None where stock's is 0 or unknown."""
+        """Return the ratio of a quantity to stock's; None if stock's is 0 or unknown."""
         return ratio(self.ours[quantity], self.stock[quantity])
 
 
@@ -70,7 +61,7 @@ def compare(measurements: Sequence[Measurement]) -> list[Comparison]:
 
 
 def _medians(runs: Sequence[Measurement]) -> dict[str, float | None]:
-    # A PSS of 0 is none: it is known on Linux only.
+    # A PSS of 0 is unknown: only Linux has it.
     return {q.name: median(getattr(m, q.name) for m in runs) for q in QUANTITIES} | {
         "pss": median(m.pss or None for m in runs)
     }
@@ -89,13 +80,8 @@ def cells(comparisons: Sequence[Comparison]) -> list[list[str]]:
     return table
 
 
-def ratio_text(value: float | None) -> str:
-    """Return a ratio to stock with two digits, a dash where there is none."""
-    return "-" if value is None else f"{value:.2f}"
-
-
 def sentences(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield what the table says in plain words: of the analyses, and of the kill."""
+    """Yield a sentence on the analyses and one on the killed worker."""
     plain = [c for c in comparisons if c.title != KILLED.title]
     parts = []
     for name, words in (

@@ -1,4 +1,4 @@
-"""What the demo's store holds: its variables, its axes, and how they are cut into chunks."""
+"""Defines the variables, axes and chunks of the demo's store."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ class Layout:
     resolution : float
         Distance of neighbouring grid points, in degrees; 180 must be a multiple of it.
     days : int
-        Length of the time axis, in hourly steps.
+        Length of the time axis, in days of hourly steps.
     days_per_chunk : int
-        Days in a chunk. A chunk spans the whole globe, as in the archives that are written as
-        the model or the reanalysis runs.
+        Days in a chunk, which spans the whole globe.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The demo's table as a picture: a panel for each quantity, stock's bar above the plugin's."""
+"""Draws the demo's table: a panel for each quantity, stock's bar above the plugin's."""
 
 from __future__ import annotations
 
@@ -11,29 +11,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from dask_marsched.demo.comparison import QUANTITIES, Comparison, Quantity, ratio_text
+from dask_marsched.bench.report import ratio_text
+from dask_marsched.demo.comparison import QUANTITIES, Comparison, Quantity
+from dask_marsched.monitoring.palette import BLUE, DARK_INK, FAINT_INK, ORANGE
 
-# Two colours of Okabe and Ito's palette, apart also in grey and for the colour-blind.
-STOCK, OURS = "#E69F00", "#0072B2"
-INK, FAINT = "#222222", "#777777"
+STOCK, OURS = ORANGE, BLUE
+INK, FAINT = DARK_INK, FAINT_INK
 BAR = 0.38
 PANEL_WIDTH = 1.55
-"""Width of a panel, in longest bars: the numbers stand behind the bars."""
+"""Width of a panel in longest bars, which leaves room for the numbers."""
 
 
-def draw(path: Path, comparisons: Sequence[Comparison], told: Sequence[str], caption: str) -> None:
-    """Write the comparison as a PNG.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        File to write; its directory must exist.
-    comparisons : sequence of Comparison
-        One for each analysis, shown from above.
-    told : sequence of str
-        What the figures say, for the sixth panel.
-    caption : str
-        Line below the panels: what was run, and where.
+def draw(
+    path: Path, comparisons: Sequence[Comparison], sentences: Sequence[str], caption: str
+) -> None:
+    """Write the comparisons as a PNG, sentences in the sixth panel and a caption below.
 
     Raises
     ------
@@ -46,7 +38,7 @@ def draw(path: Path, comparisons: Sequence[Comparison], told: Sequence[str], cap
     panels = figure.subplots(2, 3, sharey=True).flat
     for panel, quantity in zip(panels, QUANTITIES, strict=False):
         _draw_panel(panel, quantity, comparisons)
-    _tell(panels[len(QUANTITIES)], told, panels[0].get_legend_handles_labels())
+    _write(panels[len(QUANTITIES)], sentences, panels[0].get_legend_handles_labels())
     same = all(comparison.same for comparison in comparisons)
     title = "Same programs, same results to the last bit" if same else "RESULTS DIFFER"
     figure.suptitle(title, x=0.01, ha="left", fontsize=17, fontweight="bold", color=INK)
@@ -90,10 +82,10 @@ def _draw_panel(panel: Any, quantity: Quantity, comparisons: Sequence[Comparison
     panel.spines["left"].set_color(FAINT)
 
 
-def _tell(panel: Any, told: Sequence[str], legend: Any) -> None:
+def _write(panel: Any, sentences: Sequence[str], legend: Any) -> None:
     panel.set_axis_off()
     panel.legend(*legend, loc="upper left", frameon=False, fontsize=13, borderaxespad=0)
-    text = "\n\n".join(textwrap.fill(sentence, 42) for sentence in told)
+    text = "\n\n".join(textwrap.fill(sentence, 42) for sentence in sentences)
     panel.text(
         0.02, 0.62, text, transform=panel.transAxes, va="top", fontsize=11.5, color=INK,
         linespacing=1.35,

@@ -1,4 +1,4 @@
-"""What the demo needs of the machine, checked before anything is written or started."""
+"""Checks that packages, memory and disk suffice, before the demo writes or starts anything."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dask_marsched.demo.layout import Layout
 
 MODULES = ("xarray", "zarr", "matplotlib")
 PROCESSES_NBYTES = 8 * 150 * 2**20
-"""Bytes of two clusters' worker processes that have imported xarray and zarr."""
+"""Bytes of the worker processes of two clusters, with xarray and zarr imported."""
 COPIES = 2
-"""Copies of the data that the eddy fluxes may hold at once: the values, and their deviations."""
+"""Copies of the data that the eddy fluxes may hold at once: values and deviations."""
 RESOLUTIONS = (2.0, 3.0)
-"""What is tried, the finer one first: chunks of 22 MiB, and of 10 MiB for little memory."""
+"""Degrees to try, the finer one first: chunks of 22 MiB, and of 10 MiB."""
 
 
 class RequirementError(Exception):
@@ -25,13 +25,7 @@ class RequirementError(Exception):
 
 
 def check_modules() -> None:
-    """Check that the optional packages are installed.
-
-    Raises
-    ------
-    RequirementError
-        If one is not; the message names it and the extra that brings it.
-    """
+    """Raise `RequirementError` if an optional package is not installed."""
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise RequirementError(
@@ -45,16 +39,16 @@ def layout_for(resolution: float | None, directory: Path) -> Layout:
     Parameters
     ----------
     resolution : float or None
-        In degrees, as the user wishes; None to choose.
+        Degrees; None to choose.
     directory : pathlib.Path
-        Where the store will be; it need not exist yet.
+        Directory of the store; it need not exist yet.
 
     Raises
     ------
     ValueError
         If the resolution is not accepted.
     RequirementError
-        If the machine has too little memory or disk even for the coarsest that may be chosen.
+        If memory or disk do not suffice even for the coarsest layout.
     """
     missing = ""
     for wanted in RESOLUTIONS if resolution is None else (resolution,):
@@ -78,7 +72,7 @@ def _missing(layout: Layout, directory: Path) -> str:
     while not existing.exists():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
-    if free < layout.nbytes:  # compression is not counted on
+    if free < layout.nbytes:  # without compression
         return (
             f"The store needs up to {format_bytes(layout.nbytes)} on the disk of {existing}, where "
             f"{format_bytes(free)} are free: use --store with a path on another disk, or a "

@@ -1,4 +1,4 @@
-"""The runs: each analysis with stock Dask and with the plugin in turn, at last with a kill."""
+"""Runs each analysis with stock Dask and with the plugin in turn, and kills a worker in one."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ WORKERS = 4
 TIMEOUT = 120.0
 """Seconds after which an analysis has failed."""
 BUDGET = 45.0
-"""Seconds within which a second round is begun: a slow machine has one only."""
+"""Seconds after which no second round begins."""
 
 
 class DemoCluster(BenchCluster):
-    """A cluster whose workers know xarray already, and of whom one can be killed in a run."""
+    """A cluster whose workers have imported xarray, and one of which can be killed in a run."""
 
     def open(self) -> None:
-        """Start it as ever, then let each worker run the analyses of next to nothing."""
+        """Start the cluster, then let each worker run the analyses on a few values."""
         super().open()
         assert self.client is not None
         cluster: Any = self.cluster
         self.killer = Killer({})
-        self.killer.scheduler = cluster.scheduler  # it is in this process
+        self.killer.scheduler = cluster.scheduler  # in this process
         cluster.loop.add_callback(cluster.scheduler.add_plugin, self.killer)
         self.client.run(warm_up)
 
     def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
-        """Run an analysis once and measure it; whatever goes wrong is raised."""
+        """Run an analysis once and measure it; failures are raised."""
         if workload.name == KILLED.title:
             return self._killed(client, workload, repetition)
         return replace(super().attempt(client, workload, repetition), again=self.killer.again)
 
     def _killed(self, client: Client, workload: Workload, repetition: int) -> Measurement:
-        """Kill a worker in the middle. What that one has sent and held, nobody can be asked."""
+        """Kill a worker in the middle, whose transfers and memory remain unknown."""
         collections = workload.expression(self.setting.parameters)
         client.run(trim_memory)
         client.run_on_scheduler(probes.reset_probe)
@@ -72,11 +72,8 @@ class DemoCluster(BenchCluster):
 
 
 def warm_up() -> None:
-    """Run the analyses on a few values in this process; runs on the workers.
-
-    It imports and sets up whatever they need, so that none of it is measured.
-    """
-    import zarr  # noqa: F401  # for what the store is opened by later
+    """Run the analyses on a few values, so that no import is measured. Runs on the workers."""
+    import zarr  # noqa: F401  # opens the store later
 
     values = np.ones((48, 2, 2), np.float32)
     data = dict.fromkeys("tuv", (("time", "latitude", "longitude"), values))
@@ -88,26 +85,17 @@ def warm_up() -> None:
 def run_all(
     store: Path, progress: Callable[[Measurement], None], said: Callable[[str], None]
 ) -> runner.Outcome:
-    """Run all analyses under both, in one round or two.
+    """Run all analyses under both, in one round or two; see `runner.run` for their order.
 
-    Within a round both clusters are alive, one at work at a time. Who comes first changes from
-    one analysis to the next, and from one round to the other.
-
-    Parameters
-    ----------
-    store : pathlib.Path
-        The Zarr store.
-    progress : callable
-        Called with each measurement, also with one that failed.
-    said : callable
-        Called with a sentence before each round.
+    `progress` is called with each measurement, failed or not, `said` with a sentence before each
+    round.
     """
     chosen = tuple(_workload(analysis, store) for analysis in (*ANALYSES, KILLED))
     setting = Setting(WORKERS, 1, Parameters(), TIMEOUT)
     openers: dict[str, runner.Opener] = dict.fromkeys((STOCK, OURS), _open)
     outcome = runner.Outcome()
     began = time.monotonic()
-    # Whoever preloads the plugin by configuration would get it on the stock side, too.
+    # A plugin that the user's configuration preloads would run on the stock side too.
     with dask.config.set({"distributed.scheduler.preload": []}):
         for order in ((STOCK, OURS), (OURS, STOCK)):
             if outcome.measurements and time.monotonic() - began > BUDGET:
@@ -120,7 +108,7 @@ def run_all(
 
 
 def _open(policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> DemoCluster:
-    # None chosen: the bench knows these analyses by no name by which to warm workers up.
+    # No workloads to warm up: `DemoCluster` does it.
     return DemoCluster(policy, setting, ())
 
 

@@ -1,8 +1,7 @@
-"""The values of the demo's fields: climate, seasons, days and weather, chunk by chunk.
+"""Generates the demo's fields: climate, seasons, days and weather, chunk by chunk.
 
-All but the finest noise is separable: a few series over time (one column each) times as many
-patterns over the globe. So a chunk of any place in time is one small matrix product, and the
-chunks can be made in any order, in any thread, with the same values.
+All but the finest noise is separable: a few series over time times as many patterns over the globe.
+So each chunk is one small matrix product, and chunks can be made in any order and thread.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ Floats = npt.NDArray[np.float32]
 SEED = 20260801
 WEATHER_MODES = 12
 MEMORY_DAYS = 4.0
-"""Time in which the weather forgets its state (e-folding time of its modes)."""
+"""E-folding time of the weather's modes."""
 
 
 class Climate(NamedTuple):
-    """Amplitudes that tell one variable from another, in the variable's unit."""
+    """Amplitudes of a variable, in its unit."""
 
     equator: float
     pole: float
@@ -42,15 +41,7 @@ CLIMATES = {
 
 
 class Field:
-    """One variable of the store, as series over time and patterns over the globe.
-
-    Parameters
-    ----------
-    variable : str
-        Name of the variable: a key of ``layout.VARIABLES``.
-    layout : Layout
-        Axes and chunks.
-    """
+    """A variable of the store (a key of `VARIABLES`), as series over time and patterns in space."""
 
     def __init__(self, variable: str, layout: Layout) -> None:
         self._layout = layout
@@ -58,25 +49,14 @@ class Field:
         rng = np.random.default_rng((SEED, list(VARIABLES).index(variable)))
         self._series = _series(layout.shape[0], rng)
         self._patterns = _patterns(climate, layout, rng)
-        # Drawn once, and begun at another place in each chunk: to draw it takes half of the time.
+        # Drawn once, since drawing takes half of the time; each chunk starts at another offset.
         length = math.prod(layout.chunks)
         self._starts = rng.integers(0, length, -(-layout.shape[0] // layout.chunks[0]))
         self._noise = rng.standard_normal(2 * length, dtype=np.float32)
         self._noise *= np.float32(climate.noise)
 
     def chunk(self, index: int) -> Floats:
-        """Return the values of the `index`-th chunk in time.
-
-        Parameters
-        ----------
-        index : int
-            Position of the chunk, from 0.
-
-        Returns
-        -------
-        numpy.ndarray
-            float32, of the shape of that chunk (time, latitude, longitude).
-        """
+        """Return the values of the `index`-th chunk: float32 of (time, latitude, longitude)."""
         length, latitudes, longitudes = self._layout.chunks
         series = self._series[index * length : (index + 1) * length]
         values = series @ self._patterns

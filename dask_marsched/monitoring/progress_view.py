@@ -9,15 +9,17 @@ from typing import Any
 
 from dask.utils import format_bytes
 
+from dask_marsched.monitoring.palette import BLUE, GREY, ORANGE, PINK, RED, SKY
+
 #: Shown in this order, the first ones from the left of the bar. Colours that the colour-blind tell
 #: apart, on light and on dark (Okabe and Ito).
 _COLOURS = {
-    "finished": "#0072B2",
-    "running": "#E69F00",
-    "ready": "#56B4E9",
-    "waiting": "#999999",
-    "failed": "#D55E00",
-    "given up": "#CC79A7",
+    "finished": BLUE,
+    "running": ORANGE,
+    "ready": SKY,
+    "waiting": GREY,
+    "failed": RED,
+    "given up": PINK,
 }
 #: Of the bar in a terminal.
 _SIGNS = {"finished": "#", "running": "=", "ready": "-"}

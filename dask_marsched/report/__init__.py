@@ -1,1 +1,1 @@
-"""A report to keep: one file of what a computation did, that needs nothing to be read."""
+"""The performance report: one self-contained HTML file about a computation."""

@@ -1,4 +1,4 @@
-"""What happened during a report: counts at its end less those at its beginning."""
+"""Subtracts the counts at the beginning of a report from those at its end."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from typing import Any
 
 
 def less(after: Any, before: Any) -> Any:
-    """Return a count less what it was; what was not known counts as nothing."""
+    """Return the increase of a count; an unknown earlier count is 0."""
     return after if after is None or before is None else max(0, after - before)
 
 
 def numbers(
     after: Mapping[str, Any], before: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the named counts less what they were."""
+    """Return the increases of the named counts."""
     return {name: less(after.get(name), before.get(name)) for name in names}
 
 
 def matrix(
     after: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> list[tuple[str, str, float]]:
-    """Return (sender, receiver, bytes) of what was moved meanwhile, the largest first.
+    """Return (sender, receiver, bytes) of the transfers meanwhile, the largest first.
 
-    A matrix whose rows mean something else than before (hosts instead of workers) cannot be
-    subtracted from, and is taken as it is.
+    If the rows have become hosts instead of workers, nothing is subtracted.
     """
     earlier: dict[tuple[str, str], float] = {}
     if before is not None and before["between"] == after["between"]:
@@ -45,7 +44,7 @@ def _entries(table: Mapping[str, Any]) -> list[tuple[str, str, float]]:
 def expressions(
     after: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the fused expressions that were evaluated meanwhile, those that saved most first."""
+    """Return the fused expressions evaluated meanwhile, those that saved most first."""
 
     def which(one: Mapping[str, Any]) -> tuple[Any, ...]:
         return one["text"], one["dtypes"], one["backend"]
@@ -56,7 +55,7 @@ def expressions(
         was = earlier.get(which(one), {})
         runs = less(one["runs"], was.get("runs"))
         if runs:
-            saved = one["saved"] - was.get("saved", 0.0)  # may be below zero: NumPy was faster
+            saved = one["saved"] - was.get("saved", 0.0)  # negative if NumPy was faster
             compiled = less(one["compiled"], was.get("compiled"))
             found.append({**one, "runs": runs, "saved": saved, "compiled": compiled})
     return sorted(found, key=lambda one: -one["saved"])

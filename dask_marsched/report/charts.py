@@ -1,7 +1,6 @@
-"""Pictures as SVG: lines and layers over time, a plan, a matrix. No script, no network.
+"""Draws charts as SVG: lines and layers over time, bars, and a plan.
 
-Colours are classes of the page's style sheet (``c0`` to ``c7``, ``state-...``), so that they follow
-its theme; every axis has its unit, every colour its name in a legend.
+Colours are classes of the page's style sheet (``c0`` to ``c7``), so that they follow its theme.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dask_marsched.monitoring.html import Markup, element
+from dask_marsched.report.style import COLOURS
 
-#: Number of the colours that workers and lines are told apart by; after these they repeat.
-COLOURS = 8
 WIDTH, HEIGHT = 760, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 10, 10, 34
-#: Axes end at no less: the steps of smaller ones are no normal numbers.
+#: Least end of an axis: smaller steps would be subnormal numbers.
 _LEAST = 1e-300
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -31,10 +29,7 @@ def byte_scale(most: float) -> tuple[float, str]:
 
 
 def ticks(most: float, count: int = 4) -> list[float]:
-    """Return round numbers from 0 to at least `most`, about `count` steps.
-
-    What is so small that its steps are no normal numbers counts as 0.
-    """
+    """Return round numbers from 0 to at least `most`, about `count` steps."""
     if not most > _LEAST:
         return [0.0, 1.0]
     rough = most / count
@@ -53,28 +48,22 @@ def lines(
     times
         Seconds, from 0.
     drawn
-        Of each line its name, its values (None: not known) and its class.
+        Name, values (None if unknown) and class of each line.
     unit
-        What the values are, for the axis.
+        Of the values, for the axis.
     limits
-        Levels that are marked, by name.
+        Levels to mark, by name.
     """
     known = [v for _, values, _ in drawn for v in values if v is not None]
     frame = _Frame(times, max([*known, *limits.values(), 0.0]), unit)
     parts = frame.axes()
     for name, level in limits.items():
-        y = f"{frame.y(level):.1f}"
-        ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": y, "y2": y, "class": "limit"}
-        parts.append(element("line", attributes=ends))
-        at = {"x": WIDTH - _RIGHT - 4, "y": f"{frame.y(level) - 4:.1f}", "text-anchor": "end"}
-        parts.append(element("text", name, attributes=at))
+        y = frame.y(level)
+        parts += [_across(y, "limit"), _label(name, WIDTH - _RIGHT - 4, f"{y - 4:.1f}", "end")]
     for name, values, style in drawn:
-        d = _path(
-            [(frame.x(t), frame.y(v)) for t, v in zip(times, values, strict=True) if v is not None]
-        )
-        parts.append(
-            element("path", element("title", name), attributes={"d": d, "class": f"line {style}"})
-        )
+        points = zip(times, values, strict=True)
+        d = _path([(frame.x(t), frame.y(v)) for t, v in points if v is not None])
+        parts.append(_shape(name, d, f"line {style}"))
     return _figure(parts, [(name, style) for name, _, style in drawn])
 
 
@@ -93,8 +82,7 @@ def layers(times: Sequence[float], drawn: Sequence[Line], unit: str) -> Markup:
             upper = [(frame.x(t), frame.y(v)) for t, v in zip(times, top, strict=True)]
             lower = [(frame.x(t), frame.y(v)) for t, v in zip(times, floor, strict=True)]
             d = _path([*upper, *reversed(lower)]) + "Z"
-            title = element("title", name)
-            parts.append(element("path", title, attributes={"d": d, "class": f"area {style}"}))
+            parts.append(_shape(name, d, f"area {style}"))
         floor = top
     return _figure(parts, [(name, style) for name, values, style in drawn if any(values)])
 
@@ -107,31 +95,23 @@ def bars(rows: Sequence[tuple[str, float, str, str]], unit: str, most: float) ->
     for i, (name, value, style, text) in enumerate(rows):
         y = 6 + 26 * i
         length = max(1.0, width * value / most) if most else 1.0
+        box = {"x": 158, "y": y, "width": f"{length:.1f}", "height": 18, "class": f"area {style}"}
+        title = element("title", f"{name}: {text}")
         parts += [
-            element("text", name, attributes={"x": 150, "y": y + 14, "text-anchor": "end"}),
-            element(
-                "rect",
-                element("title", f"{name}: {text}"),
-                attributes={
-                    "x": 158,
-                    "y": y,
-                    "width": f"{length:.1f}",
-                    "height": 18,
-                    "class": f"area {style}",
-                },
-            ),
-            element("text", text, attributes={"x": f"{164 + length:.1f}", "y": y + 14}),
+            _label(name, 150, y + 14, "end"),
+            element("rect", title, attributes=box),
+            _label(text, f"{164 + length:.1f}", y + 14, None),
         ]
     return _svg(parts, height, unit)
 
 
 def plan(picture: Mapping[str, object], cells: Mapping[str, Sequence[float]]) -> Markup:
-    """Return the cells of a plan, as the observer tells them, coloured by worker."""
+    """Return the cells of the observer's picture of a plan, coloured by worker."""
     columns, rows = max(1, int(str(picture["columns"]))), max(1, int(str(picture["rows"])))
-    names = list(picture["workers"])  # type: ignore[call-overload]  # addresses, of the observer
+    names = list(picture["workers"])  # type: ignore[call-overload]  # addresses
     dx, height = (WIDTH - _LEFT - _RIGHT) / columns, HEIGHT * 1.4
     dy = (height - _TOP - _BOTTOM) / rows
-    # Cells so small that a gap would hide them touch each other, on whole pixels.
+    # Small cells have no gaps, which would hide them, and lie on whole pixels.
     gap = min(2.0, dx * 0.15), min(2.0, dy * 0.15) if dy > 4 else 0.0
     shape = "area" if gap[1] else "area crisp"
     shapes: dict[int, list[str]] = {}
@@ -143,15 +123,10 @@ def plan(picture: Mapping[str, object], cells: Mapping[str, Sequence[float]]) ->
     for worker, drawn in sorted(shapes.items()):
         name = names[worker] if worker >= 0 else "on no worker"
         style = f"c{worker % COLOURS}" if worker >= 0 else "none"
-        title = element("title", name)
-        path = {"d": "".join(drawn), "class": f"{shape} {style}"}
-        parts.append(element("path", title, attributes=path))
+        parts.append(_shape(name, "".join(drawn), f"{shape} {style}"))
         legend.append((name, style))
-    middle = (WIDTH + _LEFT) / 2
-    bottom = {"x": middle, "y": f"{height - 8:.0f}", "text-anchor": "middle"}
-    parts.append(
-        element("text", "depth in the graph (inputs left, results right)", attributes=bottom)
-    )
+    below = "depth in the graph (inputs left, results right)"
+    parts.append(_label(below, (WIDTH + _LEFT) / 2, f"{height - 8:.0f}"))
     parts.append(_upright("units of the plan", height))
     if len(legend) > COLOURS + 1:
         legend = [*legend[: COLOURS + 1], (f"and {len(legend) - COLOURS - 1} more", "none")]
@@ -180,17 +155,25 @@ class _Frame:
         parts = [_upright(self._unit, HEIGHT)]
         for value in self._up:
             y = self.y(value * self._per)
-            ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": f"{y:.1f}", "y2": f"{y:.1f}"}
-            parts.append(element("line", attributes={**ends, "class": "grid"}))
-            at = {"x": _LEFT - 6, "y": f"{y + 4:.1f}", "text-anchor": "end"}
-            parts.append(element("text", f"{value:g}", attributes=at))
+            parts += [_across(y, "grid"), _label(f"{value:g}", _LEFT - 6, f"{y + 4:.1f}", "end")]
         for value in self._along:
             if value <= self._last * (1 + 1e-9):
-                at = {"x": f"{self.x(value):.1f}", "y": HEIGHT - 18, "text-anchor": "middle"}
-                parts.append(element("text", f"{value:g}", attributes=at))
-        middle = {"x": (WIDTH + _LEFT) / 2, "y": HEIGHT - 3, "text-anchor": "middle"}
-        parts.append(element("text", "seconds", attributes=middle))
-        return parts
+                parts.append(_label(f"{value:g}", f"{self.x(value):.1f}", HEIGHT - 18))
+        return [*parts, _label("seconds", (WIDTH + _LEFT) / 2, HEIGHT - 3)]
+
+
+def _label(text: str, x: object, y: object, anchor: str | None = "middle") -> Markup:
+    return element("text", text, attributes={"x": x, "y": y, "text-anchor": anchor})
+
+
+def _across(y: float, style: str) -> Markup:
+    at = f"{y:.1f}"
+    ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": at, "y2": at, "class": style}
+    return element("line", attributes=ends)
+
+
+def _shape(title: str, d: str, style: str) -> Markup:
+    return element("path", element("title", title), attributes={"d": d, "class": style})
 
 
 def _upright(text: str, height: float) -> Markup:

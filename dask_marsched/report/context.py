@@ -1,4 +1,4 @@
-"""`performance_report`: what ran within a block, kept in a file."""
+"""`performance_report`: writes a report of a block of code to a file."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from dask_marsched.status import status
 logger = logging.getLogger("dask_marsched")
 
 _PREFIX = "marsched-report-"
-#: Lines of the program that a report shows, around the block.
+#: Lines of the user's program in a report, around the block.
 _MOST_LINES = 60
-#: Seconds that workers are waited for, for figures that are newer than their last heartbeat.
+#: Seconds to wait for the workers' current figures; later, those of their last heartbeat serve.
 _PATIENCE = 5.0
 
 
-class performance_report(RecordedBlock):  # as distributed's, which it stands beside
-    """Write an HTML file of what the scheduler plans and does within a ``with`` block.
+class performance_report(RecordedBlock):  # named like distributed's
+    """Write an HTML report of the scheduler's plans and actions within a ``with`` block.
 
-    The file shows, for each graph that arrives meanwhile, the plan and its operands by state;
-    memory for each worker; transfers, beside an estimate of what stock Dask would have moved;
-    fused kernels; faults; settings and versions. It needs no network and no script, so that it can
-    be sent to somebody. It is also written when the block fails. Dask's own report,
+    The file shows the plan and the operands by state of each graph that arrives meanwhile, the
+    memory of each worker, transfers beside an estimate for stock Dask, fused kernels, faults,
+    settings and versions. It needs no network and no script, so that it can be sent to somebody.
+    It is also written when the block fails. Dask's own report,
     `distributed.performance_report`, can be made of the same block.
 
     Parameters
     ----------
     filename : str or path-like, default "marsched-report.html"
-        Where to write it: a path, whose directories are made, or any address that fsspec opens
-        (``s3://...``). What ends in ``.gz`` is compressed.
+        Path of the file, whose directories are created, or any address that fsspec opens
+        (``s3://...``). Names ending in ``.gz`` are compressed.
     client : distributed.Client, optional
-        The client whose cluster is told of; by default the current one.
+        A client of the cluster; by default the current one.
     title : str, optional
         The heading.
     stacklevel : int, default 1
-        Whose code to show: 1 is the code of the block, 2 that of the caller of its function, and
-        so on; 0 for none.
+        Code to show: 1 is the code of the block, 2 that of the caller of its function, and so on;
+        0 for none.
     storage_options : dict, optional
         For fsspec.
 
@@ -93,7 +93,7 @@ class performance_report(RecordedBlock):  # as distributed's, which it stands be
 
     @property
     def client(self) -> distributed.Client:
-        """The client whose cluster is told of."""
+        """The client given, or the current one."""
         if self._given is None:
             self._given = distributed.get_client()
         return self._given
@@ -113,11 +113,11 @@ class performance_report(RecordedBlock):  # as distributed's, which it stands be
         await self._record_by(ReportRecorder(self._name, self.client.id), self._name)
 
     async def _up_to_date(self) -> None:
-        """Have the workers tell what they have counted until now."""
+        """Let the workers send their current figures."""
         run: Any = self.client.run
         try:
             await asyncio.wait_for(run(heartbeat_probe(), on_error="ignore"), _PATIENCE)
-        except Exception as error:  # what they told last has to do
+        except Exception as error:  # their last heartbeat serves
             logger.debug("the workers were not asked for figures: %r", error)
 
     async def _end(self, error: BaseException | None) -> None:
@@ -126,7 +126,7 @@ class performance_report(RecordedBlock):  # as distributed's, which it stands be
         except Exception as failure:
             if error is None:
                 raise
-            # The error of the block is what the user has to see.
+            # The user needs to see the error of the block.
             logger.error("no report was written to %s: %r", self.filename, failure)
 
     async def _write(self, error: BaseException | None) -> None:
@@ -136,11 +136,12 @@ class performance_report(RecordedBlock):  # as distributed's, which it stands be
         if found is None:
             raise RuntimeError("the scheduler lost the report: was it restarted?")
         known = await status(self.client)
+        error_text = "".join(traceback.format_exception_only(error)) if error is not None else ""
         found |= {
             "title": self.title,
             "when": self._when,
             "code": self._code,
-            "error": None if error is None else _error_text(error),
+            "error": error_text.strip() or None,
             "versions": known.versions,
             "workers": len(known.versions) - 2,  # all but the client and the scheduler
         }
@@ -154,24 +155,20 @@ class performance_report(RecordedBlock):  # as distributed's, which it stands be
 
 
 async def _take(name: str, dask_scheduler: Scheduler) -> dict[str, Any] | None:
-    """Remove a recorder; return what it found. To be run on the scheduler."""
+    """Remove a recorder; return its figures. Runs on the scheduler."""
     recorder = dask_scheduler.plugins.get(name)
     if not isinstance(recorder, ReportRecorder):
         return None
     try:
-        return await recorder.told()
+        return await recorder.result()
     finally:
         recorder.stop()
         if name in dask_scheduler.plugins:
             dask_scheduler.remove_plugin(name)
 
 
-def _error_text(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
-
-
 def _calling_code(frame: FrameType | None, level: int) -> str | None:
-    """Return the lines of code around the one that a frame's caller is at."""
+    """Return the code around the current line of the caller `level` frames up."""
     if level < 1:
         return None
     for _ in range(level):
@@ -180,9 +177,9 @@ def _calling_code(frame: FrameType | None, level: int) -> str | None:
         return None
     try:
         lines, first = inspect.getsourcelines(frame)
-    except OSError:  # typed in where nothing keeps it
+    except OSError:  # no source file
         return None
-    # Of a module, numbering begins with 0.
+    # The first line of a module is 0.
     at = max(0, frame.f_lineno - max(1, first))
     begin = max(0, at - 4) if len(lines) > _MOST_LINES else 0
     return "".join(lines[begin : begin + _MOST_LINES]).rstrip()

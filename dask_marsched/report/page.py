@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, nothing from elsewhere, light and dark."""
+"""Renders the report as one HTML page without scripts or external files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dask_marsched.monitoring.html import Markup, element
 from dask_marsched.report import sections
 from dask_marsched.report.style import STYLE
 
-#: What cannot stand in a script element, in JSON written another way.
+#: Characters that could end a script element, as JSON escapes.
 _HARMLESS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -22,15 +22,15 @@ def html(found: Mapping[str, Any]) -> str:
     Parameters
     ----------
     found
-        What `ReportRecorder.told` returned, with ``title``, ``code`` (that ran, or None),
-        ``error`` (that ended it, or None), ``versions`` by process and ``workers``.
+        The result of `ReportRecorder.result`, with ``title``, ``code`` and ``error`` (or None),
+        ``when``, ``versions`` by process and the number of ``workers``.
     """
     head = element(
         "head",
         Markup('<meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Markup('<meta name="color-scheme" content="light dark">'),
-        # A page without an icon asks its server for one.
+        # Without it browsers request an icon.
         Markup('<link rel="icon" href="data:,">'),
         element("title", found["title"]),
         element("style", Markup(STYLE)),
@@ -70,15 +70,15 @@ def _when(found: Mapping[str, Any]) -> str:
 
 
 def _data(found: Mapping[str, Any]) -> Markup:
-    """Return all figures for programs; plans are left out, they are pictures."""
-    told = {name: value for name, value in found.items() if name != "observed"}
+    """Return all figures as JSON for programs, but for the pictures of plans."""
+    figures = {name: value for name, value in found.items() if name != "observed"}
     if found["observed"] is not None:
         graphs = [
             {name: value for name, value in one.items() if name != "plan"}
             for one in found["observed"]["graphs"]
         ]
-        told["observed"] = {**found["observed"], "graphs": graphs}
-    text = json.dumps(told, default=str)
+        figures["observed"] = {**found["observed"], "graphs": graphs}
+    text = json.dumps(figures, default=str)
     for character, harmless in _HARMLESS.items():
         text = text.replace(character, harmless)
     attributes = {"type": "application/json", "id": "marsched-report"}

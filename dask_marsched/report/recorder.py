@@ -1,4 +1,4 @@
-"""What a report is made of, gathered on the scheduler."""
+"""Gathers the figures of a report on the scheduler."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from tornado.ioloop import PeriodicCallback
 from dask_marsched.config import changed_options
 from dask_marsched.core.series import Series
 
-#: Graphs and workers that a report shows; of more than these the last, and the fullest.
+#: Upper bounds on a report: the last graphs, and the fullest workers.
 MOST_GRAPHS = 12
 MOST_WORKERS = 60
 #: Cells of a plan's picture.
 _MOST_CELLS = 1500
-#: Milliseconds between two looks at the workers' memory. They tell it twice a second at most.
+#: Milliseconds between two samples of the workers' memory, which heartbeats update.
 _EVERY = 500
-_LOOKS = 240
-#: How often a report asks for an estimate that is not ready, 0.05 s apart.
-_PATIENCE = 100
-#: Workers that are followed.
+_SAMPLES = 240
+#: Number of polls for an estimate that is not ready, 0.05 s apart.
+_POLLS = 100
+#: Workers whose memory is sampled.
 _MOST_FOLLOWED = 500
 
 
 class ReportRecorder(SchedulerPlugin):
-    """Follows a computation for a report while it is registered.
+    """Records a computation for a report while it is registered.
 
     Parameters
     ----------
     name
-        Under which it is registered; every report has its own.
+        Name of the plugin; every report has its own.
     client
-        The client that reports. When it goes, so does the recorder.
+        The client of the report; the recorder is removed when it leaves.
     """
 
     def __init__(self, name: str, client: str) -> None:
@@ -50,33 +50,33 @@ class ReportRecorder(SchedulerPlugin):
         self._ticking: PeriodicCallback | None = None
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Begin."""
+        """Begin to record."""
         self._scheduler = scheduler
         self._began = time()
         self._observer = self._observing()
         if self._observer is not None:
             self._known = {graph["number"] for graph in self._observer.graphs()}
             self._before = _totals(self._observer)
-        self._look()
-        self._ticking = PeriodicCallback(self._look, _EVERY)
+        self._sample()
+        self._ticking = PeriodicCallback(self._sample, _EVERY)
         self._ticking.start()
 
     @property
     def following(self) -> bool:
-        """Whether it looks at the workers from time to time."""
+        """Whether it samples the workers' memory."""
         return self._ticking is not None and self._ticking.is_running()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         if self._ticking is not None:
             self._ticking.stop()
 
     async def close(self) -> None:
-        """Look no more: the scheduler closes."""
+        """Stop when the scheduler closes."""
         self.stop()
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Leave with the client, should it go without ending its report."""
+        """Remove this if the client leaves without ending its report."""
         if client == self.client and self.name in scheduler.plugins:
             self.stop()
             scheduler.remove_plugin(self.name)
@@ -86,8 +86,8 @@ class ReportRecorder(SchedulerPlugin):
         plugin = self._scheduler.plugins.get("marsched")
         return getattr(plugin, "observer", None)
 
-    def _look(self) -> None:
-        """Note the memory that workers take; what they told last is here already."""
+    def _sample(self) -> None:
+        """Sample the workers' memory from their last heartbeats."""
         assert self._scheduler is not None
         now = time()
         for ws in list(self._scheduler.workers.values()):
@@ -95,16 +95,16 @@ class ReportRecorder(SchedulerPlugin):
             if series is None:
                 if len(self._workers) >= _MOST_FOLLOWED:
                     continue
-                series = Series(("process", "disk"), _LOOKS, _EVERY / 2000)
+                series = Series(("process", "disk"), _SAMPLES, _EVERY / 2000)
                 self._workers[ws.address] = series
             if series.due(now):
                 disk = (ws.metrics.get("spilled_bytes") or {}).get("disk", 0)
                 series.add(now, (ws.metrics.get("memory", 0), disk))
 
-    async def told(self) -> dict[str, Any]:
-        """Return everything that was found, as plain values for JSON."""
+    async def result(self) -> dict[str, Any]:
+        """Return all figures as plain values for JSON."""
         assert self._scheduler is not None
-        self._look()
+        self._sample()
         observer = self._observing()
         plugin: Any = self._scheduler.plugins.get("marsched")
         found: dict[str, Any] = {
@@ -118,7 +118,7 @@ class ReportRecorder(SchedulerPlugin):
         }
         if observer is None:
             return found
-        # Another observer than at the beginning has counted from its own beginning.
+        # A new observer has counted from its own start only.
         same = observer is self._observer
         graphs = [g for g in observer.graphs() if not same or g["number"] not in self._known]
         found["observed"] = {
@@ -133,12 +133,12 @@ class ReportRecorder(SchedulerPlugin):
 
 
 def _settings(plugin: Any) -> list[list[str]]:
-    """Return key, value and default of the options that were set otherwise."""
+    """Return key, value and default of the options that differ from their defaults."""
     return [[key, str(now), str(usual)] for key, now, usual in changed_options(plugin.settings)]
 
 
 def _totals(observer: Any) -> dict[str, Any]:
-    """Return what counts from the observer's beginning on."""
+    """Return the counts since the observer's start."""
     return {
         "transfers": observer.transfers(),
         "kernels": observer.kernels(),
@@ -157,8 +157,8 @@ async def _graph(observer: Any, graph: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _estimate(observer: Any, graph: int) -> dict[str, Any]:
-    """Return what stock Dask would have moved, estimated in a thread meanwhile."""
-    for _ in range(_PATIENCE):
+    """Return the estimate of stock Dask's transfers, which a thread computes."""
+    for _ in range(_POLLS):
         found = observer.transfers(graph=graph)
         if found["estimate"] is not None or found["reason"] != "being estimated":
             break

@@ -1,4 +1,4 @@
-"""The parts of a report, each from what the observer told of it."""
+"""Makes the sections of a report from the observer's figures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dask.utils import format_bytes, format_time
 from dask_marsched.monitoring.html import Markup, element
 from dask_marsched.monitoring.html import table as plain_table
 from dask_marsched.report import changes, charts
+from dask_marsched.report.style import COLOURS
 
-#: The states that operands are counted in over time, the last one on top; and their colours.
+#: States of operands from the bottom of the chart up, and their colours.
 STATES = {
     "finished": "c0",
     "freed": "c4",
@@ -22,45 +23,42 @@ STATES = {
     "cancelled": "c3",
 }
 NOT_FROM_START = (
-    "The plugin was registered anew meanwhile: counts of transfers, kernels and faults begin with "
-    "that."
+    "The plugin was registered anew meanwhile: counts of transfers, kernels and faults start there."
 )
 _MOST_PAIRS = 20
-#: Points in time of which a chart is made; what took less long is told in words.
+#: Fewest points in time of a chart; shorter runs are described in words.
 _LEAST_POINTS = 4
 #: Workers whose memory is drawn as lines of their own.
-_MOST_LINES = charts.COLOURS
+_MOST_LINES = COLOURS
 
 
 def nothing(found: Mapping[str, Any]) -> str | None:
-    """Return why a report knows little, or None."""
+    """Return why a report has little to show, or None."""
     plugin = found["plugin"]
     if plugin is None:
         return (
-            "dask_marsched was not registered on this scheduler: there is nothing to tell of "
-            "plans, transfers, kernels and faults. client.register_plugin("
-            "dask_marsched.MarsSchedulerPlugin()) registers it."
+            "dask_marsched was not registered on this scheduler: plans, transfers, kernels and "
+            "faults are unknown. client.register_plugin(dask_marsched.MarsSchedulerPlugin()) "
+            "registers it."
         )
     if not plugin["active"]:
         return f"dask_marsched was not active: {plugin['reason']}."
     if found["observed"] is None:
-        return "The observer was off (marsched.observer.enabled): there is little to tell."
+        return "The observer was off (marsched.observer.enabled): there is little to show."
     if not found["observed"]["graphs"]:
         return "No graph was planned meanwhile."
     return None
 
 
 def summary(found: Mapping[str, Any]) -> Markup:
-    """Return the figures that come first."""
+    """Return the most important figures, for the top of the page."""
     observed = found["observed"]
     before = observed["before"]
     graphs = observed["graphs"]
     moved = changes.less(observed["transfers"]["moved"], before.get("transfers", {}).get("moved"))
+    operands = _count(sum(g["operands"] for g in graphs))
     tiles = [
-        (
-            _count(sum(g["operands"] for g in graphs)),
-            f"operands in {_several(len(graphs), 'graph')}",
-        ),
+        (operands, f"operands in {_several(len(graphs), 'graph')}"),
         (format_bytes(moved), "moved between workers"),
     ]
     stock = [g["estimate"]["estimate"] for g in graphs]
@@ -85,20 +83,18 @@ def summary(found: Mapping[str, Any]) -> Markup:
 def graphs(observed: Mapping[str, Any]) -> Iterator[Markup]:
     """Yield the plan and the operands of each graph."""
     if observed["more_graphs"]:
-        text = f"{_count(observed['more_graphs'])} earlier graphs are not shown."
-        yield element("p", text, attributes={"class": "muted"})
+        yield _muted(f"{_count(observed['more_graphs'])} earlier graphs are not shown.")
     for graph in observed["graphs"]:
         took = (graph["finished"] or graph["over_time"]["series"]["time"][-1]) - graph["planned"]
         end = format_time(took).strip() if graph["done"] else "not done when the report was made"
         yield element("h2", f"Graph {graph['number']}: {_count(graph['operands'])} operands, {end}")
-        yield element("p", _planned(graph), attributes={"class": "muted"})
+        yield _muted(_planned(graph))
         picture = graph["plan"]
         if picture["cells"]:
             yield element("h3", "Plan: where operands ran")
             yield charts.plan(picture, picture["cells"])
             if picture["aggregated"]:
-                note = "A cell stands for several operands; its colour is of the worker of most."
-                yield element("p", note, attributes={"class": "muted"})
+                yield _muted("A cell stands for several operands; its colour is that of most.")
         yield element("h3", "Operands by state")
         yield from _states(graph)
         causes = graph["over_time"]["causes"]
@@ -135,20 +131,19 @@ def _planned(graph: Mapping[str, Any]) -> str:
 def _states(graph: Mapping[str, Any]) -> Iterator[Markup]:
     series = graph["over_time"]["series"]
     first = graph["planned"]
-    # When it was planned none of its operands had begun; that is before the first sample.
+    # All operands were unscheduled when it was planned, before the first sample.
     times = [0.0, *(max(0.0, t - first) for t in series["time"])]
     start = {"unscheduled": graph["operands"]}
     drawn = [(name, [start.get(name, 0), *series[name]], style) for name, style in STATES.items()]
     if len(set(times)) >= _LEAST_POINTS:
         yield charts.layers(times, drawn, "operands")
-    now = ", ".join(
-        f"{_count(count)} {name}" for name, count in graph["over_time"]["counts"].items() if count
-    )
-    yield element("p", f"At the end: {now or 'none is left'}.", attributes={"class": "muted"})
+    counts = graph["over_time"]["counts"]
+    now = ", ".join(f"{_count(count)} {name}" for name, count in counts.items() if count)
+    yield _muted(f"At the end: {now or 'none is left'}.")
 
 
 def memory(found: Mapping[str, Any]) -> Iterator[Markup]:
-    """Yield the memory of the workers: over time, and what it is made of."""
+    """Yield the memory of the workers: over time, and by its parts."""
     followed = found["followed"]
     yield element("h2", "Memory of the workers")
     if not followed:
@@ -157,71 +152,53 @@ def memory(found: Mapping[str, Any]) -> Iterator[Markup]:
     began = found["began"]
     fullest = sorted(followed, key=lambda who: -max(followed[who]["process"], default=0))
     observed = found["observed"]
-    told = {} if observed is None else {w["worker"]: w for w in observed["memory"]["workers"]}
+    by_worker = {} if observed is None else {w["worker"]: w for w in observed["memory"]["workers"]}
     shown = sorted(fullest[:_MOST_LINES])
-    # One axis for all: the times at which any of them was looked at.
+    # One axis for all: the times of any worker's samples.
     times = sorted({t for who in shown for t in followed[who]["time"]})
-    # Those of the plans, as long as no two workers share one.
+    # The colours of the plans, unless two workers share one.
     plans = [] if observed is None else [one["plan"]["workers"] for one in observed["graphs"]]
     workers: list[str] = max(plans, key=len, default=[])
-    colours = {who: i for i, who in enumerate(workers)} if len(workers) <= charts.COLOURS else {}
+    colours = {who: i for i, who in enumerate(workers)} if len(workers) <= COLOURS else {}
     drawn = []
     for i, who in enumerate(shown):
         at = dict(zip(followed[who]["time"], followed[who]["process"], strict=True))
-        colour = colours.get(who, i) % charts.COLOURS
-        drawn.append((_name(told, who), [at.get(t) for t in times], f"c{colour}"))
-    limits = {w["limit"] for w in told.values() if w["limit"]}
+        colour = colours.get(who, i) % COLOURS
+        name = _name(by_worker[who]) if who in by_worker else who
+        drawn.append((name, [at.get(t) for t in times], f"c{colour}"))
+    limits = {w["limit"] for w in by_worker.values() if w["limit"]}
     marked = {"limit": float(limits.pop())} if len(limits) == 1 else {}
     if len(times) >= _LEAST_POINTS:
         yield element("h3", "Memory of the process over time")
         yield charts.lines([t - began for t in times], drawn, "bytes", marked)
         if len(followed) > len(shown):
-            note = f"The fullest {len(shown)} of {_count(len(followed))} workers."
-            yield element("p", note, attributes={"class": "muted"})
-    if told:
+            yield _muted(f"The fullest {len(shown)} of {_count(len(followed))} workers.")
+    if by_worker:
         yield element("h3", "At the end")
-        yield _memory_table(list(told.values()), followed)
+        yield _memory_table(list(by_worker.values()), followed)
 
 
 def _memory_table(rows: Sequence[Mapping[str, Any]], followed: Mapping[str, Any]) -> Markup:
-    columns = {
-        "peak": "peak",
-        "process": "process",
-        "private": "private results",
-        "shared": "shared",
-        "mapped": "mapped",
-        "disk": "on disk",
-        "limit": "limit",
-        "quota": "quota",
-        "used": "used of it",
-        "deferrals": "deferrals",
-        "forced": "forced",
-    }
+    titles = {"private": "private results", "disk": "on disk", "used": "used of it"}
+    sizes = ("peak", "process", "private", "shared", "mapped", "disk", "limit", "quota", "used")
+    columns = {**dict.fromkeys(sizes, _bytes), **dict.fromkeys(("deferrals", "forced"), _count)}
     filled = []
     for row in rows:
         peak = max(followed.get(row["worker"], {}).get("process", ()), default=None)
         filled.append({**row, "peak": peak})
     kept = [name for name in columns if any(row[name] is not None for row in filled)]
-    cells = [
-        (
-            f"{row['name']} ({row['worker']})" if row["name"] != row["worker"] else row["worker"],
-            *(
-                _count(row[name]) if name in ("deferrals", "forced") else _bytes(row[name])
-                for name in kept
-            ),
-        )
-        for row in filled
-    ]
-    return table(("worker", *(columns[name] for name in kept)), cells, range(1, len(kept) + 1))
+    cells = [(_name(row), *(columns[name](row[name]) for name in kept)) for row in filled]
+    head = ("worker", *(titles.get(name, name) for name in kept))
+    return table(head, cells, range(1, len(kept) + 1))
 
 
 def transfers(observed: Mapping[str, Any]) -> Iterator[Markup]:
-    """Yield what was moved between workers."""
+    """Yield the bytes moved between workers."""
     after, before = observed["transfers"], observed["before"].get("transfers", {})
     moved = changes.less(after["moved"], before.get("moved"))
     yield element("h2", "Transfers")
     if not moved:
-        yield element("p", "No results were moved between workers.", attributes={"class": "muted"})
+        yield _muted("No results were moved between workers.")
         return
     bars = [("moved", float(moved), "c0", format_bytes(round(moved)))]
     estimates = [one["estimate"]["estimate"] for one in observed["graphs"]]
@@ -244,11 +221,9 @@ def transfers(observed: Mapping[str, Any]) -> Iterator[Markup]:
         numbers=(2, 3),
     )
     if any("others" in pair for pair in pairs):
-        note = "Others: workers that are gone, or of which little was moved."
-        yield element("p", note, attributes={"class": "muted"})
+        yield _muted("Others: workers that have left, or that moved little.")
     if len(pairs) > _MOST_PAIRS:
-        note = f"The largest {_MOST_PAIRS} of {_count(len(pairs))} pairs."
-        yield element("p", note, attributes={"class": "muted"})
+        yield _muted(f"The largest {_MOST_PAIRS} of {_count(len(pairs))} pairs.")
 
 
 def kernels(observed: Mapping[str, Any]) -> Iterator[Markup]:
@@ -256,14 +231,12 @@ def kernels(observed: Mapping[str, Any]) -> Iterator[Markup]:
     after, before = observed["kernels"], observed["before"].get("kernels", {})
     yield element("h2", "Fused kernels")
     if not after["workers_on"]:
-        text = "They were off on all workers (marsched.fusion.kernels)."
-        yield element("p", text, attributes={"class": "muted"})
+        yield _muted("They were off on all workers (marsched.fusion.kernels).")
         return
     own = changes.numbers(after, before, ("runs", "fused", "compiled"))
     saved = after["saved"] - before.get("saved", 0.0)
     if not own["runs"]:
-        text = "No chain of operations came to the workers that they could evaluate."
-        yield element("p", text, attributes={"class": "muted"})
+        yield _muted("No task had operations that they can evaluate.")
         return
     yield element(
         "p",
@@ -291,12 +264,12 @@ def kernels(observed: Mapping[str, Any]) -> Iterator[Markup]:
 
 
 def faults(found: Mapping[str, Any]) -> Iterator[Markup]:
-    """Yield what died or failed, and what became of it."""
+    """Yield lost workers and failures, and the recovery from them."""
     observed = found["observed"]
     after, before = observed["faults"], observed["before"].get("faults", {})
     names = {
         "losses": "workers lost",
-        "recovered": "of these made up for",
+        "recovered": "of these recovered",
         "results_lost": "results lost",
         "results_adopted": "results adopted by other workers",
         "computed_again": "operands computed again",
@@ -311,11 +284,11 @@ def faults(found: Mapping[str, Any]) -> Iterator[Markup]:
     if rows:
         yield table((), rows, numbers=[1])
     else:
-        yield element("p", "None.", attributes={"class": "muted"})
+        yield _muted("None.")
     lost = [one for one in after.get("last", ()) if one["time"] >= found["began"]]
     if lost:
         yield table(
-            ("after", "worker", "results lost", "adopted", "computed again", "made up for in"),
+            ("after", "worker", "results lost", "adopted", "computed again", "recovered after"),
             [
                 (
                     _seconds(one["time"] - found["began"]),
@@ -339,7 +312,7 @@ def faults(found: Mapping[str, Any]) -> Iterator[Markup]:
 
 
 def settings(found: Mapping[str, Any]) -> Iterator[Markup]:
-    """Yield the options that were set otherwise than they are by default."""
+    """Yield the options that differ from their defaults."""
     if found["settings"] is None:
         return
     yield element("h2", "Settings")
@@ -349,11 +322,11 @@ def settings(found: Mapping[str, Any]) -> Iterator[Markup]:
     if rows:
         yield table(("option", "value", "default"), rows)
     else:
-        yield element("p", "All options at their defaults.", attributes={"class": "muted"})
+        yield _muted("All options at their defaults.")
 
 
 def versions(found: Mapping[str, Any]) -> Iterator[Markup]:
-    """Yield the versions of the packages, of processes with the same ones together."""
+    """Yield the versions of the packages, processes with the same ones grouped."""
     yield element("h2", "Versions")
     packages = list(dict.fromkeys(name for own in found["versions"].values() for name in own))
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -364,23 +337,27 @@ def versions(found: Mapping[str, Any]) -> Iterator[Markup]:
         named = [who for who in processes if who in ("client", "scheduler")]
         workers = len(processes) - len(named)
         if workers:
-            # One worker that differs from the others is the one to know of.
+            # A single worker that differs is named.
             several = f"{_count(workers)} workers"
             named.append(several if workers > 1 else processes[-1])
         rows.append((", ".join(named), *own_versions))
     yield table(("", *packages), rows)
 
 
+def _muted(text: str) -> Markup:
+    return element("p", text, attributes={"class": "muted"})
+
+
 def table(
     header: Sequence[object], rows: Iterable[Sequence[object]], numbers: Iterable[int] = ()
 ) -> Markup:
-    """Return a table that can be moved sideways where the page is too narrow for it."""
+    """Return a table that scrolls sideways on a narrow page."""
     return element("div", plain_table(header, rows, numbers), attributes={"class": "wide"})
 
 
-def _name(told: Mapping[str, Any], worker: str) -> str:
-    name = told.get(worker, {}).get("name", worker)
-    return worker if name == worker else f"{name} ({worker})"
+def _name(row: Mapping[str, Any]) -> str:
+    name, worker = row["name"], row["worker"]
+    return str(worker if name == worker else f"{name} ({worker})")
 
 
 def _count(value: float | None) -> str:

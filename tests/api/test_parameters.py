@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.api.parameters import (
-    Choice,
+    SWITCH,
     Parameter,
     RefusedError,
-    Switch,
-    Text,
-    Whole,
+    choice,
     read_fields,
     read_query,
+    text,
+    whole,
 )
 
-NUMBER = Parameter("limit", Whole(1, 1000), "", 100)
-STATE = Parameter("state", Choice(("ready", "running")), "")
-KEY = Parameter("key", Text(10), "")
-FORCE = Parameter("force", Switch(), "", False)
+NUMBER = Parameter("limit", whole(1, 1000), "", 100)
+STATE = Parameter("state", choice(["ready", "running"]), "")
+KEY = Parameter("key", text(10), "")
+FORCE = Parameter("force", SWITCH, "", False)
 ALL = (NUMBER, STATE, KEY, FORCE)
 
 
@@ -79,12 +79,12 @@ def test_what_is_accepted_is_what_the_schema_says(parameter, value):
     assert accepted == valid
 
 
-@given(text=st.text())
-def test_text_is_read_or_refused(text):
+@given(given_text=st.text())
+def test_text_is_read_or_refused(given_text):
     for parameter in ALL:
         try:
-            value = parameter.read(text)
+            value = parameter.read(given_text)
         except RefusedError:
             continue
-        assert value == text or type(value) in (int, bool)
+        assert value == given_text or type(value) in (int, bool)
         assert parameter.check(value) == value

@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 from distributed import wait
 
-from benchmarks import small
-from benchmarks.command import bench
-from benchmarks.scheduler import first_task, planning
-from dask_marsched.bench import probes, workloads
+from benchmarks import workloads
+from benchmarks.command import Options, bench
+from dask_marsched.bench import probes
 from dask_marsched.bench.cluster import BenchCluster, Setting, policy_plugin
 from dask_marsched.bench.workloads import Parameters, Workload
 
@@ -154,36 +153,6 @@ def test_workload_that_needs_what_is_not_there_says_so(cluster):
     assert cluster.measure(absent, 0).error == "not run: needs no_such_module"
 
 
-def test_planning_is_timed_in_processes_of_its_own():
-    joined, apart = (planning.measure(policy, 500, 0) for policy in ("default", "default+off"))
-    for result in (joined, apart):
-        assert result.error is None
-        assert 0 < result.seconds < 60
-    assert 400 < apart.tasks < 600
-    assert 100 < joined.tasks < 0.75 * apart.tasks
-
-
-@pytest.mark.slow
-def test_first_tasks_are_timed_under_each_policy_in_turn():
-    found = first_task.run(("stock", "default"), [100], 1)
-    assert [(a.shape, a.policy) for a in found] == [
-        (shape, policy) for shape in first_task.SHAPES for policy in ("stock", "default")
-    ]
-    assert all(80 < a.tasks < 250 and 0 < a.seconds < 60 for a in found)
-    assert len(first_task.cells(found)) == 1 + len(found)
-
-
-@pytest.mark.slow
-def test_small_programs_are_timed_under_each_policy_in_turn(tmp_path):
-    setting = Setting(2, 1, Parameters(1.0, 65536, tmp_path), timeout=60)
-    found = small.run(("one-mean", "binary-mean"), ("stock", "default"), 2, setting)
-    assert len(found) == 8
-    _head, *rows = small.cells(found)
-    assert [row[:2] for row in rows[::2]] == [
-        [name, "stock"] for name in ("one-mean", "binary-mean", "geometric mean")
-    ]
-
-
 @pytest.mark.slow
 def test_command_prints_and_saves(tmp_path):
     saved, page = tmp_path / "bench.json", tmp_path / "bench.md"
@@ -225,9 +194,17 @@ def test_bad_input_is_one_clear_error(arguments, message):
 
 def test_list_names_every_workload_and_marks_the_held_out():
     done = CliRunner().invoke(bench, ["--list"])
-    for name in workloads.names(held_out=None):
+    for name in workloads.names(workloads.Kind):
         (line,) = [line for line in done.output.splitlines() if line.split()[0] == name]
-        assert ("[held out]" in line) is workloads.get(name).held_out
+        held_out = workloads.get(name).kind is workloads.Kind.HELD_OUT
+        assert ("[held out]" in line) is held_out
+
+
+def test_held_out_workloads_are_selected_by_an_option():
+    context = bench.make_context("bench", ["--held-out"])
+    assert Options(**context.params).kinds == (workloads.Kind.HELD_OUT,)
+    context = bench.make_context("bench", [])
+    assert workloads.Kind.HELD_OUT not in Options(**context.params).kinds
 
 
 @pytest.mark.parametrize(

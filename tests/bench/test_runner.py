@@ -1,6 +1,7 @@
 """The alternation, with contestants that only note what they were asked."""
 
-from dask_marsched.bench import runner, workloads
+from benchmarks import workloads
+from dask_marsched.bench import runner
 from dask_marsched.bench.cluster import Setting
 from dask_marsched.bench.metrics import Measurement
 from dask_marsched.bench.workloads import Parameters

@@ -3,21 +3,22 @@
 import numpy as np
 import pytest
 
-from benchmarks.kernels import run
+from benchmarks.kernels import comparison
 
 
-@pytest.mark.parametrize("name", run.EXPRESSIONS)
+@pytest.mark.parametrize("name", comparison.EXPRESSIONS)
 def test_a_chunk_is_evaluated_as_one(name):
     shape = (128, 1024)
-    assert run.chunk(name, "elementwise", "float64", 1).run(run.as_it_is).shape == shape
-    found = run.chunk(name, "mean", "float64", 1).run(run.as_it_is)
+    chunk = comparison.chunk(name, "elementwise", "float64", 1)
+    assert chunk.run(comparison.as_it_is).shape == shape
+    found = comparison.chunk(name, "mean", "float64", 1).run(comparison.as_it_is)
     assert found["n"] == np.prod(shape)
 
 
 def test_a_comparison():
     pytest.importorskip("llvmlite")
     shown = []
-    found = run.run(
+    found = comparison.run(
         shown.append, names=["cubic"], sizes=[1], dtypes=["float64"], forms=["elementwise"]
     )
     assert found == shown
@@ -25,5 +26,5 @@ def test_a_comparison():
     assert found[0].ours > 0
     # a result of 1 MiB, and at least one temporary beside it where NumPy evaluates it
     assert found[0].stock_temporaries >= 1
-    assert run.cells(found)[1][0] == "cubic"
-    assert run.summary_cells(found)[1][0] == "elementwise"
+    assert comparison.cells(found)[1][0] == "cubic"
+    assert comparison.summary_cells(found)[1][0] == "elementwise"

@@ -13,9 +13,9 @@ from dask_marsched.dashboard.kernels import KernelsPane
 from dask_marsched.dashboard.memory import MemoryPane
 from dask_marsched.dashboard.operands import OperandsPane
 from dask_marsched.dashboard.pages import PANES
-from dask_marsched.dashboard.palette import SET, STATES, colours
 from dask_marsched.dashboard.plan import PlanPane
 from dask_marsched.dashboard.transfers import TransfersPane
+from dask_marsched.monitoring.palette import SET, STATES, colours
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster, plugin_of
 
@@ -45,7 +45,7 @@ async def test_empty_panes_explain_themselves(c, s):
     assert "No operand has come yet" in empty["operands"]
     assert "There is no worker yet" in empty["memory"]
     assert "No result has been moved" in empty["transfers"]
-    assert "Kernels are off: marsched.fusion.kernels" in empty["kernels"]
+    assert "Kernels are off on all workers: marsched.fusion.kernels" in empty["kernels"]
     assert "Nothing has died or failed" in empty["faults"]
 
 
@@ -134,7 +134,7 @@ async def test_memory_with_a_quota(c, s, a):
     await c.register_plugin(MarsSchedulerPlugin(settings=Settings(quota_enabled=True)))
     await a.heartbeat()
     pane = updated(MemoryPane(s))
-    assert "deferred for want of memory" in pane.heading.text
+    assert "deferred for lack of memory" in pane.heading.text
     assert pane.source.data["quota"].tolist() == [int(a.memory_manager.memory_limit * 0.75)]
     assert "deferrals" in pane.table.text
 

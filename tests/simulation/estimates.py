@@ -8,7 +8,7 @@ import asyncio
 import sys
 from unittest import mock
 
-from dask_marsched.bench.workloads import registry
+from benchmarks import workloads as registry
 from dask_marsched.monitoring import progress_feed
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate

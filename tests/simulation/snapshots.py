@@ -13,7 +13,7 @@ from pathlib import Path
 
 import distributed
 
-from dask_marsched.bench import workloads
+from benchmarks import workloads
 from dask_marsched.simulation import isolation, simulate
 
 FILE = Path(__file__).with_name("snapshots.json")

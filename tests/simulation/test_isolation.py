@@ -37,7 +37,7 @@ import hashlib
 import sys
 import dask.array as da
 from dask_marsched import simulate
-from dask_marsched.bench import workloads
+from benchmarks import workloads
 
 tokens = [hashlib.md5(f"{sys.argv[1]}{i}".encode()).hexdigest() for i in range(2)]
 u, v = [da.ones((500, 500), chunks=100, name=f"field-{token}") for token in tokens]

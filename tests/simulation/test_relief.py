@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dask_marsched.bench import workloads
+from benchmarks import workloads
 from dask_marsched.policies.placement import Candidate, MostBytes
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import SimulationReport, simulate

@@ -1,18 +1,11 @@
-"""One set of named workloads, for tests, benchmarks and examples.
+"""Registers named workloads, for the benchmark command and for tests.
 
-This package imports nothing but dask, and only relatively from itself. So it can also be put on
-the path by itself, in an environment which has neither distributed nor the rest of the package.
+It imports only dask and numpy, so that environments without distributed can load it.
 """
 
-from . import (
-    arrays,
-    elementwise,
-    held_out,
-    interactive,
-    patterns,
-    products,
-)
-from .registry import (
+from dask_marsched.bench.workloads import arrays, elementwise, patterns, products
+from dask_marsched.bench.workloads.registry import (
+    MIB,
     Kind,
     Parameters,
     Workload,
@@ -23,14 +16,13 @@ from .registry import (
 )
 
 __all__ = [
+    "MIB",
     "Kind",
     "Parameters",
     "Workload",
     "arrays",
     "elementwise",
     "get",
-    "held_out",
-    "interactive",
     "names",
     "patterns",
     "products",

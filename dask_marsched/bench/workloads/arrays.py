@@ -1,4 +1,4 @@
-"""Arithmetic and reductions over arrays: the programs that stock Dask moves too much for."""
+"""Arithmetic and reductions over arrays, for which stock Dask moves many bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .registry import Parameters, Workload, register
+from dask_marsched.bench.workloads.registry import Parameters, register
 
 Array = Any  # dask.array.Array, or numpy.ndarray where a test computes the reference
 
@@ -56,7 +56,7 @@ def concatenate(parts: list[Array], axis: int) -> Array:
 
 
 def forward_difference(field: Array, axis: int) -> Array:
-    """Difference to the next point along a periodic axis, which keeps the field's chunks.
+    """Return the difference to the next point along a periodic axis, in the field's chunks.
 
     The wrapped element is appended and merged into the last chunk, as grid libraries do at a
     boundary. Nearly nothing is rechunked, but the graph is no longer blockwise.
@@ -92,74 +92,56 @@ def _standardise(_: Parameters, x: Array) -> tuple[Array]:
 
 
 register(
-    Workload(
-        "thin-column-sum",
-        "sum over columns one element thick: every partial result is as large as a chunk",
-        thin_columns,
-        lambda _, x: (x.sum(axis=1),),
-    )
+    "thin-column-sum",
+    "sum over columns one element thick: every partial result is as large as a chunk",
+    thin_columns,
+    lambda _, x: (x.sum(axis=1),),
 )
 register(
-    Workload(
-        "binary-mean",
-        "(a + b).mean(): two sources that meet chunk by chunk (dask/distributed 6597)",
-        _square((11, 12), 8),
-        lambda _, a, b: ((a + b).mean(),),
-    )
+    "binary-mean",
+    "(a + b).mean(): two sources that meet chunk by chunk (dask/distributed 6597)",
+    _square((11, 12), 8),
+    lambda _, a, b: ((a + b).mean(),),
 )
 register(
-    Workload(
-        "shifted-difference",
-        "a[1:, 1:] - b[:-1, :-1]: sources that meet in pieces of neighbouring chunks",
-        _square((13, 14), 8),
-        lambda _, a, b: ((a[1:, 1:] - b[:-1, :-1]).mean(),),
-    )
+    "shifted-difference",
+    "a[1:, 1:] - b[:-1, :-1]: sources that meet in pieces of neighbouring chunks",
+    _square((13, 14), 8),
+    lambda _, a, b: ((a[1:, 1:] - b[:-1, :-1]).mean(),),
 )
 register(
-    Workload(
-        "vorticity",
-        "curl of a flow with padded boundaries and shared grid metrics (dask/distributed 6571)",
-        _vorticity_inputs,
-        _vorticity,
-    )
+    "vorticity",
+    "curl of a flow with padded boundaries and shared grid metrics (dask/distributed 6571)",
+    _vorticity_inputs,
+    _vorticity,
 )
 register(
-    Workload(
-        "gram-matrix",
-        "(a @ a.T).sum(): every row of chunks meets every other",
-        _square((15,), 5),
-        lambda _, a: ((a @ a.T).sum(),),
-    )
+    "gram-matrix",
+    "(a @ a.T).sum(): every row of chunks meets every other",
+    _square((15,), 5),
+    lambda _, a: ((a @ a.T).sum(),),
 )
 register(
-    Workload(
-        "add-transpose",
-        "(x + x.T).mean(): chunks mirrored at the diagonal meet",
-        _square((16,), 10),
-        lambda _, x: ((x + x.T).mean(),),
-    )
+    "add-transpose",
+    "(x + x.T).mean(): chunks mirrored at the diagonal meet",
+    _square((16,), 10),
+    lambda _, x: ((x + x.T).mean(),),
 )
 register(
-    Workload(
-        "quadratic-means",
-        "means over time of u*u, v*v and u*v at once",
-        _series((17, 18), 64),
-        _quadratic,
-    )
+    "quadratic-means",
+    "means over time of u*u, v*v and u*v at once",
+    _series((17, 18), 64),
+    _quadratic,
 )
 register(
-    Workload(
-        "anomaly",
-        "((x - x.mean(0))**2).mean(0): the source is needed again once its mean is known",
-        _series((19,), 80),
-        lambda _, x: (((x - x.mean(axis=0)) ** 2).mean(axis=0),),
-    )
+    "anomaly",
+    "((x - x.mean(0))**2).mean(0): the source is needed again once its mean is known",
+    _series((19,), 80),
+    lambda _, x: (((x - x.mean(axis=0)) ** 2).mean(axis=0),),
 )
 register(
-    Workload(
-        "standardise",
-        "(x - mean) / std over time, in several pieces of space",
-        _series((20,), 10, pieces=4),
-        _standardise,
-    )
+    "standardise",
+    "(x - mean) / std over time, in several pieces of space",
+    _series((20,), 10, pieces=4),
+    _standardise,
 )

@@ -1,11 +1,11 @@
-"""Arithmetic over arrays that are in memory: the programs that fused kernels are for."""
+"""Element-wise arithmetic over arrays in memory, which fused kernels speed up."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .arrays import random_grid
-from .registry import Kind, Parameters, Workload, register
+from dask_marsched.bench.workloads.arrays import random_grid
+from dask_marsched.bench.workloads.registry import Kind, Parameters, register
 
 Array = Any  # dask.array.Array, or numpy.ndarray where a test computes the reference
 
@@ -33,4 +33,4 @@ for _name, _summary, _expression in (
     ("calibration", "a polynomial of degree four, its standard deviation", _calibration),
     ("rosenbrock", "Rosenbrock's function, its maximum", _rosenbrock),
 ):
-    register(Workload(_name, _summary, _bands, _expression, persist=True, kind=Kind.ELEMENTWISE))
+    register(_name, _summary, _bands, _expression, persist=True, kind=Kind.ELEMENTWISE)

@@ -1,12 +1,12 @@
-"""Products of blocks, in which everything meets everything."""
+"""Products of blocks, in which every block meets every other."""
 
 from __future__ import annotations
 
 import dask.array as da
 import numpy as np
 
-from .arrays import Array, random_grid
-from .registry import Kind, Parameters, Workload, register
+from dask_marsched.bench.workloads.arrays import Array, random_grid
+from dask_marsched.bench.workloads.registry import Kind, Parameters, register
 
 
 def _matrix(parameters: Parameters) -> tuple[Array]:
@@ -31,20 +31,16 @@ def _distances(_: Parameters, x: Array, y: Array) -> tuple[Array]:
 
 
 register(
-    Workload(
-        "covariance",
-        "cov(x): every row of chunks meets every other",
-        _matrix,
-        _covariance,
-        kind=Kind.PRODUCTS,
-    )
+    "covariance",
+    "cov(x): every row of chunks meets every other",
+    _matrix,
+    _covariance,
+    kind=Kind.PRODUCTS,
 )
 register(
-    Workload(
-        "distances",
-        "from each of many points to the nearest of others",
-        _points,
-        _distances,
-        kind=Kind.PRODUCTS,
-    )
+    "distances",
+    "from each of many points to the nearest of others",
+    _points,
+    _distances,
+    kind=Kind.PRODUCTS,
 )

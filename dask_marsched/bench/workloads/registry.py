@@ -1,11 +1,11 @@
-"""What a workload is, and the registry of them by name."""
+"""Defines workloads and keeps the registry of them by name."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,22 @@ FLOAT = 8  # bytes of a float64, the element of every array here
 
 
 class Kind(Enum):
-    """What a workload is there to show.
+    """What a workload measures.
 
     Attributes
     ----------
     DATA
         Chunks of real size: bytes moved, memory and time all matter.
     OVERHEAD
-        Thousands of tasks that do next to nothing: only the time a task costs matters.
+        Thousands of tasks that do next to nothing: only the scheduler's time per task matters.
     ELEMENTWISE
-        Arithmetic over arrays in memory: only time matters. Run where they are named.
+        Arithmetic over arrays in memory: only time matters.
     PRODUCTS
-        Everything meets everything, what tiles are for. Run where they are named.
+        Every chunk meets every other, which tiling serves.
     INTERACTIVE
-        What somebody at a keyboard waits for; only time matters. Run where they are named.
+        Small results that somebody at a keyboard waits for: only time matters.
+    HELD_OUT
+        Like DATA, but never used to tune a constant.
     """
 
     DATA = "data"
@@ -36,16 +38,16 @@ class Kind(Enum):
     ELEMENTWISE = "elementwise"
     PRODUCTS = "products"
     INTERACTIVE = "interactive"
+    HELD_OUT = "held out"
 
-    @property
-    def by_name(self) -> bool:
-        """Whether these run only where they are named."""
-        return self in (Kind.ELEMENTWISE, Kind.PRODUCTS, Kind.INTERACTIVE)
+
+#: The kinds that run unless workloads are named.
+GENERAL = (Kind.DATA, Kind.OVERHEAD)
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """How large a workload is to be.
+    """The size of a workload.
 
     Attributes
     ----------
@@ -54,7 +56,7 @@ class Parameters:
     chunk_bytes : int
         Size of the typical chunk, bytes.
     scratch : Path or None
-        A directory for the stores of workloads which read from disk.
+        A directory for the stores of workloads that read from disk.
     """
 
     size: float = 1.0
@@ -80,11 +82,11 @@ class Parameters:
         return math.isqrt(self.elements)
 
     def count(self, base: int) -> int:
-        """Chunks along the one dimension that grows; ``base`` of them at size 1, at least 2."""
+        """Return the chunks along the one dimension that grows: ``base`` at size 1, at least 2."""
         return max(2, round(base * self.size))
 
     def grid(self, base: int) -> int:
-        """Chunks along each of two dimensions that grow together; at least 2."""
+        """Return the chunks along each of two dimensions that grow together; at least 2."""
         return max(2, round(base * math.sqrt(self.size)))
 
 
@@ -105,10 +107,8 @@ class Workload:
         expressions accept numpy arrays as inputs as well.
     persist : bool
         The inputs are persisted first, and the expression is a second graph built on them.
-    held_out : bool
-        Never used to tune a constant.
     kind : Kind
-        What it is there to show.
+        What it measures.
     requires : tuple of str
         Modules besides dask that it needs.
     needs_cluster : bool
@@ -120,13 +120,12 @@ class Workload:
     inputs: Callable[[Parameters], tuple[Any, ...]]
     expression: Callable[..., tuple[Any, ...]]
     persist: bool = False
-    held_out: bool = False
     kind: Kind = Kind.DATA
-    requires: tuple[str, ...] = field(default=())
+    requires: tuple[str, ...] = ()
     needs_cluster: bool = False
 
     def missing(self) -> tuple[str, ...]:
-        """Modules that this workload needs and this environment lacks."""
+        """Return the modules that this workload needs and this environment lacks."""
         return tuple(name for name in self.requires if importlib.util.find_spec(name) is None)
 
     def build(self, parameters: Parameters) -> tuple[Any, ...]:
@@ -137,33 +136,34 @@ class Workload:
 _registry: dict[str, Workload] = {}
 
 
-def register(workload: Workload) -> Workload:
-    """Add a workload to the registry.
+def register(
+    name: str,
+    summary: str,
+    inputs: Callable[[Parameters], tuple[Any, ...]],
+    expression: Callable[..., tuple[Any, ...]],
+    **options: Any,
+) -> None:
+    """Add a workload to the registry; the parameters are those of `Workload`.
 
     Raises
     ------
     ValueError
         If the name is taken.
     """
-    if workload.name in _registry:
-        raise ValueError(f"a workload named {workload.name!r} is registered already")
-    _registry[workload.name] = workload
-    return workload
+    if name in _registry:
+        raise ValueError(f"a workload named {name!r} is registered already")
+    _registry[name] = Workload(name, summary, inputs, expression, **options)
 
 
-def names(held_out: bool | None = False) -> tuple[str, ...]:
-    """Names in the order of registration.
+def no_inputs(_: Parameters) -> tuple[()]:
+    """Return the inputs of a workload that makes everything in its expression."""
+    return ()
 
-    Parameters
-    ----------
-    held_out : bool or None
-        False for those in general use, True for the held-out ones, None for all there are.
-    """
-    return tuple(
-        w.name
-        for w in _registry.values()
-        if held_out is None or (w.held_out is held_out and not w.kind.by_name)
-    )
+
+def names(kinds: Iterable[Kind] = GENERAL) -> tuple[str, ...]:
+    """Return the names of the workloads of some kinds, in the order of registration."""
+    wanted = frozenset(kinds)
+    return tuple(name for name, workload in _registry.items() if workload.kind in wanted)
 
 
 def get(name: str) -> Workload:
@@ -177,17 +177,16 @@ def get(name: str) -> Workload:
     try:
         return _registry[name]
     except KeyError:
-        accepted = ", ".join(names(held_out=None))
+        accepted = ", ".join(_registry)
         raise ValueError(f"no workload named {name!r}; accepted: {accepted}") from None
 
 
-def select(chosen: Iterable[str] = (), held_out: bool = False) -> tuple[Workload, ...]:
-    """Return the workloads named, or all of a set where none is.
+def select(chosen: Iterable[str] = (), kinds: Iterable[Kind] = GENERAL) -> tuple[Workload, ...]:
+    """Return the workloads named, or all of some kinds if none is.
 
     Raises
     ------
     ValueError
         If a name is unknown.
     """
-    wanted = tuple(chosen) or names(held_out)
-    return tuple(get(name) for name in wanted)
+    return tuple(get(name) for name in tuple(chosen) or names(kinds))

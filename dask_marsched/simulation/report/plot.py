@@ -8,6 +8,7 @@ import numpy as np
 from dask.utils import format_bytes
 from numpy.typing import NDArray
 
+from dask_marsched.monitoring.palette import DARK_INK, FAINT_INK, RED, SET, YELLOW
 from dask_marsched.simulation.report.levels import busy, highest, level_at
 from dask_marsched.simulation.report.timeline import Timeline
 
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
 
     from dask_marsched.simulation.report.report import SimulationReport
 
-#: Colours of Okabe and Ito's palette, apart also for the colour-blind.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-_INK, _FAINT, _ALARM = "#222222", "#777777", "#D55E00"
+_COLOURS = (*SET[:6], YELLOW)
+_INK, _FAINT, _ALARM = DARK_INK, FAINT_INK, RED
 _REST = "#BBBBBB"
 _BINS = 600
 #: Up to so many workers each has its own line; above, there are bands.

@@ -1,7 +1,7 @@
-"""What is computed in the chaos: each kind of Dask's work, of a few seconds, with its result.
+"""Computations of a few seconds for the chaos runs, of each kind of Dask's work.
 
-A piece of work is run by a client and returns a plain value; without a client it returns what is
-right, found by threads of this process or by plain Python.
+With a client a computation runs on its cluster and returns a plain value; without one it returns
+the expected value, computed by threads of this process or by plain Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distributed import Client
 
 from benchmarks import memory_tight
 
-#: Seconds that one piece of work may take; one that takes longer hangs.
+#: Timeout of a computation, seconds; a longer one counts as hung.
 PATIENCE = 600.0
 #: Bytes of a chunk of the arrays here, and its side.
 _SIDE = 500

@@ -1,4 +1,4 @@
-"""What a cluster in chaos looks like from outside: what grows, what hangs, what is left."""
+"""Watches a cluster from outside for growth of memory, hangs and leaks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from dask_marsched.bench.background import Background
 
 #: Seconds between two samples.
 _EVERY = 10.0
-#: What the plugin keeps is measured with one sample of so many: it takes tenths of a second.
+#: Samples per measurement of the plugin's memory, which takes tenths of a second.
 _SELDOM = 30
-#: What belongs to nobody.
+#: Shared objects, which do not count as the plugin's.
 _CODE = (
     type,
     types.ModuleType,
@@ -32,13 +32,13 @@ _CODE = (
     types.FunctionType,
     types.BuiltinFunctionType,
 )
-#: A worker that is missing for so long is not going to come back, seconds.
+#: Seconds after which a missing worker is a fault.
 _MISSING = 120.0
-#: If nothing at all has happened on a scheduler that has tasks for so long, it hangs, seconds.
+#: Seconds without transitions after which a scheduler with tasks counts as hung.
 _STANDSTILL = 120.0
-#: Seconds that a quiet cluster has to let go of all that nobody wants.
+#: Seconds in which an idle cluster must release unwanted results.
 _QUIET = 30.0
-#: Least number of samples that make a slope.
+#: Least number of samples for a slope.
 _FEW = 12
 
 
@@ -63,7 +63,7 @@ class Sample:
     transitions
         How many transitions of tasks there have been.
     plugin
-        Bytes of all that only the plugin keeps on the scheduler, as last measured.
+        Bytes that only the plugin holds on the scheduler, as last measured.
     """
 
     seconds: float
@@ -77,15 +77,15 @@ class Sample:
     plugin: int
 
 
-class Watch(Background):
-    """Takes samples from a thread.
+class ResourceWatch(Background):
+    """Samples the cluster periodically in a thread.
 
     Attributes
     ----------
     samples
-        What it has seen.
+        All samples.
     faults
-        What was not as it has to be, in words.
+        Descriptions of faults.
     """
 
     def __init__(self, client: Client, scheduler: int, nannies: Sequence[int], dumps: Path) -> None:

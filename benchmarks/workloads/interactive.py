@@ -1,11 +1,11 @@
-"""What somebody at a keyboard waits for: small results of data in memory."""
+"""Interactive workloads: small results of data in memory."""
 
 from __future__ import annotations
 
 import dask.array as da
 
-from .arrays import Array, random_series
-from .registry import Kind, Parameters, Workload, register
+from dask_marsched.bench.workloads.arrays import Array, random_series
+from dask_marsched.bench.workloads.registry import Kind, Parameters, register
 
 
 def _series(parameters: Parameters) -> tuple[Array]:
@@ -29,4 +29,4 @@ for _name, _summary, _expression in (
     ("one-mean", "the mean over time of a series in memory", _mean),
     ("one-histogram", "a histogram of a series in memory", _histogram),
 ):
-    register(Workload(_name, _summary, _series, _expression, persist=True, kind=Kind.INTERACTIVE))
+    register(_name, _summary, _series, _expression, persist=True, kind=Kind.INTERACTIVE)

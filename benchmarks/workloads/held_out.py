@@ -1,4 +1,4 @@
-"""Workloads that never serve to tune a constant: they tell whether the rest was overfitted."""
+"""Workloads that never serve to tune a constant, to show whether the others were overfitted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import dask
 import dask.array as da
 import numpy as np
 
-from .arrays import Array, random_grid, random_series
-from .registry import Parameters, Workload, register
+from dask_marsched.bench.workloads.arrays import Array, random_grid, random_series
+from dask_marsched.bench.workloads.registry import Kind, Parameters, no_inputs, register
 
 
 def _grids(seeds: tuple[int, ...], base: int) -> Any:
@@ -167,11 +167,7 @@ def _bag(parameters: Parameters) -> tuple[Any]:
 
 
 def _hold(name: str, summary: str, inputs: Any, expression: Any, **more: Any) -> None:
-    register(Workload(name, summary, inputs, expression, held_out=True, **more))
-
-
-def _none(_: Parameters) -> tuple[()]:
-    return ()
+    register(name, summary, inputs, expression, kind=Kind.HELD_OUT, **more)
 
 
 _hold(
@@ -198,7 +194,10 @@ _hold(
     requires=("pandas", "pyarrow"),
 )
 _hold(
-    "uneven-map-reduce", "histograms of neighbouring parts that differ in size", _none, _map_reduce
+    "uneven-map-reduce",
+    "histograms of neighbouring parts that differ in size",
+    no_inputs,
+    _map_reduce,
 )
 _hold("histogram", "histogram of (x - x.mean(0))", _grids((58,), 8), _histogram)
 _hold("correlation", "corrcoef of 32 variables", _features, _correlation)
@@ -227,4 +226,4 @@ _hold(
     _zonal,
     requires=("zarr",),
 )
-_hold("bag-filter", "two hundred partitions of a bag, flattened, filtered, summed", _none, _bag)
+_hold("bag-filter", "two hundred partitions of a bag, flattened, filtered, summed", no_inputs, _bag)

@@ -1,8 +1,8 @@
-"""Chaos: mixed work on two hosts while workers die, stand still and cannot reach each other.
+"""Runs mixed work on two hosts while workers die, stop and lose their network.
 
 Scheduler, nannies and workers are processes as a user starts them. Every result is compared with
-the right one; what takes too long is a hang, and the state of the cluster is written down; what is
-left at the end, and what has grown meanwhile, is told.
+the expected one. A computation that takes too long counts as hung, and the state of the cluster is
+saved. At the end leaks and the growth of memory are reported.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ from typing import Any
 from distributed import Client
 from distributed.utils import TimeoutError as DaskTimeoutError
 
-from benchmarks.chaos import network_namespaces, soak, work
-from benchmarks.chaos import watch as chaos_watch
-from benchmarks.chaos.fault_injection import KILL_EVERY, Tormentor
-from benchmarks.chaos.watch import Watch
+from benchmarks.chaos import computations, network_namespaces, resource_watch, soak
+from benchmarks.chaos.fault_injection import KILL_EVERY, FaultInjector
 
-#: Without a heartbeat for so long a worker counts as lost: less than the longest stop.
+#: Time without a heartbeat after which a worker is lost: less than the longest stop.
 _TTL = "30s"
 _MEMORY_LIMIT = "500MB"
 _WORKERS_OF_HOST = 2
-#: Pieces of work at the same time.
+#: Concurrent computations.
 _STREAMS = 2
-#: Everything that is there to survive.
+#: All parts that faults can affect are on.
 SETTINGS: dict[str, Any] = {
     "quota.enabled": True,
     "store.shared": True,
@@ -48,21 +46,21 @@ _STARTING = 60.0
 
 @dataclass
 class Chaos(soak.Soak):
-    """What came of it; `soak.Soak` and more.
+    """The outcome of `soak.Soak`, and more.
 
     Attributes
     ----------
     stops, cuts
-        Processes that were stopped for a while, and cuts of the wire between the hosts.
+        Processes that were stopped for a while, and cuts of the network between the hosts.
     hung
-        Computations that took longer than `chaos_work.PATIENCE`, each with the file that holds
+        Computations that took longer than `computations.PATIENCE`, each with the file that holds
         the state of the cluster.
     samples
-        See `chaos_watch.Sample`.
+        See `resource_watch.Sample`.
     done
-        How many pieces of work of each kind were right.
+        Number of correct computations by kind.
     totals
-        What the plugin says of its recoveries.
+        The plugin's report of its recoveries.
     exceptions
         Exceptions of the plugin's own, by hook.
     """
@@ -70,14 +68,14 @@ class Chaos(soak.Soak):
     stops: int = 0
     cuts: int = 0
     hung: list[str] = field(default_factory=list)
-    samples: list[chaos_watch.Sample] = field(default_factory=list)
+    samples: list[resource_watch.Sample] = field(default_factory=list)
     done: dict[str, int] = field(default_factory=dict)
     totals: dict[str, Any] = field(default_factory=dict)
     exceptions: dict[str, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
-        """Whether all went well."""
+        """Whether no fault was found."""
         return super().passed and not (self.hung or self.exceptions)
 
 
@@ -107,8 +105,8 @@ class Cluster:
             time.sleep(0.05)
         common = ["--nthreads", "1", "--memory-limit", _MEMORY_LIMIT, "--no-dashboard"]
         common += ["--scheduler-file", str(told), "--local-directory", str(self.directory)]
-        # Imported by two threads at once, as a new worker may, it ends in an import error, the
-        # worker closes, and its nanny with it: in stock Dask too.
+        # If two threads of a new worker import it at once, the import fails, and worker and nanny
+        # close: in stock Dask too.
         common += ["--preload", "dask.dataframe"]
         if self.hosts:
             for host in self.hosts:
@@ -130,15 +128,14 @@ class Cluster:
             command = host.command(command)
         environment = {
             **os.environ,
-            # It is not the tasks' fault if their workers die.
+            # Tasks are not to blame for their dead workers.
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000000",
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": _TTL,
-            # By default Dask keeps for an hour what workers said that are gone: only after more
-            # than that would one see whether anything else grows.
+            # By default Dask keeps events of lost workers for an hour, which would hide other
+            # growth.
             "DASK_DISTRIBUTED__SCHEDULER__EVENTS_CLEANUP_DELAY": "1m",
             "DASK_TEMPORARY_DIRECTORY": str(self.directory),
-            # A new process is there at once, so that it is its loss that is tested and not how
-            # fast this machine imports.
+            # New processes start fast, so that the test does not depend on import times.
             "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
         }
         log = (self.directory / f"{what}-{len(self.processes)}.log").open("wb")
@@ -150,7 +147,7 @@ class Cluster:
         return process
 
     def stop(self) -> list[str]:
-        """End the processes as a user does; return which had to be killed."""
+        """End the processes as a user does; return those that had to be killed."""
         killed = []
         for process in self.processes[1:]:
             process.send_signal(signal.SIGTERM)
@@ -170,34 +167,34 @@ def run(
     seconds: float,
     *,
     every: float = KILL_EVERY,
-    names: tuple[str, ...] = tuple(work.WORK),
+    names: tuple[str, ...] = tuple(computations.WORK),
     seed: int = 0,
     dumps: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Chaos:
-    """Work and torment for a while, then look for what was left.
+    """Compute and inject faults for a while, then look for leaks.
 
     Parameters
     ----------
     seconds
-        For how long; at least until one worker was killed. What runs then comes to its end.
+        Duration, at least until a worker was killed; running computations then finish.
     every
         Mean time between two kills, seconds; stops and cuts in proportion.
     names
-        What is computed, of `chaos_work.WORK`.
+        Kinds of computations, of `computations.WORK`.
     seed
-        Of what is computed and who is tormented.
+        Of the choice of computations and faults.
     dumps
-        Directory for the state of the cluster where a computation hangs, and for logs.
+        Directory for logs, and for the state of the cluster when a computation hangs.
     progress
-        Called with a line after each piece of work.
+        Called with a line after each computation.
     """
     outcome = Chaos()
     dumps = dumps or Path(tempfile.mkdtemp(prefix="chaos-"))
     dumps.mkdir(parents=True, exist_ok=True)
     for name in names:
-        for variant in range(work.VARIANTS):
-            work.expected(name, variant)
+        for variant in range(computations.VARIANTS):
+            computations.expected(name, variant)
     with contextlib.ExitStack() as stack:
         inside = network_namespaces.is_inside()
         hosts = stack.enter_context(network_namespaces.two_hosts()) if inside else []
@@ -209,12 +206,14 @@ def run(
         cluster = Cluster(scheduler, scratch, hosts)
         try:
             with _client(cluster) as client:
-                _torment(outcome, client, cluster, seconds, every, names, seed, dumps, progress)
+                _compute_with_faults(
+                    outcome, client, cluster, seconds, every, names, seed, dumps, progress
+                )
                 try:
                     client.wait_for_workers(2 * _WORKERS_OF_HOST, timeout=_STARTING)
                 except (TimeoutError, DaskTimeoutError) as error:
                     outcome.left.append(f"workers did not come back: {error}")
-                outcome.left += chaos_watch.quiet(client)
+                outcome.left += resource_watch.quiet(client)
         finally:
             outcome.left += cluster.stop()
             outcome.seconds = time.monotonic() - start
@@ -236,7 +235,7 @@ def _client(cluster: Cluster) -> Iterator[Client]:
         yield client
 
 
-def _torment(
+def _compute_with_faults(
     outcome: Chaos,
     client: Client,
     cluster: Cluster,
@@ -247,18 +246,20 @@ def _torment(
     dumps: Path,
     progress: Callable[[str], None],
 ) -> None:
-    watch = Watch(client, cluster.scheduler.pid, [p.pid for p in cluster.processes[1:]], dumps)
+    watch = resource_watch.ResourceWatch(
+        client, cluster.scheduler.pid, [p.pid for p in cluster.processes[1:]], dumps
+    )
     end = time.monotonic() + seconds
-    with Tormentor(client, cluster.hosts, random.Random(seed), every) as tormentor, watch:
-        # Where nobody was killed nothing was tried.
+    with FaultInjector(client, cluster.hosts, random.Random(seed), every) as injector, watch:
+        # A run without a kill tests nothing.
         def goes_on() -> bool:
-            return time.monotonic() < end or not tormentor.counts["kill"]
+            return time.monotonic() < end or not injector.counts["kill"]
 
         streams = [
             threading.Thread(
                 target=_stream,
                 args=(outcome, client, goes_on, names, random.Random(f"{seed}-{i}"), dumps),
-                kwargs={"progress": progress, "log": tormentor.log},
+                kwargs={"progress": progress, "log": injector.log},
                 name=f"stream-{i}",
             )
             for i in range(_STREAMS)
@@ -268,12 +269,12 @@ def _torment(
         for stream in streams:
             stream.join()
     outcome.kills, outcome.stops, outcome.cuts = map(
-        tormentor.counts.__getitem__, ("kill", "stop", "cut")
+        injector.counts.__getitem__, ("kill", "stop", "cut")
     )
     outcome.samples = watch.samples
-    outcome.totals, outcome.exceptions = chaos_watch.own_report(client)
+    outcome.totals, outcome.exceptions = resource_watch.own_report(client)
     outcome.left += watch.faults
-    (dumps / "torments.log").write_text("\n".join(tormentor.log))
+    (dumps / "faults.log").write_text("\n".join(injector.log))
 
 
 def _stream(
@@ -287,26 +288,26 @@ def _stream(
     progress: Callable[[str], None],
     log: list[str],
 ) -> None:
-    """Compute one thing after the other, and compare."""
+    """Run one computation after the other, and compare the results."""
     while goes_on():
-        name, variant = rng.choice(names), rng.randrange(work.VARIANTS)
+        name, variant = rng.choice(names), rng.randrange(computations.VARIANTS)
         began = time.monotonic()
         try:
-            result = work.WORK[name](client, variant)
+            result = computations.WORK[name](client, variant)
         except (TimeoutError, DaskTimeoutError):
             path = dumps / f"hang-{len(outcome.hung)}.txt"
-            path.write_text(chaos_watch.state(client) + "\n" + "\n".join(log[-30:]))
+            path.write_text(resource_watch.state(client) + "\n" + "\n".join(log[-30:]))
             outcome.hung.append(f"{name}: see {path}")
             progress(f"HUNG {outcome.hung[-1]}")
             continue
-        except Exception as error:  # whatever it is, it is what is looked for
+        except Exception as error:  # any error is a finding
             told = " ".join(f"{name}: {type(error).__name__}: {error}".split())[:300]
             outcome.failed.append(told)
             progress(f"FAILED {told}; {log[-3:]}")
             continue
         seconds = time.monotonic() - began
         outcome.computed += 1
-        right = work.expected(name, variant)
+        right = computations.expected(name, variant)
         if result != right:
             outcome.wrong.append(f"{name}: {result!r} instead of {right!r}")
             progress(f"WRONG {outcome.wrong[-1]}")
@@ -317,7 +318,7 @@ def _stream(
 
 def cells(chaos: Chaos) -> list[list[str]]:
     """Return the table."""
-    slope = chaos_watch.slope(chaos.samples)
+    slope = resource_watch.slope(chaos.samples)
     ours = [chaos.samples[i].plugin / 2**20 for i in (len(chaos.samples) // 2, -1) if chaos.samples]
     return [
         [

@@ -1,7 +1,7 @@
-"""Fused kernels beside what Dask runs: the same tasks of dask.array, on one thread.
+"""Compares fused kernels with Dask's own evaluation of the same tasks, on one thread.
 
-What is timed is a chunk's task as a worker runs it, as Dask made it and by kernels, in turn; the
-latter after they are compiled and the fastest is found.
+A chunk's task is timed as Dask made it and as kernels run it, in turn, after kernels are compiled
+and the fastest backend is found.
 """
 
 from __future__ import annotations

@@ -1,0 +1,272 @@
+"""Runs the experiment that an option of ``python -m benchmarks`` selects, and shows its outcome.
+
+Each function gets the options, publishes a table, and exits with 1 if something went wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from dask.utils import parse_bytes
+
+from benchmarks import (
+    cancellation,
+    failover,
+    least_memory,
+    memory_tight,
+    simulated,
+    small,
+    transfer,
+    twin_agreement,
+)
+from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
+from benchmarks.kernels import cold, comparison
+from benchmarks.scheduler import first_task, observer_cost, planning
+from dask_marsched.bench import report
+from dask_marsched.bench.cluster import Setting
+from dask_marsched.bench.command import policy_columns, prepare, publish, show_progress
+from dask_marsched.bench.workloads import Kind, Parameters
+
+
+def _say(text: str) -> None:
+    click.echo(f"  {text}", err=True)
+
+
+def _exit_if(wrong: bool) -> None:
+    if wrong:
+        raise SystemExit(1)
+
+
+def run_failover(options: Any) -> None:
+    """Kill a worker in workloads; a run that failed or gave another result is wrong."""
+
+    def show(k: failover.Killed) -> None:
+        outcome = f"FAILED: {k.error}" if k.error else f"{k.seconds:.2f} s, {k.again} again"
+        _say(f"{k.repetition + 1}  {k.workload:<18}{k.contestant:<8}{outcome}")
+
+    runs = failover.run(
+        options.names,
+        options.repeat,
+        Parameters(options.size, parse_bytes(options.chunk)),
+        workers=options.workers,
+        timeout=options.timeout,
+        progress=show,
+    )
+    publish(options, [failover.cells(runs)], {"runs": list(map(asdict, runs))})
+    _exit_if(any(k.error or not k.same for k in runs))
+
+
+def run_cancellation(options: Any) -> None:
+    """Cancel tasks that run; a worker that did not survive it is wrong."""
+    found = cancellation.run()
+    publish(options, [cancellation.cells(found)], {"cancels": list(map(asdict, found))})
+    _exit_if(not all(c.healthy for c in found))
+
+
+def run_transfer(options: Any) -> None:
+    """Fetch chunks between workers of a host; a chunk that was not mapped is wrong."""
+    measured = transfer.run(options.repeat)
+    publish(options, [transfer.cells(measured)], {"fetches": list(map(asdict, measured))})
+    _exit_if(any(m.mapped < m.fetches for m in measured))
+
+
+def run_planning(options: Any) -> None:
+    """Time the scheduler up to the first task sent; a failed measurement is wrong."""
+
+    def show(p: planning.Planning) -> None:
+        outcome = f"FAILED: {p.error}" if p.error else f"{p.seconds:.2f} s for {p.tasks} tasks"
+        _say(f"{p.repetition + 1}  {p.policy:<12}{outcome}")
+
+    measured = planning.run(policy_columns(options), options.planning, options.repeat, show)
+    publish(options, [planning.cells(measured)], {"planning": list(map(asdict, measured))})
+    _exit_if(any(p.error for p in measured))
+
+
+def run_first_task(options: Any) -> None:
+    """Measure the time from `compute()` to the first task sent."""
+
+    def show(a: first_task.Arrival) -> None:
+        _say(f"{a.shape:<11}{a.tasks:7d} {a.policy:<12}{1e3 * a.seconds:.1f} ms")
+
+    measured = first_task.run(policy_columns(options), options.first_task, options.repeat, show)
+    publish(options, [first_task.cells(measured)], {"arrivals": list(map(asdict, measured))})
+
+
+def run_small(options: Any) -> None:
+    """Time small programs."""
+
+    def show(r: small.Run) -> None:
+        _say(f"{r.workload:<22}{r.policy:<12}{1e3 * r.seconds:.0f} ms")
+
+    columns = policy_columns(options)
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        parameters = Parameters(1.0, parse_bytes(options.chunk), Path(scratch))
+        setting = Setting(options.workers, options.threads, parameters, options.timeout)
+        runs = small.run(options.names, columns, options.repeat, setting, show)
+    publish(options, [small.cells(runs)], {"runs": list(map(asdict, runs))})
+
+
+def run_pages(options: Any) -> None:
+    """Measure the event loop's time for the dashboard's pages and the observer's layouts."""
+    from benchmarks.scheduler import pages  # needs bokeh
+
+    tasks, costs, slices = pages.page_costs(options.pages)
+    click.echo(f"{tasks} operands on {pages.WORKERS} workers")
+    found = {"tasks": tasks, "pages": list(map(asdict, costs)), "slices": slices}
+    publish(options, [pages.cost_cells(costs, slices)], found)
+
+
+def run_observer(options: Any) -> None:
+    """Measure the observer's cost for the scheduler, with all pages closed."""
+    from benchmarks.scheduler import pages  # needs bokeh
+
+    part = pages.share(options.observer)
+    click.echo(f"The observer takes {part:.2%} of a simulated scheduler's processor time.")
+    pairs = observer_cost.throughput(options.observer, options.repeat, _say)
+    publish(options, [observer_cost.cells(pairs)], {"share": part, "pairs": pairs})
+
+
+def run_soak(options: Any) -> None:
+    """Run mixed work while workers are killed; see `soak.run`."""
+    outcome = soak.run(
+        options.soak,
+        workers=options.workers,
+        threads=options.threads,
+        every=options.kill_every or soak.KILL_EVERY,
+        sizes=[options.size * size for size in soak.SIZES],
+        progress=_say,
+    )
+    faults = [*outcome.wrong, *outcome.failed, *outcome.left]
+    publish(options, [soak.cells(outcome)], asdict(outcome), *faults)
+    _exit_if(not outcome.passed)
+
+
+def run_chaos(options: Any) -> None:
+    """Run mixed work while workers and the network fail; see `chaos_run.run`."""
+    if not network_namespaces.is_inside() and network_namespaces.is_possible():
+        network_namespaces.enter([sys.executable, "-m", "benchmarks", *sys.argv[1:]])
+    every = options.kill_every or fault_injection.KILL_EVERY
+    outcome = chaos_run.run(options.chaos, every=every, progress=_say)
+    caught = [f"{count} exceptions in {hook}" for hook, count in outcome.exceptions.items()]
+    faults = [*outcome.wrong, *outcome.failed, *outcome.hung, *outcome.left, *caught]
+    publish(options, [chaos_run.cells(outcome)], asdict(outcome), *faults)
+    _exit_if(not outcome.passed)
+
+
+def run_memory_tight(options: Any) -> None:
+    """Run workloads that do not fit into memory; a failed run with the plugin is wrong."""
+
+    def show(run: memory_tight.TightRun) -> None:
+        outcome = f"FAILED: {run.error}" if run.error else f"{run.seconds:.1f} s"
+        spilled = (run.spilled or 0) / 1e6
+        _say(
+            f"{run.repetition + 1}  {run.workload:<14}{run.contestant:<9}{outcome}, restarts "
+            f"{run.restarts}, peak {run.peak:.0%}, spilled {spilled:.0f} MB"
+        )
+
+    runs = memory_tight.measure_all(
+        options.names,
+        options.repeat,
+        options.size,
+        options.timeout,
+        show,
+        options.policies or memory_tight.COMPARED,
+        parse_bytes(options.memory_limit),
+    )
+    publish(options, [memory_tight.cells(runs)], memory_tight.to_json(runs))
+    _exit_if(any(run.error for run in runs if run.contestant == "default"))
+
+
+def run_least_memory(options: Any) -> None:
+    """Search for the least memory with which workloads pass."""
+
+    def show(limit: int, run: memory_tight.TightRun) -> None:
+        outcome = f"FAILED: {run.error}" if run.error else f"{run.seconds:.1f} s"
+        shown = f"{run.workload:<14}{run.contestant:<9}{limit / 1e6:.0f} MB"
+        _say(f"{shown}: {outcome}, restarts {run.restarts}")
+
+    found = least_memory.find_all(
+        options.names,
+        options.policies or ("stock", "default"),
+        options.repeat,
+        options.size,
+        options.timeout,
+        show,
+    )
+    publish(options, [least_memory.cells(found)], {"found": list(map(asdict, found))})
+
+
+def run_kernels(options: Any) -> None:
+    """Time fused kernels, and the start of a program that compiles them."""
+
+    def show(c: comparison.Comparison) -> None:
+        shown = f"{c.expression:<16}{c.form:<12}{c.dtype} {c.mib:3d} MiB"
+        _say(f"{shown}  {c.gain:6.2f}  {c.backend}")
+
+    measured = comparison.run(show)
+    starts = cold.run(options.repeat)
+    rows = [["200 chunks", "s"], *([name, f"{seconds:.2f}"] for name, seconds in starts)]
+    shown = [comparison.cells(measured), comparison.summary_cells(measured), rows]
+    publish(options, shown, {"comparisons": list(map(asdict, measured)), "cold": starts})
+
+
+def run_simulated(options: Any) -> None:
+    """Simulate workloads with other numbers of workers."""
+
+    def show(s: simulated.Simulated) -> None:
+        outcome = s.error or f"{s.seconds:.2f} s, {s.moved / report.MIB:.0f} MiB moved"
+        _say(f"{s.workers:5d}  {s.workload:<22}{s.policy:<12}{outcome}")
+
+    policy_columns(options)
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        selected, setting = prepare(options, Path(scratch))
+        found = simulated.run(
+            [w for w in selected if w.kind in (Kind.DATA, Kind.HELD_OUT, Kind.PRODUCTS)],
+            options.policies,
+            options.simulated,
+            setting.parameters,
+            workers_per_host=options.workers_per_host,
+            cores=options.cores,
+            threads=options.threads,
+            progress=show,
+        )
+    shown = [simulated.cells(found), simulated.summary_cells(found)]
+    publish(options, shown, {"simulated": list(map(asdict, found))})
+
+
+def run_twin(options: Any) -> None:
+    """Compare real runs with the digital twin's; only a failed real run is wrong."""
+    columns = policy_columns(options)
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        selected, setting = prepare(options, Path(scratch))
+        compared = twin_agreement.run(selected, columns, options.repeat, setting, show_progress)
+    typical = twin_agreement.medians(compared)
+    shown = [twin_agreement.cells(typical), twin_agreement.summary_cells(typical)]
+    publish(options, shown, twin_agreement.to_json(compared), twin_agreement.NOTE)
+    _exit_if(any(c.error and not c.real for c in compared))
+
+
+#: By option, the experiment that runs instead of the comparison of policies.
+EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
+    "memory_tight": run_memory_tight,
+    "least_memory": run_least_memory,
+    "kernels": run_kernels,
+    "soak": run_soak,
+    "chaos": run_chaos,
+    "failover": run_failover,
+    "cancel": run_cancellation,
+    "transfer": run_transfer,
+    "pages": run_pages,
+    "observer": run_observer,
+    "simulated": run_simulated,
+    "first_task": run_first_task,
+    "small": run_small,
+    "planning": run_planning,
+    "twin": run_twin,
+}

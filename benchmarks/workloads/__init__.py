@@ -1,0 +1,30 @@
+"""Registers the workloads that only the project's own benchmarks and tests run.
+
+They join those of `dask_marsched.bench.workloads`, whose names this package offers too.
+"""
+
+from benchmarks.workloads import held_out, interactive, patterns
+from dask_marsched.bench.workloads import (
+    MIB,
+    Kind,
+    Parameters,
+    Workload,
+    get,
+    names,
+    register,
+    select,
+)
+
+__all__ = [
+    "MIB",
+    "Kind",
+    "Parameters",
+    "Workload",
+    "get",
+    "held_out",
+    "interactive",
+    "names",
+    "patterns",
+    "register",
+    "select",
+]

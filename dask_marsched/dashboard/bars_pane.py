@@ -1,0 +1,69 @@
+"""A pane with groups of horizontal bars, and a table below them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from bokeh.layouts import column
+from bokeh.models import ColumnDataSource, Dodge, FactorRange, HoverTool
+
+from dask_marsched.dashboard.pane import Pane
+from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
+
+#: Pixels of a figure of bars for title, axis and legend.
+_HEAD = 140
+
+
+class BarsPane(Pane):
+    """Draws a group of bars for each label; a subclass fills `source` and `table`.
+
+    Attributes
+    ----------
+    title, across, down
+        Of the figure, and of its axes.
+    bars
+        Of each bar of a group: column, text in the legend, colour, height, and offset from the
+        middle of the group; the group has a height of 1.
+    more
+        Columns of `source` that only the tooltip shows.
+    pixels
+        Height of a group.
+    """
+
+    every = 1000
+    title: ClassVar[str]
+    across: ClassVar[str]
+    down: ClassVar[str] = ""
+    bars: ClassVar[Sequence[tuple[str, str, str, float, float]]]
+    more: ClassVar[Sequence[str]]
+    pixels: ClassVar[int]
+
+    def __init__(self, scheduler: Any, tips: Sequence[tuple[str, str]]) -> None:
+        super().__init__(scheduler)
+        names = ("label", *self.more, *(bar[0] for bar in self.bars))
+        self.source = ColumnDataSource({name: [] for name in names})
+        self.plot = make_figure(
+            self.title, self.across, self.down, y_range=FactorRange(), height=_HEAD,
+            sizing_mode="stretch_width",
+        )  # fmt: skip
+        self.plot.ygrid.visible = False
+        for name, text, colour, height, offset in self.bars:
+            place = {"field": "label", "transform": Dodge(value=offset, range=self.plot.y_range)}
+            self.plot.hbar(
+                y=place, right=name, height=height, source=self.source, fill_color=colour,
+                line_color=None, legend_label=text,
+            )  # fmt: skip
+        self.plot.add_tools(HoverTool(tooltips=list(tips)))
+        self.plot.add_layout(self.plot.legend[0], "below")
+        make_legend(self.plot, orientation="horizontal")
+        self.table = make_text(sizing_mode="stretch_width")
+        self.plots, self.texts = [self.plot], [self.table]
+        self.arrange(column(self.plot, self.table, sizing_mode="stretch_both"))
+
+    def fit(self, labels: Sequence[str]) -> None:
+        """Name the groups, from the top down, and make the figure as high as they need."""
+        factors = list(labels)[::-1]
+        if list(self.plot.y_range.factors) != factors:
+            self.plot.y_range.factors = factors
+            self.plot.height = _HEAD + self.pixels * len(factors)
