@@ -10,7 +10,7 @@ import click
 
 from dask_marsched.policies import registry
 from dask_marsched.simulation.graph_file import graph_header, load_graph
-from dask_marsched.simulation.options import Fault, cluster_options
+from dask_marsched.simulation.options import FaultParam, cluster_options
 from dask_marsched.simulation.report.comparison import lines
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate as run
@@ -32,7 +32,7 @@ _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
     "--fault",
     "faults",
     multiple=True,
-    type=Fault(),
+    type=FaultParam(),
     help="What goes wrong, such as kill:3@10s, join:4@12s, pause:0@1s:5s, slow:2@0s:4 or "
     "slow-link:2@0s:4 (workers are numbered from 0); may be given several times.",
 )

@@ -22,7 +22,7 @@ _FAULTS = (
 )
 
 
-class Amount(click.ParamType[float]):
+class AmountParam(click.ParamType[float]):
     """A number with a unit.
 
     Parameters
@@ -71,7 +71,7 @@ def _seconds(text: str) -> float:
     return float(parse_timedelta(text))
 
 
-class Fault(click.ParamType[tuple[Any, ...]]):
+class FaultParam(click.ParamType[tuple[Any, ...]]):
     """A fault such as ``kill:3@10s``, for `simulate`."""
 
     name = "fault"
@@ -122,9 +122,9 @@ def _time(text: str) -> float:
 
 def cluster_options(command: F) -> F:
     """Add the options that describe the cluster; they are named as `simulate`'s parameters."""
-    amount = Amount("amount of memory", lambda text: int(parse_bytes(text)), "16GiB")
-    rate = Amount("rate", _rate, "1GB/s")
-    duration = Amount("duration", _seconds, "1ms", zero=True)
+    amount = AmountParam("amount of memory", lambda text: int(parse_bytes(text)), "16GiB")
+    rate = AmountParam("rate", _rate, "1GB/s")
+    duration = AmountParam("duration", _seconds, "1ms", zero=True)
     whole = click.IntRange(1)
     for option in reversed(
         (

@@ -35,7 +35,11 @@ from dask_marsched.simulation.cluster.faults import Fault, Kill, read_faults
 from dask_marsched.simulation.cluster.spec import ClusterSpec, cluster_spec
 from dask_marsched.simulation.costs.cost_model import CostModel
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.held_results import left_out_of_held, spread, stand_ins
+from dask_marsched.simulation.costs.held_results import (
+    distribute,
+    held_results_limits,
+    placeholders,
+)
 from dask_marsched.simulation.costs.recording import Recording
 from dask_marsched.simulation.report.report import SimulationReport
 
@@ -119,7 +123,7 @@ def simulate(
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     annotations, faults = dask.get_annotations(), read_faults(faults)
     known = known.holding(items)
-    job = _Job(items, spec, policy, known, faults, annotations, timeline, validate)
+    job = _SimulationJob(items, spec, policy, known, faults, annotations, timeline, validate)
     return isolation.call(job.run, isolated, layer_names(items), spec.seed)
 
 
@@ -151,7 +155,7 @@ def _gathers(plugin: SchedulerPlugin) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
+class _SimulationJob:
     """All that a simulation needs, so that another process can do it."""
 
     collections: list[Any]
@@ -217,7 +221,7 @@ class _Job:
         """Turn the collections into tasks, once, as the scheduler with its plugins does."""
         expr, keys = expression(self.collections)
         dsk, annotations = materialize(expr, keys)
-        there = stand_ins(dsk, keys, self.costs.held)
+        there = placeholders(dsk, keys, self.costs.held)
         check_keys(dsk, keys, there)
         costs = CostModel(expr, {**there, **dsk} if there else dsk, self.costs)
         left, groups, bundles = compress_for(scheduler, dsk, keys, annotations, self.annotations)
@@ -225,12 +229,12 @@ class _Job:
         costs.join(groups)
         graph = read_graph(
             expr, left, keys, annotations, self.annotations, scheduler.places(),
-            self.spec.resources, spread(there, self.costs.held, self.spec.workers),
+            self.spec.resources, distribute(there, self.costs.held, self.spec.workers),
             functools.partial(order_for, scheduler),
         )  # fmt: skip
         check_memory(graph, costs, self.spec.memory_limit)
         lost = [f for f in self.faults if isinstance(f, Kill)] if there else []
-        left_out = left_out_of_held(there, self.costs.held, bool(lost))
+        left_out = held_results_limits(there, self.costs.held, bool(lost))
         return dataclasses.replace(graph, not_simulated=(*graph.not_simulated, *left_out)), costs
 
 

@@ -98,8 +98,8 @@ def read_graph(
     not_simulated = [
         *shuffles.unknown,
         *_uneven(shuffles),
-        *_reaching_out(dsk),
-        *without_impossible(own, places, resources),
+        *_side_effects(dsk),
+        *drop_unsatisfiable(own, places, resources),
     ]
     found = tuple(dict.fromkeys(not_simulated))
     return TwinGraph(dsk, keys, own, order, held, shuffles, found)
@@ -140,7 +140,7 @@ def _uneven(shuffles: ShuffleTasks) -> Iterator[str]:
         )
 
 
-def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
+def _side_effects(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
     """Name what tasks do besides computing, as far as the code of their functions shows it."""
     found: Counter[str] = Counter()
     known: dict[int, tuple[str, ...]] = {}
@@ -156,7 +156,7 @@ def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
         yield f"{what} ({count} tasks, such as {key_split(examples[what])!r})"
 
 
-def without_impossible(
+def drop_unsatisfiable(
     annotations: Annotations, places: Collection[Any], resources: Mapping[str, float]
 ) -> Iterator[str]:
     """Take restrictions that no worker satisfies out of the annotations, and name them.

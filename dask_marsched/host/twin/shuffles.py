@@ -185,7 +185,7 @@ def _output_partitions(node: GraphNode) -> Iterator[tuple[str, Any]]:
             yield call.args[1], call.args[2]
 
 
-class ShuffleOffice:
+class SchedulerShuffles:
     """Asks the scheduler's shuffle plugin what workers ask it.
 
     Parameters

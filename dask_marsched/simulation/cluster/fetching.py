@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MEASURED_TRANSFER = 1_000_000
 
 
-class Request:
+class FetchRequest:
     """One request for results to a peer, as long as it is under way.
 
     Parameters

@@ -58,7 +58,7 @@ class Thresholds:
         )
 
 
-class Store(dict[Any, Result]):
+class SpillingStore(dict[Any, Result]):
     """The results that a worker holds, in memory or on disk.
 
     Which ones are where follows the rules of the `zict.Buffer` that ``distributed`` uses.
@@ -170,7 +170,7 @@ class MemoryMonitor:
         self._promised = 0
         self.held = 0
         self.most = 0
-        self.store = Store(thresholds.target, self.hold, disk)
+        self.store = SpillingStore(thresholds.target, self.hold, disk)
 
     @property
     def process(self) -> int:

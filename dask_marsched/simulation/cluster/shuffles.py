@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 from dask.utils import parse_bytes
 
-from dask_marsched.host.twin.shuffles import Shuffle, ShuffleOffice, ShuffleTasks
+from dask_marsched.host.twin.shuffles import SchedulerShuffles, Shuffle, ShuffleTasks
 from dask_marsched.simulation.cluster.memory import PIECES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dask_marsched.simulation.cluster.worker import Worker
 
 
-class _Run:
+class ShuffleRun:
     """One run of a shuffle; a run that fails is followed by another one."""
 
     __slots__ = ("closed", "number", "owners", "stored", "transfers", "under_way", "waiting")
@@ -54,8 +54,8 @@ class Shuffles:
         self._cluster = cluster
         self._queue = cluster.queue
         self._tasks = tasks
-        self._office = ShuffleOffice(cluster.scheduler)
-        self._runs: dict[str, _Run] = {}
+        self._office = SchedulerShuffles(cluster.scheduler)
+        self._runs: dict[str, ShuffleRun] = {}
         self._members: set[tuple[str, int]] = set()
         self._buffered: dict[str, int] = {}
         self._blocked: dict[str, deque[Callable[[], object]]] = {}
@@ -122,11 +122,11 @@ class Shuffles:
         number, owners = answer
         run = self._runs.get(shuffle.id)
         if run is None or run.number != number:
-            self._runs[shuffle.id] = run = _Run(number, owners)
+            self._runs[shuffle.id] = run = ShuffleRun(number, owners)
         self._members.add((worker.address, number))
         self._queue.after(back, work, functools.partial(self._cut, worker, key, run))
 
-    def _cut(self, worker: Worker, key: Any, run: _Run) -> None:
+    def _cut(self, worker: Worker, key: Any, run: ShuffleRun) -> None:
         if run.closed:
             worker.reschedule(key)
             return
@@ -148,7 +148,7 @@ class Shuffles:
         return self._cluster.input_nbytes(key) if nbytes is None else nbytes
 
     def _by_owner(
-        self, shuffle: Shuffle, run: _Run, partition: Any, nbytes: int
+        self, shuffle: Shuffle, run: ShuffleRun, partition: Any, nbytes: int
     ) -> dict[str, dict[Any, int]]:
         shares: dict[str, dict[Any, int]] = {}
         for output, share in shuffle.pieces(partition):
@@ -157,7 +157,12 @@ class Shuffles:
         return shares
 
     def _send(
-        self, worker: Worker, address: str, shuffle: Shuffle, run: _Run, outputs: dict[Any, int]
+        self,
+        worker: Worker,
+        address: str,
+        shuffle: Shuffle,
+        run: ShuffleRun,
+        outputs: dict[Any, int],
     ) -> None:
         nbytes = sum(outputs.values())
         self._buffered[worker.address] = self._buffered.get(worker.address, 0) + nbytes
@@ -167,7 +172,7 @@ class Shuffles:
         self._cluster.move(worker, owner, 1, nbytes, arrived)
 
     def _arrived(
-        self, worker: Worker, owner: Worker, shuffle: Shuffle, run: _Run,
+        self, worker: Worker, owner: Worker, shuffle: Shuffle, run: ShuffleRun,
         outputs: dict[Any, int], nbytes: int,
     ) -> None:  # fmt: skip
         self._buffered[worker.address] -= nbytes
@@ -205,7 +210,7 @@ class Shuffles:
         else:
             passed()
 
-    def _passed(self, worker: Worker, key: Any, run: _Run) -> None:
+    def _passed(self, worker: Worker, key: Any, run: ShuffleRun) -> None:
         if run.closed:
             worker.reschedule(key)
         else:
@@ -240,7 +245,7 @@ class Shuffles:
                 self._take(run, output)
         worker.finish(key)
 
-    def _take(self, run: _Run, output: Any) -> None:
+    def _take(self, run: ShuffleRun, output: Any) -> None:
         owner = self._cluster.workers_by_address[run.owners[output]]
         if owner.alive:
             owner.monitor.hold(PIECES, -run.stored.pop(output))

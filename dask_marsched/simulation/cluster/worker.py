@@ -39,7 +39,7 @@ from distributed.worker_state_machine import (
 from dask_marsched.host.twin.worker_state import TwinWorkerState
 from dask_marsched.host.worker.message_batching import Gathering
 from dask_marsched.simulation.cluster.comms import BatchedStream
-from dask_marsched.simulation.cluster.fetching import Request
+from dask_marsched.simulation.cluster.fetching import FetchRequest
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
 from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result
 
@@ -346,14 +346,14 @@ class Worker:
     def _gather(self, address: str, keys: set[Any], total_nbytes: int) -> None:
         latency, now = self._cluster.latency, self.queue.now
         peer = self._cluster.workers_by_address.get(address)
-        request = Request(self, keys, total_nbytes, address, now)
+        request = FetchRequest(self, keys, total_nbytes, address, now)
         self.monitor.promise(total_nbytes)
         if peer is None or not peer.alive:
             self.queue.after(2 * latency, request.failed)
         else:
             self.queue.after(latency, peer.loop.soon, functools.partial(peer.get_data, request))
 
-    def get_data(self, request: Request) -> None:
+    def get_data(self, request: FetchRequest) -> None:
         """Answer a peer's request for results."""
         cluster, asker = self._cluster, request.asker
         limit = cluster.outgoing_limit * (2 if asker.host is self.host else 1)
@@ -369,7 +369,7 @@ class Worker:
             delivered = functools.partial(self._delivered, request, nbytes)
             cluster.move(self, asker, len(request.data), nbytes, delivered)
 
-    def _delivered(self, request: Request, nbytes: int) -> None:
+    def _delivered(self, request: FetchRequest, nbytes: int) -> None:
         self.outgoing -= 1
         if self.alive:
             request.succeeded(nbytes)

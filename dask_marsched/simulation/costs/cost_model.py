@@ -10,7 +10,7 @@ from dask.utils import key_split
 
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.derived import DerivedSeconds, complete
+from dask_marsched.simulation.costs.derived import DerivedSeconds, fill_missing_sizes
 
 #: Seconds, and bytes per second: what a recorded task is compared with before its duration is
 #: carried over to a task of the same group and another size.
@@ -51,7 +51,7 @@ class CostModel:
         self.durations: Counter[str] = Counter()
         self.joined: Counter[str] = Counter()
         known = chunk_nbytes(expr, dsk)
-        groups = _Groups(costs)
+        groups = _GroupMeans(costs)
         costs = costs.renamed(dsk, known.exact)
         nbytes = self._sized(dsk, costs, groups, known.exact, known.estimated)
         derived = DerivedSeconds(expr, dsk, nbytes)
@@ -74,7 +74,7 @@ class CostModel:
         self,
         dsk: Mapping[Any, Any],
         costs: Costs,
-        groups: _Groups,
+        groups: _GroupMeans,
         exact: Mapping[Any, int],
         estimated: Mapping[Any, int],
     ) -> dict[Any, int]:
@@ -92,7 +92,7 @@ class CostModel:
             self.sizes["guessed" if learnt is None else "learnt"] += 1
             return estimated.get(key) if learnt is None else learnt
 
-        complete(dsk, nbytes, likely)
+        fill_missing_sizes(dsk, nbytes, likely)
         return nbytes
 
     @property
@@ -123,7 +123,7 @@ class CostModel:
         return self._costs[key]
 
 
-class _Groups:
+class _GroupMeans:
     """Means of the recorded tasks, by group: what their keys are called without tokens."""
 
     def __init__(self, costs: Costs) -> None:

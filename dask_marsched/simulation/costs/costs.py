@@ -15,7 +15,7 @@ from dask.sizeof import sizeof
 
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs import costs_file
-from dask_marsched.simulation.costs.held_results import Places, held_by_clusters
+from dask_marsched.simulation.costs.held_results import Places, find_held_results
 
 _TOKEN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 
@@ -53,7 +53,7 @@ class Costs:
 
     def holding(self, collections: Iterable[Any]) -> Costs:
         """Return these costs, and what clusters tell of the futures in collections."""
-        found = held_by_clusters(collections)
+        found = find_held_results(collections)
         if not found.places:
             return self
         nbytes = {**self.nbytes, **found.nbytes}

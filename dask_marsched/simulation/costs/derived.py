@@ -116,7 +116,7 @@ def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:
         raise ValueError(f"the graph has a cycle: {circle}") from None
 
 
-def complete(
+def fill_missing_sizes(
     dsk: Mapping[Any, Any], nbytes: dict[Any, int], likely: Callable[[Any], int | None]
 ) -> None:
     """Add the sizes that are missing.
@@ -167,5 +167,5 @@ def derive_costs(collection: Any, guess: bool = True) -> Costs:
     known = chunk_nbytes(expr, dsk)
     nbytes = {**known.estimated, **known.exact}
     if guess:
-        complete(dsk, nbytes, lambda key: None)
+        fill_missing_sizes(dsk, nbytes, lambda key: None)
     return Costs(nbytes)

@@ -34,7 +34,7 @@ class FusedExpression:
     saved: float = 0.0
 
 
-def known_on(client: distributed.Client | None) -> dict[str, tuple[tuple[str, ...], float]]:
+def kernel_choices(client: distributed.Client | None) -> dict[str, tuple[tuple[str, ...], float]]:
     """Return what workers have chosen, and seconds saved, by expression; empty if nobody tells."""
     if client is None or client.asynchronous:
         return {}
@@ -47,7 +47,7 @@ def known_on(client: distributed.Client | None) -> dict[str, tuple[tuple[str, ..
     return {text: (tuple(sorted(names)), saved[text]) for text, names in chosen.items()}
 
 
-def fused(
+def fused_expressions(
     tasks: Iterable[Any], known: Mapping[str, tuple[tuple[str, ...], float]]
 ) -> list[FusedExpression]:
     """Return what is fused in some tasks, the most frequent first.
@@ -57,7 +57,7 @@ def fused(
     tasks
         Of the graph.
     known
-        As `known_on` returns it.
+        As `kernel_choices` returns it.
     """
     return [
         FusedExpression(text, count, *known.get(text, ((), 0.0)))

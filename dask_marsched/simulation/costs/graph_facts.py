@@ -18,7 +18,7 @@ from dask_marsched.host.twin.graph import check_keys
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.cost_model import CostModel
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.held_results import stand_ins
+from dask_marsched.simulation.costs.held_results import placeholders
 
 
 class GraphFacts:
@@ -48,7 +48,7 @@ class GraphFacts:
     def __init__(self, collections: list[Any], costs: Costs) -> None:
         expr, self.keys = expression(collections)
         tasks = materialize(expr, self.keys)[0]
-        self.held = stand_ins(tasks, self.keys, costs.held)
+        self.held = placeholders(tasks, self.keys, costs.held)
         check_keys(tasks, self.keys, self.held)
         self.tasks: Mapping[Any, Any] = {**self.held, **tasks} if self.held else tasks
         self._layers: ArrayLayers = read_layers(expr)

@@ -18,7 +18,7 @@ Places = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class HeldResults:
     """What is known of results in memory.
 
     Attributes
@@ -34,7 +34,7 @@ class Held:
     places: Mapping[Any, Places]
 
 
-def held_by_clusters(collections: Iterable[Any]) -> Held:
+def find_held_results(collections: Iterable[Any]) -> HeldResults:
     """Ask the schedulers what they know of the futures that collections are built on.
 
     Only what the scheduler has noted is asked for; nothing runs on a worker.
@@ -56,7 +56,7 @@ def held_by_clusters(collections: Iterable[Any]) -> Held:
         there = [future.key for future in own if places[future.key]]
         sizes = client.nbytes(there, summary=False) if there else {}
         nbytes.update((key, int(size)) for key, size in sizes.items())
-    return Held(nbytes, places)
+    return HeldResults(nbytes, places)
 
 
 def _addresses(client: distributed.Client) -> list[str]:
@@ -85,7 +85,9 @@ def _there_is_a_client() -> bool:
     return True
 
 
-def stand_ins(dsk: Mapping[Any, Any], keys: Iterable[Any], held: Collection[Any]) -> dict[Any, Any]:
+def placeholders(
+    dsk: Mapping[Any, Any], keys: Iterable[Any], held: Collection[Any]
+) -> dict[Any, Any]:
     """Return tasks that stand for the held results that a graph needs, in a repeatable order."""
     missing = dict.fromkeys(key for key in keys if key not in dsk)
     for node in dsk.values():
@@ -94,7 +96,7 @@ def stand_ins(dsk: Mapping[Any, Any], keys: Iterable[Any], held: Collection[Any]
     return {key: held_elsewhere(key) for key in sorted(missing, key=repr) if key in held}
 
 
-def left_out_of_held(
+def held_results_limits(
     keys: Collection[Any], places: Mapping[Any, Places], loses_workers: bool
 ) -> Iterator[str]:
     """Name what of results on a cluster is not simulated as it is."""
@@ -109,7 +111,9 @@ def left_out_of_held(
         yield "how results are made again that a cluster held before, if they are lost"
 
 
-def spread(keys: Iterable[Any], places: Mapping[Any, Places], workers: int) -> dict[Any, Places]:
+def distribute(
+    keys: Iterable[Any], places: Mapping[Any, Places], workers: int
+) -> dict[Any, Places]:
     """Return where each result is on a simulated cluster.
 
     Parameters

@@ -12,7 +12,7 @@ _LEAST = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
-class Loop:
+class LoopLoad:
     """What the event loop of a worker did during a recording.
 
     Attributes
@@ -28,7 +28,7 @@ class Loop:
     nbytes: int
 
 
-def overhead_of(loops: Iterable[Loop], tasks: int, elapsed: float) -> float:
+def overhead_of(loops: Iterable[LoopLoad], tasks: int, elapsed: float) -> float:
     """Return how many times as long as by the twin's defaults event loops took.
 
     Those were measured once, on one machine. Another is faster or slower, and with several

@@ -12,7 +12,7 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 
-class Kept(DaskMethodsMixin):
+class PersistedGraph(DaskMethodsMixin):
     """Several collections as one, whose chunks are not put together at the end.
 
     This is what ``persist`` does, and what storing does once every chunk is a stored one.
@@ -56,11 +56,11 @@ class Kept(DaskMethodsMixin):
         return _rebuild, (self._keys,)
 
 
-def _rebuild(graph: Mapping[Any, Any], keys: list[Any], **_: Any) -> Kept:
-    return Kept(graph, keys, None)
+def _rebuild(graph: Mapping[Any, Any], keys: list[Any], **_: Any) -> PersistedGraph:
+    return PersistedGraph(graph, keys, None)
 
 
-def kept(collections: Iterable[Any]) -> list[Kept]:
+def as_persisted(collections: Iterable[Any]) -> list[PersistedGraph]:
     """Return collections that compute what these would persist.
 
     Raises
@@ -75,8 +75,8 @@ def kept(collections: Iterable[Any]) -> list[Kept]:
         graph = getattr(item, "dask", None)
         if isinstance(graph, HighLevelGraph) and not hasattr(item, "expr"):
             optimize = item.__dask_optimize__
-            found.append(Kept(graph, flatten(item.__dask_keys__()), optimize))
+            found.append(PersistedGraph(graph, flatten(item.__dask_keys__()), optimize))
         else:
             expr = collections_to_expr(item).optimize()
-            found.append(Kept(expr.__dask_graph__(), flatten(expr.__dask_keys__()), None))
+            found.append(PersistedGraph(expr.__dask_graph__(), flatten(expr.__dask_keys__()), None))
     return found

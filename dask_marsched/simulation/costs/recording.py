@@ -236,9 +236,9 @@ class Recording(RecordedBlock):
 
         See `ClusterSpec`; 1 where the system does not tell, or the recording was too short.
         """
-        from dask_marsched.simulation.costs.overhead import Loop, overhead_of
+        from dask_marsched.simulation.costs.overhead import LoopLoad, overhead_of
 
-        return overhead_of([Loop(*loop) for loop in self._loops], len(self), self._elapsed)
+        return overhead_of([LoopLoad(*loop) for loop in self._loops], len(self), self._elapsed)
 
     @property
     def makespan(self) -> float:

@@ -13,7 +13,7 @@ import dask.base
 import dask.threaded
 from dask.core import flatten
 
-from dask_marsched.simulation.costs.persisted import Kept
+from dask_marsched.simulation.costs.persisted import PersistedGraph
 
 #: What is about to be computed, and whether the results stay on the workers.
 Observer = Callable[[list[Any], bool], None]
@@ -30,7 +30,7 @@ class _Scheduler:
         collections = self._collections
         if collections is None:  # a bare graph, from those who compute "as if a collection"
             tasks = graph if isinstance(graph, Mapping) else graph.__dask_graph__()
-            collections = [Kept(tasks, flatten(keys), None)]
+            collections = [PersistedGraph(tasks, flatten(keys), None)]
         self._session.tell(collections, False)
         with self._session.computing():
             return dask.threaded.get(graph, keys)
@@ -75,11 +75,11 @@ class _Session:
 
 
 @contextlib.contextmanager
-def observed(observe: Observer) -> Iterator[None]:
+def intercept_computations(observe: Observer) -> Iterator[None]:
     """Call a function before every computation in this context, whatever its scheduler.
 
     Computations run with local threads. Those inside of others, and those that the observer
-    itself causes, are not observed.
+    itself causes, are not intercept_computations.
 
     Parameters
     ----------

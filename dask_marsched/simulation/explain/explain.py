@@ -13,15 +13,15 @@ import distributed
 from dask_marsched.host.graph.layer_names import layer_names
 from dask_marsched.simulation import isolation
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.fused_expressions import fused, known_on
+from dask_marsched.simulation.costs.fused_expressions import fused_expressions, kernel_choices
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
-from dask_marsched.simulation.costs.persisted import kept
+from dask_marsched.simulation.costs.persisted import as_persisted
 from dask_marsched.simulation.costs.recording import Recording
-from dask_marsched.simulation.explain.advice import Findings, advise
+from dask_marsched.simulation.explain.advice import AdviceContext, advise
 from dask_marsched.simulation.explain.cluster_size import ClusterSize, cluster_size
 from dask_marsched.simulation.explain.explanation import Explanation, MemoryGroup
-from dask_marsched.simulation.explain.inquiry import Inquiry
-from dask_marsched.simulation.explain.runs import Runner
+from dask_marsched.simulation.explain.forecast_runs import ForecastRuns
+from dask_marsched.simulation.explain.runs import SimulationRunner
 from dask_marsched.simulation.explain.worker_choice import Wish, seconds_of
 from dask_marsched.simulation.report.peaks import PeakGroup
 
@@ -93,11 +93,11 @@ def explain(
     """
     items = _items(collection)
     size = cluster_size(client, workers, threads, memory_limit, details)
-    job = _Job(
-        _title(items), [*kept(items)] if persist else items, size, bandwidth,
+    job = _ExplainJob(
+        _title(items), [*as_persisted(items)] if persist else items, size, bandwidth,
         Costs.of(costs).holding(items), policy, _most(max_workers, size), Wish.of(budget, deadline),
         seconds_of("time_limit", time_limit, zero=True), parallel=isolated is not False,
-        known=known_on(client),
+        known=kernel_choices(client),
     )  # fmt: skip
     return isolation.call(job.run, isolated, layer_names(job.collections))
 
@@ -118,7 +118,7 @@ def _most(max_workers: int | None, size: ClusterSize) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
+class _ExplainJob:
     """What is to be explained, checked."""
 
     title: str
@@ -146,26 +146,26 @@ class _Job:
         }
         arguments = {**cluster, **size.details, "costs": self.costs, "policy": self.policy}
         left = self.seconds - (time.monotonic() - began)
-        runner = Runner(items, len(facts.tasks), arguments, left, self.parallel)
-        inquiry = Inquiry(runner, facts.temporaries, size, self.policy, self.most)
-        report, need = inquiry.undisturbed[self.policy]
-        findings = Findings(items, facts, report, need, size.memory_limit, runner)
+        runner = SimulationRunner(items, len(facts.tasks), arguments, left, self.parallel)
+        forecast_runs = ForecastRuns(runner, facts.temporaries, size, self.policy, self.most)
+        report, need = forecast_runs.undisturbed[self.policy]
+        context = AdviceContext(items, facts, report, need, size.memory_limit, runner)
         return Explanation(
             title=self.title,
             tasks=len(facts.tasks) - len(facts.held),
             cluster=cluster | {"source": size.source},
-            stock=inquiry.forecasts["stock"],
-            marsched=inquiry.forecasts[self.policy],
+            stock=forecast_runs.forecasts["stock"],
+            marsched=forecast_runs.forecasts[self.policy],
             sizes=facts.sizes,
-            choices=inquiry.sizes,
-            best=self.wish.choose(inquiry.sizes),
+            choices=forecast_runs.sizes,
+            best=self.wish.choose(forecast_runs.sizes),
             groups=[_memory_group(facts, group) for group in report.peak_groups(3)],
             joined=_most_first(report.plugin.get("fusion", {}).get("expressions", {})),
-            advice=advise(findings),
+            advice=advise(context),
             not_simulated=list(report.not_simulated),
             notes=size.notes,
             skipped=runner.skipped,
-            fused=fused(facts.tasks.values(), self.known),
+            fused=fused_expressions(facts.tasks.values(), self.known),
         )
 
 

@@ -10,7 +10,7 @@ from dask_marsched.simulation.explain.advice import Advice
 
 
 @dataclasses.dataclass(frozen=True)
-class Forecast:
+class PolicyForecast:
     """What one way of scheduling is expected to do on the cluster.
 
     Attributes
@@ -87,7 +87,7 @@ class Size:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class WorkerChoice:
     """The number of workers that is worth its price.
 
     Attributes
@@ -143,14 +143,14 @@ class Explanation:
         Tasks in the graph.
     cluster : dict
         ``workers``, ``threads``, ``memory_limit`` (bytes), ``bandwidth`` and where they are from.
-    stock, marsched : Forecast
+    stock, marsched : PolicyForecast
         Stock Dask and the plugin on this cluster.
     sizes : dict of str to int
         How many sizes of results are ``known`` from the graph, ``recorded``, ``learnt`` from
         recorded ones, and ``guessed``.
     choices : list of Size
         What other numbers of workers do, fewest first.
-    best : Choice
+    best : WorkerChoice
         The number of workers that is worth its price.
     groups : list of MemoryGroup
         What dominates the plugin's peak, largest first.
@@ -171,11 +171,11 @@ class Explanation:
     title: str
     tasks: int
     cluster: dict[str, Any]
-    stock: Forecast
-    marsched: Forecast
+    stock: PolicyForecast
+    marsched: PolicyForecast
     sizes: dict[str, int]
     choices: list[Size]
-    best: Choice
+    best: WorkerChoice
     groups: list[MemoryGroup]
     joined: dict[str, int]
     advice: list[Advice]

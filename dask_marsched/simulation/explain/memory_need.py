@@ -16,7 +16,7 @@ PROCESS_NBYTES = 150 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes that the worker which needs most had to have at one time.
 
     Attributes
@@ -48,7 +48,7 @@ def _threshold(name: str) -> float:
     return float(dask.config.get(f"distributed.worker.memory.{name}") or 1.0)
 
 
-def need_of(report: SimulationReport, temporaries: Mapping[Any, int]) -> Need:
+def memory_need(report: SimulationReport, temporaries: Mapping[Any, int]) -> MemoryNeed:
     """Return what the simulated workers needed.
 
     Parameters
@@ -74,20 +74,20 @@ def need_of(report: SimulationReport, temporaries: Mapping[Any, int]) -> Need:
     before = np.repeat(
         np.concatenate([[0], running[first[1:] - 1]]), np.diff(first, append=len(running))
     )
-    return Need(
+    return MemoryNeed(
         held=max(report.peak_memory_per_worker.values(), default=0),
         total=int((running - before).max(initial=0)),
     )
 
 
-def orderable(nbytes: float) -> int:
+def round_up_to_orderable(nbytes: float) -> int:
     """Round bytes up to an amount that machines are sold with: 2 or 3 times a power of two."""
     return next(size for size in _amounts() if size >= nbytes)
 
 
-def larger(nbytes: int) -> int:
+def next_orderable(nbytes: int) -> int:
     """Return the next amount that can be ordered."""
-    return orderable(nbytes + 1)
+    return round_up_to_orderable(nbytes + 1)
 
 
 def _amounts() -> Iterator[int]:

@@ -10,7 +10,7 @@ from html import escape
 from dask.utils import format_bytes, format_time
 
 from dask_marsched.simulation.costs.fused_expressions import FusedExpression
-from dask_marsched.simulation.explain.explanation import Explanation, Forecast, MemoryGroup
+from dask_marsched.simulation.explain.explanation import Explanation, MemoryGroup, PolicyForecast
 
 _WIDTH = 96
 #: Expressions that are listed.
@@ -181,7 +181,7 @@ def _forecast(found: Explanation) -> Section:
     )
 
 
-def _cell(forecast: Forecast, show: str, limit: int) -> str:
+def _cell(forecast: PolicyForecast, show: str, limit: int) -> str:
     if show == "makespan":
         return format_time(forecast.makespan).strip()
     if show == "results":

@@ -18,7 +18,7 @@ _LARGE = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class SimulationOutcome:
     """What came out of one simulation.
 
     Attributes
@@ -36,7 +36,7 @@ class Outcome:
     seconds: float
 
 
-class Runner:
+class SimulationRunner:
     """Simulates one computation on several clusters.
 
     Parameters
@@ -83,7 +83,7 @@ class Runner:
 
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, SimulationOutcome]:
         """Simulate what is wanted, in this order, as long as time is left.
 
         Parameters
@@ -95,7 +95,7 @@ class Runner:
 
         Returns
         -------
-        dict of str to Outcome
+        dict of str to SimulationOutcome
             Those that were simulated.
         """
         names = list(wanted)
@@ -130,10 +130,10 @@ class _Batch:
     seconds: float
     longest: float
 
-    def run(self) -> dict[str, Outcome]:
+    def run(self) -> dict[str, SimulationOutcome]:
         deadline = time.monotonic() + self.seconds
         longest = self.longest
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[str, SimulationOutcome] = {}
         for name, arguments in self.wanted:
             began = time.monotonic()
             if began + longest > deadline:
@@ -143,6 +143,6 @@ class _Batch:
                 report = simulate(isolated=False, **arguments)
             except (ValueError, RuntimeError) as problem:
                 error = problem
-            outcomes[name] = Outcome(report, error, time.monotonic() - began)
+            outcomes[name] = SimulationOutcome(report, error, time.monotonic() - began)
             longest = max(longest, outcomes[name].seconds)
         return outcomes

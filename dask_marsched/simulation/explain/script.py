@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_marsched.simulation.explain.computations import observed
+from dask_marsched.simulation.explain.computations import intercept_computations
 from dask_marsched.simulation.explain.explain import explain
 from dask_marsched.simulation.explain.explanation import Explanation
-from dask_marsched.simulation.explain.stub_clients import Asked, stand_ins
-from dask_marsched.simulation.explain.write_interception import intercepted
+from dask_marsched.simulation.explain.stub_clients import RequestedCluster, stub_clients_active
+from dask_marsched.simulation.explain.write_interception import intercept_writes
 
 
 class _Stop(BaseException):
@@ -55,7 +55,7 @@ class _Explainer:
         show: Callable[[str, Explanation], None],
         stop: bool,
     ) -> None:
-        self.asked = Asked()
+        self.asked = RequestedCluster()
         self.count = 0
         self._path = str(path)
         self._arguments = arguments
@@ -138,13 +138,13 @@ def explain_script(
         If the script does, before anything is computed or with ``everything``.
     """
     explainer = _Explainer(path, arguments, show, stop=not everything)
-    writing = contextlib.nullcontext() if everything else intercepted()
+    writing = contextlib.nullcontext() if everything else intercept_writes()
     try:
         with (
             _as_main(path, script_arguments) as module,
-            stand_ins(explainer.asked, imagined=not everything),
+            stub_clients_active(explainer.asked, imagined=not everything),
             writing,
-            observed(explainer),
+            intercept_computations(explainer),
         ):
             _run(path, module)
     except _Stop:

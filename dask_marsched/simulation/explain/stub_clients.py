@@ -26,7 +26,7 @@ _SUBMIT = frozenset(
 
 
 @dataclasses.dataclass
-class Asked:
+class RequestedCluster:
     """The cluster that the script asked for; None where it left that open.
 
     Attributes
@@ -37,7 +37,7 @@ class Asked:
         Bytes of each.
     address : str or None
         Of the scheduler to which the script connects.
-    client : ClientStandIn or None
+    client : StubClient or None
         The last client.
     """
 
@@ -45,7 +45,7 @@ class Asked:
     threads: int | None = None
     memory_limit: int | str | None = None
     address: str | None = None
-    client: ClientStandIn | None = None
+    client: StubClient | None = None
 
     def local(self, arguments: dict[str, Any]) -> None:
         """Read the arguments of a cluster on this machine, or of one of jobs."""
@@ -96,10 +96,10 @@ def _future(task: Delayed) -> Future:
     return Future(task.key, task.dask)  # type: ignore[no-untyped-call]  # untyped there
 
 
-class _Anything:
+class _Stub:
     """Accepts calls that make no difference to what is computed."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: RequestedCluster) -> None:
         self._asked = asked
 
     def __enter__(self) -> Any:
@@ -119,13 +119,13 @@ class _Anything:
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Do nothing; may be awaited."""
-        return _Anything(self._asked)
+        return _Stub(self._asked)
 
     shutdown = restart = wait_for_workers = register_plugin = unregister_worker_plugin = close
     upload_file = rebalance = replicate = cancel = close
 
 
-class ClusterStandIn(_Anything):
+class StubCluster(_Stub):
     """Stands in for any cluster."""
 
     scheduler_address = "explained://"
@@ -141,14 +141,14 @@ class ClusterStandIn(_Anything):
         self._asked.workers = most or self._asked.workers
 
 
-class ClientStandIn(_Anything):
+class StubClient(_Stub):
     """Stands in for a client: what it computes goes through Dask, where it is explained."""
 
     dashboard_link = ""
     asynchronous = False
     status = "running"
 
-    def __init__(self, asked: Asked, cluster: ClusterStandIn) -> None:
+    def __init__(self, asked: RequestedCluster, cluster: StubCluster) -> None:
         super().__init__(asked)
         self.cluster = cluster
 
@@ -229,7 +229,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 @contextlib.contextmanager
-def stand_ins(asked: Asked, *, imagined: bool) -> Iterator[None]:
+def stub_clients_active(asked: RequestedCluster, *, imagined: bool) -> Iterator[None]:
     """Let every client and cluster that is made in this context be a stand-in.
 
     Parameters
@@ -241,23 +241,23 @@ def stand_ins(asked: Asked, *, imagined: bool) -> Iterator[None]:
         shuffles, say). These can be explained, and not be computed without a cluster.
     """
 
-    def new_cluster(cls: type, *args: Any, **kwargs: Any) -> ClusterStandIn:
+    def new_cluster(cls: type, *args: Any, **kwargs: Any) -> StubCluster:
         asked.local(kwargs)
-        return ClusterStandIn(asked)
+        return StubCluster(asked)
 
-    def new_client(cls: type, *args: Any, **kwargs: Any) -> ClientStandIn:
+    def new_client(cls: type, *args: Any, **kwargs: Any) -> StubClient:
         address = args[0] if args else kwargs.get("address")
-        if isinstance(address, ClusterStandIn):
+        if isinstance(address, StubCluster):
             cluster = address
         else:
-            cluster = ClusterStandIn(asked)
+            cluster = StubCluster(asked)
             asked.address = address or dask.config.get("scheduler-address", None)
             if asked.address is None:
                 asked.local(kwargs)
-        asked.client = ClientStandIn(asked, cluster)
+        asked.client = StubClient(asked, cluster)
         return asked.client
 
-    def current(*args: Any, **kwargs: Any) -> ClientStandIn:
+    def current(*args: Any, **kwargs: Any) -> StubClient:
         if asked.client is None or not imagined:
             raise ValueError("No clients found")
         return asked.client

@@ -8,7 +8,7 @@ from typing import Any
 
 from dask_marsched.host.graph.literals import as_data
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
-from dask_marsched.simulation.costs.persisted import Kept
+from dask_marsched.simulation.costs.persisted import PersistedGraph
 
 #: Chunks that must go into a task before it counts as holding all of them up.
 _MANY = 8
@@ -16,7 +16,7 @@ _MANY = 8
 _LOOK = 2_000
 
 
-def held_until(facts: GraphFacts, group: str) -> set[Any] | None:
+def find_barrier(facts: GraphFacts, group: str) -> set[Any] | None:
     """Return the tasks for whose results the chunks of a group are kept.
 
     They are computed from many chunks of the group, and needed together with one of these chunks.
@@ -72,7 +72,7 @@ def _above(facts: GraphFacts, keys: Iterable[Any]) -> set[Any]:
     return seen
 
 
-def in_two_passes(facts: GraphFacts, barrier: set[Any]) -> tuple[Kept, Kept]:
+def split_in_two(facts: GraphFacts, barrier: set[Any]) -> tuple[PersistedGraph, PersistedGraph]:
     """Return what computes the barrier's tasks, and what computes the rest given their results."""
     first = {key: facts.tasks[key] for key in _above(facts, barrier)}
     given: Mapping[Any, Any] = {**facts.tasks, **{key: as_data(key) for key in barrier}}
@@ -83,4 +83,4 @@ def in_two_passes(facts: GraphFacts, barrier: set[Any]) -> tuple[Kept, Kept]:
                 seen.add(dependency)
                 stack.append(dependency)
     second = {key: given[key] for key in seen}
-    return Kept(first, barrier, None), Kept(second, facts.keys, None)
+    return PersistedGraph(first, barrier, None), PersistedGraph(second, facts.keys, None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dask.utils import format_time, parse_timedelta
 
-from dask_marsched.simulation.explain.explanation import Choice, Size
+from dask_marsched.simulation.explain.explanation import Size, WorkerChoice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,51 +41,53 @@ class Wish:
             None if deadline is None else seconds_of("deadline", deadline),
         )
 
-    def choose(self, sizes: Sequence[Size]) -> Choice:
+    def choose(self, sizes: Sequence[Size]) -> WorkerChoice:
         """Return the best number of workers among those into which the computation fits."""
         fitting = [size for size in sizes if size.fits]
         if not fitting:
-            return Choice(None, "It fits with none of these numbers of workers.")
+            return WorkerChoice(None, "It fits with none of these numbers of workers.")
         if self.deadline is not None:
             return self._in_time(fitting, self.deadline)
         if self.budget is not None:
             return self._affordable(fitting, self.budget)
         if len(sizes) == 1:
-            return Choice(None, "Only one number of workers was simulated: there is no choice.")
+            return WorkerChoice(
+                None, "Only one number of workers was simulated: there is no choice."
+            )
         best = min(fitting, key=lambda size: (size.makespan * size.worker_seconds, size.workers))
-        return Choice(
+        return WorkerChoice(
             best.workers,
             f"Best: {_workers(best)}, the knee of the curve: more cost more than the time they "
             "save, fewer take more time than they save (least makespan x worker-hours).",
         )
 
     @staticmethod
-    def _in_time(fitting: list[Size], deadline: float) -> Choice:
+    def _in_time(fitting: list[Size], deadline: float) -> WorkerChoice:
         quick = [size for size in fitting if size.makespan <= deadline]
         if not quick:
             fastest = min(fitting, key=lambda size: (size.makespan, size.workers))
-            return Choice(
+            return WorkerChoice(
                 None,
                 f"None of these is done in {_time(deadline)}; {_workers(fastest)} is nearest "
                 f"with {_time(fastest.makespan)}.",
             )
         best = min(quick, key=lambda size: (size.worker_seconds, size.workers))
-        return Choice(
+        return WorkerChoice(
             best.workers, f"Best: {_workers(best)}, the cheapest that is done in {_time(deadline)}."
         )
 
     @staticmethod
-    def _affordable(fitting: list[Size], budget: float) -> Choice:
+    def _affordable(fitting: list[Size], budget: float) -> WorkerChoice:
         cheap = [size for size in fitting if size.worker_seconds <= budget]
         if not cheap:
             least = min(fitting, key=lambda size: (size.worker_seconds, size.workers))
-            return Choice(
+            return WorkerChoice(
                 None,
                 f"None of these costs at most {budget / 3600:.4g} worker-hours; {_workers(least)} "
                 f"is nearest with {least.worker_seconds / 3600:.4g}.",
             )
         best = min(cheap, key=lambda size: (size.makespan, size.workers))
-        return Choice(
+        return WorkerChoice(
             best.workers,
             f"Best: {_workers(best)}, the fastest for at most {budget / 3600:.4g} worker-hours.",
         )

@@ -41,7 +41,7 @@ def nothing(part: Any) -> None:
 
 
 @contextlib.contextmanager
-def intercepted() -> Iterator[None]:
+def intercept_writes() -> Iterator[None]:
     """Let everything that writes collections compute them instead, into nothing.
 
     Dask and xarray make the files, and remove old ones, before they compute what goes in; hence

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_marsched.simulation.explain.cluster_size import ClusterSize
-from dask_marsched.simulation.explain.explanation import Forecast, Size
-from dask_marsched.simulation.explain.memory_need import Need, larger, need_of, orderable
-from dask_marsched.simulation.explain.runs import Outcome, Runner
+from dask_marsched.simulation.explain.explanation import PolicyForecast, Size
+from dask_marsched.simulation.explain.memory_need import (
+    MemoryNeed,
+    memory_need,
+    next_orderable,
+    round_up_to_orderable,
+)
+from dask_marsched.simulation.explain.runs import SimulationOutcome, SimulationRunner
 from dask_marsched.simulation.report.report import SimulationReport
 
 #: A memory limit that nothing reaches, in bytes.
@@ -17,7 +22,7 @@ AMPLE = 2**50
 _TRIES = 3
 
 
-class Inquiry:
+class ForecastRuns:
     """Asks the twin about one computation.
 
     Parameters
@@ -35,9 +40,9 @@ class Inquiry:
 
     Attributes
     ----------
-    undisturbed : dict of str to (SimulationReport, Need)
+    undisturbed : dict of str to (SimulationReport, MemoryNeed)
         By policy, a run in which memory was no matter, and what it needed.
-    forecasts : dict of str to Forecast
+    forecasts : dict of str to PolicyForecast
         By policy, what to expect on the user's cluster.
     sizes : list of Size
         What the plugin does with other numbers of workers, fewest first.
@@ -50,7 +55,7 @@ class Inquiry:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: SimulationRunner,
         temporaries: Mapping[Any, int],
         size: ClusterSize,
         policy: str,
@@ -60,11 +65,12 @@ class Inquiry:
         self._temporaries = temporaries
         self._size = size
         self._policies = ["stock", policy]
-        self.undisturbed: dict[str, tuple[SimulationReport, Need]] = {}
+        self.undisturbed: dict[str, tuple[SimulationReport, MemoryNeed]] = {}
         own = runner.run({name: {"policy": name} for name in self._policies}, must=True)
         self._find_undisturbed(own)
         limits = {
-            name: (orderable(need.limit), False) for name, (_, need) in self.undisturbed.items()
+            name: (round_up_to_orderable(need.limit), False)
+            for name, (_, need) in self.undisturbed.items()
         }
         limit = self._limits_to_try([policy, "stock"], limits)
         first, second = limit.items()
@@ -82,7 +88,7 @@ class Inquiry:
             name: self._forecast(name, own[name], *limits[name]) for name in self._policies
         }
 
-    def _find_undisturbed(self, own: Mapping[str, Outcome]) -> None:
+    def _find_undisturbed(self, own: Mapping[str, SimulationOutcome]) -> None:
         crowded = [name for name in self._policies if not _is_smooth(own[name])]
         title = "{} with ample memory"
         wanted = {title.format(name): {"policy": name, "memory_limit": AMPLE} for name in crowded}
@@ -92,7 +98,7 @@ class Inquiry:
             if outcome.report is None:
                 assert outcome.error is not None
                 raise outcome.error
-            self.undisturbed[name] = outcome.report, need_of(outcome.report, self._temporaries)
+            self.undisturbed[name] = outcome.report, memory_need(outcome.report, self._temporaries)
 
     def _limits_to_try(
         self, policies: list[str], limits: Mapping[str, tuple[int, bool]]
@@ -102,7 +108,9 @@ class Inquiry:
             for name in policies
         }
 
-    def _judge(self, limits: dict[str, tuple[int, bool]], outcomes: Mapping[str, Outcome]) -> bool:
+    def _judge(
+        self, limits: dict[str, tuple[int, bool]], outcomes: Mapping[str, SimulationOutcome]
+    ) -> bool:
         """Verify limits, or raise those with which it does not fit; return whether any was."""
         raised = False
         for name, (limit, verified) in limits.items():
@@ -112,7 +120,7 @@ class Inquiry:
             if self._fits(outcome, limit):
                 limits[name] = limit, True
             else:
-                limits[name] = larger(limit), False
+                limits[name] = next_orderable(limit), False
                 raised = True
         return raised
 
@@ -128,27 +136,31 @@ class Inquiry:
             for number in near
         }
 
-    def _sizes(self, policy: str, outcomes: Mapping[str, Outcome]) -> list[Size]:
+    def _sizes(self, policy: str, outcomes: Mapping[str, SimulationOutcome]) -> list[Size]:
         found = [self._size_of(*self.undisturbed[policy])]
         for outcome in outcomes.values():
             report = outcome.report
             if report is not None and report.workers != self._size.workers:
-                found.append(self._size_of(report, need_of(report, self._temporaries)))
+                found.append(self._size_of(report, memory_need(report, self._temporaries)))
         return sorted(found, key=lambda size: size.workers)
 
-    def _size_of(self, report: SimulationReport, need: Need) -> Size:
+    def _size_of(self, report: SimulationReport, need: MemoryNeed) -> Size:
         fits = need.limit <= self._size.memory_limit
-        return Size(report.workers, report.makespan, need.held, orderable(need.limit), fits)
+        return Size(
+            report.workers, report.makespan, need.held, round_up_to_orderable(need.limit), fits
+        )
 
-    def _fits(self, outcome: Outcome, limit: int) -> bool:
+    def _fits(self, outcome: SimulationOutcome, limit: int) -> bool:
         if outcome.report is None or not _is_smooth(outcome):
             return False
-        return need_of(outcome.report, self._temporaries).limit <= limit
+        return memory_need(outcome.report, self._temporaries).limit <= limit
 
-    def _forecast(self, policy: str, own: Outcome, limit: int, verified: bool) -> Forecast:
+    def _forecast(
+        self, policy: str, own: SimulationOutcome, limit: int, verified: bool
+    ) -> PolicyForecast:
         report, need = self.undisturbed[policy]
         shown = own.report or report
-        return Forecast(
+        return PolicyForecast(
             policy=policy,
             makespan=shown.makespan,
             bytes_moved=shown.bytes_moved,
@@ -164,7 +176,7 @@ class Inquiry:
         )
 
 
-def _is_smooth(outcome: Outcome) -> bool:
+def _is_smooth(outcome: SimulationOutcome) -> bool:
     """Tell whether memory did not matter."""
     report = outcome.report
     return report is not None and not report.bytes_spilled and not report.seconds_paused
