@@ -11,7 +11,7 @@ import click
 from dask_marsched.policies import registry
 from dask_marsched.simulation.graph_file import graph_header, load_graph
 from dask_marsched.simulation.options import FaultParam, cluster_options
-from dask_marsched.simulation.report.comparison import lines
+from dask_marsched.simulation.report.comparison import comparison_lines
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate as run
 
@@ -81,7 +81,7 @@ def simulate(
         found = {"graph": header, "reports": [report.to_dict() for report in reports]}
         click.echo(json.dumps(found, indent=2))
     else:
-        click.echo("\n".join(lines(reports)))
+        click.echo("\n".join(comparison_lines(reports)))
 
 
 def _check_picture(path: Path) -> None:
