@@ -1,4 +1,4 @@
-"""The size of the cluster that a computation is explained for."""
+"""Determines the size of the cluster that a computation is explained for."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ClusterSize:
     memory_limit : int
         Bytes of memory of each.
     source : str
-        Where the numbers are from.
+        Origin of these numbers, for the page.
     details : dict
         Further arguments of `simulate`.
     notes : list of str
-        Where the cluster differs from what is simulated.
+        Differences between the cluster and its simulation.
     """
 
     workers: int
@@ -39,7 +39,7 @@ class ClusterSize:
     notes: list[str]
 
     def with_workers(self, workers: int) -> dict[str, Any]:
-        """Return the arguments of `simulate` for another number of workers on like hosts."""
+        """Return the arguments of `simulate` for another number of workers on similar hosts."""
         hosts = self.details.get("hosts")
         if hosts is None:
             return {"workers": workers}
@@ -53,14 +53,14 @@ def cluster_size(
     memory_limit: int | str | None,
     details: Mapping[str, Any],
 ) -> ClusterSize:
-    """Return the size that was asked for; what was left open is that of the client's cluster.
+    """Return the requested size, completed by that of the client's cluster or by defaults.
 
     Raises
     ------
     TypeError
-        If the client is asynchronous, or none.
+        If the client is asynchronous, or is no client.
     ValueError
-        If the client's cluster has no workers, or an amount is none.
+        If the client's cluster has no workers, or an amount is invalid.
     """
     found, notes = ClusterSize(4, 1, 16 * 2**30, "assumed", {}, []), []
     if client is not None:

@@ -1,4 +1,4 @@
-"""``dask marsched explain``: options, messages and exit codes."""
+"""Implements the command ``dask marsched explain``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several simulations of one graph, in a bounded time."""
+"""Runs several simulations of one graph in a bounded time."""
 
 from __future__ import annotations
 
@@ -13,23 +13,13 @@ from dask_marsched.simulation import isolation
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate
 
-#: Tasks from which on simulations run in two processes: below, starting one takes longer.
+#: Graphs with more tasks are simulated in two processes; for smaller ones starting one costs more.
 _LARGE = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
 class SimulationOutcome:
-    """What came out of one simulation.
-
-    Attributes
-    ----------
-    report : SimulationReport or None
-        None if the simulated computation could not be done.
-    error : Exception or None
-        Why not.
-    seconds : float
-        How long the simulation itself took.
-    """
+    """The report or the error of one simulation, and the seconds that it took."""
 
     report: SimulationReport | None
     error: Exception | None
@@ -37,27 +27,23 @@ class SimulationOutcome:
 
 
 class SimulationRunner:
-    """Simulates one computation on several clusters.
+    """Simulates one computation with different arguments.
 
     Parameters
     ----------
-    collections
-        What is computed.
-    tasks
-        Number of its tasks.
+    collections, tasks
+        The computation, and the number of its tasks.
     arguments
         Arguments of `simulate` that all simulations share.
     seconds
-        After this time none is started any more unless it must be.
+        After this time no further simulation is started unless it must be.
     parallel
-        Whether processes of their own may be started for large graphs.
+        Whether processes may be started for large graphs.
 
     Attributes
     ----------
     skipped : list of str
-        Names of the simulations that were left out for lack of time.
-    done : int
-        Number of simulations.
+        Names of the simulations left out for lack of time.
     """
 
     def __init__(
@@ -69,37 +55,29 @@ class SimulationRunner:
         parallel: bool,
     ) -> None:
         self.skipped: list[str] = []
-        self.done = 0
         self._arguments = {"collection": collections, **arguments}
         self._deadline = time.monotonic() + seconds
-        cores = os.cpu_count() or 1
-        self._processes = min(2, cores) if parallel and tasks > _LARGE else 1
+        self._processes = min(2, os.cpu_count() or 1) if parallel and tasks > _LARGE else 1
         self._longest = 0.0
 
     @property
     def has_default_policy(self) -> bool:
-        """Whether what is simulated is the plugin as it comes."""
+        """Whether the plugin runs with its defaults."""
         return bool(self._arguments.get("policy", "default") == "default")
 
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False
     ) -> dict[str, SimulationOutcome]:
-        """Simulate what is wanted, in this order, as long as time is left.
+        """Simulate in the given order until the time is up.
 
         Parameters
         ----------
         wanted
-            By a name for each, the arguments of `simulate` in which it differs.
+            For each name the arguments of `simulate` that differ from the shared ones.
         must
-            Whether to simulate all of it, time or no time.
-
-        Returns
-        -------
-        dict of str to SimulationOutcome
-            Those that were simulated.
+            Whether to ignore the time.
         """
         names = list(wanted)
-        shares = [names[i :: self._processes] for i in range(self._processes)]
         left = float("inf") if must else self._deadline - time.monotonic()
         batches = [
             _Batch(
@@ -107,7 +85,7 @@ class SimulationRunner:
                 left,
                 self._longest,
             )
-            for share in shares
+            for share in (names[i :: self._processes] for i in range(self._processes))
             if share and left > self._longest
         ]
         if len(batches) < 2:
@@ -117,14 +95,13 @@ class SimulationRunner:
                 found = list(pool.map(lambda batch: isolation.call(batch.run, True), batches))
         outcomes = {name: outcome for part in found for name, outcome in part.items()}
         self._longest = max([self._longest, *(o.seconds for o in outcomes.values())])
-        self.done += len(outcomes)
         self.skipped += [name for name in names if name not in outcomes]
         return {name: outcomes[name] for name in names if name in outcomes}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Batch:
-    """Simulations that one process does one after the other."""
+    """Simulations that one process runs one after the other."""
 
     wanted: list[tuple[str, dict[str, Any]]]
     seconds: float
