@@ -1,6 +1,6 @@
-"""A worker's state machine for the digital twin: distributed's own, without its logs.
+"""Removes the logs from distributed's state machine of a worker.
 
-Nobody reads them there, and for a thousand workers they would be a gigabyte.
+For a thousand simulated workers they would take a gigabyte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from distributed.worker_state_machine import Instructions, StateMachineEvent, Wo
 
 
 class TwinWorkerState(WorkerState):
-    """Decides exactly as its base class does."""
+    """Decides exactly as its base class."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -22,7 +22,7 @@ class TwinWorkerState(WorkerState):
         self.stimulus_log = deque(maxlen=0)
 
     def handle_stimulus(self, *stims: StateMachineEvent) -> Instructions:
-        """Do as distributed does, but do not copy events for the log."""
+        """Handle events without copying them for the log."""
         instructions: Instructions = []
         for stim in stims:
             recommendations, first = _handler(type(stim))(self, stim)  # type: ignore[arg-type]  # a class hashes
@@ -35,8 +35,7 @@ class TwinWorkerState(WorkerState):
 def _handler(event: type[StateMachineEvent]) -> Callable[..., Any]:
     """Return the method for a kind of event.
 
-    `singledispatchmethod` makes a new function for every call, which takes as long as a
-    transition does.
+    `singledispatchmethod` is slow: it makes a new function for every call.
     """
     handler: Callable[..., Any] = vars(WorkerState)["_handle_event"].dispatcher.dispatch(event)
     return handler

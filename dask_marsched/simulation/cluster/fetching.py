@@ -1,4 +1,4 @@
-"""Requests of one worker for results that another one holds."""
+"""Implements the request of a worker for results of another one."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from distributed.worker_state_machine import (
 if TYPE_CHECKING:
     from dask_marsched.simulation.cluster.worker import Worker
 
-#: Transfers smaller than this do not count for the measured bandwidth, in bytes; as in
-#: ``distributed.worker``.
+#: Bytes up to which a transfer does not count for the measured bandwidth, as in distributed.
 _MEASURED_TRANSFER = 1_000_000
 
 
 class FetchRequest:
-    """One request for results to a peer, as long as it is under way.
+    """A request for results, from when it is made to its answer.
 
     Parameters
     ----------
     asker
-        Who asks.
+        The worker that asks.
     keys
-        The results asked for.
+        The requested results.
     total_nbytes
         Bytes that the asker expects.
     peer
-        Address of who is asked.
+        Address of the worker that is asked.
     start
         When the request was made, in virtual seconds.
     """
@@ -50,7 +49,7 @@ class FetchRequest:
         self.data: dict[Any, Any] = {}
 
     def succeeded(self, nbytes: int) -> None:
-        """Hand the results over."""
+        """Hand over the results, ``nbytes`` in all."""
         asker, now = self.asker, self.asker.queue.now
         if nbytes > _MEASURED_TRANSFER:
             speed = nbytes / max(0.001, now - self.start)
@@ -60,11 +59,11 @@ class FetchRequest:
         self._report(GatherDepSuccessEvent, "success", data=self.data)
 
     def busy(self) -> None:
-        """Tell that the peer serves too many others."""
+        """Report that the peer serves too many others."""
         self._report(GatherDepBusyEvent, "busy")
 
     def failed(self) -> None:
-        """Tell that the peer does not answer."""
+        """Report that the peer does not answer."""
         self._report(GatherDepNetworkFailureEvent, "network-failure")
 
     def _report(self, event: Callable[..., StateMachineEvent], what: str, **fields: Any) -> None:

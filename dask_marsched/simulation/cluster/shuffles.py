@@ -1,9 +1,8 @@
-"""Peer-to-peer shuffles between simulated workers.
+"""Simulates peer-to-peer shuffles between workers.
 
-As in ``distributed``: a transfer task cuts its input into pieces and puts them into a buffer from
-which they are sent to the workers that own the output partitions, in the background; the barrier
-waits until all pieces have arrived; an output task runs where its partition is and reads it from
-disk, or takes it from memory if shuffles are configured so.
+As in ``distributed``, a transfer task cuts its input into pieces and buffers them; they are sent
+to the owners of the output partitions in the background. The barrier waits until all pieces have
+arrived. An output task runs on the owner of its partition and reads it from disk or memory.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ShuffleRun:
-    """One run of a shuffle; a run that fails is followed by another one."""
+    """One run of a shuffle; a failed run is followed by another one."""
 
     __slots__ = ("closed", "number", "owners", "stored", "transfers", "under_way", "waiting")
 
@@ -40,15 +39,7 @@ class ShuffleRun:
 
 
 class Shuffles:
-    """The shuffles of a simulation.
-
-    Parameters
-    ----------
-    cluster
-        The cluster: its workers, network and scheduler.
-    tasks
-        The tasks of the graph that shuffle.
-    """
+    """The shuffles of a simulation, given the cluster and the shuffle tasks of the graph."""
 
     def __init__(self, cluster: Cluster, tasks: ShuffleTasks) -> None:
         self._cluster = cluster
@@ -65,14 +56,7 @@ class Shuffles:
     def execute(self, worker: Worker, key: Any, work: Callable[..., None]) -> bool:
         """Execute a task if it is part of a shuffle; return False if it is not.
 
-        Parameters
-        ----------
-        worker
-            Where it runs.
-        key
-            The task.
-        work
-            Lets the worker work on it; called with what follows.
+        ``work`` lets the worker work on the task, and is called with what follows.
         """
         if key in self._tasks.transfers:
             self._enter(worker, key, work)
@@ -104,7 +88,7 @@ class Shuffles:
     # Transfers
 
     def _enter(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
-        """Learn from the scheduler which run a transfer belongs to; only the first one asks."""
+        """Learn the run of a transfer from the scheduler, which only the first transfer asks."""
         shuffle, _ = self._tasks.transfers[key]
         run = self._runs.get(shuffle.id)
         if run is not None and not run.closed and (worker.address, run.number) in self._members:
@@ -197,7 +181,7 @@ class Shuffles:
     # Barriers and outputs
 
     def _barrier(self, worker: Worker, key: Any) -> None:
-        """Wait until all that was sent has arrived: to the scheduler, to all workers, and back."""
+        """Wait until all pieces have arrived, then for a message to all workers and back."""
         shuffle = self._tasks.barriers[key]
         run = self._runs[shuffle.id]
         there = functools.partial(self._queue.after, 2 * self._cluster.latency)

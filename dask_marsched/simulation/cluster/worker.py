@@ -1,4 +1,4 @@
-"""A simulated worker: the real state machine, with virtual threads and a virtual network."""
+"""Simulates a worker: the real state machine with virtual threads and a virtual network."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ _EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
     "refresh-who-has": RefreshWhoHasEvent,
     "remove-worker": RemoveWorkerEvent,
 }
-#: Seconds until a worker asks again a peer that was busy; as in ``distributed.worker``.
+#: Seconds until a worker asks a busy peer again; as in ``distributed.worker``.
 _RETRY_BUSY = 0.15
 #: Least seconds between two batches of messages to the scheduler; likewise.
 _BATCH_INTERVAL = 0.002
 
 
 class _NoCounter:
-    """Stands in for a state machine's statistics of tasks, which decide nothing."""
+    """Replaces a state machine's statistics of tasks, which decide nothing."""
 
     def new_task(self, task: Any) -> None:
         pass
@@ -78,7 +78,7 @@ def state_machine(
     """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
     get = dask.config.get
     share = get("distributed.worker.memory.transfer")
-    # Invariants that do not hold are explained by the logs.
+    # The logs explain violated invariants.
     state = (WorkerState if validate else TwinWorkerState)(
         nthreads=threads,
         address=address,
@@ -97,19 +97,7 @@ def state_machine(
 
 @dataclasses.dataclass(slots=True)
 class _Execution:
-    """A task that runs.
-
-    Attributes
-    ----------
-    start : float
-        When it began, in virtual seconds.
-    run_id : int
-        The scheduler's number of this attempt.
-    seconds : float
-        How long it takes on a core of its own.
-    nbytes : int
-        Bytes of its result.
-    """
+    """A running task: its start, the scheduler's number of this attempt, seconds, and bytes."""
 
     start: float
     run_id: int
@@ -118,18 +106,16 @@ class _Execution:
 
 
 class Worker:
-    """One worker of the twin.
+    """A worker of the simulated cluster.
 
     Parameters
     ----------
     cluster
-        The cluster that it belongs to: its clock, costs, network and records.
+        Its clock, costs, network and records.
     index
         Number of the worker; also its name.
-    address
-        Its address.
-    host
-        The host that it runs on.
+    address, host
+        Its address, and the host that it runs on.
     state
         The state machine.
     """
@@ -176,7 +162,7 @@ class Worker:
     # Events
 
     def receive(self, messages: list[dict[str, Any]]) -> None:
-        """Take a batch of messages from the scheduler and handle it when its turn comes."""
+        """Handle a batch of messages from the scheduler when the event loop is free."""
         cost = self._cluster.spec.batch_cost
         self.loop.run(cost, functools.partial(self._handle, messages))
 
@@ -191,19 +177,19 @@ class Worker:
                 self._cluster.shuffles.fail(message["shuffle_id"], message["run_id"])
 
     def tick(self) -> None:
-        """Look for data that is nowhere to be found, as a worker does once per second."""
+        """Look for missing data, as a worker does once per second."""
         if self.alive and self.state.missing_dep_flight:
             self.stimulate(FindMissingEvent(stimulus_id=f"find-missing-{self.queue.now}"))
 
     def kill(self) -> None:
-        """Die at once: nothing is sent or received any more, all results are lost."""
+        """Die at once: nothing is sent or received any more, and all results are lost."""
         self.note_pause()
         self.alive = False
         self.to_scheduler.abort()
         self.monitor.lose_all()
 
     def stimulate(self, event: StateMachineEvent) -> None:
-        """Feed an event to the state machine and carry out what it says."""
+        """Feed an event to the state machine and carry out its instructions."""
         if not self.alive:
             return
         instructions = self.state.handle_stimulus(event)
@@ -243,7 +229,7 @@ class Worker:
     # Memory
 
     def use_disk(self, nbytes: int) -> None:
-        """Write bytes to the host's disk, or read them (< 0); the event loop waits for it."""
+        """Write bytes to disk, or read them (< 0), while the event loop waits."""
         self.loop.block(self.host.disk.take(abs(nbytes), self.queue.now))
 
     def spilled(self, nbytes: int) -> None:
@@ -253,18 +239,18 @@ class Worker:
 
     @property
     def paused(self) -> bool:
-        """Whether no task is started now."""
+        """Whether the worker starts no tasks."""
         return bool(self._reasons_to_pause)
 
     def pause(self, reason: str) -> None:
-        """Start no more tasks; several reasons may hold at once."""
+        """Pause for a reason; several may apply at once."""
         if self.alive and not self.paused:
             self._paused_at = self.queue.now
             self._change_status("paused", PauseEvent)
         self._reasons_to_pause.add(reason)
 
     def unpause(self, reason: str) -> None:
-        """Go on, if no other reason to pause is left."""
+        """Remove a reason to pause; continue if no other is left."""
         if reason in self._reasons_to_pause:
             self._reasons_to_pause.remove(reason)
             if self.alive and not self.paused:
@@ -272,7 +258,7 @@ class Worker:
                 self._change_status("running", UnpauseEvent)
 
     def note_pause(self) -> None:
-        """Record a pause that nothing will end."""
+        """Record a pause that is still going on."""
         if self.alive and self.paused:
             self._cluster.paused(self, self._paused_at)
 
@@ -297,13 +283,13 @@ class Worker:
         self.executing[key] = execution
         self.monitor.promise(nbytes)
         for dependency in task.dependencies:
-            self.monitor.store[dependency.key]  # comes back from disk, and is used most recently
+            self.monitor.store[dependency.key]  # reads it back from disk, marks it as used
         work = functools.partial(self._work, execution)
         if not self._cluster.shuffles.execute(self, key, work):
             work(functools.partial(self.finish, key))
 
     def _work(self, execution: _Execution, done: Callable[[], object], read: int = 0) -> None:
-        """Use a core, after reading bytes from disk in the task's thread; then call ``done``."""
+        """Read bytes from disk, use a core, then call ``done``."""
         run = functools.partial(self.host.cores.run, execution.seconds, done)
         if read:
             self.queue.after(self.host.disk.take(read, self.queue.now), run)
@@ -311,7 +297,7 @@ class Worker:
             run()
 
     def finish(self, key: Any) -> None:
-        """Report a task's result once the event loop comes to it."""
+        """Report a task's result when the event loop is free."""
         execution = self.executing[key]
         if self.alive:
             self._cluster.executed(self, key, execution.start, self.queue.now)

@@ -1,4 +1,4 @@
-"""Collections whose results stay on the cluster, and parts of graphs as collections."""
+"""Wraps graphs as collections whose results stay on the cluster."""
 
 from __future__ import annotations
 
@@ -13,18 +13,9 @@ from dask.highlevelgraph import HighLevelGraph
 
 
 class PersistedGraph(DaskMethodsMixin):
-    """Several collections as one, whose chunks are not put together at the end.
+    """A graph as a collection whose chunks are not put together at the end, as after ``persist``.
 
-    This is what ``persist`` does, and what storing does once every chunk is a stored one.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    keys
-        The keys that are wanted.
-    optimize
-        Dask's function that optimizes the graph, or None.
+    ``optimize`` is Dask's function that optimizes the graph, or None.
     """
 
     __dask_scheduler__ = staticmethod(dask.threaded.get)
@@ -50,7 +41,7 @@ class PersistedGraph(DaskMethodsMixin):
         return self._keys
 
     def __dask_postcompute__(self) -> tuple[()]:
-        return ()  # nothing to do: no task that gathers the results
+        return ()  # no task gathers the results
 
     def __dask_postpersist__(self) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild, (self._keys,)
@@ -61,13 +52,7 @@ def _rebuild(graph: Mapping[Any, Any], keys: list[Any], **_: Any) -> PersistedGr
 
 
 def as_persisted(collections: Iterable[Any]) -> list[PersistedGraph]:
-    """Return collections that compute what these would persist.
-
-    Raises
-    ------
-    TypeError
-        If an item is not a Dask collection.
-    """
+    """Return collections that compute what these would persist."""
     found = []
     for item in collections:
         if not dask.is_dask_collection(item):

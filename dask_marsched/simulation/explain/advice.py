@@ -1,4 +1,4 @@
-"""What to change in a computation; nothing is advised that was not checked against its graph."""
+"""Advises changes to a computation; each is checked against its graph or simulated."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from dask_marsched.simulation.explain.runs import SimulationRunner
 from dask_marsched.simulation.explain.two_passes import find_barrier, split_in_two
 from dask_marsched.simulation.report.report import SimulationReport
 
-#: A change is advised if it leaves at most this part of the memory or of the makespan.
+#: A change is advised if memory or makespan shrink to at most this share.
 _WORTH = 0.7
-#: Tasks shorter than this, in seconds, are held up by what Dask does around each of them.
+#: Seconds of a task below which Dask's overhead matters.
 _SHORT = 0.02
-#: Bytes of a chunk above which nobody is advised to go.
+#: Largest chunk that is recommended, in bytes.
 _LARGE_CHUNK = 128 * 2**20
-#: Bytes of data inside a graph from which on they are worth a word.
+#: Bytes of data inside a graph above which they are reported.
 _LARGE_LITERALS = 64 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Something to change.
+    """A recommended change.
 
     Attributes
     ----------
     rule : str
-        Which of the rules speaks.
+        Name of the rule.
     reason : str
-        What was found in the graph.
+        What the rule found in the graph.
     change : str
         What to do.
     checked : str
-        How it was checked, with what outcome.
+        How it was checked, with which result.
     """
 
     rule: str
@@ -53,22 +53,10 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True)
 class AdviceContext:
-    """What the rules look at.
+    """What the rules look at: a computation, its graph, and a simulation with its timeline.
 
-    Attributes
-    ----------
-    collections : list
-        What is computed.
-    facts : GraphFacts
-        Its graph.
-    report : SimulationReport
-        Of the simulation that stands for the user's cluster, with its timeline.
-    need : MemoryNeed
-        What that one needed.
-    memory_limit : int
-        Bytes of memory of each worker.
-    runner : SimulationRunner
-        Simulates what if.
+    ``need`` is the memory that the simulation needed, ``memory_limit`` that of each worker, and
+    ``runner`` simulates changes.
     """
 
     collections: list[Any]
@@ -79,7 +67,7 @@ class AdviceContext:
     runner: SimulationRunner
 
     def what_if(self, name: str, **changes: Any) -> tuple[SimulationReport, MemoryNeed] | None:
-        """Simulate with other arguments; None if no time is left or it cannot be done."""
+        """Simulate with other arguments; None if no time is left or it fails."""
         outcome = self.runner.run({name: {"memory_limit": 2**50} | changes}).get(name)
         if outcome is None or outcome.report is None:
             return None
@@ -87,7 +75,7 @@ class AdviceContext:
 
 
 def advise(context: AdviceContext) -> list[Advice]:
-    """Return what to change, what matters most first."""
+    """Return the advice of all rules, the most important first."""
     rules = (
         gathered_result, held_for_reduction, too_large_chunks, fewer_threads, all_to_all,
         other_order, tiny_chunks, one_long_task, literals_in_graph, guessed_sizes,
@@ -108,7 +96,7 @@ def _makespans(before: float, after: float) -> str:
 
 
 def gathered_result(context: AdviceContext) -> Iterator[Advice]:
-    """Results that are put together on one worker though they are large."""
+    """Find large results that are put together on one worker."""
     facts = context.facts
     largest = max(facts.keys, key=facts.nbytes)
     nbytes = facts.nbytes(largest)
@@ -128,7 +116,7 @@ def gathered_result(context: AdviceContext) -> Iterator[Advice]:
 
 
 def held_for_reduction(context: AdviceContext) -> Iterator[Advice]:
-    """Chunks that all wait for something that is computed from all of them."""
+    """Find chunks that all wait for something computed from all of them."""
     top = context.report.peak_groups(1)
     if not top or top[0].share < 0.4:
         return
@@ -136,10 +124,10 @@ def held_for_reduction(context: AdviceContext) -> Iterator[Advice]:
     if barrier is None:
         return
     passes = split_in_two(context.facts, barrier)
-    tasks = context.facts.tasks
+    facts = context.facts
     costs = Costs(
-        {key: context.facts.nbytes(key) for key in tasks},
-        {key: context.facts.seconds(key) for key in tasks},
+        {key: facts.nbytes(key) for key in facts.tasks},
+        {key: facts.seconds(key) for key in facts.tasks},
     )
     found = []
     for number, collection in enumerate(passes, 1):
@@ -164,13 +152,13 @@ def held_for_reduction(context: AdviceContext) -> Iterator[Advice]:
 
 
 def too_large_chunks(context: AdviceContext) -> Iterator[Advice]:
-    """Tasks of which a worker's threads together need most of the memory."""
+    """Find tasks of which a worker's threads together need most of its memory."""
     facts, threads = context.facts, context.report.threads
-    worst = max((key for key in facts.tasks if key not in facts.keys), key=context.facts.footprint,
-                default=None)  # fmt: skip
+    inner = (key for key in facts.tasks if key not in facts.keys)
+    worst = max(inner, key=facts.footprint, default=None)
     if worst is None:
         return
-    nbytes = context.facts.footprint(worst)
+    nbytes = facts.footprint(worst)
     if threads * nbytes <= context.memory_limit / 2:
         return
     pieces = math.ceil(threads * nbytes / (context.memory_limit / 4))
@@ -190,7 +178,7 @@ def too_large_chunks(context: AdviceContext) -> Iterator[Advice]:
 def _axis_to_split(context: AdviceContext, key: Any) -> tuple[int | None, int]:
     """Return the axis to split a task's largest operand along, and its length there now.
 
-    An axis in several chunks already comes first: the computation copes with its being split.
+    Axes in several chunks come first, since the computation copes with splitting them.
     """
     operands = [key, *context.facts.tasks[key].dependencies]
     key = max(operands, key=context.facts.nbytes)
@@ -203,7 +191,7 @@ def _axis_to_split(context: AdviceContext, key: Any) -> tuple[int | None, int]:
 
 
 def fewer_threads(context: AdviceContext) -> Iterator[Advice]:
-    """Workers that would do with their memory if they ran one task at a time."""
+    """Find out whether one thread per worker would need much less memory."""
     report, need = context.report, context.need
     if report.threads == 1 or need.limit <= context.memory_limit:
         return
@@ -220,7 +208,7 @@ def fewer_threads(context: AdviceContext) -> Iterator[Advice]:
 
 
 def all_to_all(context: AdviceContext) -> Iterator[Advice]:
-    """Rechunking after which every chunk is made of pieces of most others."""
+    """Find rechunking in which every new chunk needs pieces of most old ones."""
     facts = context.facts
     at_peak = {group.group: group for group in context.report.peak_groups(5)}
     for name, keys in facts.groups.items():
@@ -257,12 +245,12 @@ def all_to_all(context: AdviceContext) -> Iterator[Advice]:
         )
 
 
-#: What a rechunking by tasks consists of; P2P, which waits on disk, goes by other names.
+#: Tasks of rechunking by tasks; those of P2P, which waits on disk, have other names.
 _RECHUNKING = ("rechunk-merge", "rechunk-split", "getitem")
 
 
 def _ends_rechunking(facts: GraphFacts, key: Any) -> bool:
-    """Whether a task makes a chunk of the new ones, not one of a stage in between."""
+    """Return whether a task makes a chunk of the final ones, not of a stage in between."""
     name = key_split(key)
     if not name.startswith("rechunk-merge") or "transfer" in name:
         return False
@@ -270,7 +258,7 @@ def _ends_rechunking(facts: GraphFacts, key: Any) -> bool:
 
 
 def _sources(facts: GraphFacts, key: Any) -> set[Any]:
-    """Return the chunks before the rechunking of which pieces go into a new one."""
+    """Return the old chunks of which a new one has pieces."""
     found: set[Any] = set()
     seen, stack = {key}, [key]
     while stack:
@@ -286,7 +274,7 @@ def _sources(facts: GraphFacts, key: Any) -> set[Any]:
 
 
 def other_order(context: AdviceContext) -> Iterator[Advice]:
-    """Look for an order of execution that does with less memory, where memory is short."""
+    """Find out whether another order of execution needs less memory, if it is short."""
     if context.need.limit <= context.memory_limit or not context.runner.has_default_policy:
         return
     found = context.what_if("deepest first", policy=MarsSchedulerPlugin(ordering="mars"))
@@ -302,7 +290,7 @@ def other_order(context: AdviceContext) -> Iterator[Advice]:
 
 
 def tiny_chunks(context: AdviceContext) -> Iterator[Advice]:
-    """Tasks so short that what Dask does around them takes most of the time."""
+    """Find tasks so short that overhead takes most of the time."""
     seconds = np.array(list(map(context.facts.seconds, context.facts.tasks)))
     if len(seconds) < 500 or float(np.median(seconds)) > _SHORT:
         return
@@ -326,7 +314,7 @@ def tiny_chunks(context: AdviceContext) -> Iterator[Advice]:
 
 
 def one_long_task(context: AdviceContext) -> Iterator[Advice]:
-    """One task during which the rest of the cluster waits."""
+    """Find a task during which the rest of the cluster waits."""
     facts = context.facts
     key = max(facts.tasks, key=facts.seconds)
     part = facts.seconds(key) / context.report.makespan
@@ -349,7 +337,7 @@ def one_long_task(context: AdviceContext) -> Iterator[Advice]:
 
 
 def literals_in_graph(context: AdviceContext) -> Iterator[Advice]:
-    """Large data inside the graph itself."""
+    """Find large data inside the graph."""
     nbytes = context.facts.nbytes_in_graph
     if nbytes < _LARGE_LITERALS:
         return
@@ -363,7 +351,7 @@ def literals_in_graph(context: AdviceContext) -> Iterator[Advice]:
 
 
 def guessed_sizes(context: AdviceContext) -> Iterator[Advice]:
-    """Sizes that nobody knows."""
+    """Find out whether many sizes are guessed."""
     share = context.facts.share_guessed
     if share < 0.1:
         return

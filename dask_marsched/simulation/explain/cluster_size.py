@@ -15,20 +15,10 @@ from distributed.comm import get_address_host
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSize:
-    """Workers and what each has.
+    """Number of workers, and threads and bytes of memory of each.
 
-    Attributes
-    ----------
-    workers, threads : int
-        Number of workers, threads of each.
-    memory_limit : int
-        Bytes of memory of each.
-    source : str
-        Origin of these numbers, for the page.
-    details : dict
-        Further arguments of `simulate`.
-    notes : list of str
-        Differences between the cluster and its simulation.
+    ``source`` tells the origin of these numbers, ``details`` are further arguments of `simulate`,
+    and ``notes`` name differences between the cluster and its simulation.
     """
 
     workers: int

@@ -79,9 +79,9 @@ def test_without_a_client_sizes_are_those_of_the_graph():
 def test_a_key_that_is_no_future_is_still_missing():
     from dask._task_spec import Task, TaskRef
 
-    from dask_marsched.simulation.costs.persisted import Kept
+    from dask_marsched.simulation.costs.persisted import PersistedGraph
 
-    graph = Kept({"a": Task("a", abs, TaskRef("b"))}, ["a"], None)
+    graph = PersistedGraph({"a": Task("a", abs, TaskRef("b"))}, ["a"], None)
     with pytest.raises(ValueError, match="does not contain 'b'"):
         simulate(graph)
 
