@@ -1,4 +1,4 @@
-"""Removes the logs from distributed's state machine of a worker.
+"""Makes distributed's state machine of a worker for a simulation, without its logs.
 
 For a thousand simulated workers they would take a gigabyte.
 """
@@ -6,10 +6,13 @@ For a thousand simulated workers they would take a gigabyte.
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import dask
+from dask.utils import parse_bytes
 from distributed.worker_state_machine import Instructions, StateMachineEvent, WorkerState
 
 
@@ -39,3 +42,36 @@ def _handler(event: type[StateMachineEvent]) -> Callable[..., Any]:
     """
     handler: Callable[..., Any] = vars(WorkerState)["_handle_event"].dispatcher.dispatch(event)
     return handler
+
+
+class _NoCounter:
+    """Replaces a state machine's statistics of tasks, which decide nothing."""
+
+    def new_task(self, task: Any) -> None:
+        pass
+
+    def transitions(self, before: Any) -> None:
+        pass
+
+
+def state_machine(
+    address: str, threads: int, memory_limit: int, resources: Mapping[str, float], validate: bool
+) -> WorkerState:
+    """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
+    get = dask.config.get
+    share = get("distributed.worker.memory.transfer")
+    # The logs explain violated invariants.
+    state = (WorkerState if validate else TwinWorkerState)(
+        nthreads=threads,
+        address=address,
+        validate=validate,
+        resources=resources,
+        transfer_incoming_count_limit=get("distributed.worker.connections.incoming"),
+        transfer_incoming_bytes_limit=int(memory_limit * share) if share else math.inf,
+        transfer_message_bytes_limit=parse_bytes(
+            get("distributed.worker.transfer.message-bytes-limit")
+        ),
+    )
+    if not validate:
+        state.task_counter = _NoCounter()  # type: ignore[assignment]  # a stand-in
+    return state

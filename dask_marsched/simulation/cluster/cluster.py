@@ -18,7 +18,9 @@ from dask_marsched.host.twin.scheduler import (
     parse_bandwidth_default,
     worker_metrics,
 )
+from dask_marsched.host.twin.shuffles import SchedulerShuffles
 from dask_marsched.host.twin.virtual_time import TwinLoop, settle
+from dask_marsched.host.twin.worker_state import state_machine
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.faults import (
@@ -35,7 +37,7 @@ from dask_marsched.simulation.cluster.memory import Result
 from dask_marsched.simulation.cluster.recorder import Recorder
 from dask_marsched.simulation.cluster.shuffles import Shuffles
 from dask_marsched.simulation.cluster.spec import ClusterSpec
-from dask_marsched.simulation.cluster.worker import Worker, state_machine
+from dask_marsched.simulation.cluster.worker import Worker
 from dask_marsched.simulation.report.report import SimulationReport
 
 #: Virtual seconds without progress after which a simulation counts as stuck.
@@ -322,7 +324,7 @@ class Cluster:
         """
         self._costs = costs
         self._wanted = set(graph.keys)
-        self.shuffles = Shuffles(self, graph.shuffles)
+        self.shuffles = Shuffles(self, graph.shuffles, SchedulerShuffles(self.scheduler))
         self._hold(graph.held)
         self.scheduler.submit(graph)
         queue, seen = self.queue, loop.calls

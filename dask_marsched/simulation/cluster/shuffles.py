@@ -10,17 +10,14 @@ from __future__ import annotations
 import functools
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask
 from dask.utils import parse_bytes
 
 from dask_marsched.host.twin.shuffles import SchedulerShuffles, Shuffle, ShuffleTasks
 from dask_marsched.simulation.cluster.memory import PIECES
-
-if TYPE_CHECKING:
-    from dask_marsched.simulation.cluster.cluster import Cluster
-    from dask_marsched.simulation.cluster.worker import Worker
+from dask_marsched.simulation.cluster.worker import Surroundings, Worker
 
 
 class ShuffleRun:
@@ -41,11 +38,13 @@ class ShuffleRun:
 class Shuffles:
     """The shuffles of a simulation, given the cluster and the shuffle tasks of the graph."""
 
-    def __init__(self, cluster: Cluster, tasks: ShuffleTasks) -> None:
+    def __init__(
+        self, cluster: Surroundings, tasks: ShuffleTasks, scheduler: SchedulerShuffles
+    ) -> None:
         self._cluster = cluster
         self._queue = cluster.queue
         self._tasks = tasks
-        self._office = SchedulerShuffles(cluster.scheduler)
+        self._scheduler = scheduler
         self._runs: dict[str, ShuffleRun] = {}
         self._members: set[tuple[str, int]] = set()
         self._buffered: dict[str, int] = {}
@@ -98,7 +97,7 @@ class Shuffles:
 
     def _ask(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
         shuffle, _ = self._tasks.transfers[key]
-        answer = self._office.run(shuffle.id, key, worker.address)
+        answer = self._scheduler.run(shuffle.id, key, worker.address)
         back = self._cluster.latency
         if answer is None:
             self._queue.after(back, worker.reschedule, key)
@@ -187,7 +186,7 @@ class Shuffles:
         there = functools.partial(self._queue.after, 2 * self._cluster.latency)
         passed = functools.partial(there, self._passed, worker, key, run)
         if len(run.transfers) < self._counts[shuffle.id]:
-            there(self._office.restart, shuffle.id, run.number)
+            there(self._scheduler.restart, shuffle.id, run.number)
             there(worker.reschedule, key)
         elif run.under_way and not run.closed:
             run.waiting.append(passed)
@@ -211,7 +210,7 @@ class Shuffles:
                 return
             if owner != worker.address:
                 self._queue.after(
-                    latency, self._office.restrict, shuffle.id, run.number, key, owner
+                    latency, self._scheduler.restrict, shuffle.id, run.number, key, owner
                 )
                 self._queue.after(2 * latency, worker.reschedule, key)
                 return

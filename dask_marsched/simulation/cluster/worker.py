@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import dask
 import numpy
-from dask.utils import parse_bytes
 from distributed.worker_state_machine import (
     AcquireReplicasEvent,
     CancelComputeEvent,
@@ -20,6 +17,9 @@ from distributed.worker_state_machine import (
     FindMissingEvent,
     FreeKeysEvent,
     GatherDep,
+    GatherDepBusyEvent,
+    GatherDepNetworkFailureEvent,
+    GatherDepSuccessEvent,
     Instruction,
     Instructions,
     PauseEvent,
@@ -36,15 +36,12 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from dask_marsched.host.twin.worker_state import TwinWorkerState
 from dask_marsched.host.worker.message_batching import Gathering
+from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
-from dask_marsched.simulation.cluster.fetching import FetchRequest
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
 from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result
-
-if TYPE_CHECKING:
-    from dask_marsched.simulation.cluster.cluster import Cluster
+from dask_marsched.simulation.cluster.spec import ClusterSpec
 
 _EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
     "cancel-compute": CancelComputeEvent,
@@ -56,43 +53,15 @@ _EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
     "refresh-who-has": RefreshWhoHasEvent,
     "remove-worker": RemoveWorkerEvent,
 }
+#: How requests end without results: the event, and a word for the name of the stimulus.
+_BUSY = (GatherDepBusyEvent, "busy")
+_NO_ANSWER = (GatherDepNetworkFailureEvent, "network-failure")
 #: Seconds until a worker asks a busy peer again; as in ``distributed.worker``.
 _RETRY_BUSY = 0.15
+#: Bytes up to which a transfer does not count for the measured bandwidth; likewise.
+_MEASURED_TRANSFER = 1_000_000
 #: Least seconds between two batches of messages to the scheduler; likewise.
 _BATCH_INTERVAL = 0.002
-
-
-class _NoCounter:
-    """Replaces a state machine's statistics of tasks, which decide nothing."""
-
-    def new_task(self, task: Any) -> None:
-        pass
-
-    def transitions(self, before: Any) -> None:
-        pass
-
-
-def state_machine(
-    address: str, threads: int, memory_limit: int, resources: Mapping[str, float], validate: bool
-) -> WorkerState:
-    """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
-    get = dask.config.get
-    share = get("distributed.worker.memory.transfer")
-    # The logs explain violated invariants.
-    state = (WorkerState if validate else TwinWorkerState)(
-        nthreads=threads,
-        address=address,
-        validate=validate,
-        resources=resources,
-        transfer_incoming_count_limit=get("distributed.worker.connections.incoming"),
-        transfer_incoming_bytes_limit=int(memory_limit * share) if share else math.inf,
-        transfer_message_bytes_limit=parse_bytes(
-            get("distributed.worker.transfer.message-bytes-limit")
-        ),
-    )
-    if not validate:
-        state.task_counter = _NoCounter()  # type: ignore[assignment]  # a stand-in
-    return state
 
 
 @dataclasses.dataclass(slots=True)
@@ -105,23 +74,65 @@ class _Execution:
     nbytes: int
 
 
+@dataclasses.dataclass(slots=True)
+class FetchRequest:
+    """A request of a worker for results of another one, from ``start`` to its answer."""
+
+    asker: Worker
+    keys: set[Any]
+    total_nbytes: int
+    peer: str
+    start: float
+    data: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
+class Surroundings(Protocol):
+    """What a worker needs of its cluster."""
+
+    spec: ClusterSpec
+    queue: EventQueue
+    latency: float
+    gathers: bool
+    assumed_bandwidth: float
+    outgoing_limit: int
+    workers_by_address: dict[str, Worker]
+    shuffles: Any
+
+    def cost(self, key: Any) -> tuple[float, int]:
+        """Return seconds and bytes of a task."""
+
+    def input_nbytes(self, key: Any) -> int:
+        """Return the bytes of a task's inputs."""
+
+    def memory_changed(self, worker: Worker, key: Any, change: int) -> None:
+        """Note a change of the bytes of a result in the memory of a worker."""
+
+    def spilled(self, worker: Worker, nbytes: int) -> None:
+        """Note that a worker wrote results to disk, or read them back (< 0)."""
+
+    def paused(self, worker: Worker, start: float) -> None:
+        """Note that a worker was paused from ``start`` until now."""
+
+    def executed(self, worker: Worker, key: Any, start: float, stop: float) -> None:
+        """Note that a task was executed."""
+
+    def move(
+        self, source: Worker, target: Worker, keys: int, nbytes: int, done: Callable[[], object]
+    ) -> None:
+        """Move results between workers; call ``done`` when they have arrived."""
+
+    def received(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
+        """Take messages to the scheduler."""
+
+
 class Worker:
     """A worker of the simulated cluster.
 
-    Parameters
-    ----------
-    cluster
-        Its clock, costs, network and records.
-    index
-        Number of the worker; also its name.
-    address, host
-        Its address, and the host that it runs on.
-    state
-        The state machine.
+    ``cluster`` gives it clock, costs, network and records; ``index`` is its number and its name.
     """
 
     def __init__(
-        self, cluster: Cluster, index: int, address: str, host: Host, state: WorkerState
+        self, cluster: Surroundings, index: int, address: str, host: Host, state: WorkerState
     ) -> None:
         self.index = index
         self.address = address
@@ -155,9 +166,11 @@ class Worker:
             spec.batch_cost,
         )
         self._gathering: Gathering | None = None
+        self._send: Callable[[dict[str, Any]], object] = self.to_scheduler.send
         if cluster.gathers:
             later = functools.partial(cluster.queue.after, daemon=True)
             self._gathering = Gathering(self.to_scheduler.send, later)
+            self._send = self._gathering.send
 
     # Events
 
@@ -214,12 +227,6 @@ class Worker:
             self.queue.after(_RETRY_BUSY, self._retry, instruction.worker)
         else:
             raise TypeError(f"the twin does not know the instruction {instruction!r}")
-
-    def _send(self, message: dict[str, Any]) -> None:
-        if self._gathering is not None:
-            self._gathering.send(message)
-        else:
-            self.to_scheduler.send(message)
 
     def _retry(self, peer: str) -> None:
         self.stimulate(
@@ -335,7 +342,7 @@ class Worker:
         request = FetchRequest(self, keys, total_nbytes, address, now)
         self.monitor.promise(total_nbytes)
         if peer is None or not peer.alive:
-            self.queue.after(2 * latency, request.failed)
+            self.queue.after(2 * latency, self.fetch_ended, request, *_NO_ANSWER)
         else:
             self.queue.after(latency, peer.loop.soon, functools.partial(peer.get_data, request))
 
@@ -344,9 +351,9 @@ class Worker:
         cluster, asker = self._cluster, request.asker
         limit = cluster.outgoing_limit * (2 if asker.host is self.host else 1)
         if not self.alive:
-            self.queue.after(cluster.latency, request.failed)
+            self.queue.after(cluster.latency, asker.fetch_ended, request, *_NO_ANSWER)
         elif self.outgoing >= (1 if self.paused else limit):
-            self.queue.after(cluster.latency, request.busy)
+            self.queue.after(cluster.latency, asker.fetch_ended, request, *_BUSY)
         else:
             self.outgoing += 1
             store = self.monitor.store
@@ -358,6 +365,29 @@ class Worker:
     def _delivered(self, request: FetchRequest, nbytes: int) -> None:
         self.outgoing -= 1
         if self.alive:
-            request.succeeded(nbytes)
+            request.asker.fetched(request, nbytes)
         else:
-            request.failed()
+            request.asker.fetch_ended(request, *_NO_ANSWER)
+
+    def fetched(self, request: FetchRequest, nbytes: int) -> None:
+        """Take the requested results."""
+        if nbytes > _MEASURED_TRANSFER:
+            speed = nbytes / max(0.001, self.queue.now - request.start)
+            self.bandwidth = self.bandwidth * 0.95 + speed * 0.05
+            total, count = self.peers.get(request.peer, (0.0, 0))
+            self.peers[request.peer] = (total + speed, count + 1)
+        self.fetch_ended(request, GatherDepSuccessEvent, "success", data=request.data)
+
+    def fetch_ended(
+        self, request: FetchRequest, event: Callable[..., StateMachineEvent], how: str, **more: Any
+    ) -> None:
+        """Tell the state machine how a request ended."""
+        self.monitor.promise(-request.total_nbytes)
+        self.stimulate(
+            event(
+                worker=request.peer,
+                total_nbytes=request.total_nbytes,
+                stimulus_id=f"gather-dep-{how}-{self.queue.now}",
+                **more,
+            )
+        )
