@@ -59,27 +59,12 @@ def read_graph(
     held: Mapping[Key, tuple[int, ...]],
     order_of: Callable[[Mapping[Key, GraphNode]], dict[Key, int]],
 ) -> TwinGraph:
-    """Check a graph, and list what in it is not simulated.
+    """Check a graph, the tasks ``dsk`` of an expression, and list what in it is not simulated.
 
-    Parameters
-    ----------
-    expr, dsk
-        An expression, and its tasks.
-    keys
-        The keys that the client wants.
-    annotations, general
-        Annotations by kind and key, and those of ``dask.annotate`` for all other tasks.
-    places, resources
-        Names, addresses and hosts of the workers, and the resources of each.
-    held
-        Numbers of the workers that hold each result that is on the cluster already.
-    order_of
-        Returns the tasks' positions in the scheduler's order.
-
-    Raises
-    ------
-    ValueError
-        If the graph has a cycle.
+    ``general`` are the annotations of all tasks that have none of their own in ``annotations``,
+    ``places`` the names, addresses and hosts of the workers, to which tasks may be restricted, and
+    ``resources`` those of each worker. ``order_of`` returns the scheduler's order of the tasks; a
+    cycle is a ValueError.
     """
     try:
         order = order_of(dsk)

@@ -102,12 +102,8 @@ def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.W
 class TwinScheduler(Scheduler):
     """The real scheduler, without http server and without sockets.
 
-    Parameters
-    ----------
-    open_stream
-        Called with a worker's address; returns the stream of messages to that worker.
-    to_client
-        Receives the messages to the client.
+    ``open_stream`` returns the stream of messages to the worker with an address; ``to_client``
+    takes the messages to the client.
     """
 
     def __init__(

@@ -52,25 +52,11 @@ Costs = Callable[[Any], tuple[float, int]]
 
 
 class Cluster:
-    """A running simulation.
+    """A running simulation of a scheduler and its workers.
 
-    Parameters
-    ----------
-    spec
-        The cluster.
-    queue
-        The events, shared with the event loop.
-    timeline
-        Whether to keep every event for the report.
-    validate
-        Whether scheduler and workers check their invariants (slow).
-    gathers
-        Whether workers gather their answers, as with `MarsWorkerPlugin`.
-
-    Attributes
-    ----------
-    shuffles : Shuffles
-        The peer-to-peer shuffles; set when a graph is submitted.
+    ``timeline`` keeps every event for the report; ``validate`` lets scheduler and workers check
+    their invariants (slow); ``gathers`` lets workers gather their answers, as with
+    `MarsWorkerPlugin`. ``shuffles`` is set when a graph is submitted.
     """
 
     shuffles: Shuffles

@@ -10,22 +10,12 @@ from dask_marsched.simulation.cluster.machine import EventLoop
 
 
 class BatchedStream:
-    """Collect messages and deliver them together, at most once per interval.
+    """Collect messages and deliver them together, at most once per interval (in seconds).
 
     The first message after a pause leaves at once; later ones wait until the interval has passed
-    and the sender's event loop is free, so that batches grow under load. The scheduler uses it as
-    its stream to a worker, hence the methods ``closed``, ``abort`` and ``close``.
-
-    Parameters
-    ----------
-    queue
-        The events of the simulation.
-    interval, latency
-        Seconds between batches, and until delivery.
-    deliver
-        Called with the list of messages when they arrive.
-    loop, cost
-        The event loop of the sender, and the seconds that it needs for a batch.
+    and the sender's event loop is free, so that batches grow under load. A batch takes the loop
+    ``cost`` seconds. The scheduler uses it as its stream to a worker, hence the methods ``closed``,
+    ``abort`` and ``close``.
     """
 
     def __init__(

@@ -55,20 +55,10 @@ class Thresholds:
 class SpillingStore(dict[Any, Result]):
     """The results of a worker, in memory or on disk by the rules of distributed's `zict.Buffer`.
 
-    Parameters
-    ----------
-    target
-        Bytes in memory above which the least recently used result goes to disk. A larger result
-        never stays in memory.
-    changed
-        Called with key and bytes when a result comes into memory (> 0) or leaves it (< 0).
-    moved
-        Called with the bytes written to disk (> 0) or read from it (< 0).
-
-    Attributes
-    ----------
-    fast : dict
-        Bytes of the results in memory, the least recently used first.
+    Above ``target`` bytes in memory the least recently used result goes to disk, and a larger
+    one never stays in memory. ``changed`` is called with key and bytes when a result comes into
+    memory (> 0) or leaves it (< 0), ``moved`` with the bytes written to disk (> 0) or read (< 0).
+    ``fast`` has the bytes of the results in memory, the least recently used first.
     """
 
     def __init__(
@@ -128,18 +118,8 @@ class MemoryMonitor:
     """Lets a worker spill and pause by the rules of ``distributed``'s memory manager.
 
     The memory of the process consists of the results in memory and those that running tasks and
-    incoming transfers are about to add; nothing else is modelled.
-
-    Parameters
-    ----------
-    queue
-        The events of the simulation.
-    limit
-        Bytes that the worker may use.
-    changed, disk
-        ``changed`` and ``moved`` of `SpillingStore`.
-    pause
-        Called with True to pause the worker, with False to continue.
+    incoming transfers are about to add; nothing else is modelled. ``changed`` and ``disk`` are
+    called as by `SpillingStore`, ``pause`` with True to pause the worker and False to continue.
     """
 
     def __init__(

@@ -28,14 +28,9 @@ class _Rows:
 
 
 class Recorder:
-    """Collects the events and totals of a simulation; times are virtual seconds and do not go back.
+    """Collects the events and totals of a simulation that starts at the virtual time ``start``.
 
-    Parameters
-    ----------
-    start
-        Virtual time at which the graph is submitted.
-    timeline
-        Whether to keep every task, transfer and change of memory.
+    All times are virtual seconds and do not go back. Without ``timeline`` only totals are kept.
     """
 
     def __init__(self, start: float, timeline: bool) -> None:

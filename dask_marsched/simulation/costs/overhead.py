@@ -24,16 +24,7 @@ def overhead_of(loops: Iterable[LoopLoad], tasks: int, elapsed: float) -> float:
 
     Those were measured on one machine; others are faster or slower, and processes that share
     few cores are slower. The ratio is for ``overhead`` of :class:`ClusterSpec`; it is 1 if the
-    recording is too short.
-
-    Parameters
-    ----------
-    loops
-        One for each worker.
-    tasks
-        Number of tasks that they ran together.
-    elapsed
-        Seconds that the recording lasted.
+    recording, of ``tasks`` in ``elapsed`` seconds, is too short.
     """
     loops = list(loops)
     usual = cluster_spec(

@@ -45,12 +45,8 @@ def cluster_size(
 ) -> ClusterSize:
     """Return the requested size, completed by that of the client's cluster or by defaults.
 
-    Raises
-    ------
-    TypeError
-        If the client is asynchronous, or is no client.
-    ValueError
-        If the client's cluster has no workers, or an amount is invalid.
+    TypeError: the client is asynchronous, or is no client. ValueError: its cluster has no workers,
+    or an amount is invalid.
     """
     found, notes = ClusterSize(4, 1, 16 * 2**30, "assumed", {}, []), []
     if client is not None:

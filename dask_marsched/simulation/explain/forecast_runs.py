@@ -25,18 +25,7 @@ _TRIES = 3
 class ForecastRuns:
     """The simulations behind an explanation, the most important ones first.
 
-    Parameters
-    ----------
-    runner
-        Simulates the computation.
-    temporaries
-        Bytes of intermediate results inside tasks, by key.
-    size
-        The user's cluster.
-    policy
-        The plugin's policy, compared with stock Dask.
-    most
-        Largest number of workers to try.
+    A ValueError or RuntimeError says that no amount of memory suffices.
 
     Attributes
     ----------
@@ -46,11 +35,6 @@ class ForecastRuns:
         By policy, the forecast for the user's cluster.
     sizes : list of Size
         Forecasts for other numbers of workers, fewest first.
-
-    Raises
-    ------
-    ValueError, RuntimeError
-        If the computation cannot be simulated with any amount of memory.
     """
 
     def __init__(

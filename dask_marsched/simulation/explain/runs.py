@@ -27,23 +27,10 @@ class SimulationOutcome:
 
 
 class SimulationRunner:
-    """Simulates one computation with different arguments.
+    """Simulates one computation with different arguments of `simulate`, as long as time is left.
 
-    Parameters
-    ----------
-    collections, tasks
-        The computation, and the number of its tasks.
-    arguments
-        Arguments of `simulate` that all simulations share.
-    seconds
-        After this time no further simulation is started unless it must be.
-    parallel
-        Whether processes may be started for large graphs.
-
-    Attributes
-    ----------
-    skipped : list of str
-        Names of the simulations left out for lack of time.
+    ``tasks`` is the number of its tasks, ``arguments`` are those that all simulations share, and
+    ``parallel`` allows processes for large graphs. ``skipped`` names what was left out.
     """
 
     def __init__(
@@ -68,14 +55,9 @@ class SimulationRunner:
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False
     ) -> dict[str, SimulationOutcome]:
-        """Simulate in the given order until the time is up.
+        """Simulate in the given order until the time is up, or all of it if it ``must`` be.
 
-        Parameters
-        ----------
-        wanted
-            For each name the arguments of `simulate` that differ from the shared ones.
-        must
-            Whether to ignore the time.
+        ``wanted`` has for each name the arguments that differ from the shared ones.
         """
         names = list(wanted)
         left = float("inf") if must else self._deadline - time.monotonic()
