@@ -32,7 +32,7 @@ def tell(recorder):
     recorder.transferred((0, 1), False, 2, 40, START + 2.5, START + 3.5)
     recorder.transferred((1, 0), True, 0, 0, START + 2.5, START + 3.5)  # nothing was there
     recorder.spilled(START + 4.0, 0, 60)
-    recorder.unspilled(START + 4.25, 0, 60)
+    recorder.spilled(START + 4.25, 0, -60)
     recorder.paused(1, START + 4.0, START + 4.5)
     recorder.fault(START + 4.5, "kill", 0)
     recorder.fault(START + 5.0, "join", 2)

@@ -1,4 +1,4 @@
-"""``dask marsched simulate``: options, messages and exit codes."""
+"""Implements the command ``dask marsched simulate``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from dask_marsched.policies import registry
 from dask_marsched.simulation.graph_file import graph_header, load_graph
-from dask_marsched.simulation.options import Fault, cluster_options
-from dask_marsched.simulation.report.comparison import lines
+from dask_marsched.simulation.options import FaultParam, cluster_options
+from dask_marsched.simulation.report.comparison import comparison_lines
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate as run
 
@@ -26,20 +26,22 @@ _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
     "policies",
     multiple=True,
     type=click.Choice(["stock", "default", *registry.names("assignment")]),
-    help="What decides the placement; may be given several times. [default: stock and default]",
+    help="Policy that places the tasks; may be given several times. [default: stock and default]",
 )
 @click.option(
     "--fault",
     "faults",
     multiple=True,
-    type=Fault(),
-    help="What goes wrong, such as kill:3@10s, join:4@12s, pause:0@1s:5s, slow:2@0s:4 or "
+    type=FaultParam(),
+    help="Fault to inject, such as kill:3@10s, join:4@12s, pause:0@1s:5s, slow:2@0s:4 or "
     "slow-link:2@0s:4 (workers are numbered from 0); may be given several times.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of all that is left to chance.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random noise.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--trace", type=_OUTPUT, help="Where to write a trace for https://ui.perfetto.dev.")
-@click.option("--plot", type=_OUTPUT, help="Where to draw memory and activity (PNG, PDF, SVG).")
+@click.option("--trace", type=_OUTPUT, help="File for a trace that https://ui.perfetto.dev opens.")
+@click.option(
+    "--plot", type=_OUTPUT, help="File for a figure of memory and activity (PNG, PDF...)."
+)
 def simulate(
     graph: Path,
     policies: tuple[str, ...],
@@ -81,7 +83,7 @@ def simulate(
         found = {"graph": header, "reports": [report.to_dict() for report in reports]}
         click.echo(json.dumps(found, indent=2))
     else:
-        click.echo("\n".join(lines(reports)))
+        click.echo("\n".join(comparison_lines(reports)))
 
 
 def _check_picture(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Graphs in files: saved where they are built, simulated elsewhere."""
+"""Saves collections in files, to simulate or compute them elsewhere."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _VERSIONS = ("python", "dask", "distributed", "dask_marsched")
 
 
 def save_graph(collection: Any, path: str | Path) -> None:
-    """Save what would be computed, so that it can be simulated elsewhere.
+    """Save a collection in a file, to simulate it elsewhere.
 
-    The collections themselves are pickled, not their tasks: layers stay symbolic, so that the
-    file is small and the sizes of chunks are known. Functions of ``__main__`` are in it, other
-    modules are imported again where it is loaded.
+    Symbolic layers are pickled as they are, so that the file is small and the sizes of chunks are
+    known. It contains functions of ``__main__``; other modules are imported where it is loaded.
 
     Parameters
     ----------
@@ -65,14 +64,14 @@ def save_graph(collection: Any, path: str | Path) -> None:
 
 
 def load_graph(path: str | Path, *, trusted: bool = False) -> Any:
-    """Load what `save_graph` wrote: a collection or a list, to simulate, explain or compute.
+    """Load the collection, or list of them, that `save_graph` wrote.
 
     Parameters
     ----------
     path
         The file.
     trusted
-        True for a file whose origin is known: no warning then.
+        True suppresses the warning.
 
     Warns
     -----
@@ -84,7 +83,7 @@ def load_graph(path: str | Path, *, trusted: bool = False) -> Any:
     OSError
         If the file cannot be read.
     ValueError
-        If it is no such file, of another format, damaged, or refers to what is not installed.
+        If it is no such file, of another format, damaged, or refers to missing packages.
     """
     header, pickled = _read(Path(path))
     if not trusted:
@@ -109,18 +108,10 @@ def load_graph(path: str | Path, *, trusted: bool = False) -> Any:
 
 
 def graph_header(path: str | Path) -> dict[str, Any]:
-    """Return what a graph file says about itself, without running code from it.
+    """Return the header of a graph file, without running code from it.
 
-    Returns
-    -------
-    dict
-        ``format``, the versions of ``python``, ``dask``, ``distributed`` and ``dask_marsched``
-        that wrote it, and ``collections``, the type of each.
-
-    Raises
-    ------
-    OSError, ValueError
-        As `load_graph`.
+    It has ``format``, the versions of ``python``, ``dask``, ``distributed`` and ``dask_marsched``
+    that wrote it, and ``collections``, the type of each. Errors are those of `load_graph`.
     """
     return _read(Path(path))[0]
 

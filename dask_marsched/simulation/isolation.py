@@ -1,4 +1,4 @@
-"""Where a simulation runs: here, in a thread of its own, or in a process of its own."""
+"""Runs a simulation in this thread, in a new thread, or in a process with a given hash seed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -19,10 +19,10 @@ import dask
 
 T = TypeVar("T")
 
-#: The word before it.
+#: The word before a token.
 _WORD = re.compile(rb"[A-Za-z_-]*\Z")
 
-#: What Dask puts into a name: a hash of contents, or a random number.
+#: A token in a name: a hash of contents, or a random number.
 _TOKEN = re.compile(
     rb"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})(?![0-9a-f])"
 )
@@ -36,20 +36,19 @@ def call(
 ) -> T:
     """Call a function where its result does not depend on this process.
 
-    Sets of strings are iterated in an order that follows from the strings and from the process's
-    hash seed, and so do some of Dask's choices. A process of its own has the hash seed that is
-    asked for, and in it strings are others where that is asked for.
+    The order of sets of strings, and some choices of Dask with it, depends on the hash seed of the
+    process and on the tokens in the strings.
 
     Parameters
     ----------
     function
-        What to call; pickled if another process is to call it.
+        The function; pickled if another process calls it.
     isolated
-        True for another process. False for this one, with all names as they are. None for
-        another one unless this one has its hash seed (``PYTHONHASHSEED``).
+        True for another process. False for this one, with all names unchanged. None for another
+        process unless this one has the hash seed (``PYTHONHASHSEED``).
     names
-        Names in what the function holds, in an order that is the same in every process: their
-        tokens, and all others, are replaced (`with_repeatable_tokens`). None: they are kept.
+        Names in the function's data, in an order that is the same in every process: all tokens
+        are replaced (`with_repeatable_tokens`). None keeps them.
     seed
         The hash seed of that process.
     """
@@ -72,34 +71,13 @@ def call(
 
 
 def _here(function: Callable[[], T]) -> T:
-    """Call a function in this process; in a notebook, say, it needs a loop of its own."""
-    return _in_thread(function) if _loop_is_running() else function()
-
-
-def _loop_is_running() -> bool:
+    """Call a function in this process, in a new thread if an event loop runs in this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
-
-
-def _in_thread(function: Callable[[], T]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="marsched-twin")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+        return function()
+    with ThreadPoolExecutor(1, thread_name_prefix="marsched-twin") as pool:
+        return pool.submit(function).result()
 
 
 def _in_process(question: bytes, hash_seed: str) -> bytes:
@@ -120,28 +98,15 @@ def _in_process(question: bytes, hash_seed: str) -> bytes:
 def with_repeatable_tokens(
     pickled: bytes, names: Iterable[str] = ()
 ) -> tuple[bytes, dict[bytes, bytes]]:
-    """Replace Dask's tokens in pickled collections by others that do not change from run to run.
+    """Replace Dask's tokens in a pickle by others that do not change from run to run.
 
-    Dask names what it cannot hash by random numbers: unseeded random arrays, impure delayed
-    functions, some indices; what it can hash, by hashes that other versions, and other places of
-    the same code, make others. Names decide ties, in ``dask.order`` as in every set of keys. So
-    each token becomes one that tells only how many others came before it behind the same word. It
-    is as long as the token was: the pickle stays one.
+    Dask names what it cannot hash by random numbers, and other things by hashes that depend on
+    versions and paths. Names decide ties, in ``dask.order`` as in every set of keys. So each token
+    is replaced by one of the same length that depends only on the word before it and on the number
+    of earlier tokens with that word. ``names`` come first, in an order that is the same in every
+    process, since the order in a pickle may depend on the hash seed.
 
-    Which come before tell the names, as far as they go: in a pickle it may follow from the hash
-    seed, where a token is first found in a set.
-
-    Parameters
-    ----------
-    pickled
-        The pickle.
-    names
-        Names with tokens, in an order that is the same in every process.
-
-    Returns
-    -------
-    bytes, dict
-        The pickle, and the tokens that were replaced, by those that replace them.
+    Returns the pickle, and the replaced tokens by their replacements.
     """
     new: dict[bytes, bytes] = {}
     count: Counter[bytes] = Counter()
@@ -165,14 +130,14 @@ def with_repeatable_tokens(
 
 
 def with_tokens(pickled: bytes, tokens: dict[bytes, bytes]) -> bytes:
-    """Put the tokens back that `with_repeatable_tokens` replaced."""
+    """Put back the tokens that `with_repeatable_tokens` replaced."""
     return _TOKEN.sub(lambda found: tokens.get(found[0], found[0]), pickled)
 
 
 def child() -> None:
-    """Call the function that stands on the standard input, and answer on the standard output."""
+    """Call the function on the standard input, and write its result to the standard output."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the function prints must not mix with the answer
+    os.dup2(2, 1)  # keeps the function's prints out of the answer
     with out:
         out.write(_answer(sys.stdin.buffer.read()))
 

@@ -1,4 +1,4 @@
-"""Options of the command line that describe a simulation."""
+"""Defines the options of the command line that describe a simulation."""
 
 from __future__ import annotations
 
@@ -22,20 +22,8 @@ _FAULTS = (
 )
 
 
-class Amount(click.ParamType[float]):
-    """A number with a unit.
-
-    Parameters
-    ----------
-    name
-        What it is, for the help.
-    parse
-        Turns the text into a number.
-    example
-        For the message.
-    zero
-        Whether 0 is accepted.
-    """
+class AmountParam(click.ParamType[float]):
+    """A number with a unit: its name for the help, parser, example, and whether 0 is accepted."""
 
     def __init__(
         self, name: str, parse: Callable[[str], float], example: str, *, zero: bool = False
@@ -54,7 +42,7 @@ class Amount(click.ParamType[float]):
             if not text[:1].isdigit():  # dask reads a unit alone as 1 of it
                 raise ValueError
             number = self._parse(text)
-        except (ValueError, KeyError, IndexError):  # whatever dask's parsers meet first
+        except (ValueError, KeyError, IndexError):  # Dask's parsers raise any of these
             number = math.inf
         if not 0 <= number < math.inf or (number == 0 and not self._zero):
             least = "" if self._zero else " above 0"
@@ -71,8 +59,8 @@ def _seconds(text: str) -> float:
     return float(parse_timedelta(text))
 
 
-class Fault(click.ParamType[tuple[Any, ...]]):
-    """A fault such as ``kill:3@10s``, for `simulate`."""
+class FaultParam(click.ParamType[tuple[Any, ...]]):
+    """A fault such as ``kill:3@10s``."""
 
     name = "fault"
 
@@ -87,17 +75,12 @@ class Fault(click.ParamType[tuple[Any, ...]]):
 
 
 def read_fault(text: str) -> tuple[Any, ...]:
-    """Return a fault as `simulate` accepts it, from its text.
-
-    Parameters
-    ----------
-    text
-        ``WHAT:WORKER@TIME``, for some with ``:DURATION`` or ``:FACTOR`` behind.
+    """Return a fault as `simulate` accepts it, from ``WHAT:WORKER@TIME[:DURATION or FACTOR]``.
 
     Raises
     ------
     ValueError
-        If it is none; the message lists those that are accepted.
+        If it is invalid; the message lists the accepted ones.
     """
     found = _FAULT.fullmatch(text)
     try:
@@ -122,9 +105,9 @@ def _time(text: str) -> float:
 
 def cluster_options(command: F) -> F:
     """Add the options that describe the cluster; they are named as `simulate`'s parameters."""
-    amount = Amount("amount of memory", lambda text: int(parse_bytes(text)), "16GiB")
-    rate = Amount("rate", _rate, "1GB/s")
-    duration = Amount("duration", _seconds, "1ms", zero=True)
+    amount = AmountParam("amount of memory", lambda text: int(parse_bytes(text)), "16GiB")
+    rate = AmountParam("rate", _rate, "1GB/s")
+    duration = AmountParam("duration", _seconds, "1ms", zero=True)
     whole = click.IntRange(1)
     for option in reversed(
         (

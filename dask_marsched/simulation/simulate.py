@@ -1,4 +1,4 @@
-"""Run a Dask graph on a simulated cluster."""
+"""Runs a Dask graph on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ from dask_marsched.simulation.cluster.faults import Fault, Kill, read_faults
 from dask_marsched.simulation.cluster.spec import ClusterSpec, cluster_spec
 from dask_marsched.simulation.costs.cost_model import CostModel
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.held_results import left_out_of_held, spread, stand_ins
+from dask_marsched.simulation.costs.held_results import (
+    distribute,
+    held_results_limits,
+    placeholders,
+)
 from dask_marsched.simulation.costs.recording import Recording
 from dask_marsched.simulation.report.report import SimulationReport
 
-#: Configuration that makes a scheduler start what the twin has no use for.
+#: Prevents the scheduler from starting what a simulation does not use.
 _CONFIG: dict[str, Any] = {
     "distributed.scheduler.preload": [],
     "distributed.scheduler.http.routes": [],
@@ -68,7 +72,7 @@ def simulate(
     """Simulate the computation of a collection on a cluster, in virtual time.
 
     The real scheduler with its plugins and the real state machine of every worker run; tasks only
-    take time and leave bytes. What is not simulated is named in the report's ``not_simulated``.
+    take time and leave bytes. The report's ``not_simulated`` names what is left out.
 
     Parameters
     ----------
@@ -76,17 +80,17 @@ def simulate(
         A Dask collection or a list of them.
     workers, threads, memory_limit, bandwidth, latency, cores, hosts, **details
         The cluster, see :class:`ClusterSpec`. Bytes and seconds may be given as ``"16GiB"``,
-        ``"1GB/s"``, ``"1ms"``. By default all workers are on one host if ``cores`` is given, else
+        ``"1GB/s"``, ``"1ms"``. By default all workers share a host if ``cores`` is given, else
         each has its own.
     policy
-        ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin.
-        ``+off``, ``+chains`` or ``+subgraphs`` behind a name tells how tasks are joined.
+        ``"stock"``, ``"default"``, the name of an assignment policy, or a scheduler plugin. A
+        suffix ``+off``, ``+chains`` or ``+subgraphs`` sets the fusion of tasks.
     costs
-        Recorded sizes and durations: `Costs`, a `dask_marsched.Recording`, or a file of either; of
-        this program or on other data. What is missing is derived from the graph or guessed
-        (`SimulationReport.cost_sources`); nothing is executed.
+        Recorded sizes and durations of this program, also on other data: `Costs`, a
+        `dask_marsched.Recording`, or a file of either. Missing ones are derived from the graph or
+        guessed (`SimulationReport.cost_sources`); nothing is executed.
     faults
-        What befalls the workers: objects, or tuples such as ``(seconds, "kill", worker)``; see
+        Faults to inject: objects, or tuples such as ``(seconds, "kill", worker)``; see
         `dask_marsched.simulation.cluster.faults`.
     seed
         Seed of the noise of the durations, and of what stock Dask leaves to the hash seed.
@@ -95,19 +99,14 @@ def simulate(
     validate
         Whether scheduler and workers check their invariants (slow).
     isolated
-        Run in a process of its own whose hash seed is ``seed``: reports are then bit-identical
-        everywhere. By default so unless this one has that hash seed (``PYTHONHASHSEED``).
-
-    Returns
-    -------
-    SimulationReport
-        What happened.
+        True runs it in a process whose hash seed is ``seed``: reports are then bit-identical
+        everywhere. By default so unless this process has that hash seed (``PYTHONHASHSEED``).
 
     Raises
     ------
     TypeError, ValueError
-        For bad input: an argument, a fault, something that is no collection, a graph with a cycle
-        or without keys that it needs, and a task that no worker has the memory for.
+        For an invalid argument or fault, something that is no collection, a graph with a cycle or
+        missing keys, and a task that no worker has the memory for.
     RuntimeError
         If the computation fails, gets stuck, or a plugin's hook raises.
     """
@@ -119,7 +118,7 @@ def simulate(
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     annotations, faults = dask.get_annotations(), read_faults(faults)
     known = known.holding(items)
-    job = _Job(items, spec, policy, known, faults, annotations, timeline, validate)
+    job = _SimulationJob(items, spec, policy, known, faults, annotations, timeline, validate)
     return isolation.call(job.run, isolated, layer_names(items), spec.seed)
 
 
@@ -145,14 +144,14 @@ def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]
 
 
 def _gathers(plugin: SchedulerPlugin) -> bool:
-    """Return whether a plugin has the workers gather their answers."""
+    """Return whether a plugin gathers the workers' answers."""
     settings = getattr(plugin, "settings", None)
     return isinstance(settings, Settings) and settings.enabled
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
-    """All that a simulation needs, so that another process can do it."""
+class _SimulationJob:
+    """All arguments of a simulation, so that another process can run it."""
 
     collections: list[Any]
     spec: ClusterSpec
@@ -206,7 +205,7 @@ class _Job:
             await cluster.run(loop, graph, costs)
             reports = [plugin.report() for plugin in plugins if hasattr(plugin, "report")]
             for found in reports:
-                found.pop("registered", None)  # by a process, which the next time is another
+                found.pop("registered", None)  # the process, another one each time
             if reports and costs.joined:
                 reports[0].setdefault("fusion", {})["expressions"] = costs.joined
             return cluster.report(name, graph, reports[0] if reports else {}, costs.sources)
@@ -214,10 +213,10 @@ class _Job:
             await cluster.scheduler.finish()
 
     def _graph(self, scheduler: TwinScheduler) -> tuple[TwinGraph, CostModel]:
-        """Turn the collections into tasks, once, as the scheduler with its plugins does."""
+        """Turn the collections into tasks as the scheduler with its plugins does."""
         expr, keys = expression(self.collections)
         dsk, annotations = materialize(expr, keys)
-        there = stand_ins(dsk, keys, self.costs.held)
+        there = placeholders(dsk, keys, self.costs.held)
         check_keys(dsk, keys, there)
         costs = CostModel(expr, {**there, **dsk} if there else dsk, self.costs)
         left, groups, bundles = compress_for(scheduler, dsk, keys, annotations, self.annotations)
@@ -225,23 +224,17 @@ class _Job:
         costs.join(groups)
         graph = read_graph(
             expr, left, keys, annotations, self.annotations, scheduler.places(),
-            self.spec.resources, spread(there, self.costs.held, self.spec.workers),
+            self.spec.resources, distribute(there, self.costs.held, self.spec.workers),
             functools.partial(order_for, scheduler),
         )  # fmt: skip
         check_memory(graph, costs, self.spec.memory_limit)
         lost = [f for f in self.faults if isinstance(f, Kill)] if there else []
-        left_out = left_out_of_held(there, self.costs.held, bool(lost))
+        left_out = held_results_limits(there, self.costs.held, bool(lost))
         return dataclasses.replace(graph, not_simulated=(*graph.not_simulated, *left_out)), costs
 
 
 def check_memory(graph: TwinGraph, costs: CostModel, memory_limit: int) -> None:
-    """Raise if a task cannot run on any worker, for its inputs and its result do not fit.
-
-    Raises
-    ------
-    ValueError
-        Names the tasks, their bytes, and what to change.
-    """
+    """Raise ValueError if inputs and result of a task exceed the memory of a worker."""
     found: dict[Any, int] = {}
     for key, task in graph.dsk.items():
         needed = costs(key)[1]
@@ -250,7 +243,7 @@ def check_memory(graph: TwinGraph, costs: CostModel, memory_limit: int) -> None:
         if needed > memory_limit:
             found[key] = needed
     if found:
-        # Of several that need as much the first that runs.
+        # Of equal ones name the first that runs.
         worst = max(found, key=lambda key: (found[key], -graph.order[key]))
         most, count = found[worst], len(found)
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The graph that the digital twin runs: its tasks as a scheduler gets them, checked."""
+"""Checks the graph of a simulation and prepares it for the scheduler."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class TwinGraph:
     keys : set
         The keys that the client wants.
     annotations : dict
-        By kind and key, as the expression carries them.
+        By kind and key.
     order : dict
-        The tasks' places in the scheduler's order.
+        The tasks' positions in the scheduler's order.
     held : dict
-        For the results that are on the cluster already the numbers of the workers that have them.
+        Numbers of the workers that hold each result that is on the cluster already.
     shuffles : ShuffleTasks
         The tasks that are part of peer-to-peer shuffles.
     not_simulated : tuple of str
-        What the graph contains and the twin does not simulate.
+        Features of the graph that the simulation ignores.
     """
 
     dsk: Mapping[Key, GraphNode]
@@ -59,31 +59,12 @@ def read_graph(
     held: Mapping[Key, tuple[int, ...]],
     order_of: Callable[[Mapping[Key, GraphNode]], dict[Key, int]],
 ) -> TwinGraph:
-    """Check a graph, and look for what in it is not simulated.
+    """Check a graph, the tasks ``dsk`` of an expression, and list what in it is not simulated.
 
-    Parameters
-    ----------
-    expr, dsk
-        An expression, and the tasks that it was turned into.
-    keys
-        The keys that the client wants.
-    annotations
-        By kind and key, as the expression carries them.
-    general
-        Those of all tasks that have none of their own, as ``dask.annotate`` sets them.
-    places
-        Names, addresses and hosts of the workers, to which tasks may be restricted.
-    resources
-        Resources of each worker.
-    held
-        For the results that are on the cluster already the numbers of the workers that have them.
-    order_of
-        Returns the tasks' places in the order in which the scheduler has them.
-
-    Raises
-    ------
-    ValueError
-        If the graph has a cycle.
+    ``general`` are the annotations of all tasks that have none of their own in ``annotations``,
+    ``places`` the names, addresses and hosts of the workers, to which tasks may be restricted, and
+    ``resources`` those of each worker. ``order_of`` returns the scheduler's order of the tasks; a
+    cycle is a ValueError.
     """
     try:
         order = order_of(dsk)
@@ -98,30 +79,15 @@ def read_graph(
     not_simulated = [
         *shuffles.unknown,
         *_uneven(shuffles),
-        *_reaching_out(dsk),
-        *without_impossible(own, places, resources),
+        *_side_effects(dsk),
+        *drop_unsatisfiable(own, places, resources),
     ]
     found = tuple(dict.fromkeys(not_simulated))
     return TwinGraph(dsk, keys, own, order, held, shuffles, found)
 
 
 def check_keys(dsk: Mapping[Key, GraphNode], keys: set[Any], held: Collection[Key] = ()) -> None:
-    """Check that a graph is whole.
-
-    Parameters
-    ----------
-    dsk
-        The tasks.
-    keys
-        The keys that the client wants.
-    held
-        Those of results that are on the cluster already.
-
-    Raises
-    ------
-    ValueError
-        If the graph lacks keys that it refers to.
-    """
+    """Check that a graph has, or ``held`` has, all keys that are needed; else raise ValueError."""
     there = dsk.keys() | set(held) if held else dsk.keys()
     for key in keys:
         if key not in there:
@@ -140,8 +106,8 @@ def _uneven(shuffles: ShuffleTasks) -> Iterator[str]:
         )
 
 
-def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
-    """Name what tasks do besides computing, as far as the code of their functions shows it."""
+def _side_effects(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
+    """Yield the side effects of tasks, as far as the code of their functions shows them."""
     found: Counter[str] = Counter()
     known: dict[int, tuple[str, ...]] = {}
     examples: dict[str, Key] = {}
@@ -156,12 +122,12 @@ def _reaching_out(dsk: Mapping[Key, GraphNode]) -> Iterator[str]:
         yield f"{what} ({count} tasks, such as {key_split(examples[what])!r})"
 
 
-def without_impossible(
+def drop_unsatisfiable(
     annotations: Annotations, places: Collection[Any], resources: Mapping[str, float]
 ) -> Iterator[str]:
-    """Take restrictions that no worker satisfies out of the annotations, and name them.
+    """Remove annotations that no worker satisfies, and yield descriptions of them.
 
-    On a cluster that has no such worker the tasks would wait for ever; here they run anywhere.
+    On a cluster such tasks would wait for ever; in the simulation they run anywhere.
     """
     for name in ("workers", "restrictions"):
         wanted = annotations.get(name, {})

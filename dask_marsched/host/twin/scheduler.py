@@ -1,7 +1,4 @@
-"""The parts of the digital twin that touch the inside of ``distributed``.
-
-The scheduler runs here as it is; what is replaced is the http server and the streams.
-"""
+"""Runs the real scheduler in a simulation, without http server and sockets."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _LOGGERS = (
 
 
 class _NullComm:
-    """The connection over which a worker registers: what is written to it is dropped."""
+    """The connection over which a worker registers; drops what is written to it."""
 
     name = "twin"
 
@@ -52,7 +49,7 @@ class _NullComm:
 
 
 class _ClientComm:
-    """The scheduler's stream to the client: hands every message to one function."""
+    """The scheduler's stream to the client: passes every message to a function."""
 
     def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
         self._receive = receive
@@ -72,13 +69,7 @@ class _ClientComm:
 
 
 class ManagedMemory:
-    """The bytes that a scheduler believes its workers to hold together.
-
-    Attributes
-    ----------
-    nbytes, peak : int
-        Now, and at most.
-    """
+    """Present and peak bytes that a scheduler believes its workers to hold."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -92,7 +83,7 @@ class ManagedMemory:
 
 
 def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.WorkerState]:
-    """Return a class of a scheduler's workers that notes every change of their bytes."""
+    """Return a subclass of the scheduler's `WorkerState` that notes every change of bytes."""
     slot: Any = distributed.scheduler.WorkerState.nbytes
 
     class CountedWorkerState(distributed.scheduler.WorkerState):
@@ -111,17 +102,8 @@ def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.W
 class TwinScheduler(Scheduler):
     """The real scheduler, without http server and without sockets.
 
-    Parameters
-    ----------
-    open_stream
-        Called with a worker's address; returns the stream of messages to that worker.
-    to_client
-        Receives the messages to the client.
-
-    Attributes
-    ----------
-    managed : ManagedMemory
-        What it believes its workers to hold.
+    ``open_stream`` returns the stream of messages to the worker with an address; ``to_client``
+    takes the messages to the client.
     """
 
     def __init__(
@@ -145,13 +127,13 @@ class TwinScheduler(Scheduler):
         self.http_server = None  # type: ignore[assignment]  # there is none here
 
     async def handle_worker(self, comm: Any, worker: str) -> None:
-        """Connect the stream to the worker and return, instead of reading from a socket."""
+        """Connect the stream to the worker, instead of reading from a socket."""
         waiting = self.stream_comms[worker]
         self.stream_comms[worker] = stream = self._open_stream(worker)
         stream.send(*waiting.buffer)
 
     async def start_twin(self, plugins: Iterable[Any]) -> None:
-        """Add and start the plugins, and the extensions' periodic work."""
+        """Start the plugins and the periodic work of extensions."""
         for name, plugin in list(self.plugins.items()):
             if name != "shuffle":
                 await plugin.start(self)
@@ -164,8 +146,8 @@ class TwinScheduler(Scheduler):
     ) -> None:  # fmt: skip
         """Register a worker, as its first message does on a real cluster.
 
-        One that comes back is another one: what compares workers goes by their ids. Its name is
-        still taken as long as the scheduler does not know that the old one is dead.
+        A worker that comes back has a new id and, while the scheduler does not know that the old
+        one is dead, a new name.
         """
         serial = int(address.rpartition(":")[2])
         name = f"{index}-{serial}" if index in self.aliases else index
@@ -192,11 +174,11 @@ class TwinScheduler(Scheduler):
         self.workers[address].__class__ = self._worker_state
 
     def hold(self, who_has: dict[Any, list[str]], nbytes: dict[Any, int]) -> None:
-        """Learn of results that are on workers, and that the client keeps."""
+        """Register results that are on workers and that the client keeps."""
         self.update_data(who_has=who_has, nbytes=nbytes, client=_CLIENT)
 
     def submit(self, graph: TwinGraph) -> None:
-        """Do to a graph what ``Scheduler.update_graph`` does."""
+        """Do with a graph as ``Scheduler.update_graph``."""
         now = distributed.scheduler.time()
         self._create_taskstate_from_graph(
             dsk=graph.dsk,  # type: ignore[arg-type]  # invariant there, read only
@@ -216,7 +198,7 @@ class TwinScheduler(Scheduler):
         )
 
     def places(self) -> set[Any]:
-        """Return names, addresses and hosts of the workers, to which tasks may be restricted."""
+        """Return names, addresses and hosts of the workers, for restrictions of tasks."""
         hosts = {worker.host for worker in self.workers.values()}
         return {*self.aliases, *self.workers, *hosts}
 
@@ -243,7 +225,7 @@ class TwinScheduler(Scheduler):
 
 
 def parse_bandwidth_default() -> float:
-    """Return the bandwidth that distributed assumes before it has measured one, in bytes/s."""
+    """Return distributed's assumed bandwidth before any measurement, in bytes/s."""
     return float(dask.utils.parse_bytes(dask.config.get("distributed.scheduler.bandwidth")))
 
 
@@ -252,14 +234,8 @@ def worker_metrics(
 ) -> dict[str, Any]:
     """Return the metrics of a heartbeat of a worker without unmanaged memory.
 
-    Parameters
-    ----------
-    managed
-        Bytes of results held.
-    bandwidth
-        Bytes per second as measured by the worker.
-    peers
-        Sum of the measured bandwidths and their count, by peer address.
+    ``bandwidth`` is in bytes per second; ``peers`` has the sum of the measured bandwidths and
+    their count, by peer address.
     """
     return {
         "task_counts": {},
@@ -288,10 +264,7 @@ def worker_metrics(
 def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
     """Return the optimized expression that ``Client.compute`` would send, and its output keys.
 
-    Raises
-    ------
-    TypeError
-        If an item is not a Dask collection.
+    Raises TypeError if an item is not a Dask collection.
     """
     for item in collections:
         if not dask.is_dask_collection(item):
@@ -306,11 +279,10 @@ def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
 
 
 def _fill_sets_anew(graph: Any) -> None:
-    """Let the sets in a graph be iterated in the same order always.
+    """Let sets and layers in a graph iterate in the same order always.
 
-    Where hashes collide a set remembers in which order it was filled: if it was pickled, in one
-    that follows from the hash seed of the process where it was made; so does the order of the
-    layers, which Dask finds by way of sets. What is in them stays.
+    The order in a set depends on how it was filled, which after pickling follows from the hash
+    seed of another process.
     """
     if isinstance(graph, HighLevelGraph):
         for layers in (graph.layers, graph.dependencies):
@@ -331,10 +303,7 @@ def _fill_sets_anew(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _repeatable_tokens(collections: list[Any]) -> Iterator[None]:
-    """Let expressions get the same names whenever the same collections are computed.
-
-    Dask names some of them by random numbers; here those follow from the collections' keys.
-    """
+    """Derive the random tokens of Dask's expressions from the keys of the collections."""
     thread = threading.get_ident()
     keys = [repr(key) for item in collections for key in flatten(item.__dask_keys__())]
     digest = hashlib.sha256("\n".join(keys).encode()).hexdigest()
@@ -356,24 +325,21 @@ def _repeatable_tokens(collections: list[Any]) -> Iterator[None]:
 
 
 def materialize(expr: Any, keys: set[Any]) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
-    """Return the tasks of an expression and their annotations, as the scheduler does.
-
-    The tasks come in the order of their keys: in which one they are found follows from sets.
-    """
+    """Return the tasks, sorted by key, and annotations of an expression, as the scheduler does."""
     dsk, annotations = distributed.scheduler._materialize_graph(expr=expr, validate=False)
     if isinstance(expr, distributed.scheduler.LLGExpr):
         dsk = distributed.scheduler._cull(dsk, keys)
     tasks = sorted(dsk.items(), key=lambda item: str(item[0]))
-    dsk.clear()  # in place: what is known of the tasks comes with it
+    dsk.clear()  # in place, to keep what is attached to it
     dsk.update(tasks)
     return dsk, annotations
 
 
 @contextlib.contextmanager
 def collected_errors() -> Iterator[list[logging.LogRecord]]:
-    """Collect the exceptions that distributed only logs, and silence what else it logs.
+    """Collect the exceptions that distributed only logs, also those of plugins' hooks.
 
-    Exceptions of a plugin's hooks are among them. Only the calling thread is concerned.
+    Other log messages of the calling thread are dropped.
     """
     records: list[logging.LogRecord] = []
     thread = threading.get_ident()

@@ -1,8 +1,4 @@
-"""Peer-to-peer shuffles for the digital twin: what their tasks do, read off the graph.
-
-The scheduler's part is the real one of ``distributed``; what its workers would ask of it is asked
-here.
-"""
+"""Reads the peer-to-peer shuffles of a graph, and calls the scheduler's shuffle plugin."""
 
 from __future__ import annotations
 
@@ -32,21 +28,16 @@ Piece = tuple[Any, float]
 
 
 class Shuffle:
-    """One shuffle of a graph, such as a rechunking of an array.
-
-    Parameters
-    ----------
-    spec
-        What the graph's barrier says of it.
+    """One shuffle of a graph, such as a rechunking of an array, from the spec of its barrier.
 
     Attributes
     ----------
     id : str
         Its name.
     on_disk : bool
-        Whether the pieces wait on disk for the output tasks, or in memory.
+        Whether the pieces wait for the output tasks on disk, or in memory.
     even : bool
-        Whether the pieces are only assumed to be of equal size, for what is in them decides.
+        Whether the pieces are taken to be of equal size, since their values decide.
     """
 
     def __init__(self, spec: Any) -> None:
@@ -80,12 +71,11 @@ class ShuffleTasks:
     transfers : dict
         By key, the shuffle and the input partition.
     nbytes : dict
-        Bytes of the input partition of a transfer, where it is computed in the same task and so
-        is not one of the task's inputs.
+        Bytes of the input partition of a transfer, if it is computed in the same task.
     barriers : dict
         By key, the shuffle.
     outputs : dict
-        By key, the shuffles that a task takes an output partition of, each with that partition.
+        By key, the shuffles of the output partitions that a task takes, and these partitions.
     unknown : tuple of str
         Parts of shuffles that were not understood and run as ordinary tasks.
     """
@@ -98,13 +88,7 @@ class ShuffleTasks:
 
 
 def read_shuffles(expr: Any, dsk: Mapping[Key, GraphNode]) -> ShuffleTasks:
-    """Return the peer-to-peer shuffles of a graph.
-
-    Parameters
-    ----------
-    expr, dsk
-        An expression, and the tasks that it was turned into.
-    """
+    """Return the peer-to-peer shuffles in the tasks of an expression."""
     found = ShuffleTasks({}, {}, {}, {}, ())
     unknown: dict[str, None] = {}
     for key, node in dsk.items():
@@ -157,7 +141,7 @@ def _read_sizes(expr: Any, dsk: Mapping[Key, GraphNode], found: ShuffleTasks) ->
 
 
 def _calls(node: Any) -> Iterator[Task]:
-    """Yield the calls in a task, those inside of a fused one included."""
+    """Yield the calls in a task, including those inside of fused ones."""
     if not isinstance(node, Task):
         return
     if node.func is _execute_subgraph:
@@ -185,34 +169,16 @@ def _output_partitions(node: GraphNode) -> Iterator[tuple[str, Any]]:
             yield call.args[1], call.args[2]
 
 
-class ShuffleOffice:
-    """Asks the scheduler's shuffle plugin what workers ask it.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, whose plugin is the real one.
-    """
+class SchedulerShuffles:
+    """Sends the requests of workers to the scheduler's real shuffle plugin."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._plugin: Any = scheduler.plugins["shuffle"]
 
     def run(self, shuffle: str, key: Key, worker: str) -> tuple[int, dict[Any, str]] | None:
-        """Return the number of a shuffle's run and which worker owns which output partition.
+        """Return the number of a shuffle's run and the owner of each output partition.
 
-        Parameters
-        ----------
-        shuffle
-            Name of the shuffle.
-        key
-            The transfer task that asks; the first one starts the run.
-        worker
-            Address of the worker that asks.
-
-        Returns
-        -------
-        tuple or None
-            None if the scheduler refuses, since the task is not to run any more.
+        The first transfer task that asks starts the run. None if the task is not to run any more.
         """
         answer = self._plugin.get_or_create(shuffle, key, worker)
         if answer["status"] != "OK":
@@ -221,11 +187,11 @@ class ShuffleOffice:
         return spec.run_id, spec.worker_for
 
     def restrict(self, shuffle: str, run: int, key: Key, worker: str) -> None:
-        """Let an output task run on the worker that owns its partition, unless the run failed."""
+        """Restrict an output task to the owner of its partition, unless the run failed."""
         if shuffle in self._plugin.active_shuffles:
             self._plugin.restrict_task(shuffle, run, key, worker)
 
     async def restart(self, shuffle: str, run: int) -> None:
-        """Tell that the inputs of a barrier belong to different runs: all is done again."""
+        """Restart a shuffle whose barrier has inputs of different runs."""
         if shuffle in self._plugin.active_shuffles:
             await self._plugin.barrier(shuffle, run, consistent=False)

@@ -1,8 +1,4 @@
-"""Virtual time for the digital twin: the loop's timers and the clocks of ``distributed``.
-
-Nothing here changes how a scheduler or worker outside the simulation behaves, even in the same
-process: the clock differs only in the thread that simulates.
-"""
+"""Gives the event loop and the clocks of ``distributed`` virtual time, in one thread only."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ import distributed.scheduler
 import distributed.worker_state_machine
 from tornado.ioloop import IOLoop
 
-#: Modules whose reading of the clock decides something or is recorded.
+#: Modules that decide by the clock or record it.
 _CLOCKED = (
     "distributed.metrics",  # for modules that are imported only now
     "distributed.scheduler",
@@ -31,13 +27,12 @@ _CLOCKED = (
 )
 
 
-#: Seconds of virtual time that work in a thread takes: what a search among plans takes for a graph
-#: of some hundred operands.
+#: Virtual seconds of work in a thread: a search for plans of some hundred operands takes as long.
 THREAD = 0.05
 
 
 class Timer(Protocol):
-    """What the twin's event queue offers to the event loop."""
+    """The event queue, as the event loop sees it."""
 
     def time(self) -> float:
         """Return the virtual time, in seconds."""
@@ -47,10 +42,10 @@ class Timer(Protocol):
 
 
 class TwinLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers live in the twin's event queue.
+    """An event loop whose timers are in the event queue of the simulation.
 
-    Callbacks that are due now run as in any loop, when the simulation gives way to them with
-    :meth:`settle`; callbacks with a delay run when virtual time has come that far.
+    Callbacks that are due run when the simulation calls :meth:`settle`; delayed ones run when
+    virtual time has come that far.
     """
 
     def __init__(self, timer: Timer) -> None:
@@ -66,7 +61,7 @@ class TwinLoop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]  # no type variables
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """Count the call, so that :meth:`settle` knows whether there is anything to run."""
+        """Count the call, so that `settle` knows whether there is anything to run."""
         self.calls += 1
         return super().call_soon(callback, *args, context=context)
 
@@ -92,7 +87,7 @@ class TwinLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]  # no type variables
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
-        """Run what goes to a thread at once; its result arrives `THREAD` later."""
+        """Run a function at once; its result arrives `THREAD` later."""
         future = self.create_future()
         try:
             deliver = functools.partial(_deliver, future, future.set_result, func(*args))
@@ -108,14 +103,9 @@ def _deliver(future: asyncio.Future[Any], set_result: Callable[[Any], None], res
 
 
 async def settle(loop: TwinLoop, seen: int) -> int:
-    """Run the callbacks made due since ``seen``, and those that they make due; return the count.
+    """Run the callbacks made due since ``seen``, the result of the last call, and their successors.
 
-    Parameters
-    ----------
-    loop
-        The running loop.
-    seen
-        What the last call returned.
+    Return the number of callbacks that were ever made due.
     """
     while loop.calls != seen:
         seen = loop.calls + 1  # the one that wakes this coroutine up again
@@ -126,8 +116,7 @@ async def settle(loop: TwinLoop, seen: int) -> int:
 class _TwinTaskState(distributed.worker_state_machine.TaskState):
     """A worker's task that hashes by key, so that sets of tasks iterate in the same order.
 
-    Equality stays identity. Objects made by a real worker of the same process while the
-    simulation runs are as good as any.
+    Equality stays identity. A real worker of the same process may use it as well.
     """
 
     __slots__ = ("_hash",)
@@ -144,7 +133,7 @@ _key_split = functools.lru_cache(100_000)(distributed.worker_state_machine.key_s
 
 
 class _NoVersions:
-    """Stands in for ``distributed.versions``: all workers have the versions of this process."""
+    """Replaces ``distributed.versions``: all workers have the versions of this process."""
 
     @staticmethod
     def get_versions() -> dict[str, Any]:
@@ -156,7 +145,7 @@ class _NoVersions:
 
 
 def _clock(real: Callable[[], float], virtual: threading.local) -> Callable[[], float]:
-    """Return a clock of distributed, replaced by virtual time in the threads that simulate."""
+    """Return a clock that reads virtual time in threads that simulate, real time elsewhere."""
 
     def read() -> float:
         now: Callable[[], float] | None = getattr(virtual, "now", None)
@@ -183,13 +172,7 @@ def _clocked_modules() -> list[ModuleType]:
 
 @contextlib.contextmanager
 def virtual_time(now: Callable[[], float]) -> Iterator[None]:
-    """Make ``now`` the clock of distributed and of our plugin, in the calling thread only.
-
-    Parameters
-    ----------
-    now
-        Returns the virtual time, in seconds.
-    """
+    """Make ``now`` the clock of distributed and of our plugin in the calling thread."""
     undo: list[tuple[ModuleType, str, Any]] = []
 
     def patch(module: ModuleType, name: str, value: Any) -> None:
@@ -217,5 +200,5 @@ _patching = threading.Lock()
 
 
 def use_virtual_clock(loop: IOLoop, now: Callable[[], float]) -> None:
-    """Let tornado's timers (``PeriodicCallback``) count in virtual time."""
+    """Let tornado's timers (``PeriodicCallback``) use virtual time."""
     loop.time = now  # type: ignore[method-assign]  # the way to set a clock

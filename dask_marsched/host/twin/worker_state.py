@@ -1,20 +1,23 @@
-"""A worker's state machine for the digital twin: distributed's own, without its logs.
+"""Makes distributed's state machine of a worker for a simulation, without its logs.
 
-Nobody reads them there, and for a thousand workers they would be a gigabyte.
+For a thousand simulated workers they would take a gigabyte.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import dask
+from dask.utils import parse_bytes
 from distributed.worker_state_machine import Instructions, StateMachineEvent, WorkerState
 
 
 class TwinWorkerState(WorkerState):
-    """Decides exactly as its base class does."""
+    """Decides exactly as its base class."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -22,7 +25,7 @@ class TwinWorkerState(WorkerState):
         self.stimulus_log = deque(maxlen=0)
 
     def handle_stimulus(self, *stims: StateMachineEvent) -> Instructions:
-        """Do as distributed does, but do not copy events for the log."""
+        """Handle events without copying them for the log."""
         instructions: Instructions = []
         for stim in stims:
             recommendations, first = _handler(type(stim))(self, stim)  # type: ignore[arg-type]  # a class hashes
@@ -35,8 +38,40 @@ class TwinWorkerState(WorkerState):
 def _handler(event: type[StateMachineEvent]) -> Callable[..., Any]:
     """Return the method for a kind of event.
 
-    `singledispatchmethod` makes a new function for every call, which takes as long as a
-    transition does.
+    `singledispatchmethod` is slow: it makes a new function for every call.
     """
     handler: Callable[..., Any] = vars(WorkerState)["_handle_event"].dispatcher.dispatch(event)
     return handler
+
+
+class _NoCounter:
+    """Replaces a state machine's statistics of tasks, which decide nothing."""
+
+    def new_task(self, task: Any) -> None:
+        pass
+
+    def transitions(self, before: Any) -> None:
+        pass
+
+
+def state_machine(
+    address: str, threads: int, memory_limit: int, resources: Mapping[str, float], validate: bool
+) -> WorkerState:
+    """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
+    get = dask.config.get
+    share = get("distributed.worker.memory.transfer")
+    # The logs explain violated invariants.
+    state = (WorkerState if validate else TwinWorkerState)(
+        nthreads=threads,
+        address=address,
+        validate=validate,
+        resources=resources,
+        transfer_incoming_count_limit=get("distributed.worker.connections.incoming"),
+        transfer_incoming_bytes_limit=int(memory_limit * share) if share else math.inf,
+        transfer_message_bytes_limit=parse_bytes(
+            get("distributed.worker.transfer.message-bytes-limit")
+        ),
+    )
+    if not validate:
+        state.task_counter = _NoCounter()  # type: ignore[assignment]  # a stand-in
+    return state

@@ -1,4 +1,4 @@
-"""Virtual time: one queue of events, and the clock that it advances."""
+"""Implements virtual time: a queue of events, and the clock that it advances."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-#: Virtual time at which every simulation starts, in seconds. Not zero: code that runs in the
-#: simulation may take a time of zero for "never".
+#: Virtual time at which every simulation starts, in seconds; some code takes 0 for "never".
 EPOCH = 1_000_000.0
 
 
@@ -19,8 +18,7 @@ class EventQueue:
     now : float
         The virtual time, in seconds. It never goes back.
     essential : int
-        Events in the queue that are not periodic (``daemon``). When there is none left, nothing
-        but the ticking of timers can ever happen.
+        Number of events that are no daemons. At 0, only timers would still tick.
     """
 
     def __init__(self) -> None:
@@ -33,16 +31,9 @@ class EventQueue:
     def at(
         self, time: float, action: Callable[..., object], *args: Any, daemon: bool = False
     ) -> int:
-        """Add an action at a virtual time; a time in the past means now. Return its number.
+        """Add a call at a virtual time, or now if that has passed; return its number.
 
-        Parameters
-        ----------
-        time
-            Seconds of virtual time.
-        action, args
-            What is called then.
-        daemon
-            True for periodic work, which alone does not keep a simulation alive.
+        A ``daemon`` is periodic work, which alone does not keep a simulation alive.
         """
         if time < self.now:
             time = self.now
@@ -55,21 +46,15 @@ class EventQueue:
     def after(
         self, delay: float, action: Callable[..., object], *args: Any, daemon: bool = False
     ) -> int:
-        """Add an action ``delay`` seconds from now. Return its number."""
+        """Add a call ``delay`` seconds from now; return its number."""
         return self.at(self.now + delay, action, *args, daemon=daemon)
 
     def cancel(self, number: int) -> None:
-        """Let an action that is still to come do nothing."""
+        """Cancel a call that is still to come."""
         self._cancelled.add(number)
 
     def step(self) -> object:
-        """Advance to the next event, run it and return what its action returned.
-
-        Raises
-        ------
-        IndexError
-            If the queue is empty.
-        """
+        """Advance to the next event, call it and return the result; IndexError if there is none."""
         self.now, number, action, args, daemon = heapq.heappop(self._heap)
         if not daemon:
             self.essential -= 1

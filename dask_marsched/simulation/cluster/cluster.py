@@ -1,4 +1,4 @@
-"""The simulated cluster: one scheduler, its workers, and the loop that drives them."""
+"""Simulates a cluster: the scheduler, its workers, and the loop that drives them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from dask_marsched.host.twin.scheduler import (
     parse_bandwidth_default,
     worker_metrics,
 )
+from dask_marsched.host.twin.shuffles import SchedulerShuffles
 from dask_marsched.host.twin.virtual_time import TwinLoop, settle
+from dask_marsched.host.twin.worker_state import state_machine
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.faults import (
@@ -35,14 +37,14 @@ from dask_marsched.simulation.cluster.memory import Result
 from dask_marsched.simulation.cluster.recorder import Recorder
 from dask_marsched.simulation.cluster.shuffles import Shuffles
 from dask_marsched.simulation.cluster.spec import ClusterSpec
-from dask_marsched.simulation.cluster.worker import Worker, state_machine
+from dask_marsched.simulation.cluster.worker import Worker
 from dask_marsched.simulation.report.report import SimulationReport
 
-#: Seconds of virtual time without any progress after which a simulation counts as stuck.
+#: Virtual seconds without progress after which a simulation counts as stuck.
 _STUCK = 600.0
 #: Least seconds between two batches of messages to a worker; as in ``distributed.scheduler``.
 _BATCH_INTERVAL = 0.005
-#: An idle scheduler takes so many times as much as an idle worker: 0.093 against 0.040 cores.
+#: Load of an idle scheduler over that of an idle worker: 0.093 and 0.040 cores.
 _SCHEDULER_IDLES = 2.3
 
 #: Seconds and bytes of a task, by its key.
@@ -50,25 +52,11 @@ Costs = Callable[[Any], tuple[float, int]]
 
 
 class Cluster:
-    """A running simulation.
+    """A running simulation of a scheduler and its workers.
 
-    Parameters
-    ----------
-    spec
-        The cluster.
-    queue
-        The events, shared with the event loop.
-    timeline
-        Whether to keep every event for the report.
-    validate
-        Whether scheduler and workers check their invariants all the time (slow).
-    gathers
-        Whether workers gather their answers, as `MarsWorkerPlugin` has them do.
-
-    Attributes
-    ----------
-    shuffles : Shuffles
-        The peer-to-peer shuffles; there once a graph was submitted.
+    ``timeline`` keeps every event for the report; ``validate`` lets scheduler and workers check
+    their invariants (slow); ``gathers`` lets workers gather their answers, as with
+    `MarsWorkerPlugin`. ``shuffles`` is set when a graph is submitted.
     """
 
     shuffles: Shuffles
@@ -119,15 +107,12 @@ class Cluster:
         return sum(self._costs(task.key)[1] for task in inputs)
 
     def memory_changed(self, worker: Worker, key: Any, change: int) -> None:
-        """Note that the bytes of a result that a worker holds in memory changed."""
+        """Note a change of the bytes of a result in the memory of a worker."""
         self.recorder.memory_changed(self.queue.now, worker.index, key, change)
 
     def spilled(self, worker: Worker, nbytes: int) -> None:
         """Note that a worker wrote results to disk, or read them back (< 0)."""
-        if nbytes > 0:
-            self.recorder.spilled(self.queue.now, worker.index, nbytes)
-        else:
-            self.recorder.unspilled(self.queue.now, worker.index, -nbytes)
+        self.recorder.spilled(self.queue.now, worker.index, nbytes)
 
     def paused(self, worker: Worker, start: float) -> None:
         """Note that a worker was paused from ``start`` until now."""
@@ -141,11 +126,11 @@ class Cluster:
     def move(
         self, source: Worker, target: Worker, keys: int, nbytes: int, done: Callable[[], object]
     ) -> None:
-        """Move results; call ``done`` when they have arrived.
+        """Move results between workers; call ``done`` when they have arrived.
 
-        Both ends work on it while the bytes pass the network: it ends when the slowest of the
-        three does. On a host whose cores are shared the ends take turns instead, for the buffers
-        between them are small. What a worker sends to itself passes its event loop only.
+        Both ends work while the bytes pass the network, and the slowest of the three determines the
+        end. On a host with limited cores the ends take turns, since the buffers between them are
+        small. A transfer of a worker to itself passes its event loop only.
         """
         queue, now = self.queue, self.queue.now
         work = self.spec.transfer_cost + nbytes / self.spec.copy_bandwidth
@@ -180,7 +165,7 @@ class Cluster:
             receive()
 
     def received(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
-        """Put messages into the scheduler's inbox; it handles one batch after the other."""
+        """Put messages into the scheduler's inbox, which is handled batch by batch."""
         seconds = self.spec.batch_cost + self.spec.message_cost * len(messages)
         self._scheduler_loop.run(seconds, functools.partial(self._handle, worker, messages))
 
@@ -194,7 +179,7 @@ class Cluster:
         """Return the host of worker number ``index``."""
         spec = self.spec
         host = min(index * spec.hosts // spec.workers, spec.hosts - 1)
-        if index >= spec.workers:  # one that joins later comes with a host of its own
+        if index >= spec.workers:  # workers that join later have a host of their own
             host = index
         name = f"tcp://10.{host >> 16 & 255}.{host >> 8 & 255}.{host & 255}"
         if name not in self._hosts:
@@ -232,7 +217,7 @@ class Cluster:
         self.queue.after(1.0 + phase * 0.1, self._tick, worker, daemon=True)
 
     def kill(self, worker: Worker) -> None:
-        """Kill a worker; the scheduler hears of it when its connection breaks."""
+        """Kill a worker; the scheduler notices the broken connection."""
         worker.kill()
         self.shuffles.lost(worker)
         place = self.workers.index(worker)
@@ -240,7 +225,7 @@ class Cluster:
         self.queue.after(self.latency, self._lost, worker.address)
 
     def plan(self, fault: Fault) -> None:
-        """Let a fault happen when it is due."""
+        """Schedule a fault."""
         self.queue.at(EPOCH + fault.at, self._happen, fault, daemon=True)
 
     async def _happen(self, fault: Fault) -> None:
@@ -316,23 +301,16 @@ class Cluster:
     async def run(self, loop: TwinLoop, graph: TwinGraph, costs: Costs) -> None:
         """Submit a graph and simulate until the client has all its keys.
 
-        Parameters
-        ----------
-        loop
-            The running loop.
-        graph
-            The graph.
-        costs
-            Returns the seconds and the result's bytes of a task, by its key.
+        ``costs`` returns the seconds and the result's bytes of a task.
 
         Raises
         ------
         RuntimeError
-            If a task failed for good, or nothing happens any more.
+            If a task fails, or nothing happens any more.
         """
         self._costs = costs
         self._wanted = set(graph.keys)
-        self.shuffles = Shuffles(self, graph.shuffles)
+        self.shuffles = Shuffles(self, graph.shuffles, SchedulerShuffles(self.scheduler))
         self._hold(graph.held)
         self.scheduler.submit(graph)
         queue, seen = self.queue, loop.calls
@@ -348,7 +326,7 @@ class Cluster:
                 seen = await settle(loop, seen)
 
     def _hold(self, held: Mapping[Any, Collection[int]]) -> None:
-        """Put results on workers that are there before anything runs; the client keeps them."""
+        """Put results on workers before anything runs; the client keeps them."""
         if not held:
             return
         who_has = {key: [self.workers[i].address for i in places] for key, places in held.items()}

@@ -1,4 +1,4 @@
-"""A batched stream of messages in virtual time, as ``distributed.batched.BatchedSend``."""
+"""Simulates a batched stream of messages, as ``distributed.batched.BatchedSend``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,12 @@ from dask_marsched.simulation.cluster.machine import EventLoop
 
 
 class BatchedStream:
-    """Collect messages and deliver them together, at most once per interval.
+    """Collect messages and deliver them together, at most once per interval (in seconds).
 
-    The first message after a pause leaves at once; those that follow wait until the interval
-    since the last batch has passed. Stands in for the scheduler's stream to a worker, hence the
-    methods ``closed``, ``abort`` and ``close``.
-
-    Parameters
-    ----------
-    queue
-        The events of the simulation.
-    interval, latency
-        Seconds between batches, and on the way.
-    deliver
-        Called with the list of messages when they arrive.
-    loop, cost
-        The event loop of the sender and the seconds that a batch takes it. While the loop is
-        busy messages wait, so that batches grow under load.
+    The first message after a pause leaves at once; later ones wait until the interval has passed
+    and the sender's event loop is free, so that batches grow under load. A batch takes the loop
+    ``cost`` seconds. The scheduler uses it as its stream to a worker, hence the methods ``closed``,
+    ``abort`` and ``close``.
     """
 
     def __init__(
@@ -73,10 +62,10 @@ class BatchedStream:
         return self._closed
 
     def abort(self) -> None:
-        """Drop what was not delivered yet and deliver nothing more."""
+        """Drop all undelivered messages, and deliver no further ones."""
         self._closed = True
         self._buffer = []
 
     async def close(self) -> None:
-        """Close at once; the counterpart is not told."""
+        """Close at once, without telling the other side."""
         self.abort()

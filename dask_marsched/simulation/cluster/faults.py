@@ -1,4 +1,4 @@
-"""What may go wrong during a simulation, and when.
+"""Defines the faults that a simulation can inject.
 
 A fault is an object such as ``Kill(worker=3, at=10.0)``, or a tuple: ``(seconds, "kill", worker)``,
 ``(seconds, "join", worker)``, ``(seconds, "pause", worker, how many seconds)``,
@@ -15,15 +15,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """Something that happens to a worker; see the subclasses.
-
-    Attributes
-    ----------
-    worker : int
-        Number of the worker, from 0.
-    at : float
-        Seconds after the submission of the graph.
-    """
+    """A fault of the worker with a number, so many seconds after the submission of the graph."""
 
     worker: int
     at: float
@@ -41,26 +33,14 @@ class Join(Fault):
 
 @dataclasses.dataclass(frozen=True)
 class Pause(Fault):
-    """The worker is paused, as Dask pauses one that is short of memory: running tasks end.
-
-    Attributes
-    ----------
-    seconds : float
-        How long.
-    """
+    """The worker is paused for some seconds, as for lack of memory: running tasks end."""
 
     seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
 class SlowWorker(Fault):
-    """The worker's tasks take longer from then on.
-
-    Attributes
-    ----------
-    factor : float
-        By how much; 4 makes a second four seconds, 1 ends the fault.
-    """
+    """The worker's tasks take ``factor`` times as long from then on; 1 ends the fault."""
 
     factor: float
 
@@ -69,16 +49,13 @@ class SlowWorker(Fault):
 class SlowLink(Fault):
     """The network interface of the worker's host gets slower from then on, in both directions.
 
-    Attributes
-    ----------
-    factor : float
-        By how much; 4 makes a transfer take four times as long, 1 ends the fault.
+    Transfers take ``factor`` times as long; 1 ends the fault.
     """
 
     factor: float
 
 
-#: How the tuples name the faults: ``(at, name, worker)``, with seconds or factor as a fourth.
+#: Names of the faults in tuples: ``(at, name, worker)``, with seconds or factor as a fourth.
 KINDS: Mapping[str, type[Fault]] = {
     "kill": Kill,
     "join": Join,
@@ -95,17 +72,12 @@ ACCEPTED = (
 
 
 def read_faults(faults: Iterable[Fault | tuple[Any, ...]]) -> tuple[Fault, ...]:
-    """Return the faults as objects, in the order of their times.
-
-    Parameters
-    ----------
-    faults
-        Objects of this module, or tuples as in `ACCEPTED`.
+    """Return faults, objects or tuples as in `ACCEPTED`, as objects sorted by time.
 
     Raises
     ------
     ValueError
-        If one is neither, or a number in it makes no sense.
+        If one is neither, or a number in it is invalid.
     """
     return tuple(sorted((_read(fault) for fault in faults), key=lambda fault: fault.at))
 
@@ -123,21 +95,15 @@ def _read(given: Fault | tuple[Any, ...]) -> Fault:
             raise ValueError(f"wrong fault {given!r}; accepted are {ACCEPTED}") from None
     if not isinstance(fault, Fault) or type(fault) is Fault:
         raise ValueError(f"wrong fault {given!r}; accepted are {ACCEPTED}")
-    if not _is_count(fault.worker):
+    if not _is_number(fault.worker, int) or fault.worker < 0:
         raise ValueError(f"in the fault {given!r} the worker must be a number of 0 or more")
     for name in ("at", "seconds", "factor"):
-        value = getattr(fault, name, None)
-        if value is not None and not _is_number(value, zero=name == "at"):
-            least = "0 or more" if name == "at" else "more than 0"
+        value = getattr(fault, name, 1.0)
+        least = "0 or more" if name == "at" else "more than 0"
+        if not _is_number(value, int | float) or value < 0 or (name != "at" and not value):
             raise ValueError(f"in the fault {given!r} {name} must be {least}, not {value!r}")
     return fault
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: Any, *, zero: bool) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        return False
-    return value >= 0 if zero else value > 0
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""The hardware: the cores of a host and the links between hosts."""
+"""Simulates hardware: the cores of a host, the links between hosts, and event loops."""
 
 from __future__ import annotations
 
@@ -12,18 +12,11 @@ from dask_marsched.simulation.cluster.clock import EventQueue
 
 
 class Cores:
-    """The cores of one host, shared equally by all the work that runs on it.
+    """The cores of one host, shared equally by all jobs that run on it.
 
     Processor sharing: with ``n`` jobs on ``c`` cores every job advances at the rate
-    ``min(1, c / n)``. All jobs advance alike, so one number, the *progress* made by any job that
-    was there all the time, orders their ends.
-
-    Parameters
-    ----------
-    queue
-        The events of the simulation.
-    count
-        Cores of the host; None for as many as there are jobs.
+    ``min(1, c / n)``. All jobs advance alike, so one number, the *progress* of a job that was
+    there all the time, orders their ends. A ``count`` of None means a core for every job.
     """
 
     def __init__(self, queue: EventQueue, count: float | None) -> None:
@@ -77,12 +70,9 @@ class Cores:
 
 
 class Link:
-    """One direction of a network interface, or a disk: one piece passes after the other.
+    """One direction of a network interface, or a disk, of so many bytes per second.
 
-    Parameters
-    ----------
-    bandwidth
-        Bytes per second.
+    One piece passes after the other.
     """
 
     __slots__ = ("bandwidth", "free_at")
@@ -98,7 +88,7 @@ class Link:
 
 
 def transfer(sender: Link, receiver: Link, nbytes: int, now: float) -> tuple[float, float]:
-    """Reserve both links for a transfer and return when it starts and when it ends.
+    """Reserve both links for a transfer; return its start and its end.
 
     It starts when both are free and takes the time of the slower one.
     """
@@ -110,19 +100,7 @@ def transfer(sender: Link, receiver: Link, nbytes: int, now: float) -> tuple[flo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Host:
-    """What the workers of one host share.
-
-    Attributes
-    ----------
-    name : str
-        The part of the workers' addresses before the port.
-    cores : Cores
-        Its cores.
-    nic_in, nic_out : Link
-        Its network interface.
-    disk : Link
-        Its disk.
-    """
+    """What the workers of a host share; its name is their address without the port."""
 
     name: str
     cores: Cores
@@ -132,14 +110,9 @@ class Host:
 
 
 class EventLoop:
-    """The one thread of a process in which it communicates: one piece of work after the other.
+    """The event loop of a process, which does one piece of work after the other.
 
-    Parameters
-    ----------
-    queue
-        The events of the simulation.
-    cores
-        The cores of the host, shared with the tasks that run there.
+    Its work shares the cores of the host with the tasks that run there.
     """
 
     __slots__ = ("_cores", "_free_at", "_pending", "_queue", "_running")
@@ -152,7 +125,7 @@ class EventLoop:
         self._running = False
 
     def run(self, seconds: float, done: Callable[[], object]) -> None:
-        """Work for ``seconds`` once all work given before is done; then call ``done``."""
+        """Work for ``seconds`` after all earlier work; then call ``done``."""
         if self._cores.unlimited:
             self._free_at = max(self._queue.now, self._free_at) + seconds
             self._queue.at(self._free_at, done)
@@ -162,7 +135,7 @@ class EventLoop:
                 self._work()
 
     def block(self, seconds: float) -> None:
-        """Wait for something slow, such as a disk; nothing else is done in the meantime."""
+        """Block the loop for something slow, such as a disk."""
         if self._cores.unlimited:
             self._free_at = max(self._queue.now, self._free_at) + seconds
         else:
@@ -171,7 +144,7 @@ class EventLoop:
                 self._work()
 
     def soon(self, done: Callable[[], object]) -> None:
-        """Call ``done`` at once if there is nothing to do, else when its turn comes."""
+        """Call ``done`` at once if the loop is idle, else after all earlier work."""
         if self._running or self._free_at > self._queue.now:
             self.run(0.0, done)
         else:

@@ -1,4 +1,4 @@
-"""The memory of a simulated worker: what it holds, spills to disk, and when it pauses."""
+"""Simulates the memory of a worker: its results, spilling, and when it pauses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dask.utils import parse_timedelta
 
 from dask_marsched.simulation.cluster.clock import EventQueue
 
-#: Under this key stand the pieces of shuffled partitions that a worker holds in memory.
+#: The key for pieces of shuffled partitions in the memory of a worker.
 PIECES = "p2p-pieces"
 
 
 class Result:
-    """Stands for the result of a task; only its size is known."""
+    """The result of a task; only its size is known."""
 
     __slots__ = ("nbytes",)
 
@@ -31,17 +31,11 @@ def _sizeof_result(result: Result) -> int:
 
 
 class Thresholds:
-    """When a worker spills and pauses, from ``distributed.worker.memory`` of the configuration.
+    """The thresholds of ``distributed.worker.memory`` in bytes; infinite if switched off.
 
-    Attributes
-    ----------
-    target : float
-        Bytes of results above which the least recently used go to disk; infinite if switched off.
-    spill, pause, terminate : float
-        Bytes of the process above which results go to disk, no task is started, and a nanny ends
-        the worker; likewise.
-    interval : float
-        Seconds between two looks at the process's memory.
+    Results above ``target`` go to disk, the least recently used first; a process above ``spill``
+    spills, above ``pause`` pauses, and above ``terminate`` would be ended by its nanny. The
+    process is looked at every ``interval`` seconds.
     """
 
     def __init__(self, memory_limit: int) -> None:
@@ -58,25 +52,13 @@ class Thresholds:
         )
 
 
-class Store(dict[Any, Result]):
-    """The results that a worker holds, in memory or on disk.
+class SpillingStore(dict[Any, Result]):
+    """The results of a worker, in memory or on disk by the rules of distributed's `zict.Buffer`.
 
-    Which ones are where follows the rules of the `zict.Buffer` that ``distributed`` uses.
-
-    Parameters
-    ----------
-    target
-        Bytes in memory above which the least recently used result goes to disk. A result that is
-        larger never stays in memory.
-    changed
-        Called with key and bytes whenever a result comes into memory (> 0) or leaves it (< 0).
-    moved
-        Called with the bytes that are written to disk (> 0) or read from it (< 0).
-
-    Attributes
-    ----------
-    fast : dict
-        Bytes of the results in memory, the least recently used first.
+    Above ``target`` bytes in memory the least recently used result goes to disk, and a larger
+    one never stays in memory. ``changed`` is called with key and bytes when a result comes into
+    memory (> 0) or leaves it (< 0), ``moved`` with the bytes written to disk (> 0) or read (< 0).
+    ``fast`` has the bytes of the results in memory, the least recently used first.
     """
 
     def __init__(
@@ -133,23 +115,11 @@ class Store(dict[Any, Result]):
 
 
 class MemoryMonitor:
-    """Lets a worker spill and pause, by the rules of ``distributed``'s memory manager.
+    """Lets a worker spill and pause by the rules of ``distributed``'s memory manager.
 
-    The process's memory that those rules ask for is made up of the results in memory, those that
-    running tasks and incoming transfers are about to add. Nothing else of a process is modelled.
-
-    Parameters
-    ----------
-    queue
-        The events of the simulation.
-    limit
-        Bytes that the worker may use.
-    changed
-        Called with key and bytes whenever a result comes into memory (> 0) or leaves it (< 0).
-    disk
-        Called with bytes that are written to disk (> 0) or read from it (< 0).
-    pause
-        Called with True when the worker is to be paused, with False when it is to go on.
+    The memory of the process consists of the results in memory and those that running tasks and
+    incoming transfers are about to add; nothing else is modelled. ``changed`` and ``disk`` are
+    called as by `SpillingStore`, ``pause`` with True to pause the worker and False to continue.
     """
 
     def __init__(
@@ -170,11 +140,11 @@ class MemoryMonitor:
         self._promised = 0
         self.held = 0
         self.most = 0
-        self.store = Store(thresholds.target, self.hold, disk)
+        self.store = SpillingStore(thresholds.target, self.hold, disk)
 
     @property
     def process(self) -> int:
-        """Bytes of the process, as far as they are modelled."""
+        """Modelled bytes of the process."""
         return self.held + self._promised
 
     @property
@@ -194,7 +164,7 @@ class MemoryMonitor:
         self._watch()
 
     def lose_all(self) -> None:
-        """Forget everything that is in memory, for the process dies."""
+        """Forget everything in memory, since the process dies."""
         for key, nbytes in self.store.fast.items():
             self.held -= nbytes
             self._changed(key, -nbytes)

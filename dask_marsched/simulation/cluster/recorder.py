@@ -1,4 +1,4 @@
-"""Collects the facts during a simulation."""
+"""Collects the events and totals of a simulation for its report."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from dask_marsched.simulation.report.timeline import Table, Timeline
 
 
 class _Rows:
-    """Rows under construction: packed, for there are millions of them.
-
-    Parameters
-    ----------
-    **codes
-        Name of each column and its code in the `struct` module.
-    """
+    """Rows under construction, packed with the given `struct` codes: there are millions of them."""
 
     def __init__(self, **codes: str) -> None:
         self._dtype = np.dtype([(name, np.dtype(code)) for name, code in codes.items()])
@@ -34,16 +28,9 @@ class _Rows:
 
 
 class Recorder:
-    """Collects the facts during a simulation.
+    """Collects the events and totals of a simulation that starts at the virtual time ``start``.
 
-    All times that it is told are virtual ones, in seconds, and must not go back.
-
-    Parameters
-    ----------
-    start
-        Virtual time at which the graph is submitted, in seconds.
-    timeline
-        Whether to keep every task, transfer and change of memory.
+    All times are virtual seconds and do not go back. Without ``timeline`` only totals are kept.
     """
 
     def __init__(self, start: float, timeline: bool) -> None:
@@ -76,12 +63,12 @@ class Recorder:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def joined(self, worker: int) -> None:
-        """Note that a worker is there, if only to report that it never held anything."""
+        """Note that a worker is there, even if it never holds anything."""
         self._memory_of.setdefault(worker, 0)
         self._peak_of.setdefault(worker, 0)
 
     def memory_changed(self, now: float, worker: int, key: Any, change: int) -> None:
-        """Note that a result came into a worker's memory (``change`` > 0 bytes) or left it."""
+        """Note that a result came into a worker's memory (> 0 bytes) or left it."""
         self._memory += change
         if self._memory > self._peak:
             self._peak = self._memory
@@ -117,15 +104,10 @@ class Recorder:
             self._exchange.add(*ends, keys, nbytes, *times, between_hosts)
 
     def spilled(self, now: float, worker: int, nbytes: int) -> None:
-        """Note that a worker wrote results to disk."""
-        self._spilled += nbytes
+        """Note that a worker wrote results to disk, or read them back (< 0)."""
+        self._spilled += max(nbytes, 0)
         if self._keep:
             self._spills.add(now - self._start, worker, nbytes)
-
-    def unspilled(self, now: float, worker: int, nbytes: int) -> None:
-        """Note that a worker read results back from disk."""
-        if self._keep:
-            self._spills.add(now - self._start, worker, -nbytes)
 
     def paused(self, worker: int, start: float, stop: float) -> None:
         """Note that a worker was paused from ``start`` to ``stop``."""
@@ -134,7 +116,7 @@ class Recorder:
             self._pauses.add(worker, start - self._start, stop - self._start)
 
     def fault(self, now: float, what: str, worker: int) -> None:
-        """Note a fault; kept also without a timeline, there are few."""
+        """Note a fault, also without a timeline."""
         self._faults.append((now - self._start, what, worker))
 
     def report(
@@ -144,24 +126,8 @@ class Recorder:
     ) -> SimulationReport:  # fmt: skip
         """Return the report of a simulation that ended at the virtual time ``end``.
 
-        Parameters
-        ----------
-        policy
-            What decided the placement.
-        cluster
-            The attributes of the ``ClusterSpec``.
-        tasks
-            Number of tasks in the graph.
-        thread_seconds
-            Threads times the time that each was there.
-        peak_managed
-            Largest number of bytes that the scheduler believed its workers to hold.
-        cost_sources
-            Where the costs come from.
-        plugin
-            What the plugin reports.
-        not_simulated
-            What the graph contains and the twin does not simulate, a sentence for each.
+        ``thread_seconds`` are the threads times the time that each was there; the other arguments
+        are attributes of `SimulationReport`.
         """
         keys = list(self._numbers)
         return SimulationReport(

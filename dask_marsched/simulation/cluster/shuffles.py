@@ -1,9 +1,8 @@
-"""Peer-to-peer shuffles between simulated workers.
+"""Simulates peer-to-peer shuffles between workers.
 
-As in ``distributed``: a transfer task cuts its input into pieces and puts them into a buffer from
-which they are sent to the workers that own the output partitions, in the background; the barrier
-waits until all pieces have arrived; an output task runs where its partition is and reads it from
-disk, or takes it from memory if shuffles are configured so.
+As in ``distributed``, a transfer task cuts its input into pieces and buffers them; they are sent
+to the owners of the output partitions in the background. The barrier waits until all pieces have
+arrived. An output task runs on the owner of its partition and reads it from disk or memory.
 """
 
 from __future__ import annotations
@@ -11,21 +10,18 @@ from __future__ import annotations
 import functools
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask
 from dask.utils import parse_bytes
 
-from dask_marsched.host.twin.shuffles import Shuffle, ShuffleOffice, ShuffleTasks
+from dask_marsched.host.twin.shuffles import SchedulerShuffles, Shuffle, ShuffleTasks
 from dask_marsched.simulation.cluster.memory import PIECES
-
-if TYPE_CHECKING:
-    from dask_marsched.simulation.cluster.cluster import Cluster
-    from dask_marsched.simulation.cluster.worker import Worker
+from dask_marsched.simulation.cluster.worker import Surroundings, Worker
 
 
-class _Run:
-    """One run of a shuffle; a run that fails is followed by another one."""
+class ShuffleRun:
+    """One run of a shuffle; a failed run is followed by another one."""
 
     __slots__ = ("closed", "number", "owners", "stored", "transfers", "under_way", "waiting")
 
@@ -40,22 +36,16 @@ class _Run:
 
 
 class Shuffles:
-    """The shuffles of a simulation.
+    """The shuffles of a simulation, given the cluster and the shuffle tasks of the graph."""
 
-    Parameters
-    ----------
-    cluster
-        The cluster: its workers, network and scheduler.
-    tasks
-        The tasks of the graph that shuffle.
-    """
-
-    def __init__(self, cluster: Cluster, tasks: ShuffleTasks) -> None:
+    def __init__(
+        self, cluster: Surroundings, tasks: ShuffleTasks, scheduler: SchedulerShuffles
+    ) -> None:
         self._cluster = cluster
         self._queue = cluster.queue
         self._tasks = tasks
-        self._office = ShuffleOffice(cluster.scheduler)
-        self._runs: dict[str, _Run] = {}
+        self._scheduler = scheduler
+        self._runs: dict[str, ShuffleRun] = {}
         self._members: set[tuple[str, int]] = set()
         self._buffered: dict[str, int] = {}
         self._blocked: dict[str, deque[Callable[[], object]]] = {}
@@ -65,14 +55,7 @@ class Shuffles:
     def execute(self, worker: Worker, key: Any, work: Callable[..., None]) -> bool:
         """Execute a task if it is part of a shuffle; return False if it is not.
 
-        Parameters
-        ----------
-        worker
-            Where it runs.
-        key
-            The task.
-        work
-            Lets the worker work on it; called with what follows.
+        ``work`` lets the worker work on the task, and is called with what follows.
         """
         if key in self._tasks.transfers:
             self._enter(worker, key, work)
@@ -104,7 +87,7 @@ class Shuffles:
     # Transfers
 
     def _enter(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
-        """Learn from the scheduler which run a transfer belongs to; only the first one asks."""
+        """Learn the run of a transfer from the scheduler, which only the first transfer asks."""
         shuffle, _ = self._tasks.transfers[key]
         run = self._runs.get(shuffle.id)
         if run is not None and not run.closed and (worker.address, run.number) in self._members:
@@ -114,7 +97,7 @@ class Shuffles:
 
     def _ask(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
         shuffle, _ = self._tasks.transfers[key]
-        answer = self._office.run(shuffle.id, key, worker.address)
+        answer = self._scheduler.run(shuffle.id, key, worker.address)
         back = self._cluster.latency
         if answer is None:
             self._queue.after(back, worker.reschedule, key)
@@ -122,11 +105,11 @@ class Shuffles:
         number, owners = answer
         run = self._runs.get(shuffle.id)
         if run is None or run.number != number:
-            self._runs[shuffle.id] = run = _Run(number, owners)
+            self._runs[shuffle.id] = run = ShuffleRun(number, owners)
         self._members.add((worker.address, number))
         self._queue.after(back, work, functools.partial(self._cut, worker, key, run))
 
-    def _cut(self, worker: Worker, key: Any, run: _Run) -> None:
+    def _cut(self, worker: Worker, key: Any, run: ShuffleRun) -> None:
         if run.closed:
             worker.reschedule(key)
             return
@@ -148,7 +131,7 @@ class Shuffles:
         return self._cluster.input_nbytes(key) if nbytes is None else nbytes
 
     def _by_owner(
-        self, shuffle: Shuffle, run: _Run, partition: Any, nbytes: int
+        self, shuffle: Shuffle, run: ShuffleRun, partition: Any, nbytes: int
     ) -> dict[str, dict[Any, int]]:
         shares: dict[str, dict[Any, int]] = {}
         for output, share in shuffle.pieces(partition):
@@ -157,7 +140,12 @@ class Shuffles:
         return shares
 
     def _send(
-        self, worker: Worker, address: str, shuffle: Shuffle, run: _Run, outputs: dict[Any, int]
+        self,
+        worker: Worker,
+        address: str,
+        shuffle: Shuffle,
+        run: ShuffleRun,
+        outputs: dict[Any, int],
     ) -> None:
         nbytes = sum(outputs.values())
         self._buffered[worker.address] = self._buffered.get(worker.address, 0) + nbytes
@@ -167,7 +155,7 @@ class Shuffles:
         self._cluster.move(worker, owner, 1, nbytes, arrived)
 
     def _arrived(
-        self, worker: Worker, owner: Worker, shuffle: Shuffle, run: _Run,
+        self, worker: Worker, owner: Worker, shuffle: Shuffle, run: ShuffleRun,
         outputs: dict[Any, int], nbytes: int,
     ) -> None:  # fmt: skip
         self._buffered[worker.address] -= nbytes
@@ -192,20 +180,20 @@ class Shuffles:
     # Barriers and outputs
 
     def _barrier(self, worker: Worker, key: Any) -> None:
-        """Wait until all that was sent has arrived: to the scheduler, to all workers, and back."""
+        """Wait until all pieces have arrived, then for a message to all workers and back."""
         shuffle = self._tasks.barriers[key]
         run = self._runs[shuffle.id]
         there = functools.partial(self._queue.after, 2 * self._cluster.latency)
         passed = functools.partial(there, self._passed, worker, key, run)
         if len(run.transfers) < self._counts[shuffle.id]:
-            there(self._office.restart, shuffle.id, run.number)
+            there(self._scheduler.restart, shuffle.id, run.number)
             there(worker.reschedule, key)
         elif run.under_way and not run.closed:
             run.waiting.append(passed)
         else:
             passed()
 
-    def _passed(self, worker: Worker, key: Any, run: _Run) -> None:
+    def _passed(self, worker: Worker, key: Any, run: ShuffleRun) -> None:
         if run.closed:
             worker.reschedule(key)
         else:
@@ -222,7 +210,7 @@ class Shuffles:
                 return
             if owner != worker.address:
                 self._queue.after(
-                    latency, self._office.restrict, shuffle.id, run.number, key, owner
+                    latency, self._scheduler.restrict, shuffle.id, run.number, key, owner
                 )
                 self._queue.after(2 * latency, worker.reschedule, key)
                 return
@@ -240,7 +228,7 @@ class Shuffles:
                 self._take(run, output)
         worker.finish(key)
 
-    def _take(self, run: _Run, output: Any) -> None:
+    def _take(self, run: ShuffleRun, output: Any) -> None:
         owner = self._cluster.workers_by_address[run.owners[output]]
         if owner.alive:
             owner.monitor.hold(PIECES, -run.stored.pop(output))

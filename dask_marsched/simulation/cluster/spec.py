@@ -1,9 +1,9 @@
-"""Size and speed of a simulated cluster, checked."""
+"""Defines size and speed of a simulated cluster, and checks them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dask.utils import parse_bytes, parse_timedelta
@@ -20,8 +20,7 @@ class ClusterSpec:
     threads : int
         Threads of each worker.
     memory_limit : int
-        Bytes of memory of each worker. It decides when results are spilled, when a worker pauses,
-        and how much is fetched at once, by the shares in ``distributed.worker.memory``.
+        Bytes of memory of each worker; the shares in ``distributed.worker.memory`` apply to it.
     bandwidth, local_bandwidth : float
         Bytes per second of a host's network interface in either direction, and between workers
         of the same host.
@@ -30,30 +29,26 @@ class ClusterSpec:
     hosts : int
         Hosts over which the workers are dealt in contiguous blocks.
     cores : float or None
-        Cores of each host; None for one for whatever runs. If given, what scheduler and workers
-        spend on messages and transfers takes its share of them as well, and the scheduler runs
-        on the first host, as in a ``LocalCluster``.
+        Cores of each host, or None for unlimited ones. If given, messages and transfers take
+        their share of them, and the scheduler runs on the first host, as in a ``LocalCluster``.
     disk_bandwidth : float
         Bytes per second that the disk of a host reads or writes.
     resources : dict
         Abstract resources of each worker, such as ``{"GPU": 1}``.
     task_overhead : float
-        Seconds that a worker needs for a task besides the task itself.
-    message_cost : float
-        Seconds that the scheduler needs to handle one message.
-    batch_cost : float
-        Seconds that a process needs to send, or to receive, a batch of messages.
+        Seconds of a worker for each task besides the task itself.
+    message_cost, batch_cost : float
+        Seconds of the scheduler for each message, and of a process for each batch of messages
+        that it sends or receives.
     transfer_cost : float
-        Seconds that each end of a transfer between workers needs, whatever its size.
+        Seconds of each end of a transfer between workers, whatever its size.
     copy_bandwidth : float
         Bytes per second that each end of a transfer copies, besides the network.
     idle_load : float
-        Cores that a process takes for what it does periodically. Where ``cores`` is given, what
-        the processes of a host take of them is shared like all the rest.
+        Cores that the periodic work of a process takes, if ``cores`` is given.
     overhead : float
-        How many times as long as by default everything takes that a process does besides tasks:
-        `task_overhead`, `message_cost`, `batch_cost`, `transfer_cost`, `idle_load` and the copies
-        of `copy_bandwidth`, where they are not given. A recording tells it of its cluster.
+        Factor for the defaults of `task_overhead`, `message_cost`, `batch_cost`,
+        `transfer_cost`, `idle_load` and the copies of `copy_bandwidth`. A recording tells it.
     noise : float
         Relative spread of the durations of tasks, drawn from the seed and the key.
     seed : int
@@ -103,22 +98,16 @@ _TIMES = ("latency", "task_overhead", "message_cost", "batch_cost", "transfer_co
 
 
 def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
-    """Return the description of a cluster from what a user wrote.
+    """Return the description of a cluster from the arguments of `simulate`.
 
-    Parameters
-    ----------
-    hosts
-        None for one if ``cores`` is given, else one for each worker.
-    **given
-        The other attributes; bytes and seconds may be given as ``"16GiB"``, ``"1GB/s"``,
-        ``"1ms"``.
+    ``hosts`` is by default 1 if ``cores`` is given, else one for each worker.
 
     Raises
     ------
     TypeError
-        If one is unknown.
+        If an argument is unknown.
     ValueError
-        If the value of one makes no sense.
+        If the value of one is invalid.
     """
     if hosts is None:
         hosts = given["workers"] if given["cores"] is None else 1
@@ -165,26 +154,25 @@ def _check(spec: ClusterSpec) -> None:
         value = getattr(spec, name)
         if not isinstance(value, int | float) and not (name == "cores" and value is None):
             raise ValueError(f"{name} must be a number, not {value!r}")
-    for name in ("workers", "threads"):
-        value = getattr(spec, name)
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be 1 or more, not {value}")
-    for name in ("memory_limit", *_RATES):
-        if getattr(spec, name) <= 0:
-            raise ValueError(f"{name} must be more than 0, not {getattr(spec, name)}")
-    for name in _TIMES:
-        if getattr(spec, name) < 0:
-            raise ValueError(f"{name} must be 0 seconds or more, not {getattr(spec, name)}")
-    if not 1 <= spec.hosts <= spec.workers:
-        raise ValueError(f"hosts must be between 1 and {spec.workers}, not {spec.hosts}")
-    if spec.cores is not None and spec.cores <= 0:
-        raise ValueError(f"cores must be more than 0, or None, not {spec.cores}")
-    if spec.idle_load < 0:
-        raise ValueError(f"idle_load must be 0 cores or more, not {spec.idle_load}")
-    if spec.overhead <= 0:
-        raise ValueError(f"overhead must be more than 0, not {spec.overhead}")
-    if not 0 <= spec.noise < 1:
-        raise ValueError(f"noise must be at least 0 and less than 1, not {spec.noise}")
+    for name, valid, accepted in _conditions(spec):
+        if not valid:
+            raise ValueError(f"{name} must be {accepted}, not {getattr(spec, name)}")
     for name, amount in spec.resources.items():
         if amount <= 0:
             raise ValueError(f"the resource {name!r} must be more than 0, not {amount}")
+
+
+def _conditions(spec: ClusterSpec) -> Iterator[tuple[str, bool, str]]:
+    """Yield the name of an attribute, whether it is valid, and the valid values."""
+    for name in ("workers", "threads"):
+        value = getattr(spec, name)
+        yield name, isinstance(value, int) and value >= 1, "1 or more"
+    for name in ("memory_limit", *_RATES):
+        yield name, getattr(spec, name) > 0, "more than 0"
+    for name in _TIMES:
+        yield name, getattr(spec, name) >= 0, "0 seconds or more"
+    yield "hosts", 1 <= spec.hosts <= spec.workers, f"between 1 and {spec.workers}"
+    yield "cores", spec.cores is None or spec.cores > 0, "more than 0, or None"
+    yield "idle_load", spec.idle_load >= 0, "0 cores or more"
+    yield "overhead", spec.overhead > 0, "more than 0"
+    yield "noise", 0 <= spec.noise < 1, "at least 0 and less than 1"

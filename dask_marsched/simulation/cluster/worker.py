@@ -1,16 +1,13 @@
-"""A simulated worker: the real state machine, with virtual threads and a virtual network."""
+"""Simulates a worker: the real state machine with virtual threads and a virtual network."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import dask
 import numpy
-from dask.utils import parse_bytes
 from distributed.worker_state_machine import (
     AcquireReplicasEvent,
     CancelComputeEvent,
@@ -20,6 +17,9 @@ from distributed.worker_state_machine import (
     FindMissingEvent,
     FreeKeysEvent,
     GatherDep,
+    GatherDepBusyEvent,
+    GatherDepNetworkFailureEvent,
+    GatherDepSuccessEvent,
     Instruction,
     Instructions,
     PauseEvent,
@@ -36,15 +36,12 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from dask_marsched.host.twin.worker_state import TwinWorkerState
 from dask_marsched.host.worker.message_batching import Gathering
+from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
-from dask_marsched.simulation.cluster.fetching import Request
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
 from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result
-
-if TYPE_CHECKING:
-    from dask_marsched.simulation.cluster.cluster import Cluster
+from dask_marsched.simulation.cluster.spec import ClusterSpec
 
 _EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
     "cancel-compute": CancelComputeEvent,
@@ -56,60 +53,20 @@ _EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
     "refresh-who-has": RefreshWhoHasEvent,
     "remove-worker": RemoveWorkerEvent,
 }
-#: Seconds until a worker asks again a peer that was busy; as in ``distributed.worker``.
+#: How requests end without results: the event, and a word for the name of the stimulus.
+_BUSY = (GatherDepBusyEvent, "busy")
+_NO_ANSWER = (GatherDepNetworkFailureEvent, "network-failure")
+#: Seconds until a worker asks a busy peer again; as in ``distributed.worker``.
 _RETRY_BUSY = 0.15
+#: Bytes up to which a transfer does not count for the measured bandwidth; likewise.
+_MEASURED_TRANSFER = 1_000_000
 #: Least seconds between two batches of messages to the scheduler; likewise.
 _BATCH_INTERVAL = 0.002
 
 
-class _NoCounter:
-    """Stands in for a state machine's statistics of tasks, which decide nothing."""
-
-    def new_task(self, task: Any) -> None:
-        pass
-
-    def transitions(self, before: Any) -> None:
-        pass
-
-
-def state_machine(
-    address: str, threads: int, memory_limit: int, resources: Mapping[str, float], validate: bool
-) -> WorkerState:
-    """Return a worker's state machine, configured as ``distributed.worker.Worker`` does."""
-    get = dask.config.get
-    share = get("distributed.worker.memory.transfer")
-    # Invariants that do not hold are explained by the logs.
-    state = (WorkerState if validate else TwinWorkerState)(
-        nthreads=threads,
-        address=address,
-        validate=validate,
-        resources=resources,
-        transfer_incoming_count_limit=get("distributed.worker.connections.incoming"),
-        transfer_incoming_bytes_limit=int(memory_limit * share) if share else math.inf,
-        transfer_message_bytes_limit=parse_bytes(
-            get("distributed.worker.transfer.message-bytes-limit")
-        ),
-    )
-    if not validate:
-        state.task_counter = _NoCounter()  # type: ignore[assignment]  # a stand-in
-    return state
-
-
 @dataclasses.dataclass(slots=True)
 class _Execution:
-    """A task that runs.
-
-    Attributes
-    ----------
-    start : float
-        When it began, in virtual seconds.
-    run_id : int
-        The scheduler's number of this attempt.
-    seconds : float
-        How long it takes on a core of its own.
-    nbytes : int
-        Bytes of its result.
-    """
+    """A running task: its start, the scheduler's number of this attempt, seconds, and bytes."""
 
     start: float
     run_id: int
@@ -117,25 +74,65 @@ class _Execution:
     nbytes: int
 
 
-class Worker:
-    """One worker of the twin.
+@dataclasses.dataclass(slots=True)
+class FetchRequest:
+    """A request of a worker for results of another one, from ``start`` to its answer."""
 
-    Parameters
-    ----------
-    cluster
-        The cluster that it belongs to: its clock, costs, network and records.
-    index
-        Number of the worker; also its name.
-    address
-        Its address.
-    host
-        The host that it runs on.
-    state
-        The state machine.
+    asker: Worker
+    keys: set[Any]
+    total_nbytes: int
+    peer: str
+    start: float
+    data: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
+class Surroundings(Protocol):
+    """What a worker needs of its cluster."""
+
+    spec: ClusterSpec
+    queue: EventQueue
+    latency: float
+    gathers: bool
+    assumed_bandwidth: float
+    outgoing_limit: int
+    workers_by_address: dict[str, Worker]
+    shuffles: Any
+
+    def cost(self, key: Any) -> tuple[float, int]:
+        """Return seconds and bytes of a task."""
+
+    def input_nbytes(self, key: Any) -> int:
+        """Return the bytes of a task's inputs."""
+
+    def memory_changed(self, worker: Worker, key: Any, change: int) -> None:
+        """Note a change of the bytes of a result in the memory of a worker."""
+
+    def spilled(self, worker: Worker, nbytes: int) -> None:
+        """Note that a worker wrote results to disk, or read them back (< 0)."""
+
+    def paused(self, worker: Worker, start: float) -> None:
+        """Note that a worker was paused from ``start`` until now."""
+
+    def executed(self, worker: Worker, key: Any, start: float, stop: float) -> None:
+        """Note that a task was executed."""
+
+    def move(
+        self, source: Worker, target: Worker, keys: int, nbytes: int, done: Callable[[], object]
+    ) -> None:
+        """Move results between workers; call ``done`` when they have arrived."""
+
+    def received(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
+        """Take messages to the scheduler."""
+
+
+class Worker:
+    """A worker of the simulated cluster.
+
+    ``cluster`` gives it clock, costs, network and records; ``index`` is its number and its name.
     """
 
     def __init__(
-        self, cluster: Cluster, index: int, address: str, host: Host, state: WorkerState
+        self, cluster: Surroundings, index: int, address: str, host: Host, state: WorkerState
     ) -> None:
         self.index = index
         self.address = address
@@ -169,14 +166,16 @@ class Worker:
             spec.batch_cost,
         )
         self._gathering: Gathering | None = None
+        self._send: Callable[[dict[str, Any]], object] = self.to_scheduler.send
         if cluster.gathers:
             later = functools.partial(cluster.queue.after, daemon=True)
             self._gathering = Gathering(self.to_scheduler.send, later)
+            self._send = self._gathering.send
 
     # Events
 
     def receive(self, messages: list[dict[str, Any]]) -> None:
-        """Take a batch of messages from the scheduler and handle it when its turn comes."""
+        """Handle a batch of messages from the scheduler when the event loop is free."""
         cost = self._cluster.spec.batch_cost
         self.loop.run(cost, functools.partial(self._handle, messages))
 
@@ -191,19 +190,19 @@ class Worker:
                 self._cluster.shuffles.fail(message["shuffle_id"], message["run_id"])
 
     def tick(self) -> None:
-        """Look for data that is nowhere to be found, as a worker does once per second."""
+        """Look for missing data, as a worker does once per second."""
         if self.alive and self.state.missing_dep_flight:
             self.stimulate(FindMissingEvent(stimulus_id=f"find-missing-{self.queue.now}"))
 
     def kill(self) -> None:
-        """Die at once: nothing is sent or received any more, all results are lost."""
+        """Die at once: nothing is sent or received any more, and all results are lost."""
         self.note_pause()
         self.alive = False
         self.to_scheduler.abort()
         self.monitor.lose_all()
 
     def stimulate(self, event: StateMachineEvent) -> None:
-        """Feed an event to the state machine and carry out what it says."""
+        """Feed an event to the state machine and carry out its instructions."""
         if not self.alive:
             return
         instructions = self.state.handle_stimulus(event)
@@ -229,12 +228,6 @@ class Worker:
         else:
             raise TypeError(f"the twin does not know the instruction {instruction!r}")
 
-    def _send(self, message: dict[str, Any]) -> None:
-        if self._gathering is not None:
-            self._gathering.send(message)
-        else:
-            self.to_scheduler.send(message)
-
     def _retry(self, peer: str) -> None:
         self.stimulate(
             RetryBusyWorkerEvent(worker=peer, stimulus_id=f"retry-busy-{self.queue.now}")
@@ -243,7 +236,7 @@ class Worker:
     # Memory
 
     def use_disk(self, nbytes: int) -> None:
-        """Write bytes to the host's disk, or read them (< 0); the event loop waits for it."""
+        """Write bytes to disk, or read them (< 0), while the event loop waits."""
         self.loop.block(self.host.disk.take(abs(nbytes), self.queue.now))
 
     def spilled(self, nbytes: int) -> None:
@@ -253,18 +246,18 @@ class Worker:
 
     @property
     def paused(self) -> bool:
-        """Whether no task is started now."""
+        """Whether the worker starts no tasks."""
         return bool(self._reasons_to_pause)
 
     def pause(self, reason: str) -> None:
-        """Start no more tasks; several reasons may hold at once."""
+        """Pause for a reason; several may apply at once."""
         if self.alive and not self.paused:
             self._paused_at = self.queue.now
             self._change_status("paused", PauseEvent)
         self._reasons_to_pause.add(reason)
 
     def unpause(self, reason: str) -> None:
-        """Go on, if no other reason to pause is left."""
+        """Remove a reason to pause; continue if no other is left."""
         if reason in self._reasons_to_pause:
             self._reasons_to_pause.remove(reason)
             if self.alive and not self.paused:
@@ -272,7 +265,7 @@ class Worker:
                 self._change_status("running", UnpauseEvent)
 
     def note_pause(self) -> None:
-        """Record a pause that nothing will end."""
+        """Record a pause that is still going on."""
         if self.alive and self.paused:
             self._cluster.paused(self, self._paused_at)
 
@@ -297,13 +290,13 @@ class Worker:
         self.executing[key] = execution
         self.monitor.promise(nbytes)
         for dependency in task.dependencies:
-            self.monitor.store[dependency.key]  # comes back from disk, and is used most recently
+            self.monitor.store[dependency.key]  # reads it back from disk, marks it as used
         work = functools.partial(self._work, execution)
         if not self._cluster.shuffles.execute(self, key, work):
             work(functools.partial(self.finish, key))
 
     def _work(self, execution: _Execution, done: Callable[[], object], read: int = 0) -> None:
-        """Use a core, after reading bytes from disk in the task's thread; then call ``done``."""
+        """Read bytes from disk, use a core, then call ``done``."""
         run = functools.partial(self.host.cores.run, execution.seconds, done)
         if read:
             self.queue.after(self.host.disk.take(read, self.queue.now), run)
@@ -311,7 +304,7 @@ class Worker:
             run()
 
     def finish(self, key: Any) -> None:
-        """Report a task's result once the event loop comes to it."""
+        """Report a task's result when the event loop is free."""
         execution = self.executing[key]
         if self.alive:
             self._cluster.executed(self, key, execution.start, self.queue.now)
@@ -346,21 +339,21 @@ class Worker:
     def _gather(self, address: str, keys: set[Any], total_nbytes: int) -> None:
         latency, now = self._cluster.latency, self.queue.now
         peer = self._cluster.workers_by_address.get(address)
-        request = Request(self, keys, total_nbytes, address, now)
+        request = FetchRequest(self, keys, total_nbytes, address, now)
         self.monitor.promise(total_nbytes)
         if peer is None or not peer.alive:
-            self.queue.after(2 * latency, request.failed)
+            self.queue.after(2 * latency, self.fetch_ended, request, *_NO_ANSWER)
         else:
             self.queue.after(latency, peer.loop.soon, functools.partial(peer.get_data, request))
 
-    def get_data(self, request: Request) -> None:
+    def get_data(self, request: FetchRequest) -> None:
         """Answer a peer's request for results."""
         cluster, asker = self._cluster, request.asker
         limit = cluster.outgoing_limit * (2 if asker.host is self.host else 1)
         if not self.alive:
-            self.queue.after(cluster.latency, request.failed)
+            self.queue.after(cluster.latency, asker.fetch_ended, request, *_NO_ANSWER)
         elif self.outgoing >= (1 if self.paused else limit):
-            self.queue.after(cluster.latency, request.busy)
+            self.queue.after(cluster.latency, asker.fetch_ended, request, *_BUSY)
         else:
             self.outgoing += 1
             store = self.monitor.store
@@ -369,9 +362,32 @@ class Worker:
             delivered = functools.partial(self._delivered, request, nbytes)
             cluster.move(self, asker, len(request.data), nbytes, delivered)
 
-    def _delivered(self, request: Request, nbytes: int) -> None:
+    def _delivered(self, request: FetchRequest, nbytes: int) -> None:
         self.outgoing -= 1
         if self.alive:
-            request.succeeded(nbytes)
+            request.asker.fetched(request, nbytes)
         else:
-            request.failed()
+            request.asker.fetch_ended(request, *_NO_ANSWER)
+
+    def fetched(self, request: FetchRequest, nbytes: int) -> None:
+        """Take the requested results."""
+        if nbytes > _MEASURED_TRANSFER:
+            speed = nbytes / max(0.001, self.queue.now - request.start)
+            self.bandwidth = self.bandwidth * 0.95 + speed * 0.05
+            total, count = self.peers.get(request.peer, (0.0, 0))
+            self.peers[request.peer] = (total + speed, count + 1)
+        self.fetch_ended(request, GatherDepSuccessEvent, "success", data=request.data)
+
+    def fetch_ended(
+        self, request: FetchRequest, event: Callable[..., StateMachineEvent], how: str, **more: Any
+    ) -> None:
+        """Tell the state machine how a request ended."""
+        self.monitor.promise(-request.total_nbytes)
+        self.stimulate(
+            event(
+                worker=request.peer,
+                total_nbytes=request.total_nbytes,
+                stimulus_id=f"gather-dep-{how}-{self.queue.now}",
+                **more,
+            )
+        )

@@ -1,4 +1,4 @@
-"""What each task of one graph costs, from the best that is known of it."""
+"""Determines the cost of each task of a graph from the best source available."""
 
 from __future__ import annotations
 
@@ -10,40 +10,29 @@ from dask.utils import key_split
 
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.derived import DerivedSeconds, complete
+from dask_marsched.simulation.costs.derived import DerivedSeconds, fill_missing_sizes
 
-#: Seconds, and bytes per second: what a recorded task is compared with before its duration is
-#: carried over to a task of the same group and another size.
+#: Seconds, and bytes per second, of a usual task. Ratios to it carry durations over to other sizes.
 _USUAL = (0.0005, 1e9)
 
-#: Seconds that it takes to pick one of several results: more than nothing, which Dask's work
-#: stealing takes for a task that has left its thread.
+#: Seconds to pick one of several results. Not 0: work stealing takes that for a task that seceded.
 _PICK = 1e-6
 
 
 class CostModel:
-    """Look up, derive, learn or guess what each task of a graph costs.
+    """Look up, derive, learn or guess the cost of each task of a graph.
 
-    A size is, in this order: recorded for this key, or for its twin in another instance of the
-    same graph; known from the graph; learnt from the recorded tasks of its group; likely by the
-    graph; guessed from its inputs. A duration is recorded, learnt, or derived from the sizes.
-
-    Parameters
-    ----------
-    expr, dsk
-        The expression of a graph, and its tasks.
-    costs
-        What was recorded.
+    The sources of a size are, in this order: recorded for this key, or for its twin in another
+    instance of the same graph; known from the graph; learnt from the recorded tasks of its group;
+    estimated from the graph; guessed from its inputs. A duration is recorded, learnt, or derived
+    from the sizes.
 
     Attributes
     ----------
-    sizes : Counter of str
-        How many sizes are ``recorded``, ``known``, ``learnt`` and ``guessed``, and ``held``: told
-        by the scheduler that has the result already.
-    durations : Counter of str
-        How many durations are ``recorded``, ``learnt`` and ``derived``.
+    sizes, durations : Counter of str
+        Number of tasks by source; the size of a result that is on the cluster is ``held``.
     joined : Counter of str
-        What tasks that became part of one do, and how many such tasks there are.
+        Number of fused tasks by the operations in them.
     """
 
     def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:
@@ -51,7 +40,7 @@ class CostModel:
         self.durations: Counter[str] = Counter()
         self.joined: Counter[str] = Counter()
         known = chunk_nbytes(expr, dsk)
-        groups = _Groups(costs)
+        groups = _GroupMeans(costs)
         costs = costs.renamed(dsk, known.exact)
         nbytes = self._sized(dsk, costs, groups, known.exact, known.estimated)
         derived = DerivedSeconds(expr, dsk, nbytes)
@@ -74,7 +63,7 @@ class CostModel:
         self,
         dsk: Mapping[Any, Any],
         costs: Costs,
-        groups: _Groups,
+        groups: _GroupMeans,
         exact: Mapping[Any, int],
         estimated: Mapping[Any, int],
     ) -> dict[Any, int]:
@@ -92,7 +81,7 @@ class CostModel:
             self.sizes["guessed" if learnt is None else "learnt"] += 1
             return estimated.get(key) if learnt is None else learnt
 
-        complete(dsk, nbytes, likely)
+        fill_missing_sizes(dsk, nbytes, likely)
         return nbytes
 
     @property
@@ -101,17 +90,14 @@ class CostModel:
         return {"sizes": dict(self.sizes), "durations": dict(self.durations)}
 
     def bundle(self, bundles: Mapping[Any, Sequence[Any]]) -> None:
-        """Let tasks take as long as those whose results they make as one.
-
-        What picks one of these results stands for one task, and takes next to no time.
-        """
+        """Set the costs of tasks that make several results at once, or pick one of them."""
         for key, members in bundles.items():
             found = [self._costs[member] for member in members]
             seconds = sum(took for took, _ in found) if len(found) > 1 else _PICK
             self._costs[key] = (seconds, sum(nbytes for _, nbytes in found))
 
     def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:
-        """Let tasks take as long as all that became part of them, by the key of each."""
+        """Set the durations of fused tasks, from the members of each."""
         for key, members in groups.items():
             members = list(members)
             self.joined[" + ".join(dict.fromkeys(map(key_split, members)))] += 1
@@ -123,8 +109,8 @@ class CostModel:
         return self._costs[key]
 
 
-class _Groups:
-    """Means of the recorded tasks, by group: what their keys are called without tokens."""
+class _GroupMeans:
+    """Means over the recorded tasks of each group (``dask.utils.key_split``)."""
 
     def __init__(self, costs: Costs) -> None:
         self._results: dict[str, tuple[int, int, int]] = {}
@@ -151,7 +137,7 @@ class _Groups:
         return made * inputs // read if read and inputs else made // count
 
     def seconds(self, key: Any, touched: int) -> float | None:
-        """Return the likely duration of a task that reads and writes so many bytes."""
+        """Return the likely duration of a task that reads and writes ``touched`` bytes."""
         found = self._durations.get(key_split(key))
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""What tasks cost, seconds and bytes, as far as that is known."""
+"""Holds what is known of the costs of tasks: seconds, and bytes of results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask.sizeof import sizeof
 
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs import costs_file
-from dask_marsched.simulation.costs.held_results import Places, held_by_clusters
+from dask_marsched.simulation.costs.held_results import Places, find_held_results
 
 _TOKEN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 
@@ -31,14 +31,12 @@ class Costs:
     seconds : mapping
         Duration of each task on a core of its own.
     input_nbytes : mapping
-        Bytes of all inputs of each task; what is not here does not serve to learn how sizes and
-        durations follow from the inputs' sizes.
+        Bytes of all inputs of each task, from which other tasks' sizes and durations are learnt.
     held : mapping
-        For each result that is on the cluster before anything runs the numbers of the workers
-        that hold it; empty where that is not known. It costs nothing but its bytes.
+        Numbers of the workers that hold each result that exists before the graph runs; empty if
+        unknown. Such results cost no time.
     overhead : float
-        How many times as long as usual the processes took for everything besides tasks, see
-        :class:`ClusterSpec`; what `simulate` takes where it is not told.
+        Default of ``overhead`` in `simulate`, see :class:`ClusterSpec`.
     """
 
     nbytes: Mapping[Any, int]
@@ -48,12 +46,12 @@ class Costs:
     overhead: float = 1.0
 
     def without_durations(self) -> Costs:
-        """Return the same sizes with durations derived from them: the same on every machine."""
+        """Return the same sizes without durations, which are then the same on every machine."""
         return dataclasses.replace(self, seconds={}, overhead=1.0)
 
     def holding(self, collections: Iterable[Any]) -> Costs:
-        """Return these costs, and what clusters tell of the futures in collections."""
-        found = held_by_clusters(collections)
+        """Return these costs, completed by the results that futures in collections refer to."""
+        found = find_held_results(collections)
         if not found.places:
             return self
         nbytes = {**self.nbytes, **found.nbytes}
@@ -67,7 +65,9 @@ class Costs:
         ImportError
             If pyarrow is not installed.
         """
-        costs_file.write(os.fspath(path), self, {})
+        columns = {"nbytes": self.nbytes, "seconds": self.seconds}
+        columns["input_nbytes"] = self.input_nbytes
+        costs_file.write(os.fspath(path), columns, {"overhead": self.overhead})
 
     @staticmethod
     def load(path: str | Path) -> Costs:
@@ -87,17 +87,12 @@ class Costs:
 
     @staticmethod
     def of(given: Any) -> Costs:
-        """Return the costs that the ``costs`` argument of a simulation stands for.
-
-        Parameters
-        ----------
-        given
-            Costs, a recording, the path of a file, or None for no costs.
+        """Return the costs for the argument ``costs`` of `simulate`.
 
         Raises
         ------
         TypeError
-            If it is none of these.
+            If it is neither None, costs, a recording nor a path.
         """
         if given is None:
             return Costs({})
@@ -112,20 +107,12 @@ class Costs:
         return costs
 
     def renamed(self, dsk: Iterable[Any], exact: Mapping[Any, int] | None = None) -> Costs:
-        """Return costs for the keys of a graph that is the recorded one but for tokens.
+        """Return costs for a graph whose keys differ from the recorded ones in tokens only.
 
-        Dask gives some tasks new tokens whenever an expression is built (the final ones of every
-        computation, unseeded random arrays). Keys that differ from recorded ones only in tokens
-        take their costs, in the order in which both appear.
-
-        Parameters
-        ----------
-        dsk
-            The keys of the graph.
-        exact
-            Sizes that are known of it. One that contradicts what was recorded, or a task too many
-            of a name, shows that the graph is the same program on another problem: then nothing
-            is taken over.
+        Dask gives some tasks new tokens whenever an expression is built. Such keys take the costs
+        of the recorded keys of the same name and position, in order. Nothing is taken over if a
+        size in ``exact`` contradicts the recorded one, or if there are more tasks of a name than
+        recorded: then it is the same program on other data.
         """
         dsk = list(dsk)
         unknown = [key for key in dsk if key not in self.nbytes]
@@ -166,7 +153,7 @@ def _name(bare: Any) -> Any:
 
 
 def without_token(key: Any) -> Any:
-    """Return a key without the part that Dask made of the content of what it stands for."""
+    """Return a key without the token in its name."""
     if isinstance(key, tuple) and key:
         return (without_token(key[0]), *key[1:])
     return _TOKEN.sub("", key) if isinstance(key, str) else key
@@ -180,12 +167,7 @@ def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
     collection
         A Dask collection or a list of them.
     cache
-        A file: read if it holds the costs of this graph, else written.
-
-    Returns
-    -------
-    Costs
-        Bytes and seconds of every task.
+        A file to read if it holds the costs of this graph, and to write otherwise.
     """
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     dsk, _ = materialize(*expression(items))

@@ -1,28 +1,20 @@
-"""Costs in a Parquet file."""
+"""Reads and writes costs in Parquet files."""
 
 from __future__ import annotations
 
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dask_marsched.simulation.costs.costs import Costs
+from typing import Any
 
 _FORMAT = 1
 _METADATA = b"dask_marsched"
-_COLUMNS = ("key", "nbytes", "seconds", "input_nbytes")
+#: The columns beside ``key``, and their types.
+_TYPES = {"nbytes": "int64", "seconds": "float64", "input_nbytes": "int64"}
 
 
 def pyarrow() -> Any:
-    """Return the modules of pyarrow that are needed.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed; the message says what to install.
-    """
+    """Return pyarrow with its Parquet module, or raise an ImportError that says what to install."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -35,47 +27,34 @@ def pyarrow() -> Any:
 
 def write(
     path: str,
-    costs: Costs,
+    costs: Mapping[str, Mapping[Any, Any]],
     facts: Mapping[str, Any],
     executions: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
-    """Write costs to a file, a row for each task.
+    """Write a row for each task.
 
-    Keys are kept exactly if they are strings, numbers or tuples of these, nested or not. Of
-    anything else in a key its ``repr`` is kept, so that the key is found again by name and
-    position only; the metadata say for how many keys that was so.
+    Keys of strings, numbers and nested tuples of these are kept exactly. Other parts of a key
+    become their ``repr``; the metadata count such keys.
 
     Parameters
     ----------
     path
-        Where to.
+        The file.
     costs
-        What to write.
+        ``nbytes``, ``seconds`` and ``input_nbytes``, each by key.
     facts
-        What else to keep, as JSON in the metadata.
+        What to keep as JSON in the metadata.
     executions
-        Columns as in `TaskRecorder`; those that tell where and when each task ran last are kept.
-
-    Raises
-    ------
-    ImportError
-        If pyarrow is not installed.
+        Columns as in `TaskRecorder`: where and when each task last ran is kept.
     """
     arrow = pyarrow()
-    keys = list(costs.nbytes)
-    texts = [encode_key(key) for key in keys]
-    facts = {
-        "format": _FORMAT,
-        "overhead": costs.overhead,
-        "keys_by_repr": sum(not _is_exact(key) for key in keys),
-        **facts,
-    }
-    columns: dict[str, Any] = {
-        "key": arrow.array(texts, arrow.string()),
-        "nbytes": arrow.array(costs.nbytes.values(), arrow.int64()),
-        "seconds": arrow.array([costs.seconds.get(key) for key in keys], arrow.float64()),
-        "input_nbytes": arrow.array([costs.input_nbytes.get(key) for key in keys], arrow.int64()),
-    }
+    keys = list(costs["nbytes"])
+    exact = sum(map(_is_exact, keys))
+    facts = {"format": _FORMAT, "keys_by_repr": len(keys) - exact, **facts}
+    columns: dict[str, Any] = {"key": arrow.array(map(encode_key, keys), arrow.string())}
+    for name, kind in _TYPES.items():
+        values = [costs.get(name, {}).get(key) for key in keys]
+        columns[name] = arrow.array(values, getattr(arrow, kind)())
     if executions is not None:
         last = {key: row for row, key in enumerate(executions["key"])}
         rows = [last[key] for key in keys]
@@ -86,14 +65,7 @@ def write(
 
 
 def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
-    """Read what `write` wrote.
-
-    Returns
-    -------
-    columns : dict of str to dict
-        ``nbytes``, ``seconds`` and ``input_nbytes`` by key, without what is not known.
-    facts : dict
-        The metadata.
+    """Return the columns of a file, each by key and without unknown values, and its metadata.
 
     Raises
     ------
@@ -110,7 +82,7 @@ def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
     except arrow.ArrowInvalid as error:
         raise ValueError(f"costs: {path} is no Parquet file ({error})") from None
     found = (table.schema.metadata or {}).get(_METADATA)
-    if found is None or not set(_COLUMNS) <= set(table.column_names):
+    if found is None or not {"key", *_TYPES} <= set(table.column_names):
         raise ValueError(
             f"costs: {path} holds no costs; dask_marsched.record(client, path) and "
             "Costs.save(path) write such files"
@@ -122,14 +94,14 @@ def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
         )
     keys = [decode_key(text) for text in table["key"].to_pylist()]
     columns = {}
-    for name in _COLUMNS[1:]:
+    for name in _TYPES:
         values = zip(keys, table[name].to_pylist(), strict=True)
         columns[name] = {key: value for key, value in values if value is not None}
     return columns, facts
 
 
 def encode_key(key: Any) -> str:
-    """Return a key as text, see `write`."""
+    """Return a key as a string, see `write`."""
     return json.dumps(_portable(key), separators=(",", ":"))
 
 
@@ -149,7 +121,7 @@ def _is_exact(part: Any) -> bool:
 
 
 def decode_key(text: str) -> Any:
-    """Return the key that `encode_key` made a text of."""
+    """Return the key of a string that `encode_key` made."""
     return _tuples(json.loads(text))
 
 

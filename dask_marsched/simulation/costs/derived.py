@@ -1,4 +1,4 @@
-"""Costs from the graph alone: sizes that it tells or that are guessed, durations from a model."""
+"""Derives costs from the graph alone: sizes that it tells or that are guessed, and durations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.costs import Costs
 
-#: Seconds that a task takes besides what its operations do.
+#: Seconds that a task takes besides its operations.
 OVERHEAD = 0.0002
 
 
@@ -32,7 +32,7 @@ def _bytes_out(operation: TaskOperation) -> float:
 
 
 def _qr_multiplications(operation: TaskOperation) -> float:
-    """Return 2 m n n, where m x n numbers come in and n x n more go out than come in."""
+    """Return 2 m n n for an input of m x n numbers; n x n more go out than come in."""
     extra = max(operation.nbytes - operation.input_nbytes, 8)
     return 2 * operation.input_nbytes / 8 * math.sqrt(extra / 8)
 
@@ -42,13 +42,12 @@ def _matrix_cubed(operation: TaskOperation) -> float:
     return float((operation.input_nbytes / 8) ** 1.5)
 
 
-#: For every kind of operation what it takes time for, and how many of these a core does in a
-#: second: rounded from what `benchmarks.rates` measures on 2 virtual cores. Memory that
-#: is touched for the first time makes ``elementwise``, ``transcendental`` and ``copy`` vary by a
-#: factor of 4 and more from run to run: for the last two the slower half counts, as workers take
-#: new memory for every large result. ``elementwise`` is mostly a part of a larger task, in memory
-#: used before: its rate is from the time that the threads of real workers ran. ``other`` is
-#: nothing but a guess.
+#: For each kind of operation the amount that its time grows with, and how much of it a core does in
+#: a second: rounded from `benchmarks.rates` on 2 virtual cores. First touches of memory make
+#: ``elementwise``, ``transcendental`` and ``copy`` vary by a factor of 4: for the last two the
+#: slower half counts, since workers take new memory for every large result. ``elementwise`` is
+#: mostly part of a larger task, in memory used before: its rate is from threads of real workers.
+#: ``other`` is a guess.
 RATES: Mapping[str, tuple[Callable[[TaskOperation], float], float]] = {
     "elementwise": (_bytes_in_and_out, 4e9),
     "transcendental": (_bytes_out, 1e9),
@@ -68,7 +67,7 @@ RATES: Mapping[str, tuple[Callable[[TaskOperation], float], float]] = {
     "read": (_bytes_out, 0.4e9),
     "other": (_bytes_in_and_out, 1e9),
 }
-#: Reductions of several inputs: `dask.array.reductions` puts these into one array first.
+#: `dask.array.reductions` concatenates several inputs of these first.
 _CONCATENATING = ("reduction", "moments")
 
 
@@ -82,15 +81,7 @@ def seconds_of(operation: TaskOperation) -> float:
 
 
 class DerivedSeconds:
-    """Durations from the model.
-
-    Parameters
-    ----------
-    expr, dsk
-        The expression and its tasks.
-    nbytes
-        Bytes of the results of all tasks.
-    """
+    """Durations of tasks, derived from their operations and the bytes of results."""
 
     def __init__(self, expr: Any, dsk: Mapping[Any, Any], nbytes: Mapping[Any, int]) -> None:
         self._operations = TaskOperations(expr, dsk, nbytes)
@@ -101,13 +92,7 @@ class DerivedSeconds:
 
 
 def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of a graph, each after its inputs.
-
-    Raises
-    ------
-    ValueError
-        If the graph has a cycle.
-    """
+    """Return the keys in topological order; a cycle is a ValueError."""
     sorter = graphlib.TopologicalSorter({key: task.dependencies for key, task in dsk.items()})
     try:
         return [key for key in sorter.static_order() if key in dsk]
@@ -116,21 +101,14 @@ def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:
         raise ValueError(f"the graph has a cycle: {circle}") from None
 
 
-def complete(
+def fill_missing_sizes(
     dsk: Mapping[Any, Any], nbytes: dict[Any, int], likely: Callable[[Any], int | None]
 ) -> None:
-    """Add the sizes that are missing.
+    """Add the missing sizes to ``nbytes``.
 
-    Parameters
-    ----------
-    dsk
-        The tasks.
-    nbytes
-        Sizes by key; completed.
-    likely
-        Called with the key of a task whose inputs' sizes are all there: returns the likely size
-        of its result, or None: then it is assumed to be the size of its largest input, or, if it
-        has none, the mean of the sizes known, or what Dask assumes before it knows any.
+    ``likely`` is called with the key of a task whose inputs' sizes are all known, and returns the
+    likely size of its result or None. A None becomes the size of the largest input; without
+    inputs, the mean of the known sizes, or Dask's default if none is known.
     """
     if all(key in nbytes for key in dsk):
         return
@@ -153,13 +131,8 @@ def derive_costs(collection: Any, guess: bool = True) -> Costs:
     collection
         A Dask collection or a list of them.
     guess
-        Where the graph does not tell, assume the size of the largest input, and for tasks without
-        inputs the mean of the sizes known. Else those tasks are left out.
-
-    Returns
-    -------
-    Costs
-        Bytes by task; durations follow from them.
+        Whether to guess the sizes that the graph does not tell: that of the largest input, and
+        for tasks without inputs the mean of the known sizes. Otherwise those tasks are left out.
     """
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     expr, keys = expression(items)
@@ -167,5 +140,5 @@ def derive_costs(collection: Any, guess: bool = True) -> Costs:
     known = chunk_nbytes(expr, dsk)
     nbytes = {**known.estimated, **known.exact}
     if guess:
-        complete(dsk, nbytes, lambda key: None)
+        fill_missing_sizes(dsk, nbytes, lambda key: None)
     return Costs(nbytes)

@@ -1,4 +1,4 @@
-"""Expressions of a computation that workers fuse, with what is known of them on a cluster."""
+"""Lists the expressions of a computation that workers fuse, and what they cost on a cluster."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dask_marsched.status import status
 
 @dataclasses.dataclass(frozen=True)
 class FusedExpression:
-    """An expression that is evaluated in one pass where `marsched.fusion.kernels` is on.
+    """An expression that is evaluated in one pass if `marsched.fusion.kernels` is on.
 
     Attributes
     ----------
     text : str
         The expression; inputs and literals are a, b, c...
     tasks : int
-        Tasks that it is in.
+        Number of tasks that contain it.
     backends : tuple of str
-        What workers of the cluster have chosen for it so far; none where they do not know it.
+        Backends that workers of the cluster have chosen for it so far.
     saved : float
-        Seconds of processor time that this has saved there so far.
+        Seconds of processor time saved there so far.
     """
 
     text: str
@@ -34,8 +34,8 @@ class FusedExpression:
     saved: float = 0.0
 
 
-def known_on(client: distributed.Client | None) -> dict[str, tuple[tuple[str, ...], float]]:
-    """Return what workers have chosen, and seconds saved, by expression; empty if nobody tells."""
+def kernel_choices(client: distributed.Client | None) -> dict[str, tuple[tuple[str, ...], float]]:
+    """Return the backends chosen by workers, and seconds saved, by expression."""
     if client is None or client.asynchronous:
         return {}
     chosen: dict[str, set[str]] = {}
@@ -47,17 +47,12 @@ def known_on(client: distributed.Client | None) -> dict[str, tuple[tuple[str, ..
     return {text: (tuple(sorted(names)), saved[text]) for text, names in chosen.items()}
 
 
-def fused(
+def fused_expressions(
     tasks: Iterable[Any], known: Mapping[str, tuple[tuple[str, ...], float]]
 ) -> list[FusedExpression]:
-    """Return what is fused in some tasks, the most frequent first.
+    """Return the expressions that are fused in tasks, the most frequent first.
 
-    Parameters
-    ----------
-    tasks
-        Of the graph.
-    known
-        As `known_on` returns it.
+    ``known`` is what `kernel_choices` returned.
     """
     return [
         FusedExpression(text, count, *known.get(text, ((), 0.0)))

@@ -1,4 +1,4 @@
-"""What a graph says about itself before it runs: its groups, their chunks, who needs whom."""
+"""Reads from a graph, before it runs, its groups of tasks, their chunks and dependencies."""
 
 from __future__ import annotations
 
@@ -18,29 +18,22 @@ from dask_marsched.host.twin.graph import check_keys
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.cost_model import CostModel
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.held_results import stand_ins
+from dask_marsched.simulation.costs.held_results import placeholders
 
 
 class GraphFacts:
     """The graph of one computation.
-
-    Parameters
-    ----------
-    collections
-        What is computed.
-    costs
-        Recorded costs, or empty ones.
 
     Attributes
     ----------
     tasks : mapping of key to task
         The tasks, as the scheduler gets them, and those of ``held``.
     held : mapping of key to task
-        What stands for results that are on the cluster already.
+        Placeholders of results that are on the cluster already.
     keys : set
         The keys of the results that go to the client.
     sizes : dict of str to int
-        How many sizes of results are ``known``, ``recorded``, ``learnt`` and ``guessed``.
+        Number of sizes by source.
     temporaries : dict of key to int
         Bytes of intermediate results inside tasks.
     """
@@ -48,7 +41,7 @@ class GraphFacts:
     def __init__(self, collections: list[Any], costs: Costs) -> None:
         expr, self.keys = expression(collections)
         tasks = materialize(expr, self.keys)[0]
-        self.held = stand_ins(tasks, self.keys, costs.held)
+        self.held = placeholders(tasks, self.keys, costs.held)
         check_keys(tasks, self.keys, self.held)
         self.tasks: Mapping[Any, Any] = {**self.held, **tasks} if self.held else tasks
         self._layers: ArrayLayers = read_layers(expr)
@@ -72,12 +65,12 @@ class GraphFacts:
 
     @property
     def share_guessed(self) -> float:
-        """Part of the results whose size nobody tells, 0 to 1."""
+        """Share of the results whose size is guessed, 0 to 1."""
         return self.sizes.get("guessed", 0) / max(1, len(self.tasks))
 
     @property
     def nbytes_in_graph(self) -> int:
-        """Bytes of the data that are part of the graph."""
+        """Bytes of the data inside the graph."""
         return data_nbytes(self.tasks.values())
 
     @functools.cached_property
@@ -98,14 +91,14 @@ class GraphFacts:
         return found
 
     def grid(self, key: Any) -> Grid | None:
-        """Return the chunks of the array that a result is a chunk of, if the graph tells."""
+        """Return the chunk grid of the array that a result belongs to, if the graph tells."""
         grid = self._layers.grids.get(key[0]) if isinstance(key, tuple) and key else None
         return grid if grid is not None and grid.shape(key) is not None else None
 
     def shape_made_by(self, prefix: str, blocks: int) -> tuple[int, ...] | None:
-        """Return the shape of the first chunk of an array with so many chunks.
+        """Return the shape of the first chunk of the array with this prefix and number of chunks.
 
-        None if there is none whose name begins with the prefix, or several.
+        None if there is no such array, or several.
         """
         found = [
             grid.lengths
@@ -115,7 +108,7 @@ class GraphFacts:
         return tuple(axis[0] for axis in found[0]) if len(found) == 1 else None
 
     def chunk(self, group: str) -> tuple[tuple[int, ...] | None, str | None]:
-        """Return shape and dtype of a group's largest chunk, as far as the graph tells."""
+        """Return shape and dtype of a group's largest chunk, if the graph tells."""
         best: tuple[int, tuple[int, ...], str | None] | None = None
         for key in self.groups[group]:
             grid = self.grid(key)

@@ -1,4 +1,4 @@
-"""Results that a cluster holds already, and that a collection builds on."""
+"""Finds results that a cluster holds already and that a collection builds on."""
 
 from __future__ import annotations
 
@@ -13,32 +13,29 @@ from distributed.comm import get_address_host
 
 from dask_marsched.host.graph.literals import parts_of, placeholder_task
 
-#: The numbers of the workers that hold a result; none where that is not known.
+#: Numbers of the workers that hold a result; empty if unknown.
 Places = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
-    """What is known of results in memory.
+class HeldResults:
+    """Results in memory.
 
     Attributes
     ----------
     nbytes : mapping of key to int
-        Bytes of those whose size a scheduler told.
+        Bytes, if a scheduler told them.
     places : mapping of key to tuple of int
-        For each of them the numbers of the workers that hold it. Workers are numbered by host and
-        address; empty where no scheduler told.
+        Numbers of the workers that hold each; workers are numbered by host and address. Empty if
+        no scheduler told.
     """
 
     nbytes: Mapping[Any, int]
     places: Mapping[Any, Places]
 
 
-def held_by_clusters(collections: Iterable[Any]) -> Held:
-    """Ask the schedulers what they know of the futures that collections are built on.
-
-    Only what the scheduler has noted is asked for; nothing runs on a worker.
-    """
+def find_held_results(collections: Iterable[Any]) -> HeldResults:
+    """Ask the schedulers about the futures that collections build on; nothing runs on a worker."""
     futures = {future.key: future for future in _futures(collections)}
     places: dict[Any, Places] = dict.fromkeys(futures, ())
     nbytes: dict[Any, int] = {}
@@ -50,13 +47,13 @@ def held_by_clusters(collections: Iterable[Any]) -> Held:
     for client in clients.values():
         own = [future for future in futures.values() if future.client is client]
         number = {address: i for i, address in enumerate(_addresses(client))}
-        # A scheduler may have heard of a future later than of this question, or have lost it.
+        # The scheduler may not know a future yet, or may have lost it.
         for key, holders in client.who_has(own).items():
             places[key] = tuple(sorted(number[w] for w in holders if w in number))
         there = [future.key for future in own if places[future.key]]
         sizes = client.nbytes(there, summary=False) if there else {}
         nbytes.update((key, int(size)) for key, size in sizes.items())
-    return Held(nbytes, places)
+    return HeldResults(nbytes, places)
 
 
 def _addresses(client: distributed.Client) -> list[str]:
@@ -68,8 +65,7 @@ def _futures(collections: Iterable[Any]) -> Iterator[Future[Any]]:
     for item in collections:
         graph = getattr(item, "dask", None)
         if isinstance(graph, HighLevelGraph):
-            # Layers that are not written out yet hold no futures: to write out a large graph
-            # only to look for some would take as long as to simulate part of it.
+            # Symbolic layers hold no futures, and materializing a large graph takes long.
             parts = [x.mapping for x in graph.layers.values() if isinstance(x, MaterializedLayer)]
             for part in parts:
                 yield from (x for x in parts_of(part.values()) if isinstance(x, Future))
@@ -85,8 +81,10 @@ def _there_is_a_client() -> bool:
     return True
 
 
-def stand_ins(dsk: Mapping[Any, Any], keys: Iterable[Any], held: Collection[Any]) -> dict[Any, Any]:
-    """Return tasks that stand for the held results that a graph needs, in a repeatable order."""
+def placeholders(
+    dsk: Mapping[Any, Any], keys: Iterable[Any], held: Collection[Any]
+) -> dict[Any, Any]:
+    """Return tasks in place of the held results that a graph needs, in a repeatable order."""
     missing = dict.fromkeys(key for key in keys if key not in dsk)
     for node in dsk.values():
         if not node.dependencies <= dsk.keys():
@@ -94,10 +92,10 @@ def stand_ins(dsk: Mapping[Any, Any], keys: Iterable[Any], held: Collection[Any]
     return {key: placeholder_task(key) for key in sorted(missing, key=repr) if key in held}
 
 
-def left_out_of_held(
+def held_results_limits(
     keys: Collection[Any], places: Mapping[Any, Places], loses_workers: bool
 ) -> Iterator[str]:
-    """Name what of results on a cluster is not simulated as it is."""
+    """Yield the differences between held results and their simulation."""
     unknown = sum(not places.get(key) for key in keys)
     if unknown:
         yield (
@@ -109,18 +107,12 @@ def left_out_of_held(
         yield "how results are made again that a cluster held before, if they are lost"
 
 
-def spread(keys: Iterable[Any], places: Mapping[Any, Places], workers: int) -> dict[Any, Places]:
-    """Return where each result is on a simulated cluster.
+def distribute(
+    keys: Iterable[Any], places: Mapping[Any, Places], workers: int
+) -> dict[Any, Places]:
+    """Return the places of held results on a simulated cluster with so many workers.
 
-    Parameters
-    ----------
-    keys
-        The results.
-    places
-        Where they are on the real one.
-    workers
-        Workers of the simulated one. Where these are fewer, or it is not known where the results
-        are, each worker gets as many as the others, of those that follow each other.
+    If the real places are unknown or it has fewer workers, consecutive results are dealt evenly.
     """
     keys = list(keys)
     if all(places.get(key) and max(places[key]) < workers for key in keys):

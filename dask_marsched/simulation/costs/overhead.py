@@ -1,58 +1,36 @@
-"""What the processes of a cluster need besides tasks, against what the twin takes it to be."""
+"""Compares the measured load of event loops with the simulated cluster's defaults."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from dask_marsched.simulation.cluster.spec import cluster_spec
 
-#: Seconds of processor time below which a recording is too short to tell anything.
+#: Seconds of processor time below which a recording is too short.
 _LEAST = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
-class Loop:
-    """What the event loop of a worker did during a recording.
-
-    Attributes
-    ----------
-    seconds : float
-        Processor time.
-    sent, nbytes : int
-        Transfers to other workers, and their bytes.
-    """
+class LoopLoad(NamedTuple):
+    """Processor time of a worker's event loop, and the transfers that it sent, with their bytes."""
 
     seconds: float
     sent: int
     nbytes: int
 
 
-def overhead_of(loops: Iterable[Loop], tasks: int, elapsed: float) -> float:
-    """Return how many times as long as by the twin's defaults event loops took.
+def overhead_of(loops: Iterable[LoopLoad], tasks: int, elapsed: float) -> float:
+    """Return the ratio of the processor time of event loops to that of the simulation's defaults.
 
-    Those were measured once, on one machine. Another is faster or slower, and with several
-    processes on few cores each of them is slower than alone.
-
-    Parameters
-    ----------
-    loops
-        Of each worker.
-    tasks
-        How many tasks they ran together.
-    elapsed
-        Seconds that the recording lasted.
-
-    Returns
-    -------
-    float
-        For ``overhead`` of :class:`ClusterSpec`; 1 where there is too little to tell.
+    Those were measured on one machine; others are faster or slower, and processes that share
+    few cores are slower. The ratio is for ``overhead`` of :class:`ClusterSpec`; it is 1 if the
+    recording, of ``tasks`` in ``elapsed`` seconds, is too short.
     """
     loops = list(loops)
     usual = cluster_spec(
         None, workers=1, threads=1, memory_limit=1, bandwidth=1, latency=0, cores=None, seed=0
     )
-    # A worker hears of a task and tells of its end; each transfer has two ends.
+    # A worker receives each task and reports its end; each transfer has two ends.
     expected = tasks * (usual.task_overhead + 2 * usual.batch_cost)
     expected += 2 * usual.transfer_cost * sum(loop.sent for loop in loops)
     expected += 2 / usual.copy_bandwidth * sum(loop.nbytes for loop in loops)

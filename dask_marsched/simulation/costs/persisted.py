@@ -1,4 +1,4 @@
-"""Collections whose results stay on the cluster, and parts of graphs as collections."""
+"""Wraps graphs as collections whose results stay on the cluster."""
 
 from __future__ import annotations
 
@@ -12,19 +12,10 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 
-class Kept(DaskMethodsMixin):
-    """Several collections as one, whose chunks are not put together at the end.
+class PersistedGraph(DaskMethodsMixin):
+    """A graph as a collection whose chunks are not put together at the end, as after ``persist``.
 
-    This is what ``persist`` does, and what storing does once every chunk is a stored one.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    keys
-        The keys that are wanted.
-    optimize
-        Dask's function that optimizes the graph, or None.
+    ``optimize`` is Dask's function that optimizes the graph, or None.
     """
 
     __dask_scheduler__ = staticmethod(dask.threaded.get)
@@ -50,24 +41,18 @@ class Kept(DaskMethodsMixin):
         return self._keys
 
     def __dask_postcompute__(self) -> tuple[()]:
-        return ()  # nothing to do: no task that gathers the results
+        return ()  # no task gathers the results
 
     def __dask_postpersist__(self) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild, (self._keys,)
 
 
-def _rebuild(graph: Mapping[Any, Any], keys: list[Any], **_: Any) -> Kept:
-    return Kept(graph, keys, None)
+def _rebuild(graph: Mapping[Any, Any], keys: list[Any], **_: Any) -> PersistedGraph:
+    return PersistedGraph(graph, keys, None)
 
 
-def kept(collections: Iterable[Any]) -> list[Kept]:
-    """Return collections that compute what these would persist.
-
-    Raises
-    ------
-    TypeError
-        If an item is not a Dask collection.
-    """
+def as_persisted(collections: Iterable[Any]) -> list[PersistedGraph]:
+    """Return collections that compute what these would persist."""
     found = []
     for item in collections:
         if not dask.is_dask_collection(item):
@@ -75,8 +60,8 @@ def kept(collections: Iterable[Any]) -> list[Kept]:
         graph = getattr(item, "dask", None)
         if isinstance(graph, HighLevelGraph) and not hasattr(item, "expr"):
             optimize = item.__dask_optimize__
-            found.append(Kept(graph, flatten(item.__dask_keys__()), optimize))
+            found.append(PersistedGraph(graph, flatten(item.__dask_keys__()), optimize))
         else:
             expr = collections_to_expr(item).optimize()
-            found.append(Kept(expr.__dask_graph__(), flatten(expr.__dask_keys__()), None))
+            found.append(PersistedGraph(expr.__dask_graph__(), flatten(expr.__dask_keys__()), None))
     return found

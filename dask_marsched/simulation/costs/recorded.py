@@ -1,4 +1,4 @@
-"""From the executions on a real cluster to what their tasks cost."""
+"""Computes the costs of tasks from their executions on a real cluster."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ def costs_of(
     cores: Mapping[str, int],
     processor: Mapping[str, Mapping[int, tuple[float, float]]] | None = None,
 ) -> Costs:
-    """Return the costs of recorded tasks, with the durations that they have on a core of their own.
+    """Return the costs of recorded tasks, with their durations on a core of their own.
 
-    Where more tasks ran on a host than it has cores, each of them is taken to have had an equal
-    share. That leaves in what they waited for event loops, schedulers and other programs. So where
-    the system tells how long a thread really ran and waited, its tasks together take what it ran,
-    and what it spent neither running nor waiting for a core, for that is sleep, disk or network.
+    Tasks of a host with fewer cores than running tasks are taken to have shared the cores
+    equally. That still includes time spent waiting for event loops, schedulers and other
+    programs. So if the system tells how long a thread ran and waited for a core, its tasks are
+    scaled to the time that it ran, slept, or waited for disk and network.
 
     Parameters
     ----------
     executions
         Columns as in `dask_marsched.simulation.costs.recording.TaskRecorder`.
     cores
-        Cores of each host, by the host's address; a host that is missing counts as one with a
-        core for every task.
+        Cores of each host, by its address; a missing host has a core for every task.
     processor
         By worker and thread, the seconds that it ran and those that it waited for a core.
 
@@ -65,7 +64,7 @@ def _as_measured(
     seconds: Floats,
     processor: Mapping[str, Mapping[int, tuple[float, float]]],
 ) -> Floats:
-    """Return ``seconds`` such that those of each thread sum up to what it needed."""
+    """Return ``seconds`` scaled so that those of each thread sum up to what it needed."""
     rows: dict[tuple[str, int], list[int]] = {}
     for row, place in enumerate(zip(executions["worker"], executions["thread"], strict=True)):
         rows.setdefault(place, []).append(row)
@@ -81,23 +80,11 @@ def _as_measured(
 
 
 def undisturbed(starts: Floats, stops: Floats, cores: int) -> Floats:
-    """Return how long tasks would have taken on a core of their own.
+    """Return how long the tasks of one host would have taken on a core of their own, in seconds.
 
-    The inverse of processor sharing: while ``n`` tasks run on ``cores`` of a host, each advances
-    at the rate ``min(1, cores / n)``. All advance alike, so one function of time, the progress
-    made since the beginning, gives them all.
-
-    Parameters
-    ----------
-    starts, stops
-        When the tasks of one host began and ended, in seconds.
-    cores
-        Cores of the host.
-
-    Returns
-    -------
-    numpy.ndarray
-        Seconds, never more than ``stops - starts``.
+    This inverts processor sharing: while ``n`` tasks run on ``cores``, each advances at the rate
+    ``min(1, cores / n)``. All advance alike, so their durations are differences of one function,
+    the progress made since the beginning.
     """
     if not len(starts):
         return stops - starts

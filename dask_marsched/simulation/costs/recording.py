@@ -1,4 +1,4 @@
-"""`record`: durations and sizes of all tasks that run on a cluster meanwhile."""
+"""Records durations and sizes of all tasks that run on a cluster."""
 
 from __future__ import annotations
 
@@ -29,21 +29,18 @@ _PREFIX = "marsched-recorder-"
 
 
 class TaskRecorder(SchedulerPlugin):
-    """Notes every task that ends in memory while it is registered.
+    """Scheduler plugin that records every task that ends in memory.
 
-    Parameters
+    Attributes
     ----------
     name : str
         Under which it is registered; every recording has its own.
     client : str
-        The client that records. When it goes, so does the recorder.
-
-    Attributes
-    ----------
+        The client that records. The recorder leaves with it.
     executions : dict of str to list or array
         By name of column, an entry for every execution: ``key``, ``worker`` (address), ``thread``
         (its identifier there), ``start`` and ``stop`` (seconds since the epoch, on the worker's
-        clock), ``transfer`` and ``disk`` (seconds spent besides), ``nbytes`` (of the result) and
+        clock), ``transfer`` and ``disk`` (seconds), ``nbytes`` (of the result) and
         ``input_nbytes`` (of all inputs together).
     """
 
@@ -68,7 +65,7 @@ class TaskRecorder(SchedulerPlugin):
         self._scheduler = scheduler
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Note a task that was just computed."""
+        """Record a task that was just computed."""
         if start != "processing" or finish != "memory":
             return
         spent = {"compute": 0.0, "transfer": 0.0, "disk": 0.0}
@@ -106,7 +103,7 @@ _Taken = tuple[dict[str, Any], dict[str, int], tuple[str, int]]
 
 
 def _take(name: str, dask_scheduler: Scheduler) -> _Taken | None:
-    """Remove a recorder; return its notes, what the cluster is, host and process. To run there."""
+    """Remove a recorder and return its columns, the cluster, host and process. Runs there."""
     recorder = dask_scheduler.plugins.get(name)
     if not isinstance(recorder, TaskRecorder):
         return None
@@ -128,7 +125,7 @@ def _take(name: str, dask_scheduler: Scheduler) -> _Taken | None:
 class Recording(RecordedBlock):
     """Durations and sizes of the tasks that ran on a cluster during a ``with`` block.
 
-    Made by `record`. What it offers is there when the block has ended.
+    Made by `record`. Its attributes are available once the block has ended.
 
     Attributes
     ----------
@@ -136,10 +133,10 @@ class Recording(RecordedBlock):
         See `TaskRecorder`; empty before the end.
     cluster : dict
         ``workers``, ``threads`` and ``memory_limit`` (bytes) of each, ``cores`` of each host and
-        the number of ``hosts``: as `dask_marsched.simulate` takes them. Where workers differ, the
+        the number of ``hosts``, as arguments of `dask_marsched.simulate`. If workers differ, the
         smallest number counts.
     recorded : str
-        When it began, by the clock of this machine, in ISO 8601.
+        Start, by the clock of this machine, in ISO 8601.
     """
 
     called = "record(client)"
@@ -150,7 +147,7 @@ class Recording(RecordedBlock):
         if path is not None:
             from dask_marsched.simulation.costs.costs_file import pyarrow
 
-            pyarrow()  # better said now than after the run
+            pyarrow()  # fails now rather than after the run
             path = Path(path)
             if not path.parent.is_dir():
                 raise FileNotFoundError(f"path: there is no directory {str(path.parent)!r}")
@@ -201,7 +198,7 @@ class Recording(RecordedBlock):
             self._elapsed += time.monotonic()
             loads = await self._loads_now()
         except Exception:
-            if error is None:  # else the error of the block is what the user has to see
+            if error is None:  # otherwise the user has to see the error of the block
                 raise
             return
         self.executions, self.cluster, scheduler = found
@@ -213,7 +210,7 @@ class Recording(RecordedBlock):
             self.save(self._path)
 
     def _take_loads(self, loads: dict[str, dict[str, Any]], scheduler: tuple[str, int]) -> None:
-        """Note what threads and event loops have had to do since the beginning."""
+        """Note what threads and event loops did since the beginning."""
         self._processor, self._loops = {}, []
         nothing: dict[str, Any] = {"threads": {}, "sent": 0, "nbytes": 0}
         process = {worker: (get_address_host(worker), loads[worker]["pid"]) for worker in loads}
@@ -224,21 +221,21 @@ class Recording(RecordedBlock):
             for thread, (ran, waited) in load["threads"].items():
                 ran_before, waited_before = before["threads"].get(thread, (0.0, 0.0))
                 times[thread] = (ran - ran_before, waited - waited_before)
-            # What a worker that joined has needed to start is no matter of its tasks. An event loop
-            # of several, or of the scheduler too, does not tell what is whose.
+            # A worker that joined has spent time on its start, and event loops in one process with
+            # others cannot be told apart: both are left out.
             if load["loop"] in before["threads"] and processes[process[worker]] == 1:
                 sent, nbytes = (load[name] - before[name] for name in ("sent", "nbytes"))
                 self._loops.append((times[load["loop"]][0], sent, nbytes))
 
     @property
     def overhead(self) -> float:
-        """How many times as long as usual the workers took for everything besides tasks.
+        """Ratio of the workers' time besides tasks to the usual, see `ClusterSpec`.
 
-        See `ClusterSpec`; 1 where the system does not tell, or the recording was too short.
+        1 if the system does not tell, or the recording is too short.
         """
-        from dask_marsched.simulation.costs.overhead import Loop, overhead_of
+        from dask_marsched.simulation.costs.overhead import LoopLoad, overhead_of
 
-        return overhead_of([Loop(*loop) for loop in self._loops], len(self), self._elapsed)
+        return overhead_of([LoopLoad(*loop) for loop in self._loops], len(self), self._elapsed)
 
     @property
     def makespan(self) -> float:
@@ -248,10 +245,7 @@ class Recording(RecordedBlock):
 
     @property
     def costs(self) -> Costs:
-        """The costs of the tasks, for a simulation.
-
-        A task's duration is what it would have been on a core of its own: see
-        `dask_marsched.simulation.costs.recorded.costs_of`.
+        """The costs of the tasks, with their durations on a core of their own.
 
         Raises
         ------
@@ -285,7 +279,9 @@ class Recording(RecordedBlock):
                 "distributed": distributed.__version__,
             },
         }
-        write(os.fspath(path), self.costs, facts, self._ended())
+        costs = self.costs
+        columns = {name: getattr(costs, name) for name in ("nbytes", "seconds", "input_nbytes")}
+        write(os.fspath(path), columns, facts | {"overhead": costs.overhead}, self._ended())
 
     def _ended(self) -> dict[str, Any]:
         if not self.executions:
@@ -296,8 +292,8 @@ class Recording(RecordedBlock):
 def record(client: distributed.Client, path: str | Path | None = None) -> Recording:
     """Record durations and sizes of all tasks that run on a cluster, for `simulate`.
 
-    It works on every cluster, with the stock scheduler too; dask_marsched must be installed on
-    the scheduler. The tasks of all clients are recorded. Several recordings may go on at once.
+    Any scheduler will do if dask_marsched is installed there. The tasks of all clients are
+    recorded. Several recordings may run at once.
 
     Parameters
     ----------

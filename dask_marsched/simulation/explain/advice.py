@@ -1,4 +1,4 @@
-"""What to change in a computation; nothing is advised that was not checked against its graph."""
+"""Advises changes to a computation; each is checked against its graph or simulated."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from dask.utils import format_bytes, format_time, key_split
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
-from dask_marsched.simulation.costs.persisted import kept
-from dask_marsched.simulation.explain.memory_need import Need, need_of
-from dask_marsched.simulation.explain.runs import Runner
-from dask_marsched.simulation.explain.two_passes import held_until, in_two_passes
+from dask_marsched.simulation.costs.persisted import as_persisted
+from dask_marsched.simulation.explain.memory_need import MemoryNeed, memory_need
+from dask_marsched.simulation.explain.runs import SimulationRunner
+from dask_marsched.simulation.explain.two_passes import find_barrier, split_in_two
 from dask_marsched.simulation.report.report import SimulationReport
 
-#: A change is advised if it leaves at most this part of the memory or of the makespan.
+#: A change is advised if memory or makespan shrink to at most this share.
 _WORTH = 0.7
-#: Tasks shorter than this, in seconds, are held up by what Dask does around each of them.
+#: Seconds of a task below which Dask's overhead matters.
 _SHORT = 0.02
-#: Bytes of a chunk above which nobody is advised to go.
+#: Largest chunk that is recommended, in bytes.
 _LARGE_CHUNK = 128 * 2**20
-#: Bytes of data inside a graph from which on they are worth a word.
+#: Bytes of data inside a graph above which they are reported.
 _LARGE_LITERALS = 64 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Something to change.
+    """A recommended change.
 
     Attributes
     ----------
     rule : str
-        Which of the rules speaks.
+        Name of the rule.
     reason : str
-        What was found in the graph.
+        What the rule found in the graph.
     change : str
         What to do.
     checked : str
-        How it was checked, with what outcome.
+        How it was checked, with which result.
     """
 
     rule: str
@@ -52,50 +52,38 @@ class Advice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Findings:
-    """What the rules look at.
+class AdviceContext:
+    """What the rules look at: a computation, its graph, and a simulation with its timeline.
 
-    Attributes
-    ----------
-    collections : list
-        What is computed.
-    facts : GraphFacts
-        Its graph.
-    report : SimulationReport
-        Of the simulation that stands for the user's cluster, with its timeline.
-    need : Need
-        What that one needed.
-    memory_limit : int
-        Bytes of memory of each worker.
-    runner : Runner
-        Simulates what if.
+    ``need`` is the memory that the simulation needed, ``memory_limit`` that of each worker, and
+    ``runner`` simulates changes.
     """
 
     collections: list[Any]
     facts: GraphFacts
     report: SimulationReport
-    need: Need
+    need: MemoryNeed
     memory_limit: int
-    runner: Runner
+    runner: SimulationRunner
 
-    def what_if(self, name: str, **changes: Any) -> tuple[SimulationReport, Need] | None:
-        """Simulate with other arguments; None if no time is left or it cannot be done."""
+    def what_if(self, name: str, **changes: Any) -> tuple[SimulationReport, MemoryNeed] | None:
+        """Simulate with other arguments; None if no time is left or it fails."""
         outcome = self.runner.run({name: {"memory_limit": 2**50} | changes}).get(name)
         if outcome is None or outcome.report is None:
             return None
-        return outcome.report, need_of(outcome.report, self.facts.temporaries)
+        return outcome.report, memory_need(outcome.report, self.facts.temporaries)
 
 
-def advise(findings: Findings) -> list[Advice]:
-    """Return what to change, what matters most first."""
+def advise(context: AdviceContext) -> list[Advice]:
+    """Return the advice of all rules, the most important first."""
     rules = (
         gathered_result, held_for_reduction, too_large_chunks, fewer_threads, all_to_all,
         other_order, tiny_chunks, one_long_task, literals_in_graph, guessed_sizes,
     )  # fmt: skip
-    return [advice for rule in rules for advice in rule(findings)]
+    return [advice for rule in rules for advice in rule(context)]
 
 
-def _peaks(before: Need, after: Need) -> str:
+def _peaks(before: MemoryNeed, after: MemoryNeed) -> str:
     return f"a worker's peak is {format_bytes(after.total)} instead of {format_bytes(before.total)}"
 
 
@@ -107,48 +95,48 @@ def _makespans(before: float, after: float) -> str:
     return f"it takes {_time(after)} instead of {_time(before)}"
 
 
-def gathered_result(findings: Findings) -> Iterator[Advice]:
-    """Results that are put together on one worker though they are large."""
-    facts = findings.facts
+def gathered_result(context: AdviceContext) -> Iterator[Advice]:
+    """Find large results that are put together on one worker."""
+    facts = context.facts
     largest = max(facts.keys, key=facts.nbytes)
     nbytes = facts.nbytes(largest)
-    crowded = findings.need.limit > findings.memory_limit or nbytes > findings.memory_limit / 4
-    if not (crowded and nbytes > findings.need.held / 4) or "finalize" not in str(largest):
+    crowded = context.need.limit > context.memory_limit or nbytes > context.memory_limit / 4
+    if not (crowded and nbytes > context.need.held / 4) or "finalize" not in str(largest):
         return
-    found = findings.what_if("results kept", collection=kept(findings.collections))
-    if found is None or found[1].total > _WORTH * findings.need.total:
+    found = context.what_if("results kept", collection=as_persisted(context.collections))
+    if found is None or found[1].total > _WORTH * context.need.total:
         return
     yield Advice(
         "gathered-result",
         f"The result, {format_bytes(nbytes)}, is put together on one worker and sent to the "
         "client.",
         "Store it from the workers (to_zarr, store) or leave it there (persist).",
-        f"simulated with persist: {_peaks(findings.need, found[1])}",
+        f"simulated with persist: {_peaks(context.need, found[1])}",
     )
 
 
-def held_for_reduction(findings: Findings) -> Iterator[Advice]:
-    """Chunks that all wait for something that is computed from all of them."""
-    top = findings.report.peak_groups(1)
+def held_for_reduction(context: AdviceContext) -> Iterator[Advice]:
+    """Find chunks that all wait for something computed from all of them."""
+    top = context.report.peak_groups(1)
     if not top or top[0].share < 0.4:
         return
-    barrier = held_until(findings.facts, top[0].group)
+    barrier = find_barrier(context.facts, top[0].group)
     if barrier is None:
         return
-    passes = in_two_passes(findings.facts, barrier)
-    tasks = findings.facts.tasks
+    passes = split_in_two(context.facts, barrier)
+    facts = context.facts
     costs = Costs(
-        {key: findings.facts.nbytes(key) for key in tasks},
-        {key: findings.facts.seconds(key) for key in tasks},
+        {key: facts.nbytes(key) for key in facts.tasks},
+        {key: facts.seconds(key) for key in facts.tasks},
     )
     found = []
     for number, collection in enumerate(passes, 1):
-        run = findings.what_if(f"pass {number} of 2", collection=collection, costs=costs)
+        run = context.what_if(f"pass {number} of 2", collection=collection, costs=costs)
         if run is None:
             return
         found.append(run)
     need = max((need for _, need in found), key=lambda need: need.total)
-    if need.total > _WORTH * findings.need.total:
+    if need.total > _WORTH * context.need.total:
         return
     name = key_split(next(iter(barrier)))
     makespan = sum(report.makespan for report, _ in found)
@@ -158,43 +146,43 @@ def held_for_reduction(findings: Findings) -> Iterator[Advice]:
         "is known, because they are needed again with it.",
         f"Compute {name} first, by itself, and build the rest on its value: the chunks are then "
         "made twice and held never.",
-        f"simulated as two passes: {_peaks(findings.need, need)}, "
-        f"{_makespans(findings.report.makespan, makespan)}",
+        f"simulated as two passes: {_peaks(context.need, need)}, "
+        f"{_makespans(context.report.makespan, makespan)}",
     )
 
 
-def too_large_chunks(findings: Findings) -> Iterator[Advice]:
-    """Tasks of which a worker's threads together need most of the memory."""
-    facts, threads = findings.facts, findings.report.threads
-    worst = max((key for key in facts.tasks if key not in facts.keys), key=findings.facts.footprint,
-                default=None)  # fmt: skip
+def too_large_chunks(context: AdviceContext) -> Iterator[Advice]:
+    """Find tasks of which a worker's threads together need most of its memory."""
+    facts, threads = context.facts, context.report.threads
+    inner = (key for key in facts.tasks if key not in facts.keys)
+    worst = max(inner, key=facts.footprint, default=None)
     if worst is None:
         return
-    nbytes = findings.facts.footprint(worst)
-    if threads * nbytes <= findings.memory_limit / 2:
+    nbytes = facts.footprint(worst)
+    if threads * nbytes <= context.memory_limit / 2:
         return
-    pieces = math.ceil(threads * nbytes / (findings.memory_limit / 4))
+    pieces = math.ceil(threads * nbytes / (context.memory_limit / 4))
     group = key_split(worst)
-    axis, wide = _axis_to_split(findings, worst)
+    axis, wide = _axis_to_split(context, worst)
     along = "" if axis is None else f" along axis {axis} ({wide} elements now)"
     yield Advice(
         "too-large-chunks",
         f"A task of {group} takes {format_bytes(nbytes)} for its inputs, its output and what it "
         f"holds in between; {threads} at a time take more than half of "
-        f"{format_bytes(findings.memory_limit)}.",
+        f"{format_bytes(context.memory_limit)}.",
         f"Make its chunks {pieces} times smaller{along}.",
         "computed from the sizes of the chunks in the graph",
     )
 
 
-def _axis_to_split(findings: Findings, key: Any) -> tuple[int | None, int]:
+def _axis_to_split(context: AdviceContext, key: Any) -> tuple[int | None, int]:
     """Return the axis to split a task's largest operand along, and its length there now.
 
-    An axis in several chunks already comes first: the computation copes with its being split.
+    Axes in several chunks come first, since the computation copes with splitting them.
     """
-    operands = [key, *findings.facts.tasks[key].dependencies]
-    key = max(operands, key=findings.facts.nbytes)
-    grid = findings.facts.grid(key)
+    operands = [key, *context.facts.tasks[key].dependencies]
+    key = max(operands, key=context.facts.nbytes)
+    grid = context.facts.grid(key)
     shape = None if grid is None else grid.shape(key)
     if grid is None or not shape:
         return None, 0
@@ -202,12 +190,12 @@ def _axis_to_split(findings: Findings, key: Any) -> tuple[int | None, int]:
     return axis, shape[axis]
 
 
-def fewer_threads(findings: Findings) -> Iterator[Advice]:
-    """Workers that would do with their memory if they ran one task at a time."""
-    report, need = findings.report, findings.need
-    if report.threads == 1 or need.limit <= findings.memory_limit:
+def fewer_threads(context: AdviceContext) -> Iterator[Advice]:
+    """Find out whether one thread per worker would need much less memory."""
+    report, need = context.report, context.need
+    if report.threads == 1 or need.limit <= context.memory_limit:
         return
-    found = findings.what_if("1 thread", threads=1)
+    found = context.what_if("1 thread", threads=1)
     if found is None or found[1].total > _WORTH * need.total:
         return
     yield Advice(
@@ -219,10 +207,10 @@ def fewer_threads(findings: Findings) -> Iterator[Advice]:
     )
 
 
-def all_to_all(findings: Findings) -> Iterator[Advice]:
-    """Rechunking after which every chunk is made of pieces of most others."""
-    facts = findings.facts
-    at_peak = {group.group: group for group in findings.report.peak_groups(5)}
+def all_to_all(context: AdviceContext) -> Iterator[Advice]:
+    """Find rechunking in which every new chunk needs pieces of most old ones."""
+    facts = context.facts
+    at_peak = {group.group: group for group in context.report.peak_groups(5)}
     for name, keys in facts.groups.items():
         last = [key for key in keys if _ends_rechunking(facts, key)]
         if not last:
@@ -257,12 +245,12 @@ def all_to_all(findings: Findings) -> Iterator[Advice]:
         )
 
 
-#: What a rechunking by tasks consists of; P2P, which waits on disk, goes by other names.
+#: Tasks of rechunking by tasks; those of P2P, which waits on disk, have other names.
 _RECHUNKING = ("rechunk-merge", "rechunk-split", "getitem")
 
 
 def _ends_rechunking(facts: GraphFacts, key: Any) -> bool:
-    """Whether a task makes a chunk of the new ones, not one of a stage in between."""
+    """Return whether a task makes a chunk of the final ones, not of a stage in between."""
     name = key_split(key)
     if not name.startswith("rechunk-merge") or "transfer" in name:
         return False
@@ -270,7 +258,7 @@ def _ends_rechunking(facts: GraphFacts, key: Any) -> bool:
 
 
 def _sources(facts: GraphFacts, key: Any) -> set[Any]:
-    """Return the chunks before the rechunking of which pieces go into a new one."""
+    """Return the old chunks of which a new one has pieces."""
     found: set[Any] = set()
     seen, stack = {key}, [key]
     while stack:
@@ -285,31 +273,31 @@ def _sources(facts: GraphFacts, key: Any) -> set[Any]:
     return found
 
 
-def other_order(findings: Findings) -> Iterator[Advice]:
-    """Look for an order of execution that does with less memory, where memory is short."""
-    if findings.need.limit <= findings.memory_limit or not findings.runner.has_default_policy:
+def other_order(context: AdviceContext) -> Iterator[Advice]:
+    """Find out whether another order of execution needs less memory, if it is short."""
+    if context.need.limit <= context.memory_limit or not context.runner.has_default_policy:
         return
-    found = findings.what_if("deepest first", policy=MarsSchedulerPlugin(ordering="mars"))
-    if found is None or found[1].total > _WORTH * findings.need.total:
+    found = context.what_if("deepest first", policy=MarsSchedulerPlugin(ordering="mars"))
+    if found is None or found[1].total > _WORTH * context.need.total:
         return
     yield Advice(
         "other-order",
         "The order in which Dask would compute makes chunks wait for each other.",
         'Set marsched.ordering.policy: "mars", which runs the deepest tasks first.',
-        f"simulated: {_peaks(findings.need, found[1])}, "
-        f"{_makespans(findings.report.makespan, found[0].makespan)}",
+        f"simulated: {_peaks(context.need, found[1])}, "
+        f"{_makespans(context.report.makespan, found[0].makespan)}",
     )
 
 
-def tiny_chunks(findings: Findings) -> Iterator[Advice]:
-    """Tasks so short that what Dask does around them takes most of the time."""
-    seconds = np.array(list(map(findings.facts.seconds, findings.facts.tasks)))
+def tiny_chunks(context: AdviceContext) -> Iterator[Advice]:
+    """Find tasks so short that overhead takes most of the time."""
+    seconds = np.array(list(map(context.facts.seconds, context.facts.tasks)))
     if len(seconds) < 500 or float(np.median(seconds)) > _SHORT:
         return
-    found = findings.what_if("no overhead", task_overhead=0, message_cost=0, batch_cost=0)
-    if found is None or found[0].makespan > _WORTH * findings.report.makespan:
+    found = context.what_if("no overhead", task_overhead=0, message_cost=0, batch_cost=0)
+    if found is None or found[0].makespan > _WORTH * context.report.makespan:
         return
-    facts = findings.facts
+    facts = context.facts
     group = max(facts.groups, key=lambda name: sum(map(facts.nbytes, facts.groups[name])))
     keys = facts.groups[group]
     size = float(np.median([facts.nbytes(key) for key in keys]))
@@ -321,36 +309,36 @@ def tiny_chunks(findings: Findings) -> Iterator[Advice]:
         f"{_time(float(np.median(seconds)))}; the {len(keys)} chunks of {group} have "
         f"{format_bytes(int(size))} each.",
         f"Make the chunks about {factor} times larger: fewer tasks for the same work.",
-        "simulated without overhead: " + _makespans(findings.report.makespan, found[0].makespan),
+        "simulated without overhead: " + _makespans(context.report.makespan, found[0].makespan),
     )
 
 
-def one_long_task(findings: Findings) -> Iterator[Advice]:
-    """One task during which the rest of the cluster waits."""
-    facts = findings.facts
+def one_long_task(context: AdviceContext) -> Iterator[Advice]:
+    """Find a task during which the rest of the cluster waits."""
+    facts = context.facts
     key = max(facts.tasks, key=facts.seconds)
-    part = facts.seconds(key) / findings.report.makespan
-    if part < 0.4 or key in facts.keys or findings.report.workers * findings.report.threads < 2:
+    part = facts.seconds(key) / context.report.makespan
+    if part < 0.4 or key in facts.keys or context.report.workers * context.report.threads < 2:
         return
-    rows = findings.report.timeline.tasks.rows
+    rows = context.report.timeline.tasks.rows
     longest = rows[int(np.argmax(rows["stop"] - rows["start"]))]
     begin, end = float(longest["start"]), float(longest["stop"])
     beside = np.clip(np.minimum(rows["stop"], end) - np.maximum(rows["start"], begin), 0, None)
-    slots = findings.report.workers * findings.report.threads
+    slots = context.report.workers * context.report.threads
     if float(beside.sum()) / (end - begin) - 1 > 0.3 * (slots - 1):
         return
     yield Advice(
         "one-long-task",
         f"One task of {key_split(key)}, on {format_bytes(facts.footprint(key))}, takes "
-        f"{_time(facts.seconds(key))} of {_time(findings.report.makespan)}.",
+        f"{_time(facts.seconds(key))} of {_time(context.report.makespan)}.",
         "Cut it into several: more workers do not help as long as it is one.",
         f"simulated: {part:.0%} of the makespan",
     )
 
 
-def literals_in_graph(findings: Findings) -> Iterator[Advice]:
-    """Large data inside the graph itself."""
-    nbytes = findings.facts.nbytes_in_graph
+def literals_in_graph(context: AdviceContext) -> Iterator[Advice]:
+    """Find large data inside the graph."""
+    nbytes = context.facts.nbytes_in_graph
     if nbytes < _LARGE_LITERALS:
         return
     yield Advice(
@@ -362,9 +350,9 @@ def literals_in_graph(findings: Findings) -> Iterator[Advice]:
     )
 
 
-def guessed_sizes(findings: Findings) -> Iterator[Advice]:
-    """Sizes that nobody knows."""
-    share = findings.facts.share_guessed
+def guessed_sizes(context: AdviceContext) -> Iterator[Advice]:
+    """Find out whether many sizes are guessed."""
+    share = context.facts.share_guessed
     if share < 0.1:
         return
     yield Advice(

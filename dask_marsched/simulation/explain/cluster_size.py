@@ -1,4 +1,4 @@
-"""The size of the cluster that a computation is explained for."""
+"""Determines the size of the cluster that a computation is explained for."""
 
 from __future__ import annotations
 
@@ -15,20 +15,10 @@ from distributed.comm import get_address_host
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSize:
-    """Workers and what each has.
+    """Number of workers, and threads and bytes of memory of each.
 
-    Attributes
-    ----------
-    workers, threads : int
-        Number of workers, threads of each.
-    memory_limit : int
-        Bytes of memory of each.
-    source : str
-        Where the numbers are from.
-    details : dict
-        Further arguments of `simulate`.
-    notes : list of str
-        Where the cluster differs from what is simulated.
+    ``source`` tells the origin of these numbers, ``details`` are further arguments of `simulate`,
+    and ``notes`` name differences between the cluster and its simulation.
     """
 
     workers: int
@@ -39,7 +29,7 @@ class ClusterSize:
     notes: list[str]
 
     def with_workers(self, workers: int) -> dict[str, Any]:
-        """Return the arguments of `simulate` for another number of workers on like hosts."""
+        """Return the arguments of `simulate` for another number of workers on similar hosts."""
         hosts = self.details.get("hosts")
         if hosts is None:
             return {"workers": workers}
@@ -53,14 +43,10 @@ def cluster_size(
     memory_limit: int | str | None,
     details: Mapping[str, Any],
 ) -> ClusterSize:
-    """Return the size that was asked for; what was left open is that of the client's cluster.
+    """Return the requested size, completed by that of the client's cluster or by defaults.
 
-    Raises
-    ------
-    TypeError
-        If the client is asynchronous, or none.
-    ValueError
-        If the client's cluster has no workers, or an amount is none.
+    TypeError: the client is asynchronous, or is no client. ValueError: its cluster has no workers,
+    or an amount is invalid.
     """
     found, notes = ClusterSize(4, 1, 16 * 2**30, "assumed", {}, []), []
     if client is not None:

@@ -1,4 +1,4 @@
-"""``dask marsched explain``: options, messages and exit codes."""
+"""Implements the command ``dask marsched explain``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dask.utils import parse_timedelta
 
 from dask_marsched.simulation.explain.explanation import Explanation
 from dask_marsched.simulation.explain.script import ScriptError, explain_script
-from dask_marsched.simulation.options import Amount, cluster_options
+from dask_marsched.simulation.options import AmountParam, cluster_options
 
 
 def _seconds(text: str) -> float:
     return float(parse_timedelta(text))
 
 
-_DURATION = Amount("duration", _seconds, "10 minutes")
+_DURATION = AmountParam("duration", _seconds, "10 minutes")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -44,7 +44,7 @@ _DURATION = Amount("duration", _seconds, "10 minutes")
 @click.option("--deadline", type=_DURATION, help="When it must be done, such as '10 minutes'.")
 @click.option(
     "--time-limit",
-    type=Amount("duration", _seconds, "100s", zero=True),
+    type=AmountParam("duration", _seconds, "100s", zero=True),
     default="100s",
     show_default=True,
     help="For each explanation; simulations that do not fit into it are named and left out.",

@@ -1,4 +1,4 @@
-"""Hand the computations of a program to a function, instead of to a scheduler."""
+"""Calls a function before every computation of a program, and computes with local threads."""
 
 from __future__ import annotations
 
@@ -13,58 +13,34 @@ import dask.base
 import dask.threaded
 from dask.core import flatten
 
-from dask_marsched.simulation.costs.persisted import Kept
+from dask_marsched.simulation.costs.persisted import PersistedGraph
 
-#: What is about to be computed, and whether the results stay on the workers.
-Observer = Callable[[list[Any], bool], None]
-
-
-class _Scheduler:
-    """What Dask gets for a scheduler: tells the observer, then computes with local threads."""
-
-    def __init__(self, collections: list[Any] | None, session: _Session) -> None:
-        self._collections = collections
-        self._session = session
-
-    def __call__(self, graph: Any, keys: Any, **kwargs: Any) -> Any:
-        collections = self._collections
-        if collections is None:  # a bare graph, from those who compute "as if a collection"
-            tasks = graph if isinstance(graph, Mapping) else graph.__dask_graph__()
-            collections = [Kept(tasks, flatten(keys), None)]
-        self._session.tell(collections, False)
-        with self._session.computing():
-            return dask.threaded.get(graph, keys)
-
-    def persist(self, collections: Iterable[Any], **kwargs: Any) -> Any:
-        """Compute what stays; Dask looks for this method."""
-        self._session.tell(list(collections), True)
-        with self._session.computing():
-            return dask.persist(*collections)
+#: Called with the collections, and whether their results stay on the workers.
+BeforeCompute = Callable[[list[Any], bool], None]
 
 
-class _Session:
-    """Knows which computations are the program's own."""
+class _Interceptor:
+    """Calls the function for a program's own computations, but not for those inside of others."""
 
-    def __init__(self, observe: Observer) -> None:
-        self._observe = observe
+    def __init__(self, before_compute: BeforeCompute) -> None:
+        self._before_compute = before_compute
         self._thread = threading.local()
         self._running = 0
         self._lock = threading.Lock()
 
     @property
     def is_inner(self) -> bool:
-        """Whether a computation that begins now is part of another, or of the observer."""
-        return self._running > 0 or getattr(self._thread, "observing", False)
-
-    def tell(self, collections: list[Any], persist: bool) -> None:
-        self._thread.observing = True
-        try:
-            self._observe(collections, persist)
-        finally:
-            self._thread.observing = False
+        """Whether a computation that begins now is part of another, or of the function."""
+        return self._running > 0 or getattr(self._thread, "calling", False)
 
     @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
+    def computing(self, collections: list[Any], persist: bool) -> Iterator[None]:
+        """Call the function, then let the block compute."""
+        self._thread.calling = True
+        try:
+            self._before_compute(collections, persist)
+        finally:
+            self._thread.calling = False
         with self._lock:
             self._running += 1
         try:
@@ -74,35 +50,49 @@ class _Session:
                 self._running -= 1
 
 
+class _Scheduler:
+    """The scheduler that Dask uses for one computation."""
+
+    def __init__(self, collections: list[Any] | None, interceptor: _Interceptor) -> None:
+        self._collections = collections
+        self._interceptor = interceptor
+
+    def __call__(self, graph: Any, keys: Any, **kwargs: Any) -> Any:
+        collections = self._collections
+        if collections is None:  # a bare graph, as from `compute_as_if_collection`
+            tasks = graph if isinstance(graph, Mapping) else graph.__dask_graph__()
+            collections = [PersistedGraph(tasks, flatten(keys), None)]
+        with self._interceptor.computing(collections, False):
+            return dask.threaded.get(graph, keys)
+
+    def persist(self, collections: Iterable[Any], **kwargs: Any) -> Any:
+        """Persist with local threads; ``dask.persist`` looks for this method."""
+        with self._interceptor.computing(list(collections), True):
+            return dask.persist(*collections)
+
+
 @contextlib.contextmanager
-def observed(observe: Observer) -> Iterator[None]:
+def intercept_computations(before_compute: BeforeCompute) -> Iterator[None]:
     """Call a function before every computation in this context, whatever its scheduler.
 
-    Computations run with local threads. Those inside of others, and those that the observer
-    itself causes, are not observed.
-
-    Parameters
-    ----------
-    observe
-        Called with the collections, and whether their results stay where they are. What it
-        raises comes out of the program's call.
+    An exception of the function reaches the program.
     """
-    before = dask.base.get_scheduler
-    session = _Session(observe)
+    original = dask.base.get_scheduler
+    interceptor = _Interceptor(before_compute)
 
     def get_scheduler(
         get: Any = None, scheduler: Any = None, collections: Any = None, cls: Any = None
     ) -> Any:
-        if session.is_inner:
+        if interceptor.is_inner:
             return dask.threaded.get
-        return _Scheduler(None if collections is None else list(collections), session)
+        return _Scheduler(None if collections is None else list(collections), interceptor)
 
     dask.base.get_scheduler = get_scheduler
     try:
         yield
     finally:
-        dask.base.get_scheduler = before
-        # Modules that were imported meanwhile may have taken the name with them.
+        dask.base.get_scheduler = original
+        # Modules imported in the meantime may have taken over the name.
         for module in list(sys.modules.values()):
             if getattr(module, "get_scheduler", None) is get_scheduler:
-                module.get_scheduler = before  # type: ignore[attr-defined]  # looked at above
+                module.get_scheduler = original  # type: ignore[attr-defined]  # looked at above

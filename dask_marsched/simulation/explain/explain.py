@@ -1,4 +1,4 @@
-"""One page for a user before they run: what a computation will need, and what to change."""
+"""Explains what a computation will need and what to change, before it runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import distributed
 from dask_marsched.host.graph.layer_names import layer_names
 from dask_marsched.simulation import isolation
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.fused_expressions import fused, known_on
+from dask_marsched.simulation.costs.fused_expressions import fused_expressions, kernel_choices
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
-from dask_marsched.simulation.costs.persisted import kept
+from dask_marsched.simulation.costs.persisted import as_persisted
 from dask_marsched.simulation.costs.recording import Recording
-from dask_marsched.simulation.explain.advice import Findings, advise
+from dask_marsched.simulation.explain.advice import AdviceContext, advise
 from dask_marsched.simulation.explain.cluster_size import ClusterSize, cluster_size
-from dask_marsched.simulation.explain.explanation import Explanation, MemoryGroup
-from dask_marsched.simulation.explain.inquiry import Inquiry
-from dask_marsched.simulation.explain.runs import Runner
-from dask_marsched.simulation.explain.worker_choice import Wish, seconds_of
+from dask_marsched.simulation.explain.explanation import Explanation
+from dask_marsched.simulation.explain.forecast_runs import ForecastRuns
+from dask_marsched.simulation.explain.results import MemoryGroup
+from dask_marsched.simulation.explain.runs import SimulationRunner
+from dask_marsched.simulation.explain.worker_choice import Target, parse_seconds
 from dask_marsched.simulation.report.peaks import PeakGroup
 
 
@@ -44,7 +45,7 @@ def explain(
     isolated: bool | None = None,
     **details: Any,
 ) -> Explanation:
-    """Tell what computing a collection will need, without computing anything.
+    """Forecast time and memory of a computation, and advise changes, without computing anything.
 
     Parameters
     ----------
@@ -58,22 +59,22 @@ def explain(
     costs
         Recorded sizes and durations, as for `simulate`.
     client
-        Connected to the cluster in question. Nothing is run there.
+        A client of the cluster to simulate. Nothing runs there.
     max_workers
-        Most workers that are tried; by default four times ``workers``, and at least 16.
+        Largest number of workers to try; by default four times ``workers``, and at least 16.
     budget
-        What may be paid, in workers times seconds, or as time of one worker such as ``"3h"``:
-        the fastest number of workers for it is found.
+        Workers times seconds, or time of one worker such as ``"3h"``: the fastest number of
+        workers within it is recommended.
     deadline
-        Seconds, or ``"10 minutes"``: the cheapest number of workers that keeps it is found.
+        Seconds, or ``"10 minutes"``: the cheapest number of workers within it is recommended.
         Without ``budget`` and ``deadline`` it is the one at the knee of the curve.
     persist
         Whether the results stay on the workers, as after ``persist``, or are gathered.
     policy
-        The plugin's policy that stands beside stock Dask.
+        The plugin's policy to compare with stock Dask.
     time_limit
-        For the explanation itself: after this no simulation is started any more, but for the
-        first two. What is left out is named.
+        Time after which no further simulation is started, except for the first two. Skipped
+        simulations are named.
     isolated
         As for `simulate`.
     **details
@@ -93,11 +94,11 @@ def explain(
     """
     items = _items(collection)
     size = cluster_size(client, workers, threads, memory_limit, details)
-    job = _Job(
-        _title(items), [*kept(items)] if persist else items, size, bandwidth,
-        Costs.of(costs).holding(items), policy, _most(max_workers, size), Wish.of(budget, deadline),
-        seconds_of("time_limit", time_limit, zero=True), parallel=isolated is not False,
-        known=known_on(client),
+    job = _ExplainJob(
+        _title(items), [*as_persisted(items)] if persist else items, size, bandwidth,
+        Costs.of(costs).holding(items), policy, _most(max_workers, size),
+        Target.parse(budget, deadline), parse_seconds("time_limit", time_limit, zero=True),
+        parallel=isolated is not False, known=kernel_choices(client),
     )  # fmt: skip
     return isolation.call(job.run, isolated, layer_names(job.collections))
 
@@ -118,8 +119,8 @@ def _most(max_workers: int | None, size: ClusterSize) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
-    """What is to be explained, checked."""
+class _ExplainJob:
+    """The checked arguments of `explain`, so that another process can do the work."""
 
     title: str
     collections: list[Any]
@@ -128,7 +129,7 @@ class _Job:
     costs: Costs
     policy: str
     most: int
-    wish: Wish
+    target: Target
     seconds: float
     parallel: bool
     known: dict[str, tuple[tuple[str, ...], float]]
@@ -146,26 +147,26 @@ class _Job:
         }
         arguments = {**cluster, **size.details, "costs": self.costs, "policy": self.policy}
         left = self.seconds - (time.monotonic() - began)
-        runner = Runner(items, len(facts.tasks), arguments, left, self.parallel)
-        inquiry = Inquiry(runner, facts.temporaries, size, self.policy, self.most)
-        report, need = inquiry.undisturbed[self.policy]
-        findings = Findings(items, facts, report, need, size.memory_limit, runner)
+        runner = SimulationRunner(items, len(facts.tasks), arguments, left, self.parallel)
+        forecast_runs = ForecastRuns(runner, facts.temporaries, size, self.policy, self.most)
+        report, need = forecast_runs.undisturbed[self.policy]
+        context = AdviceContext(items, facts, report, need, size.memory_limit, runner)
         return Explanation(
             title=self.title,
             tasks=len(facts.tasks) - len(facts.held),
             cluster=cluster | {"source": size.source},
-            stock=inquiry.forecasts["stock"],
-            marsched=inquiry.forecasts[self.policy],
+            stock=forecast_runs.forecasts["stock"],
+            marsched=forecast_runs.forecasts[self.policy],
             sizes=facts.sizes,
-            choices=inquiry.sizes,
-            best=self.wish.choose(inquiry.sizes),
+            choices=forecast_runs.sizes,
+            best=self.target.choose(forecast_runs.sizes),
             groups=[_memory_group(facts, group) for group in report.peak_groups(3)],
             joined=_most_first(report.plugin.get("fusion", {}).get("expressions", {})),
-            advice=advise(findings),
+            advice=advise(context),
             not_simulated=list(report.not_simulated),
             notes=size.notes,
             skipped=runner.skipped,
-            fused=fused(facts.tasks.values(), self.known),
+            fused=fused_expressions(facts.tasks.values(), self.known),
         )
 
 

@@ -1,9 +1,9 @@
-"""How much memory a simulated computation needs on each worker, and what can be ordered."""
+"""Computes how much memory a simulated computation needs on each worker."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import dask
@@ -11,21 +11,20 @@ import numpy as np
 
 from dask_marsched.simulation.report.report import SimulationReport
 
-#: Bytes that a worker's process takes before it holds anything, with dask.array imported.
+#: Bytes of a worker's process without any results, with dask.array imported.
 PROCESS_NBYTES = 150 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Need:
-    """Bytes that the worker which needs most had to have at one time.
+class MemoryNeed:
+    """Peak bytes of the worker that needs most.
 
     Attributes
     ----------
     held : int
-        Results, replicas included: what Dask calls managed memory.
+        Results, replicas included: Dask's managed memory.
     total : int
-        Results, and the working space of running tasks: their outputs and what fused tasks hold
-        in between. The inputs are among the results.
+        Results, and the outputs and intermediate results of running tasks.
     """
 
     held: int
@@ -35,8 +34,8 @@ class Need:
     def limit(self) -> int:
         """Memory limit below which a worker would spill or pause, in bytes, unrounded.
 
-        Spilling begins when the results pass ``distributed.worker.memory.target`` or the process
-        passes ``spill``; ``pause`` stops it. The thresholds are those of this configuration.
+        It follows from ``distributed.worker.memory``: a worker spills when its results pass
+        ``target`` or its process passes ``spill``, and pauses when its process passes ``pause``.
         """
         target, spill, pause = map(_threshold, ("target", "spill", "pause"))
         process = self.total + PROCESS_NBYTES
@@ -44,19 +43,14 @@ class Need:
 
 
 def _threshold(name: str) -> float:
-    """Return a threshold as a fraction of the limit; one that is off counts as the whole."""
+    """Return a threshold as a fraction of the limit; 1 if it is switched off."""
     return float(dask.config.get(f"distributed.worker.memory.{name}") or 1.0)
 
 
-def need_of(report: SimulationReport, temporaries: Mapping[Any, int]) -> Need:
-    """Return what the simulated workers needed.
+def memory_need(report: SimulationReport, temporaries: Mapping[Any, int]) -> MemoryNeed:
+    """Return the memory that the simulated workers needed, from a report with its timeline.
 
-    Parameters
-    ----------
-    report
-        With its timeline.
-    temporaries
-        Bytes of intermediate results inside tasks, by key.
+    ``temporaries`` are the bytes of intermediate results inside tasks, by key.
     """
     timeline = report.timeline
     changes, tasks = timeline.changes.rows, timeline.tasks.rows
@@ -67,32 +61,29 @@ def need_of(report: SimulationReport, temporaries: Mapping[Any, int]) -> Need:
     times = np.concatenate([changes["time"], tasks["start"], tasks["stop"]])
     workers = np.concatenate([changes["worker"], tasks["worker"], tasks["worker"]])
     bytes_ = np.concatenate([changes["bytes"], of_task, -of_task])
-    # Working space turns into a result at the very moment at which the task stops.
+    # When a task stops, its working memory is released before its result is counted.
     order = np.lexsort((bytes_, times, workers))
     running = np.cumsum(bytes_[order])
     first = np.flatnonzero(np.diff(workers[order], prepend=-1))
     before = np.repeat(
         np.concatenate([[0], running[first[1:] - 1]]), np.diff(first, append=len(running))
     )
-    return Need(
+    return MemoryNeed(
         held=max(report.peak_memory_per_worker.values(), default=0),
         total=int((running - before).max(initial=0)),
     )
 
 
-def orderable(nbytes: float) -> int:
+def round_up_to_orderable(nbytes: float) -> int:
     """Round bytes up to an amount that machines are sold with: 2 or 3 times a power of two."""
-    return next(size for size in _amounts() if size >= nbytes)
-
-
-def larger(nbytes: int) -> int:
-    """Return the next amount that can be ordered."""
-    return orderable(nbytes + 1)
-
-
-def _amounts() -> Iterator[int]:
     size = 128 * 2**20
-    while True:
-        yield size
-        yield size + size // 2
+    while size < nbytes:
+        if size + size // 2 >= nbytes:
+            return size + size // 2
         size *= 2
+    return size
+
+
+def next_orderable(nbytes: int) -> int:
+    """Return the next amount that can be ordered."""
+    return round_up_to_orderable(nbytes + 1)

@@ -1,4 +1,4 @@
-"""Several simulations of one graph, in a bounded time."""
+"""Runs several simulations of one graph in a bounded time."""
 
 from __future__ import annotations
 
@@ -13,51 +13,24 @@ from dask_marsched.simulation import isolation
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate
 
-#: Tasks from which on simulations run in two processes: below, starting one takes longer.
+#: Graphs with more tasks are simulated in two processes; for smaller ones starting one costs more.
 _LARGE = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What came out of one simulation.
-
-    Attributes
-    ----------
-    report : SimulationReport or None
-        None if the simulated computation could not be done.
-    error : Exception or None
-        Why not.
-    seconds : float
-        How long the simulation itself took.
-    """
+class SimulationOutcome:
+    """The report or the error of one simulation, and the seconds that it took."""
 
     report: SimulationReport | None
     error: Exception | None
     seconds: float
 
 
-class Runner:
-    """Simulates one computation on several clusters.
+class SimulationRunner:
+    """Simulates one computation with different arguments of `simulate`, as long as time is left.
 
-    Parameters
-    ----------
-    collections
-        What is computed.
-    tasks
-        Number of its tasks.
-    arguments
-        Arguments of `simulate` that all simulations share.
-    seconds
-        After this time none is started any more unless it must be.
-    parallel
-        Whether processes of their own may be started for large graphs.
-
-    Attributes
-    ----------
-    skipped : list of str
-        Names of the simulations that were left out for lack of time.
-    done : int
-        Number of simulations.
+    ``tasks`` is the number of its tasks, ``arguments`` are those that all simulations share, and
+    ``parallel`` allows processes for large graphs. ``skipped`` names what was left out.
     """
 
     def __init__(
@@ -69,37 +42,24 @@ class Runner:
         parallel: bool,
     ) -> None:
         self.skipped: list[str] = []
-        self.done = 0
         self._arguments = {"collection": collections, **arguments}
         self._deadline = time.monotonic() + seconds
-        cores = os.cpu_count() or 1
-        self._processes = min(2, cores) if parallel and tasks > _LARGE else 1
+        self._processes = min(2, os.cpu_count() or 1) if parallel and tasks > _LARGE else 1
         self._longest = 0.0
 
     @property
     def has_default_policy(self) -> bool:
-        """Whether what is simulated is the plugin as it comes."""
+        """Whether the plugin runs with its defaults."""
         return bool(self._arguments.get("policy", "default") == "default")
 
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False
-    ) -> dict[str, Outcome]:
-        """Simulate what is wanted, in this order, as long as time is left.
+    ) -> dict[str, SimulationOutcome]:
+        """Simulate in the given order until the time is up, or all of it if it ``must`` be.
 
-        Parameters
-        ----------
-        wanted
-            By a name for each, the arguments of `simulate` in which it differs.
-        must
-            Whether to simulate all of it, time or no time.
-
-        Returns
-        -------
-        dict of str to Outcome
-            Those that were simulated.
+        ``wanted`` has for each name the arguments that differ from the shared ones.
         """
         names = list(wanted)
-        shares = [names[i :: self._processes] for i in range(self._processes)]
         left = float("inf") if must else self._deadline - time.monotonic()
         batches = [
             _Batch(
@@ -107,7 +67,7 @@ class Runner:
                 left,
                 self._longest,
             )
-            for share in shares
+            for share in (names[i :: self._processes] for i in range(self._processes))
             if share and left > self._longest
         ]
         if len(batches) < 2:
@@ -117,23 +77,22 @@ class Runner:
                 found = list(pool.map(lambda batch: isolation.call(batch.run, True), batches))
         outcomes = {name: outcome for part in found for name, outcome in part.items()}
         self._longest = max([self._longest, *(o.seconds for o in outcomes.values())])
-        self.done += len(outcomes)
         self.skipped += [name for name in names if name not in outcomes]
         return {name: outcomes[name] for name in names if name in outcomes}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Batch:
-    """Simulations that one process does one after the other."""
+    """Simulations that one process runs one after the other."""
 
     wanted: list[tuple[str, dict[str, Any]]]
     seconds: float
     longest: float
 
-    def run(self) -> dict[str, Outcome]:
+    def run(self) -> dict[str, SimulationOutcome]:
         deadline = time.monotonic() + self.seconds
         longest = self.longest
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[str, SimulationOutcome] = {}
         for name, arguments in self.wanted:
             began = time.monotonic()
             if began + longest > deadline:
@@ -143,6 +102,6 @@ class _Batch:
                 report = simulate(isolated=False, **arguments)
             except (ValueError, RuntimeError) as problem:
                 error = problem
-            outcomes[name] = Outcome(report, error, time.monotonic() - began)
+            outcomes[name] = SimulationOutcome(report, error, time.monotonic() - began)
             longest = max(longest, outcomes[name].seconds)
         return outcomes

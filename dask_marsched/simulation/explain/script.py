@@ -1,30 +1,30 @@
-"""Explain what a script would compute, by running it."""
+"""Runs a script and explains what it would compute."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import runpy
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_marsched.simulation.explain.computations import observed
+from dask_marsched.simulation.explain.computations import intercept_computations
 from dask_marsched.simulation.explain.explain import explain
 from dask_marsched.simulation.explain.explanation import Explanation
-from dask_marsched.simulation.explain.stub_clients import Asked, stand_ins
-from dask_marsched.simulation.explain.write_interception import intercepted
+from dask_marsched.simulation.explain.stub_clients import RequestedCluster, stub_clients
+from dask_marsched.simulation.explain.write_interception import intercept_writes
 
 
 class _Stop(BaseException):
-    """Ends a script at its first computation; none of its handlers of errors takes it."""
+    """Ends a script at its first computation; ``except Exception`` does not catch it."""
 
 
 class _Failure(BaseException):
-    """Carries an error of the explanation through the script's handlers of errors."""
+    """Carries an error of the explanation past the script's ``except Exception``."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -32,13 +32,7 @@ class _Failure(BaseException):
 
 
 class ScriptError(Exception):
-    """The script failed.
-
-    Attributes
-    ----------
-    report : str
-        The traceback, as Python prints it.
-    """
+    """The script failed; ``report`` is its traceback as Python prints it."""
 
     def __init__(self, report: str) -> None:
         super().__init__(report)
@@ -46,7 +40,7 @@ class ScriptError(Exception):
 
 
 class _Explainer:
-    """Explains each computation that it is told of."""
+    """Explains each computation before it runs."""
 
     def __init__(
         self,
@@ -55,7 +49,7 @@ class _Explainer:
         show: Callable[[str, Explanation], None],
         stop: bool,
     ) -> None:
-        self.asked = Asked()
+        self.requested = RequestedCluster()
         self.count = 0
         self._path = str(path)
         self._arguments = arguments
@@ -69,7 +63,7 @@ class _Explainer:
                 self.count += 1
                 verb = "persisted" if persist else "computed"
                 where = f"Computation {self.count}, {verb} in {self._line()}"
-                arguments = self._cluster() | self._arguments
+                arguments = self.requested.arguments() | self._arguments
                 try:
                     explanation = explain(collections, persist=persist, **arguments)
                 except Exception as error:
@@ -78,16 +72,8 @@ class _Explainer:
         if self._stop:
             raise _Stop
 
-    def _cluster(self) -> dict[str, Any]:
-        """Return what the script asked for, under the names of arguments."""
-        asked = self.asked
-        found = {
-            "workers": asked.workers, "threads": asked.threads, "memory_limit": asked.memory_limit,
-        }  # fmt: skip
-        return {name: value for name, value in found.items() if value is not None}
-
     def _line(self) -> str:
-        """Return where in the script this is: the innermost line of it that is being run."""
+        """Return the innermost line of the script that is running."""
         frame = inspect.currentframe()
         while frame is not None:
             if frame.f_code.co_filename == self._path:
@@ -104,29 +90,22 @@ def explain_script(
     show: Callable[[str, Explanation], None],
     **arguments: Any,
 ) -> int:
-    """Run a script, and explain what it computes with Dask.
+    """Run a script, explain what it computes with Dask, and return the number of computations.
 
     No cluster is started. The script runs unchanged up to its first computation, which is
-    explained instead of computed and ends it; what writes arrays or frames counts as one, and
-    touches no file.
+    explained instead of computed and ends the run. Writing a collection counts as a computation
+    and touches no file.
 
     Parameters
     ----------
-    path
-        The script.
-    script_arguments
-        Its arguments.
+    path, script_arguments
+        The script and its arguments.
     everything
-        Go on: compute with local threads, and explain all computations.
+        Whether to go on: compute with local threads, and explain all computations.
     show
         Called with a heading and the explanation of each computation.
     **arguments
-        Of `explain`. Those that are left out are those of the cluster that the script asks for.
-
-    Returns
-    -------
-    int
-        The number of computations.
+        Of `explain`. They take precedence over the cluster that the script asks for.
 
     Raises
     ------
@@ -135,18 +114,18 @@ def explain_script(
     TypeError, ValueError, RuntimeError
         If a computation cannot be explained.
     SystemExit
-        If the script does, before anything is computed or with ``everything``.
+        If the script exits before its first computation, or with ``everything``.
     """
     explainer = _Explainer(path, arguments, show, stop=not everything)
-    writing = contextlib.nullcontext() if everything else intercepted()
+    writing = contextlib.nullcontext() if everything else intercept_writes()
     try:
         with (
-            _as_main(path, script_arguments) as module,
-            stand_ins(explainer.asked, imagined=not everything),
+            _script_environment(path, script_arguments),
+            stub_clients(explainer.requested, as_default=not everything),
             writing,
-            observed(explainer),
+            intercept_computations(explainer),
         ):
-            _run(path, module)
+            _run(str(path))
     except _Stop:
         pass
     except _Failure as failure:
@@ -154,33 +133,24 @@ def explain_script(
     return explainer.count
 
 
-def _run(path: Path, module: types.ModuleType) -> None:
+def _run(path: str) -> None:
     try:
-        code = compile(path.read_bytes(), str(path), "exec")
-        exec(code, module.__dict__)
+        runpy.run_path(path, run_name="__main__")
     except Exception as error:
-        raise ScriptError(_traceback(error, str(path))) from error
-
-
-def _traceback(error: Exception, path: str) -> str:
-    """Return the traceback from the script's first line on."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != path:
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
+        trace = error.__traceback__  # from the script's first line on
+        while trace is not None and trace.tb_frame.f_code.co_filename != path:
+            trace = trace.tb_next
+        report = "".join(traceback.format_exception(type(error), error, trace))
+        raise ScriptError(report) from error
 
 
 @contextlib.contextmanager
-def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[types.ModuleType]:
-    """Let a module be what Python makes of a script: ``__main__``, with its path and arguments."""
-    module = types.ModuleType("__main__")
-    module.__file__ = str(path)
-    module.__dict__["__builtins__"] = __builtins__
-    before = sys.modules["__main__"], sys.argv, list(sys.path)
-    sys.modules["__main__"] = module
+def _script_environment(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Set ``sys.argv`` and ``sys.path`` as Python does for a script."""
+    before = sys.argv, list(sys.path)
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.absolute().parent))
     try:
-        yield module
+        yield
     finally:
-        sys.modules["__main__"], sys.argv, sys.path[:] = before
+        sys.argv, sys.path[:] = before

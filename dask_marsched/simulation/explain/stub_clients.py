@@ -1,4 +1,4 @@
-"""What a script gets for its clients and clusters while it is explained: none is started."""
+"""Replaces clients and clusters by stubs while a script is explained; none is started."""
 
 from __future__ import annotations
 
@@ -26,31 +26,23 @@ _SUBMIT = frozenset(
 
 
 @dataclasses.dataclass
-class Asked:
-    """The cluster that the script asked for; None where it left that open.
-
-    Attributes
-    ----------
-    workers, threads : int or None
-        Number of workers, threads of each.
-    memory_limit : int or str or None
-        Bytes of each.
-    address : str or None
-        Of the scheduler to which the script connects.
-    client : ClientStandIn or None
-        The last client.
-    """
+class RequestedCluster:
+    """The cluster that the script asks for; None for what it leaves open."""
 
     workers: int | None = None
     threads: int | None = None
     memory_limit: int | str | None = None
-    address: str | None = None
-    client: ClientStandIn | None = None
+    client: StubClient | None = None
 
-    def local(self, arguments: dict[str, Any]) -> None:
-        """Read the arguments of a cluster on this machine, or of one of jobs."""
+    def arguments(self) -> dict[str, Any]:
+        """Return the size under the names of the arguments of `explain`."""
+        size = ("workers", "threads", "memory_limit")
+        return {name: getattr(self, name) for name in size if getattr(self, name) is not None}
+
+    def read_arguments(self, arguments: dict[str, Any]) -> None:
+        """Read the arguments of a cluster on this machine or of a batch system's."""
         workers, threads = arguments.get("n_workers"), arguments.get("threads_per_worker")
-        if threads is None and "cores" in arguments:  # a batch system's job
+        if threads is None and "cores" in arguments:  # of a job of the batch system
             threads = max(1, int(arguments["cores"]) // int(arguments.get("processes") or 1))
             workers = workers or 1
         if workers is None:
@@ -65,8 +57,8 @@ class Asked:
         self.memory_limit = limit or int(MEMORY_LIMIT)
 
 
-class Future(Delayed):
-    """A future of a script that is explained: computed when its result is asked for."""
+class StubFuture(Delayed):
+    """A future that is computed when its result is asked for."""
 
     __slots__ = ()
     status = "pending"
@@ -92,15 +84,18 @@ async def _result(value: Any) -> Any:
     return value
 
 
-def _future(task: Delayed) -> Future:
-    return Future(task.key, task.dask)  # type: ignore[no-untyped-call]  # untyped there
+def _future(value: Any) -> StubFuture:
+    task = value if isinstance(value, Delayed) else delayed(value)
+    return StubFuture(task.key, task.dask)  # type: ignore[no-untyped-call]  # untyped there
 
 
-class _Anything:
-    """Accepts calls that make no difference to what is computed."""
+class _Stub:
+    """Accepts calls that do not change what is computed."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
+    dashboard_link = ""
+
+    def __init__(self, requested: RequestedCluster) -> None:
+        self._requested = requested
 
     def __enter__(self) -> Any:
         return self
@@ -119,44 +114,43 @@ class _Anything:
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
         """Do nothing; may be awaited."""
-        return _Anything(self._asked)
+        return _Stub(self._requested)
 
     shutdown = restart = wait_for_workers = register_plugin = unregister_worker_plugin = close
     upload_file = rebalance = replicate = cancel = close
 
 
-class ClusterStandIn(_Anything):
-    """Stands in for any cluster."""
+class StubCluster(_Stub):
+    """Takes the place of any cluster."""
 
     scheduler_address = "explained://"
-    dashboard_link = ""
 
     def scale(self, n: int | None = None, *args: Any, **kwargs: Any) -> None:
         """Note the number of workers."""
-        self._asked.workers = n or kwargs.get("jobs") or self._asked.workers
+        self._requested.workers = n or kwargs.get("jobs") or self._requested.workers
 
     def adapt(self, *args: Any, **kwargs: Any) -> None:
         """Note the largest number of workers."""
-        most = kwargs.get("maximum") or kwargs.get("maximum_jobs")
-        self._asked.workers = most or self._asked.workers
+        self.scale(kwargs.get("maximum") or kwargs.get("maximum_jobs"))
 
 
-class ClientStandIn(_Anything):
-    """Stands in for a client: what it computes goes through Dask, where it is explained."""
+class StubClient(_Stub):
+    """Takes the place of a client: computes through Dask, where computations are explained."""
 
-    dashboard_link = ""
     asynchronous = False
     status = "running"
 
-    def __init__(self, asked: Asked, cluster: ClusterStandIn) -> None:
-        super().__init__(asked)
+    def __init__(self, requested: RequestedCluster, cluster: StubCluster) -> None:
+        super().__init__(requested)
         self.cluster = cluster
 
     def compute(self, collections: Any, **kwargs: Any) -> Any:
-        """Return futures for the results; they are computed when they are asked for."""
+        """Return futures of the results."""
         if isinstance(collections, (list, tuple, set, frozenset)):
             return [self.compute(item) for item in collections]
-        return _future(delayed(_same)(collections)) if _is_lazy(collections) else collections
+        if not dask.is_dask_collection(collections):
+            return collections
+        return _future(delayed(_identity)(collections))
 
     def persist(self, collections: Any, **kwargs: Any) -> Any:
         """Persist now."""
@@ -164,12 +158,12 @@ class ClientStandIn(_Anything):
             return list(dask.persist(*collections))
         return dask.persist(collections)[0]
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
-        """Return a future that is computed when it is asked for."""
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> StubFuture:
+        """Return a future of a call."""
         own = {name: value for name, value in kwargs.items() if name not in _SUBMIT}
         return _future(delayed(function, pure=False)(*args, **own))
 
-    def map(self, function: Callable[..., Any], *iterables: Any, **kwargs: Any) -> list[Future]:
+    def map(self, function: Callable[..., Any], *iterables: Any, **kwargs: Any) -> list[StubFuture]:
         """Submit a call for each group of arguments."""
         return [self.submit(function, *args, **kwargs) for args in zip(*iterables, strict=False)]
 
@@ -179,19 +173,17 @@ class ClientStandIn(_Anything):
 
     def scatter(self, data: Any, **kwargs: Any) -> Any:
         """Return futures of data."""
-        if isinstance(data, (list, tuple)):
-            return [_future(delayed(item)) for item in data]
-        return _future(delayed(data))
+        return [_future(item) for item in data] if isinstance(data, list | tuple) else _future(data)
 
     def get(self, graph: Any, keys: Any, **kwargs: Any) -> Any:
         """Compute a graph."""
         return dask.base.get_scheduler()(graph, keys)
 
     def scheduler_info(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the workers that were asked for."""
-        asked = self._asked
-        info = {"nthreads": asked.threads or 1, "memory_limit": asked.memory_limit}
-        return {"workers": {f"worker-{i}": dict(info) for i in range(asked.workers or 0)}}
+        """Return the requested workers."""
+        requested = self._requested
+        info = {"nthreads": requested.threads or 1, "memory_limit": requested.memory_limit}
+        return {"workers": {f"worker-{i}": dict(info) for i in range(requested.workers or 0)}}
 
     def nthreads(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Return the threads of each worker."""
@@ -205,67 +197,59 @@ class ClientStandIn(_Anything):
         )
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
-
-
-def _is_lazy(value: Any) -> bool:
-    return bool(dask.is_dask_collection(value))
 
 
 def _wait(futures: Any, *args: Any, **kwargs: Any) -> Any:
     dask.compute(futures)
 
 
-def _as_completed(futures: Iterable[Future], *args: Any, **kwargs: Any) -> Iterator[Any]:
+def _as_completed(futures: Iterable[StubFuture], *args: Any, **kwargs: Any) -> Iterator[Any]:
     for future in futures:
         value = future.result()
         ready = _future(delayed(value))
         yield (ready, value) if kwargs.get("with_results") else ready
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
 @contextlib.contextmanager
-def stand_ins(asked: Asked, *, imagined: bool) -> Iterator[None]:
-    """Let every client and cluster that is made in this context be a stand-in.
+def stub_clients(requested: RequestedCluster, *, as_default: bool) -> Iterator[None]:
+    """Let every client and cluster made in this context be a stub.
 
     Parameters
     ----------
-    asked
-        Is told what the script asks for.
-    imagined
-        Whether Dask shall build its graphs as with a real client (P2P for rechunking and
-        shuffles, say). These can be explained, and not be computed without a cluster.
+    requested
+        Takes the arguments of clients and clusters.
+    as_default
+        Whether Dask finds the stub as its default client. It then builds its graphs as with a
+        real one (P2P for rechunking and shuffles), which local threads cannot compute.
     """
 
-    def new_cluster(cls: type, *args: Any, **kwargs: Any) -> ClusterStandIn:
-        asked.local(kwargs)
-        return ClusterStandIn(asked)
+    def new_cluster(cls: type, *args: Any, **kwargs: Any) -> StubCluster:
+        requested.read_arguments(kwargs)
+        return StubCluster(requested)
 
-    def new_client(cls: type, *args: Any, **kwargs: Any) -> ClientStandIn:
+    def new_client(cls: type, *args: Any, **kwargs: Any) -> StubClient:
         address = args[0] if args else kwargs.get("address")
-        if isinstance(address, ClusterStandIn):
-            cluster = address
-        else:
-            cluster = ClusterStandIn(asked)
-            asked.address = address or dask.config.get("scheduler-address", None)
-            if asked.address is None:
-                asked.local(kwargs)
-        asked.client = ClientStandIn(asked, cluster)
-        return asked.client
+        cluster = address if isinstance(address, StubCluster) else StubCluster(requested)
+        if not (address or dask.config.get("scheduler-address", None)):
+            requested.read_arguments(kwargs)
+        requested.client = StubClient(requested, cluster)
+        return requested.client
 
-    def current(*args: Any, **kwargs: Any) -> ClientStandIn:
-        if asked.client is None or not imagined:
+    def current(*args: Any, **kwargs: Any) -> StubClient:
+        if requested.client is None or not as_default:
             raise ValueError("No clients found")
-        return asked.client
+        return requested.client
 
     functions = {
         "wait": _wait,
         "as_completed": _as_completed,
-        "progress": _nothing,
+        "progress": _do_nothing,
         "fire_and_forget": _wait,
         "default_client": current,
         "get_client": current,

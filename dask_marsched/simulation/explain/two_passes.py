@@ -1,4 +1,4 @@
-"""What a computation would be if it were cut in two at what holds all of its chunks."""
+"""Splits a computation in two at a task that keeps all chunks of a group in memory."""
 
 from __future__ import annotations
 
@@ -8,23 +8,18 @@ from typing import Any
 
 from dask_marsched.host.graph.literals import placeholder_data
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
-from dask_marsched.simulation.costs.persisted import Kept
+from dask_marsched.simulation.costs.persisted import PersistedGraph
 
-#: Chunks that must go into a task before it counts as holding all of them up.
+#: Least number of chunks that a barrier is computed from.
 _MANY = 8
-#: Tasks above another that are looked at for them; what is further up does not count.
-_LOOK = 2_000
+#: Most tasks that are visited to count these chunks.
+_MOST_VISITED = 2_000
 
 
-def held_until(facts: GraphFacts, group: str) -> set[Any] | None:
-    """Return the tasks for whose results the chunks of a group are kept.
+def find_barrier(facts: GraphFacts, group: str) -> set[Any] | None:
+    """Return the tasks for whose results most chunks of a group wait, or None.
 
     They are computed from many chunks of the group, and needed together with one of these chunks.
-
-    Returns
-    -------
-    set of keys or None
-        None if there are none, or not for most chunks.
     """
     members = set(facts.groups[group])
     found: set[Any] = set()
@@ -49,7 +44,7 @@ def _needs_many(facts: GraphFacts, key: Any, members: set[Any]) -> bool:
     seen = {key}
     queue = deque(seen)
     found = 0
-    while queue and len(seen) < _LOOK:
+    while queue and len(seen) < _MOST_VISITED:
         for dependency in facts.tasks[queue.popleft()].dependencies:
             if dependency not in seen:
                 seen.add(dependency)
@@ -60,27 +55,21 @@ def _needs_many(facts: GraphFacts, key: Any, members: set[Any]) -> bool:
     return False
 
 
-def _above(facts: GraphFacts, keys: Iterable[Any]) -> set[Any]:
-    """Return these tasks and all that they are computed from."""
+def _with_ancestors(tasks: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:
+    """Return the tasks of these keys and all that they are computed from."""
     seen = set(keys)
     stack = list(seen)
     while stack:
-        for dependency in facts.tasks[stack.pop()].dependencies:
+        for dependency in tasks[stack.pop()].dependencies:
             if dependency not in seen:
                 seen.add(dependency)
                 stack.append(dependency)
-    return seen
+    return {key: tasks[key] for key in seen}
 
 
-def in_two_passes(facts: GraphFacts, barrier: set[Any]) -> tuple[Kept, Kept]:
-    """Return what computes the barrier's tasks, and what computes the rest given their results."""
-    first = {key: facts.tasks[key] for key in _above(facts, barrier)}
+def split_in_two(facts: GraphFacts, barrier: set[Any]) -> tuple[PersistedGraph, PersistedGraph]:
+    """Return a graph that computes the barrier, and one that computes the rest from its results."""
+    first = _with_ancestors(facts.tasks, barrier)
     given: Mapping[Any, Any] = {**facts.tasks, **{key: placeholder_data(key) for key in barrier}}
-    seen, stack = set(facts.keys), list(facts.keys)
-    while stack:
-        for dependency in given[stack.pop()].dependencies:
-            if dependency not in seen:
-                seen.add(dependency)
-                stack.append(dependency)
-    second = {key: given[key] for key in seen}
-    return Kept(first, barrier, None), Kept(second, facts.keys, None)
+    second = _with_ancestors(given, facts.keys)
+    return PersistedGraph(first, barrier, None), PersistedGraph(second, facts.keys, None)

@@ -1,107 +1,110 @@
-"""Which number of workers is worth its price."""
+"""Chooses the number of workers for a budget, for a deadline, or at the knee of the curve."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dask.utils import format_time, parse_timedelta
 
-from dask_marsched.simulation.explain.explanation import Choice, Size
+from dask_marsched.simulation.explain.results import Size, WorkerChoice
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
-    """What the user wants to keep.
-
-    Attributes
-    ----------
-    budget : float or None
-        Workers times seconds.
-    deadline : float or None
-        Seconds.
-    """
+class Target:
+    """What the user wants to keep: workers times seconds, or seconds; at most one of them."""
 
     budget: float | None
     deadline: float | None
 
     @staticmethod
-    def of(budget: float | str | None, deadline: float | str | None) -> Wish:
-        """Read what the user said.
+    def parse(budget: float | str | None, deadline: float | str | None) -> Target:
+        """Parse the arguments of `explain`.
 
         Raises
         ------
         ValueError
-            If it is no duration above 0, or both are given.
+            If one is no duration above 0, or both are given.
         """
         if budget is not None and deadline is not None:
             raise ValueError("give budget or deadline, not both")
-        return Wish(
-            None if budget is None else seconds_of("budget", budget),
-            None if deadline is None else seconds_of("deadline", deadline),
+        return Target(
+            None if budget is None else parse_seconds("budget", budget),
+            None if deadline is None else parse_seconds("deadline", deadline),
         )
 
-    def choose(self, sizes: Sequence[Size]) -> Choice:
+    def choose(self, sizes: Sequence[Size]) -> WorkerChoice:
         """Return the best number of workers among those into which the computation fits."""
         fitting = [size for size in sizes if size.fits]
         if not fitting:
-            return Choice(None, "It fits with none of these numbers of workers.")
+            return WorkerChoice(None, "It fits with none of these numbers of workers.")
         if self.deadline is not None:
-            return self._in_time(fitting, self.deadline)
+            limit = _time(self.deadline)
+            best, kept = _best_within(fitting, self.deadline, _makespan, _worker_seconds)
+            if kept:
+                return WorkerChoice(
+                    best.workers, f"Best: {_workers(best)}, the cheapest that is done in {limit}."
+                )
+            return WorkerChoice(
+                None,
+                f"None of these is done in {limit}; {_workers(best)} is nearest "
+                f"with {_time(best.makespan)}.",
+            )
         if self.budget is not None:
-            return self._affordable(fitting, self.budget)
+            limit = f"{self.budget / 3600:.4g} worker-hours"
+            best, kept = _best_within(fitting, self.budget, _worker_seconds, _makespan)
+            if kept:
+                return WorkerChoice(
+                    best.workers, f"Best: {_workers(best)}, the fastest for at most {limit}."
+                )
+            return WorkerChoice(
+                None,
+                f"None of these costs at most {limit}; {_workers(best)} "
+                f"is nearest with {best.worker_seconds / 3600:.4g}.",
+            )
         if len(sizes) == 1:
-            return Choice(None, "Only one number of workers was simulated: there is no choice.")
+            reason = "Only one number of workers was simulated: there is no choice."
+            return WorkerChoice(None, reason)
         best = min(fitting, key=lambda size: (size.makespan * size.worker_seconds, size.workers))
-        return Choice(
+        return WorkerChoice(
             best.workers,
             f"Best: {_workers(best)}, the knee of the curve: more cost more than the time they "
             "save, fewer take more time than they save (least makespan x worker-hours).",
         )
 
-    @staticmethod
-    def _in_time(fitting: list[Size], deadline: float) -> Choice:
-        quick = [size for size in fitting if size.makespan <= deadline]
-        if not quick:
-            fastest = min(fitting, key=lambda size: (size.makespan, size.workers))
-            return Choice(
-                None,
-                f"None of these is done in {_time(deadline)}; {_workers(fastest)} is nearest "
-                f"with {_time(fastest.makespan)}.",
-            )
-        best = min(quick, key=lambda size: (size.worker_seconds, size.workers))
-        return Choice(
-            best.workers, f"Best: {_workers(best)}, the cheapest that is done in {_time(deadline)}."
-        )
 
-    @staticmethod
-    def _affordable(fitting: list[Size], budget: float) -> Choice:
-        cheap = [size for size in fitting if size.worker_seconds <= budget]
-        if not cheap:
-            least = min(fitting, key=lambda size: (size.worker_seconds, size.workers))
-            return Choice(
-                None,
-                f"None of these costs at most {budget / 3600:.4g} worker-hours; {_workers(least)} "
-                f"is nearest with {least.worker_seconds / 3600:.4g}.",
-            )
-        best = min(cheap, key=lambda size: (size.makespan, size.workers))
-        return Choice(
-            best.workers,
-            f"Best: {_workers(best)}, the fastest for at most {budget / 3600:.4g} worker-hours.",
-        )
+def _best_within(
+    sizes: Sequence[Size],
+    limit: float,
+    limited: Callable[[Size], float],
+    minimized: Callable[[Size], float],
+) -> tuple[Size, bool]:
+    """Return the best size within a limit and True, or the nearest one and False."""
+    within = [size for size in sizes if limited(size) <= limit]
+    if within:
+        return min(within, key=lambda size: (minimized(size), size.workers)), True
+    return min(sizes, key=lambda size: (limited(size), size.workers)), False
 
 
-def seconds_of(name: str, given: float | str, *, zero: bool = False) -> float:
-    """Return a duration that the user gave under a name, in seconds.
+def _makespan(size: Size) -> float:
+    return size.makespan
+
+
+def _worker_seconds(size: Size) -> float:
+    return size.worker_seconds
+
+
+def parse_seconds(name: str, given: float | str, *, zero: bool = False) -> float:
+    """Return the argument called ``name``, a duration, in seconds.
 
     Raises
     ------
     ValueError
-        If it is none, or negative, or 0 without ``zero``.
+        If it is no duration, or negative, or 0 without ``zero``.
     """
     try:
         seconds = float(parse_timedelta(given))
-    except (KeyError, ValueError, IndexError):  # whatever dask's parser meets first
+    except (KeyError, ValueError, IndexError):  # Dask's parser raises any of these
         seconds = -1.0
     if not (seconds > 0 or (zero and seconds == 0)):
         least = "" if zero else " above 0"

@@ -1,4 +1,4 @@
-"""Stop a program's writing before it touches a file, and say what would have been computed."""
+"""Replaces functions that write collections to files by the computation of what they write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import dask
 import dask.array
 
-#: Modules, the classes in them (or none), and their functions that write collections.
+#: Modules, classes in them (or none), and their functions that write collections.
 _WRITERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("dask.array.core", "Array", ("to_hdf5", "to_tiledb", "to_zarr")),
     ("dask.array", "", ("to_hdf5", "to_npy_stack", "to_tiledb", "to_zarr")),
@@ -30,22 +30,22 @@ _WRITERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 class Sink:
-    """Takes chunks and keeps none."""
+    """A target of ``dask.array.store`` that drops all chunks."""
 
     def __setitem__(self, index: Any, chunk: Any) -> None:
         pass
 
 
 def nothing(part: Any) -> None:
-    """Stand for a function that writes a part of a bag."""
+    """Take the place of a function that writes a partition of a bag."""
 
 
 @contextlib.contextmanager
-def intercepted() -> Iterator[None]:
-    """Let everything that writes collections compute them instead, into nothing.
+def intercept_writes() -> Iterator[None]:
+    """Let functions that write collections only compute them.
 
-    Dask and xarray make the files, and remove old ones, before they compute what goes in; hence
-    the functions themselves have to be replaced.
+    The functions themselves are replaced because Dask and xarray create and delete files before
+    they compute anything.
     """
     with contextlib.ExitStack() as undo:
         for module_name, class_name, names in _WRITERS:
@@ -63,7 +63,7 @@ def intercepted() -> Iterator[None]:
 def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except ImportError:  # neither can the script use it
+    except ImportError:  # then the script cannot use it either
         return None
 
 
@@ -85,7 +85,7 @@ def _collections(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _parts(collection: Any) -> list[Any]:
-    """Return what is computed where a collection is written: chunk by chunk, nothing returned."""
+    """Return what writing a collection computes, chunk by chunk, without gathering results."""
     if isinstance(collection, dask.array.Array):
         sink: Any = Sink()
         return [dask.array.store(collection, sink, lock=False, compute=False)]
@@ -93,7 +93,7 @@ def _parts(collection: Any) -> list[Any]:
         if hasattr(collection, "divisions"):
             return [collection.map_partitions(len)]
         return [collection.map_partitions(nothing)]
-    if hasattr(collection, "subtree"):  # a tree of xarray's data sets
+    if hasattr(collection, "subtree"):  # an xarray.DataTree
         return [part for node in collection.subtree for part in _parts(node.to_dataset())]
     if hasattr(collection, "to_dataset") and not hasattr(collection, "data_vars"):
         return _of_variable(collection.variable)

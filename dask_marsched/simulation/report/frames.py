@@ -1,4 +1,4 @@
-"""A simulation's timeline as pandas' data frames."""
+"""Turns the tables of a simulation's timeline into pandas data frames."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from dask_marsched.simulation.report.timeline import Table, Timeline
 if TYPE_CHECKING:
     import pandas
 
-    from dask_marsched.simulation.report.report import SimulationReport
-
 TABLES = ("tasks", "transfers", "memory")
 
 
-def frame(report: SimulationReport, table: str) -> pandas.DataFrame:
+def data_frame(timeline: Timeline, table: str) -> pandas.DataFrame:
     """Return a table as a data frame; see `SimulationReport.to_frame`."""
     if table not in TABLES:
         accepted = ", ".join(map(repr, TABLES))
         raise ValueError(f"table must be one of {accepted}, not {table!r}")
-    timeline = report.kept_timeline("to_frame")
     try:
         import pandas
     except ModuleNotFoundError as error:
@@ -29,18 +26,16 @@ def frame(report: SimulationReport, table: str) -> pandas.DataFrame:
             "to_frame needs pandas, which is not installed: pip install 'dask-marsched[simulate]'",
             name=error.name,
         ) from error
-    if table == "tasks":
-        return pandas.DataFrame(_with_groups(timeline, timeline.tasks))
-    if table == "transfers":
-        rows = timeline.transfers.rows
-        return pandas.DataFrame({name: rows[name] for name in rows.dtype.names or ()})
-    made = pandas.DataFrame(_with_groups(timeline, timeline.changes))
-    made["worker_bytes"] = made.groupby("worker")["bytes"].cumsum()
-    made["cluster_bytes"] = made["bytes"].cumsum()
-    return made
+    if table != "memory":
+        return pandas.DataFrame(_columns(timeline, getattr(timeline, table)))
+    memory = pandas.DataFrame(_columns(timeline, timeline.changes))
+    memory["worker_bytes"] = memory.groupby("worker")["bytes"].cumsum()
+    memory["cluster_bytes"] = memory["bytes"].cumsum()
+    return memory
 
 
-def _with_groups(timeline: Timeline, table: Table) -> dict[str, Any]:
+def _columns(timeline: Timeline, table: Table) -> dict[str, Any]:
+    """Return the columns of a table; numbers of keys become keys and their groups."""
     names, of_key = timeline.groups
     rows = table.rows
     columns: dict[str, Any] = {}

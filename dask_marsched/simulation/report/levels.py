@@ -1,4 +1,4 @@
-"""Steps and intervals over virtual time, reduced to a given number of bins."""
+"""Reduces step functions and intervals over virtual time to a given number of bins."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ Floats = NDArray[np.float64]
 
 
 def highest(times: Floats, levels: NDArray[np.int64], edges: Floats) -> NDArray[np.int64]:
-    """Return where a step function is highest in each bin.
+    """Return the position of the highest level of a step function in each bin.
 
-    Parameters
-    ----------
-    times, levels
-        The function: ``levels[i]`` from ``times[i]`` on, 0 before the first. Sorted by time.
-    edges
-        Limits of the bins, in the unit of ``times``, ascending; the last bin includes what comes
-        after it.
-
-    Returns
-    -------
-    numpy.ndarray
-        For each bin the position of the highest level; -1 stands for the 0 before the first.
+    The function is ``levels[i]`` from ``times[i]`` on, sorted by time, and 0 before the first;
+    position -1 stands for that 0. ``edges`` are the limits of the bins, ascending; the last bin
+    includes everything after it.
     """
     begins = np.searchsorted(times, edges[:-1])
     ends = np.append(begins[1:], len(times))
-    padded = np.concatenate(([0], levels))  # position i + 1 is level i; every bin has its carry
+    padded = np.concatenate(([0], levels))  # position i + 1 is level i
     return np.array(
         [
             begin + int(np.argmax(padded[begin : end + 1])) - 1
@@ -42,15 +33,7 @@ def level_at(levels: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray
 
 
 def busy(starts: Floats, stops: Floats, edges: Floats) -> Floats:
-    """Return for each bin the mean number of intervals that are open in it.
-
-    Parameters
-    ----------
-    starts, stops
-        The intervals, in any order.
-    edges
-        Limits of the bins, in the same unit, ascending and distinct.
-    """
+    """Return for each bin the mean number of intervals that are open in it."""
     spent = _elapsed(starts, edges) - _elapsed(stops, edges)
     return np.diff(spent) / np.diff(edges)
 

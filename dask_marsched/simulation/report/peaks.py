@@ -1,4 +1,4 @@
-"""Which groups of chunks hold the memory when most is held."""
+"""Finds the groups of chunks that hold most memory at the peak."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PeakGroup:
     group : str
         The group: ``dask.utils.key_split`` of the keys.
     nbytes : int
-        Bytes that its results hold, replicas included.
+        Bytes of its results, replicas included.
     count : int
-        How many results these are, replicas included.
+        Number of these results, replicas included.
     share : float
-        The part of all bytes held at that moment, 0 to 1.
+        Share of all bytes held at that moment, 0 to 1.
     """
 
     group: str
@@ -39,7 +39,7 @@ def peak_groups(timeline: Timeline, n: int, worker: int | None) -> list[PeakGrou
     if not len(changes):
         return []
     changes = changes[: int(np.argmax(np.cumsum(changes["bytes"]))) + 1]
-    # What a worker holds of a key is the sum of its changes; one slot for each pair of them.
+    # The bytes of a key on a worker are the sum of its changes: one slot for each such pair.
     pairs, slot = np.unique(
         changes["worker"].astype(np.int64) * len(timeline.keys) + changes["key"],
         return_inverse=True,

@@ -1,40 +1,49 @@
-"""A simulation's report as a figure: memory and activity over virtual time."""
+"""Draws a simulation's timeline as a figure: memory and activity over virtual time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.utils import format_bytes
-from numpy.typing import NDArray
 
 from dask_marsched.monitoring.palette import DARK_INK, FAINT_INK, RED, SET, YELLOW
-from dask_marsched.simulation.report.levels import busy, highest, level_at
+from dask_marsched.simulation.report.levels import Floats, busy, highest, level_at
+from dask_marsched.simulation.report.peaks import peak_groups
 from dask_marsched.simulation.report.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dask_marsched.simulation.report.report import SimulationReport
 
 _COLOURS = (*SET[:6], YELLOW)
 _INK, _FAINT, _ALARM = DARK_INK, FAINT_INK, RED
+#: Okabe and Ito's palette, which the colour-blind can tell apart.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+_INK, _FAINT, _ALARM = "#222222", "#777777", "#D55E00"
 _REST = "#BBBBBB"
 _BINS = 600
-#: Up to so many workers each has its own line; above, there are bands.
+#: Most workers that are drawn with a line each; of more, bands are drawn.
 _MOST_LINES = len(_COLOURS)
 #: Rows of the panel of activity; with more workers several share one.
 _MOST_ROWS = 200
 _GROUPS = 4
 #: Most characters of a group's name in the legend.
 _LABEL = 28
-#: A limit that is farther above the data than this is written, not drawn.
+#: A memory limit more than this many times above the data is written instead of drawn.
 _LIMIT_IN_SIGHT = 3
 
 
-def plot(report: SimulationReport) -> Figure:
-    """Draw a report; see `SimulationReport.plot`."""
-    timeline = report.kept_timeline("plot")
+def plot_timeline(
+    timeline: Timeline,
+    title: str,
+    makespan: float,
+    workers: Sequence[int],
+    threads: int,
+    memory_limit: int,
+) -> Figure:
+    """Draw a timeline; see `SimulationReport.plot`."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -44,11 +53,11 @@ def plot(report: SimulationReport) -> Figure:
         ) from error
     figure = Figure(figsize=(11, 9), layout="constrained")
     total, each, active = figure.subplots(3, 1, sharex=True)
-    edges = np.linspace(0.0, report.makespan, _BINS + 1)
+    edges = np.linspace(0.0, makespan, _BINS + 1)
     faults = np.array([time for time, _, _ in timeline.faults])
-    _draw_total(total, report, timeline, edges)
-    _draw_each(each, report, timeline, edges)
-    image = _draw_active(active, report, timeline, edges)
+    _draw_total(total, timeline, edges)
+    _draw_each(each, timeline, edges, workers, memory_limit)
+    image = _draw_active(active, timeline, edges, np.array(workers), threads)
     bar = figure.colorbar(image, cax=active.inset_axes((1.01, 0, 0.015, 1)))
     bar.set_label("share of threads busy", fontsize=9, color=_INK)
     for panel in (total, each, active):
@@ -63,13 +72,8 @@ def plot(report: SimulationReport) -> Figure:
             textcoords="offset points", fontsize=8, color=_ALARM, rotation=90, va="top",
         )  # fmt: skip
     active.set_xlabel("virtual time (s)", color=_INK)
-    active.set_xlim(0, report.makespan)
-    figure.suptitle(
-        f"{report.policy}: {report.tasks:,} tasks on {report.workers:,} workers, "
-        f"{report.makespan:.3g} s, {format_bytes(report.bytes_moved)} moved, "
-        f"{report.utilisation:.0%} busy, {report.tasks_recomputed:,} recomputed",
-        x=0.01, ha="left", fontsize=12, color=_INK,
-    )  # fmt: skip
+    active.set_xlim(0, makespan)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=_INK)
     return figure
 
 
@@ -93,16 +97,15 @@ def _unit(nbytes: float) -> tuple[str, float]:
     return "bytes", 1.0
 
 
-def _draw_total(
-    panel: Any, report: SimulationReport, timeline: Timeline, edges: NDArray[np.float64]
-) -> None:
-    unit, scale = _unit(report.peak_memory)
+def _draw_total(panel: Any, timeline: Timeline, edges: Floats) -> None:
     rows, held = timeline.changes.rows, timeline.memory.rows["bytes"]
+    peak = int(held.max())
+    unit, scale = _unit(peak)
     positions = highest(rows["time"], held, edges)
     rest = level_at(held, positions)
     names, of_key = timeline.groups
     stack, labels = [], []
-    for group in report.peak_groups(_GROUPS):
+    for group in peak_groups(timeline, _GROUPS, None):
         own = of_key[rows["key"]] == names.index(group.group)
         part = level_at(np.cumsum(np.where(own, rows["bytes"], 0)), positions)
         rest = rest - part
@@ -113,27 +116,24 @@ def _draw_total(
         colors=[*_COLOURS[: len(stack)], _REST],
     )  # fmt: skip
     _legend(panel)
-    _title(
-        panel, f"Results in memory on the cluster: at most {format_bytes(report.peak_memory)}", unit
-    )
+    _title(panel, f"Results in memory on the cluster: at most {format_bytes(peak)}", unit)
 
 
 def _draw_each(
-    panel: Any, report: SimulationReport, timeline: Timeline, edges: NDArray[np.float64]
+    panel: Any, timeline: Timeline, edges: Floats, workers: Sequence[int], limit: int
 ) -> None:
-    peaks = report.peak_memory_per_worker
-    largest, limit = max(peaks.values()), report.memory_limit
-    drawn = limit <= _LIMIT_IN_SIGHT * largest
-    unit, scale = _unit(max(largest, limit if drawn else 0))
     levels = np.array(
         [
             level_at(held := np.cumsum(rows["bytes"]), highest(rows["time"], held, edges))
-            for _, rows in timeline.changes_by_worker(list(peaks))
+            for _, rows in timeline.changes_by_worker(workers)
         ]
     )
+    largest = int(levels.max())
+    drawn = limit <= _LIMIT_IN_SIGHT * largest
+    unit, scale = _unit(max(largest, limit if drawn else 0))
     levels = levels / scale
-    if len(peaks) <= _MOST_LINES:
-        for worker, level, colour in zip(peaks, levels, _COLOURS, strict=False):
+    if len(workers) <= _MOST_LINES:
+        for worker, level, colour in zip(workers, levels, _COLOURS, strict=False):
             panel.step(edges[:-1], level, where="post", color=colour, label=f"worker {worker}")
     else:
         colour = _COLOURS[0]
@@ -154,21 +154,18 @@ def _draw_each(
     _title(panel, title, unit)
 
 
-def _draw_active(
-    panel: Any, report: SimulationReport, timeline: Timeline, edges: NDArray[np.float64]
-) -> Any:
-    numbers = np.array(list(report.peak_memory_per_worker))
+def _draw_active(panel: Any, timeline: Timeline, edges: Floats, numbers: Any, threads: int) -> Any:
     per_row = -(-len(numbers) // _MOST_ROWS)
     rows = timeline.tasks.rows
     row_of = np.searchsorted(numbers, rows["worker"]) // per_row
     shares = []
     for row, begin in enumerate(range(0, len(numbers), per_row)):
         own = rows[row_of == row]
-        threads = report.threads * len(numbers[begin : begin + per_row])
-        shares.append(busy(own["start"], own["stop"], edges) / threads)
+        slots = threads * len(numbers[begin : begin + per_row])
+        shares.append(busy(own["start"], own["stop"], edges) / slots)
     image = panel.imshow(
         shares, aspect="auto", origin="lower", interpolation="nearest", cmap="cividis",
-        vmin=0, vmax=1, extent=(0, report.makespan, -0.5, len(shares) * per_row - 0.5),
+        vmin=0, vmax=1, extent=(0, edges[-1], -0.5, len(shares) * per_row - 0.5),
     )  # fmt: skip
     for worker, start, stop in timeline.pauses:
         panel.hlines(np.searchsorted(numbers, worker), start, stop, color=_ALARM, linewidth=3)

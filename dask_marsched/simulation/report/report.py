@@ -1,4 +1,4 @@
-"""What a simulation reports."""
+"""Holds what a simulation reports, and offers it as text, JSON, tables, figures and traces."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import format_bytes
 
+from dask_marsched.simulation.report.frames import data_frame
+from dask_marsched.simulation.report.notebook import report_html
 from dask_marsched.simulation.report.peaks import PeakGroup, peak_groups
+from dask_marsched.simulation.report.plot import plot_timeline
 from dask_marsched.simulation.report.timeline import Timeline
+from dask_marsched.simulation.report.trace import write_trace
 
 if TYPE_CHECKING:
     import pandas
@@ -24,7 +28,7 @@ class SimulationReport:
     Attributes
     ----------
     policy : str
-        What decided the placement.
+        Name of the policy that placed the tasks.
     cluster : dict
         Size and speed of the cluster, and the seed: the attributes of `ClusterSpec`.
     tasks : int
@@ -34,35 +38,34 @@ class SimulationReport:
     bytes_moved, transfers, keys_moved : int
         Bytes of results sent between workers, in how many transfers, and how many results.
     bytes_between_hosts : int
-        The part of ``bytes_moved`` that crossed from one host to another.
+        The part of ``bytes_moved`` that went from one host to another.
     peak_memory : int
-        Largest number of bytes of results (replicas included) in memory on the whole cluster at
-        one time.
+        Peak of the bytes of results, replicas included, in memory on the whole cluster.
     peak_memory_per_worker : dict of int to int
         The same for each worker, by its number.
     peak_managed : int
-        Largest number of bytes that the scheduler believed its workers to hold together, on disk
-        too: what the dashboard of a real cluster shows. It is told of a result after a worker has
-        it, and forgets it before a worker drops it, so it is mostly less than ``peak_memory``.
+        Peak of the managed memory that the scheduler knew of, spilled results included, as the
+        dashboard of a real cluster shows it. The scheduler learns of a result late and forgets it
+        early, so this is mostly less than ``peak_memory``.
     bytes_spilled : int
-        Bytes of results that workers wrote to disk for lack of memory.
+        Bytes of results spilled to disk.
     seconds_paused : float
-        Seconds for which workers were paused for lack of memory, added up.
+        Seconds for which workers were paused, summed over the workers.
     tasks_recomputed : int
         Executions beyond the first of every task.
     utilisation : float
-        Share of the threads' time that was spent in tasks, 0 to 1.
+        Share of the threads' time spent in tasks, 0 to 1.
     cost_sources : dict of str to dict
-        Where the ``sizes`` and the ``durations`` of how many tasks come from: ``recorded``,
-        ``known`` from the graph, ``learnt`` from recorded tasks of the same name, ``derived``
-        from the sizes, or ``guessed``.
+        For ``sizes`` and ``durations``, the number of tasks by source: ``recorded``, ``known``
+        from the graph, ``learnt`` from recorded tasks of the same name, ``derived`` from the
+        sizes, or ``guessed``.
     not_simulated : tuple of str
-        What the graph contains and the simulation leaves out.
+        Features of the graph that the simulation ignores.
     plugin : dict
-        What the plugin itself reports; empty for stock. If tasks were joined (`marsched.fusion`),
-        ``fusion`` has ``expressions``: what the tasks in one do, and how many such there are.
+        The plugin's own report; empty for stock. If tasks were fused (`marsched.fusion`),
+        ``fusion`` has ``expressions``: the number of fused tasks by the operations in them.
     timeline : Timeline
-        What happened when; empty if it was not asked for (but for the faults).
+        All events; without ``timeline=True`` only the faults.
     """
 
     policy: str
@@ -105,15 +108,42 @@ class SimulationReport:
         """Seed of the noise."""
         return int(self.cluster["seed"])
 
+    @property
+    def setting(self) -> str:
+        """The size of the graph and of the cluster in a few words."""
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        workers = "1 worker" if self.workers == 1 else f"{self.workers:,} workers"
+        memory = format_bytes(self.memory_limit)
+        return f"{self.tasks:,} tasks on {workers} of {threads} and {memory}"
+
+    def quantities(self) -> list[tuple[str, float, str]]:
+        """Return name, value and formatted value of the most important numbers."""
+        fullest = max(self.peak_memory_per_worker.values(), default=0)
+        share = fullest / self.memory_limit
+        return [
+            ("makespan", self.makespan, f"{self.makespan:.3f} s"),
+            ("threads busy", self.utilisation, f"{self.utilisation:.0%}"),
+            ("moved between workers", self.bytes_moved, format_bytes(self.bytes_moved)),
+            ("moved between hosts", self.bytes_between_hosts,
+             format_bytes(self.bytes_between_hosts)),
+            ("transfers", self.transfers, f"{self.transfers:,}"),
+            ("peak memory, cluster", self.peak_memory, format_bytes(self.peak_memory)),
+            ("peak memory, fullest worker", fullest, format_bytes(fullest)),
+            ("... of its limit", share, f"{share:.0%}"),
+            ("spilled to disk", self.bytes_spilled, format_bytes(self.bytes_spilled)),
+            ("workers paused", self.seconds_paused, f"{self.seconds_paused:.3f} s"),
+            ("tasks recomputed", self.tasks_recomputed, f"{self.tasks_recomputed:,}"),
+        ]  # fmt: skip
+
     def peak_groups(self, n: int = 3, worker: int | None = None) -> list[PeakGroup]:
-        """Return the groups of chunks that hold most bytes when most bytes are held.
+        """Return the groups of chunks that hold most bytes at the peak of memory.
 
         Parameters
         ----------
         n
-            How many groups.
+            Number of groups.
         worker
-            Look at this worker and the moment of its own peak, instead of the whole cluster.
+            Number of a worker, to look at its own peak instead of the cluster's.
 
         Raises
         ------
@@ -123,31 +153,21 @@ class SimulationReport:
         if worker is not None and worker not in self.peak_memory_per_worker:
             last = max(self.peak_memory_per_worker)
             raise ValueError(f"worker must be a number from 0 to {last}, not {worker!r}")
-        return peak_groups(self.kept_timeline("peak_groups"), n, worker)
+        return peak_groups(self._kept_timeline("peak_groups"), n, worker)
 
-    def kept_timeline(self, what: str) -> Timeline:
-        """Return the timeline for the method named ``what``.
-
-        Raises
-        ------
-        ValueError
-            If it was not asked for.
-        """
+    def _kept_timeline(self, method: str) -> Timeline:
         if not self.timeline:
-            raise ValueError(f"{what} needs the timeline: simulate(..., timeline=True)")
+            raise ValueError(f"{method} needs the timeline: simulate(..., timeline=True)")
         return self.timeline
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """Return the report as what JSON knows: texts, numbers, lists and dicts.
-
-        The keys are the names of the attributes, and ``peak_groups`` (empty without a timeline);
-        numbers are bytes and seconds; workers' numbers that are keys of a dict are texts.
+        """Return the report in JSON's types: the attributes by name, and ``peak_groups``.
 
         Parameters
         ----------
         timeline
-            Whether to add ``timeline``: for each table a list for every column, for the column
-            ``key`` the keys as texts; and ``faults``.
+            Whether to add ``timeline``: a dict of columns for each table, keys as strings; and
+            ``faults``.
         """
         shown = {
             field.name: getattr(self, field.name)
@@ -157,7 +177,7 @@ class SimulationReport:
         groups = self.peak_groups() if self.timeline else []
         shown["peak_groups"] = [dataclasses.asdict(group) for group in groups]
         if timeline:
-            shown["timeline"] = self.kept_timeline("to_dict(timeline=True)").to_dict()
+            shown["timeline"] = self._kept_timeline("to_dict(timeline=True)").to_dict()
         plain: dict[str, Any] = json.loads(json.dumps(shown, default=str))
         return plain
 
@@ -173,8 +193,7 @@ class SimulationReport:
         table
             ``"tasks"``: key, group, worker, start, stop. ``"transfers"``: source, destination,
             keys, bytes, start, stop, between_hosts. ``"memory"``: time, worker, key, group, bytes
-            (the change), worker_bytes and cluster_bytes (what is held after it). Seconds and
-            bytes.
+            (the change), worker_bytes and cluster_bytes (held after it). Seconds and bytes.
 
         Raises
         ------
@@ -183,12 +202,10 @@ class SimulationReport:
         ModuleNotFoundError
             If pandas is not installed.
         """
-        from dask_marsched.simulation.report.frames import frame
-
-        return frame(self, table)
+        return data_frame(self._kept_timeline("to_frame"), table)
 
     def plot(self) -> Figure:
-        """Draw memory and activity over virtual time; returns the figure and shows nothing.
+        """Return a figure of memory and activity over virtual time, without showing it.
 
         Raises
         ------
@@ -197,20 +214,27 @@ class SimulationReport:
         ModuleNotFoundError
             If matplotlib is not installed.
         """
-        from dask_marsched.simulation.report.plot import plot
-
-        return plot(self)
+        title = (
+            f"{self.policy}: {self.tasks:,} tasks on {self.workers:,} workers, "
+            f"{self.makespan:.3g} s, {format_bytes(self.bytes_moved)} moved, "
+            f"{self.utilisation:.0%} busy, {self.tasks_recomputed:,} recomputed"
+        )
+        workers = list(self.peak_memory_per_worker)
+        return plot_timeline(
+            self._kept_timeline("plot"), title, self.makespan, workers, self.threads,
+            self.memory_limit,
+        )  # fmt: skip
 
     def to_chrome_trace(self, path: str | Path) -> None:
         """Write the timeline as a trace that https://ui.perfetto.dev and Chrome open.
 
-        A process for each worker; in it lanes of tasks, lanes of results that it receives, and
-        its memory. Times are in microseconds.
+        Each worker is a process with lanes of tasks, lanes of received results, and its memory.
+        Times are in microseconds.
 
         Parameters
         ----------
         path
-            The file to write, JSON.
+            The JSON file to write.
 
         Raises
         ------
@@ -219,9 +243,10 @@ class SimulationReport:
         OSError
             If the file cannot be written.
         """
-        from dask_marsched.simulation.report.trace import write_trace
-
-        write_trace(self, Path(path))
+        facts = {"policy": self.policy, "cluster": self.cluster, "seed": self.seed}
+        workers = list(self.peak_memory_per_worker)
+        timeline = self._kept_timeline("to_chrome_trace")
+        write_trace(Path(path), timeline, facts, self.makespan, workers)
 
     def __repr__(self) -> str:
         return (
@@ -232,6 +257,7 @@ class SimulationReport:
         )
 
     def _repr_html_(self) -> str:
-        from dask_marsched.simulation.report.notebook import html
-
-        return html(self)
+        facts = [(name, text) for name, _, text in self.quantities()]
+        facts += [("not simulated", text) for text in self.not_simulated]
+        title = f"{self.setting}, simulated: {self.policy}"
+        return report_html(title, facts, self.timeline, self.makespan)

@@ -1,4 +1,4 @@
-"""What happened when in a simulation: tables of numbers, compact and picklable."""
+"""Stores the events of a simulation in tables of numbers, compact and picklable."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BLOCK = 65_536
 
 
 class Table(Sequence[tuple[Any, ...]]):
-    """Rows of numbers; reads like a list of tuples, takes the room of an array.
+    """Rows of numbers: a sequence of tuples, stored as an array.
 
     Parameters
     ----------
     rows
         A structured array. A field called ``key`` holds positions in ``keys``.
     keys
-        The keys of the tasks, which stand in the tuples.
+        The keys of the tasks, which appear in the tuples.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ class Table(Sequence[tuple[Any, ...]]):
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """What happened when; times in seconds from the submission of the graph.
+    """The events of a simulation; times are seconds from the submission of the graph.
 
-    Every table reads like a list of tuples; its ``rows`` are an array, see :class:`Table`.
+    A table is a sequence of tuples with an array in ``rows``, see :class:`Table`.
 
     Attributes
     ----------
@@ -79,16 +79,16 @@ class Timeline:
     tasks : Table of (key, worker, start, stop)
         Executions, in the order of their ends.
     transfers : Table of (source, destination, keys, bytes, start, stop, between_hosts)
-        Transfers between workers, in the order in which they were granted: how many results,
-        and whether they went from one host to another.
+        Transfers between workers, in the order of their ends: the number of results, and whether
+        they went from one host to another.
     changes : Table of (time, worker, key, bytes)
         Results that a worker received or computed (bytes above 0) or dropped (below 0).
     spills : Table of (time, worker, bytes)
         Bytes that a worker wrote to disk (above 0) or read back (below 0).
     pauses : Table of (worker, start, stop)
-        When a worker did not start tasks for lack of memory.
+        Intervals in which a worker was paused.
     faults : list of (time, what, worker)
-        What went wrong on purpose.
+        Injected faults.
     """
 
     keys: list[Any]
@@ -100,12 +100,12 @@ class Timeline:
     faults: list[tuple[float, str, int]]
 
     def __bool__(self) -> bool:
-        """Return whether more than the faults was kept."""
+        """Return whether the tables were recorded."""
         return bool(self.keys)
 
     @functools.cached_property
     def memory(self) -> Table:
-        """Bytes of all results held on the cluster, whenever that changed: (time, bytes)."""
+        """Bytes of all results on the cluster after each change: (time, bytes)."""
         changes = self.changes.rows
         rows = np.empty(len(changes), dtype=[("time", "f8"), ("bytes", "i8")])
         rows["time"] = changes["time"]

@@ -1,21 +1,18 @@
-"""A simulation's timeline in the trace event format, which Perfetto and Chrome open."""
+"""Writes a simulation's timeline in the trace event format, which Perfetto and Chrome open."""
 
 from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_marsched.simulation.report.levels import highest, level_at
 from dask_marsched.simulation.report.timeline import Timeline
-
-if TYPE_CHECKING:
-    from dask_marsched.simulation.report.report import SimulationReport
 
 #: The process that stands for the cluster; worker n is process n + _FIRST_WORKER.
 _CLUSTER = 1
@@ -24,29 +21,33 @@ _FIRST_WORKER = 2
 _FIRST_TRANSFER_LANE = 10_001
 #: The lane of a worker's pauses.
 _PAUSE_LANE = 20_001
-#: Most points of a worker's or the cluster's memory; of more, the highest in each bin is shown.
+#: Most points in a curve of memory; of more, the highest in each bin is written.
 _MOST_POINTS = 1_000
 
 Event = dict[str, Any]
 
 
-def write_trace(report: SimulationReport, path: Path) -> None:
+def write_trace(
+    path: Path,
+    timeline: Timeline,
+    facts: dict[str, Any],
+    makespan: float,
+    workers: Sequence[int],
+) -> None:
     """Write a trace; see `SimulationReport.to_chrome_trace`."""
-    timeline = report.kept_timeline("to_chrome_trace")
-    facts = {"policy": report.policy, "cluster": report.cluster, "seed": report.seed}
     with path.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "otherData": ')
         file.write(json.dumps(facts) + ', "traceEvents": [\n')
         separator = ""
-        for event in _events(report, timeline):
+        for event in _events(timeline, makespan, workers):
             file.write(separator + json.dumps(event, separators=(",", ":")))
             separator = ",\n"
         file.write("\n]}\n")
 
 
-def _events(report: SimulationReport, timeline: Timeline) -> Iterator[Event]:
+def _events(timeline: Timeline, makespan: float, workers: Sequence[int]) -> Iterator[Event]:
     yield _name("process_name", _CLUSTER, "cluster")
-    for worker in report.peak_memory_per_worker:
+    for worker in workers:
         yield _name("process_name", worker + _FIRST_WORKER, f"worker {worker}")
     lanes: dict[tuple[int, int], str] = {}
     yield from _tasks(timeline, lanes)
@@ -56,7 +57,9 @@ def _events(report: SimulationReport, timeline: Timeline) -> Iterator[Event]:
         yield _slice("paused", worker, _PAUSE_LANE, _microseconds(start), _microseconds(stop), {})
     for (worker, lane), name in lanes.items():
         yield _name("thread_name", worker + _FIRST_WORKER, name, lane)
-    yield from _counters(report, timeline)
+    yield from _counter(timeline.changes.rows, makespan, _CLUSTER)
+    for worker, changes in timeline.changes_by_worker(workers):
+        yield from _counter(changes, makespan, worker + _FIRST_WORKER)
     for time, what, worker in timeline.faults:
         yield {
             "name": f"{what} worker {worker}", "ph": "i", "s": "g", "ts": _microseconds(time),
@@ -65,8 +68,7 @@ def _events(report: SimulationReport, timeline: Timeline) -> Iterator[Event]:
 
 
 def _microseconds(seconds: float) -> int:
-    # Whole numbers: the order of two times, and that one interval ends before the next begins,
-    # survive rounding; a sum of fractions would not be exact.
+    # Rounding to whole numbers keeps the order of times; sums of fractions would not be exact.
     return round(seconds * 1e6)
 
 
@@ -87,7 +89,7 @@ def _tasks(timeline: Timeline, names: dict[tuple[int, int], str]) -> Iterator[Ev
     groups, of_key = timeline.groups
     rows = timeline.tasks.rows
     seen: set[int] = set()
-    # In the order of their starts: of two executions of a task the second is the recomputation.
+    # Sorted by start: the second execution of a task is the recomputation.
     for index, lane, start, stop in _in_lanes(rows, rows["worker"]):
         row = rows[index]
         key, worker = int(row["key"]), int(row["worker"])
@@ -113,7 +115,7 @@ def _transfers(timeline: Timeline, names: dict[tuple[int, int], str]) -> Iterato
 def _in_lanes(
     rows: NDArray[Any], workers: NDArray[np.int32]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (row, lane, start, stop) by start: what overlaps on a worker is in several lanes."""
+    """Yield (row, lane, start, stop) by start; overlapping rows of a worker get different lanes."""
     free: dict[int, list[int]] = {}
     ends: dict[int, list[tuple[int, int]]] = {}
     starts = np.rint(rows["start"] * 1e6).astype(np.int64)
@@ -126,12 +128,6 @@ def _in_lanes(
         lane = heapq.heappop(idle) if idle else len(running)
         heapq.heappush(running, (stop, lane))
         yield index, lane, start, stop
-
-
-def _counters(report: SimulationReport, timeline: Timeline) -> Iterator[Event]:
-    yield from _counter(timeline.changes.rows, report.makespan, _CLUSTER)
-    for worker, changes in timeline.changes_by_worker(list(report.peak_memory_per_worker)):
-        yield from _counter(changes, report.makespan, worker + _FIRST_WORKER)
 
 
 def _counter(changes: NDArray[Any], makespan: float, process: int) -> Iterator[Event]:

@@ -3,9 +3,8 @@
 import dask.array as da
 import pytest
 
-from dask_marsched.host.twin.worker_state import TwinWorkerState
+from dask_marsched.host.twin.worker_state import TwinWorkerState, state_machine
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.cluster.worker import state_machine
 
 
 @pytest.mark.parametrize("policy", ["stock", "default"])

@@ -5,7 +5,7 @@ import pytest
 import zict
 
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
-from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result, Store
+from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result, SpillingStore
 
 
 class Watched:
@@ -107,7 +107,7 @@ def test_without_a_target_spilling_stops_where_it_starts():
 
 def test_results_are_where_distributed_would_have_them():
     theirs = zict.Buffer({}, {}, 600, weight=lambda key, result: result.nbytes)
-    ours = Store(600, lambda key, change: None, lambda nbytes: None)
+    ours = SpillingStore(600, lambda key, change: None, lambda nbytes: None)
     for step in range(300):
         key, nbytes = step * 7 % 13, 50 + step * 31 % 640
         for store in (theirs, ours):

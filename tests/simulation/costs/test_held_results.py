@@ -8,7 +8,7 @@ from dask import delayed
 from distributed import Client, wait
 
 from dask_marsched import explain, simulate
-from dask_marsched.simulation.costs.held_results import held_by_clusters, spread
+from dask_marsched.simulation.costs.held_results import distribute, find_held_results
 from tests.processes import local_cluster
 
 POLICIES = ["stock", "default"]
@@ -28,7 +28,7 @@ def persisted(client):
 
 
 def test_sizes_and_places_come_from_the_scheduler(client, persisted):
-    found = held_by_clusters([(persisted + 1).sum()])
+    found = find_held_results([(persisted + 1).sum()])
     assert set(found.nbytes.values()) == {800}
     addresses = sorted(client.scheduler_info()["workers"])
     for key, holders in client.who_has(persisted).items():
@@ -69,26 +69,26 @@ def test_without_a_client_sizes_are_those_of_the_graph():
     ):
         x = client.persist(da.ones((40, 40), chunks=10))
         y = (x + 1).sum()
-    report = simulate(y, workers=4, validate=True)
+    report = simulate(y, workers=4, validate=True, policy="stock")
     assert report.cost_sources["sizes"]["known"] == report.tasks + 16
     assert any("no client is connected" in what for what in report.not_simulated)
-    killed = simulate(y, workers=4, faults=[(0.001, "join", 4)])
+    killed = simulate(y, workers=4, policy="stock", faults=[(0.001, "join", 4)])
     assert killed.not_simulated == report.not_simulated
 
 
 def test_a_key_that_is_no_future_is_still_missing():
     from dask._task_spec import Task, TaskRef
 
-    from dask_marsched.simulation.costs.persisted import Kept
+    from dask_marsched.simulation.costs.persisted import PersistedGraph
 
-    graph = Kept({"a": Task("a", abs, TaskRef("b"))}, ["a"], None)
+    graph = PersistedGraph({"a": Task("a", abs, TaskRef("b"))}, ["a"], None)
     with pytest.raises(ValueError, match="does not contain 'b'"):
         simulate(graph)
 
 
 def test_fewer_workers_than_the_cluster_has_hold_equal_parts():
-    assert spread("abcd", {"a": (0,), "b": (3,), "c": (1, 2), "d": (0,)}, 4)["c"] == (1, 2)
-    assert spread("abcd", dict.fromkeys("abcd", (3,)), 2) == {
+    assert distribute("abcd", {"a": (0,), "b": (3,), "c": (1, 2), "d": (0,)}, 4)["c"] == (1, 2)
+    assert distribute("abcd", dict.fromkeys("abcd", (3,)), 2) == {
         "a": (0,), "b": (0,), "c": (1,), "d": (1,)
     }  # fmt: skip
-    assert spread("ab", {"a": (0,), "b": ()}, 2) == {"a": (0,), "b": (1,)}
+    assert distribute("ab", {"a": (0,), "b": ()}, 2) == {"a": (0,), "b": (1,)}

@@ -3,7 +3,7 @@
 import pytest
 
 from dask_marsched.simulation.cluster.spec import cluster_spec
-from dask_marsched.simulation.costs.overhead import Loop, overhead_of
+from dask_marsched.simulation.costs.overhead import LoopLoad, overhead_of
 
 CLUSTER = {
     "workers": 2, "threads": 1, "memory_limit": 1, "bandwidth": 1, "latency": 0, "cores": 2,
@@ -14,13 +14,13 @@ CLUSTER = {
 def test_a_cluster_as_measured_once_has_no_overhead():
     # 1,000 tasks of 1.3 ms, 200 ends of transfers of 1 ms, 2 x 1 GB at 2.5 GB/s, 3 % of 10 s
     usual = 1.3 + 0.2 + 0.8 + 2 * 0.3
-    loops = [Loop(usual / 2, 50, 500_000_000)] * 2
+    loops = [LoopLoad(usual / 2, 50, 500_000_000)] * 2
     assert overhead_of(loops, 1000, 10.0) == pytest.approx(1.0)
-    slow = [Loop(usual, 50, 500_000_000)] * 2
+    slow = [LoopLoad(usual, 50, 500_000_000)] * 2
     assert overhead_of(slow, 1000, 10.0) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(("loops", "tasks"), [([], 0), ([Loop(0.01, 0, 0)], 5), ([], 5000)])
+@pytest.mark.parametrize(("loops", "tasks"), [([], 0), ([LoopLoad(0.01, 0, 0)], 5), ([], 5000)])
 def test_what_is_too_short_tells_nothing(loops, tasks):
     assert overhead_of(loops, tasks, 0.1) == 1.0
 

@@ -11,10 +11,10 @@ import pytest
 
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.explain.advice import Findings, other_order
+from dask_marsched.simulation.explain.advice import AdviceContext, other_order
 from dask_marsched.simulation.explain.explain import explain
-from dask_marsched.simulation.explain.memory_need import Need
-from dask_marsched.simulation.explain.runs import Runner
+from dask_marsched.simulation.explain.memory_need import MemoryNeed
+from dask_marsched.simulation.explain.runs import SimulationRunner
 from tests.processes import local_cluster
 
 GiB = 2**30
@@ -329,15 +329,15 @@ def test_what_is_joined_is_named():
 def test_another_order_is_advised_only_if_it_was_simulated_to_need_less(part, advised):
     report = simulate(source().sum(), workers=2, isolated=False)
 
-    class Simulated(Findings):
+    class Simulated(AdviceContext):
         def what_if(self, name, **changes):
             assert changes["policy"].policies.ordering.name == "mars"
-            return report, Need(GiB, int(part * 4 * GiB))
+            return report, MemoryNeed(GiB, int(part * 4 * GiB))
 
-    runner = Runner([], 0, {"policy": "default"}, 100.0, False)
-    findings = Simulated([], None, report, Need(GiB, 4 * GiB), GiB, runner)
-    assert bool(list(other_order(findings))) is advised
-    roomy = dataclasses.replace(findings, memory_limit=64 * GiB)
+    runner = SimulationRunner([], 0, {"policy": "default"}, 100.0, False)
+    context = Simulated([], None, report, MemoryNeed(GiB, 4 * GiB), GiB, runner)
+    assert bool(list(other_order(context))) is advised
+    roomy = dataclasses.replace(context, memory_limit=64 * GiB)
     assert not list(other_order(roomy))
-    stock = Runner([], 0, {"policy": "dfs"}, 100.0, False)
-    assert not list(other_order(dataclasses.replace(findings, runner=stock)))
+    stock = SimulationRunner([], 0, {"policy": "dfs"}, 100.0, False)
+    assert not list(other_order(dataclasses.replace(context, runner=stock)))

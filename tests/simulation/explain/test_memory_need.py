@@ -4,10 +4,10 @@ import pytest
 from dask_marsched.simulation.cluster.recorder import Recorder
 from dask_marsched.simulation.explain.memory_need import (
     PROCESS_NBYTES,
-    Need,
-    larger,
-    need_of,
-    orderable,
+    MemoryNeed,
+    memory_need,
+    next_orderable,
+    round_up_to_orderable,
 )
 
 MiB = 2**20
@@ -36,13 +36,13 @@ def test_running_tasks_count_with_output_and_intermediate_results():
             ("memory_changed", 4.0, 0, "a", -100),
         ]
     )
-    assert need_of(report, {}) == Need(held=130, total=130)
-    assert need_of(report, {"b": 7}) == Need(held=130, total=137)
-    assert need_of(report, {"c": 200}) == Need(held=130, total=250)
+    assert memory_need(report, {}) == MemoryNeed(held=130, total=130)
+    assert memory_need(report, {"b": 7}) == MemoryNeed(held=130, total=137)
+    assert memory_need(report, {"c": 200}) == MemoryNeed(held=130, total=250)
 
 
 def test_the_limit_follows_from_the_thresholds():
-    need = Need(held=600 * MiB, total=600 * MiB)
+    need = MemoryNeed(held=600 * MiB, total=600 * MiB)
     memory = "distributed.worker.memory."
     with dask.config.set({memory + "target": 0.6, memory + "spill": 0.7, memory + "pause": 0.8}):
         assert need.limit == pytest.approx((600 * MiB + PROCESS_NBYTES) / 0.7, rel=1e-6)
@@ -54,5 +54,5 @@ def test_the_limit_follows_from_the_thresholds():
     ("nbytes", "ordered"), [(1, 128), (128, 128), (129, 192), (193, 256), (1025, 1536)]
 )
 def test_amounts_that_can_be_ordered(nbytes, ordered):
-    assert orderable(nbytes * MiB) == ordered * MiB
-    assert larger(ordered * MiB) > ordered * MiB
+    assert round_up_to_orderable(nbytes * MiB) == ordered * MiB
+    assert next_orderable(ordered * MiB) > ordered * MiB

@@ -1,7 +1,7 @@
 import pytest
 
-from dask_marsched.simulation.explain.explanation import Size
-from dask_marsched.simulation.explain.worker_choice import Wish
+from dask_marsched.simulation.explain.results import Size
+from dask_marsched.simulation.explain.worker_choice import Target
 
 
 def size(workers, makespan, fits=True):
@@ -30,22 +30,22 @@ SIZES = [
     ],
 )
 def test_choice(budget, deadline, workers):
-    choice = Wish.of(budget, deadline).choose(SIZES)
+    choice = Target.parse(budget, deadline).choose(SIZES)
     assert choice.workers == workers
     assert choice.reason
 
 
 def test_the_nearest_is_named_where_none_will_do():
-    assert "16 workers is nearest with 19.00 s" in Wish.of(None, 5).choose(SIZES).reason
-    assert "2 workers is nearest with 0.02778" in Wish.of(50, None).choose(SIZES).reason
+    assert "16 workers is nearest with 19.00 s" in Target.parse(None, 5).choose(SIZES).reason
+    assert "2 workers is nearest with 0.02778" in Target.parse(50, None).choose(SIZES).reason
 
 
 def test_where_nothing_fits():
-    choice = Wish.of(None, None).choose(SIZES[:1])
+    choice = Target.parse(None, None).choose(SIZES[:1])
     assert choice.workers is None
     assert "fits with none" in choice.reason
 
 
 def test_one_number_is_no_choice_but_may_keep_a_deadline():
-    assert Wish.of(None, None).choose(SIZES[1:2]).workers is None
-    assert Wish.of(None, 60).choose(SIZES[1:2]).workers == 2
+    assert Target.parse(None, None).choose(SIZES[1:2]).workers is None
+    assert Target.parse(None, 60).choose(SIZES[1:2]).workers == 2
