@@ -1,4 +1,4 @@
-"""Reads the chunk sizes of array expressions (`array.query-planning`) off their nodes."""
+"""Estimates the chunk sizes of array expressions (`array.query-planning`) from their nodes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_marsched.core.chunk_sizes import Grid
-from dask_marsched.host.graph.array_layers import (
-    ArrayLayers,
-    allocates,
-    annotated_grid,
-    innermost,
-    is_unsure_function,
-    nodes_of,
-    returns_scalar,
-    whole_numbers,
-)
-from dask_marsched.host.graph.reduction_stages import grid_of, probe_length, trusted
+from dask_marsched.host.graph.array_layers import ArrayLayers, annotated_grid, nodes_of
 
 
 def read_array_expressions(expr: Any, found: ArrayLayers) -> None:
@@ -25,123 +14,26 @@ def read_array_expressions(expr: Any, found: ArrayLayers) -> None:
 
     Never raises: nodes that cannot be read are counted as failures.
     """
-    reader = _ExpressionReader(found)
     for node in nodes_of(expr):
-        if not hasattr(type(node), "chunks"):
-            continue
-        try:
-            reader.read(node)
-        except Exception as error:
-            found.failures[f"{type(node).__name__}: {type(error).__name__}"] += 1
+        if hasattr(type(node), "chunks"):
+            try:
+                _read_node(node, found)
+            except Exception as error:
+                found.failures[f"{type(node).__name__}: {type(error).__name__}"] += 1
 
 
-class _ExpressionReader:
-    def __init__(self, found: ArrayLayers) -> None:
-        self._found = found
-        # Results of the stages of reductions for a probe, by name of node.
-        self._results: dict[str, Any] = {}
-        self._repeated: set[str] = set()
-
-    def read(self, node: Any) -> None:
-        """Derive the grid of a node; its inputs must have been read before."""
-        name = node._name
-        if name in self._found.grids:
-            return
-        lengths = whole_numbers(node.chunks)
-        if lengths is None:
-            return
-        kind = type(node).__name__
-        if kind == "PartialReduce":
-            grid = self._combined(node, lengths)
-        elif _starts_reduction(node):
-            grid = self._first(node, lengths)
-        else:
-            grid = _plain_grid(node, kind)
-            self._note_views(node, name, kind)
-        if grid is not None:
-            self._found.grids[name] = grid
-            if name not in self._results:
-                self._found.kinds[name] = node.dtype.kind
-
-    def _first(self, node: Any, lengths: Any) -> Grid | None:
-        axes = node.kwargs["axis"]
-        axes = range(len(lengths)) if axes is None else (axes,) if isinstance(axes, int) else axes
-        reduced = frozenset(axis % len(lengths) for axis in axes)
-        lengths = tuple((1,) * len(a) if i in reduced else a for i, a in enumerate(lengths))
-        arrays = [array for array in node.args[::2] if hasattr(array, "chunks")]
-        if trusted(node.func) and len(arrays) == len(node.args) // 2:
-            probes = [np.ones(tuple(map(probe_length, a.chunks)), a.dtype) for a in arrays]
-            with np.errstate(all="ignore"):
-                result = node.func(*probes, **node.kwargs)
-            grid = grid_of(result, lengths, reduced)
-            if grid is not None:
-                self._results[node._name] = result
-                empty = any(0 in axis for array in arrays for axis in array.chunks)
-                return grid.doubted() if empty else grid
-        return Grid(lengths, node.dtype.itemsize, certain=False)
-
-    def _combined(self, node: Any, lengths: Any) -> Grid | None:
-        probe = self._results.get(node.array._name)
-        if probe is None or not trusted(node.func):
-            grid = annotated_grid(lengths, node.dtype, _type_name(node._meta), None)
-            return None if grid is None else grid.doubted()
-        nested = probe
-        for _ in node.split_every:
-            nested = [nested]
-        with np.errstate(all="ignore"):
-            result = node.func(nested)
-        reduced = frozenset(node.split_every) if node.keepdims else frozenset()
-        grid = grid_of(result, lengths, reduced)
-        if grid is not None:
-            self._results[node._name] = result
-        return grid
-
-    def _note_views(self, node: Any, name: str, kind: str) -> None:
-        inputs = {d._name for d in node.dependencies() if hasattr(type(d), "chunks")}
-        if _is_uniform(node) or kind == "BroadcastTo" or _innermost_of(node) is np.broadcast_to:
-            self._repeated.add(name)
-        elif self._repeated.isdisjoint(inputs) or allocates(_innermost_of(node)):
-            return
-        self._repeated.add(name)
-        if not _is_uniform(node):
-            self._found.views.add(name)
-
-
-def _starts_reduction(node: Any) -> bool:
-    if not _is_blockwise(node):
-        return False
-    kwargs = node.kwargs or {}
-    return "axis" in kwargs and bool(kwargs.get("keepdims"))
-
-
-def _plain_grid(node: Any, kind: str) -> Grid | None:
-    grid = annotated_grid(node.chunks, node.dtype, _type_name(node._meta), None)
-    if grid is None:
-        return None
-    if _is_uniform(node):
-        return Grid(grid.lengths, node.dtype.itemsize, uniform=True)
-    if not grid.lengths:
-        scalar = kind == "Elemwise" and returns_scalar(_innermost_of(node))
-        scalar = scalar and node.dtype.kind != "b"
-        return Grid((), grid.itemsize, certain=scalar)
-    doubtful = _is_blockwise(node) and is_unsure_function(node.func, node.kwargs or {})
-    return grid.doubted() if doubtful else grid
-
-
-def _is_blockwise(node: Any) -> bool:
-    return any(base.__name__ == "Blockwise" for base in type(node).__mro__)
-
-
-def _is_uniform(node: Any) -> bool:
-    return any(base.__name__ == "BroadcastTrick" for base in type(node).__mro__)
-
-
-def _innermost_of(node: Any) -> Any:
-    return innermost(node.func, node.kwargs) if _is_blockwise(node) else None
-
-
-def _type_name(meta: Any) -> str:
-    kind = type(meta)
-    if isinstance(meta, np.generic):
-        kind = np.ndarray
-    return f"{kind.__module__}.{kind.__name__}"
+def _read_node(node: Any, found: ArrayLayers) -> None:
+    if not isinstance(node._meta, np.ndarray | np.generic):
+        return
+    chunks = node.chunks
+    kwargs = getattr(node, "kwargs", None) or {}
+    if "axis" in kwargs and kwargs.get("keepdims"):
+        # The first stage of a reduction has the chunks of its input; it reduces them to one each.
+        axes = kwargs["axis"]
+        axes = range(len(chunks)) if axes is None else (axes,) if isinstance(axes, int) else axes
+        reduced = {axis % len(chunks) for axis in axes}
+        chunks = tuple((1,) * len(a) if i in reduced else a for i, a in enumerate(chunks))
+    grid = annotated_grid(chunks, node.dtype, "numpy.ndarray", None)
+    if grid is not None and node._name not in found.grids:
+        found.grids[node._name] = grid.doubted()
+        found.kinds[node._name] = node.dtype.kind

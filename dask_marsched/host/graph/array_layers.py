@@ -74,18 +74,15 @@ def read_layers(expr: Any) -> ArrayLayers:
 
 
 def nodes_of(expr: Any) -> list[Any]:
-    """Return an expression and all that it depends on, each node after its dependencies."""
+    """Return an expression and all that it depends on."""
     nodes: dict[int, Any] = {}
-    inputs: dict[int, list[int]] = {}
     stack = [expr]
     while stack:
         node = stack.pop()
         if id(node) not in nodes:
             nodes[id(node)] = node
-            below = node.dependencies() if isinstance(node, Expr) else []
-            inputs[id(node)] = [id(other) for other in below]
-            stack.extend(below)
-    return [nodes[i] for i in graphlib.TopologicalSorter(inputs).static_order()]
+            stack += node.dependencies() if isinstance(node, Expr) else []
+    return list(nodes.values())
 
 
 def _graphs(expr: Any) -> Iterator[HighLevelGraph]:
