@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 
 class Nest(NamedTuple):
@@ -90,10 +88,3 @@ def _joined(loops: Sequence[_Loop]) -> list[_Loop]:
                 continue
         found.append(loop)
     return found
-
-
-def broadcast_strides(array: np.ndarray[Any, Any], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return an array's strides as if it had a shape that it can be broadcast to."""
-    missing = len(shape) - array.ndim
-    own = zip(array.shape, array.strides, strict=True)
-    return (0,) * missing + tuple(0 if length == 1 else stride for length, stride in own)

@@ -24,12 +24,12 @@ from dask_marsched.kernels.backend import Results, UnsupportedError
 from dask_marsched.kernels.bound_expression import Setting, as_array
 from dask_marsched.kernels.llvm import (
     compiler_process,
-    float_status,
     kernel_files,
     machine_code,
     processor,
     ufunc_loops,
 )
+from dask_marsched.kernels.llvm.float_status import FloatStatus
 from dask_marsched.kernels.llvm.kernel_files import DOUBT, Key, Made
 from dask_marsched.kernels.operations import UFUNCS
 from dask_marsched.kernels.scratch import Scratch
@@ -110,10 +110,7 @@ class LLVMBackend:
     def __init__(self, directory: Path | None) -> None:
         if importlib.util.find_spec("llvmlite") is None:
             raise ModuleNotFoundError("No module named 'llvmlite'")
-        status = float_status.find()
-        if status is None:
-            raise ImportError("the floating-point flags of this processor are not known")
-        self._status = status
+        self._status = FloatStatus()
         #: Of LLVM's library, which does one thing at a time.
         self._lock = threading.Lock()
         self._directory = directory
@@ -187,7 +184,7 @@ class LLVMBackend:
         return self._bound(setting, known)
 
     def _linked(self, key: Key, made: Made) -> _Linked:
-        functions = [self._status.clear, self._status.test, self._status.mask]
+        functions = [*self._status.addresses, self._status.mask]
         for name, dtypes in made.externals:
             loop = ufunc_loops.loop(UFUNCS[name], dtypes)
             if loop is None:

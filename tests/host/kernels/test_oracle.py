@@ -8,19 +8,26 @@ import pytest
 import xarray as xr
 from dask._task_spec import Task, TaskRef
 
-from dask_marsched.kernels.blocks_backend import BlocksBackend
+from dask_marsched.kernels.numexpr_backend import NumexprBackend
 from tests.host.kernels.kernel_runs import LLVM, a_runner, both, run_both
 from tests.kernels.expressions import steps
 
 SHAPE, CHUNKS = (60, 300), (30, 300)
 RANDOM = np.random.default_rng(7)
+
+
+def single_threaded_numexpr():
+    pytest.importorskip("numexpr").set_num_threads(1)
+    return NumexprBackend()
+
+
 AWKWARD = [0.0, -0.0, 1, -1, 2, 0.5, np.nan, np.inf, -np.inf, 1e-300, 1e300, 3e38, 65504]
-BACKENDS = {"llvm": LLVM, "blocks": BlocksBackend()}
+BACKENDS = {"llvm": lambda: LLVM, "numexpr": single_threaded_numexpr}
 
 
 @pytest.fixture(params=BACKENDS)
 def runner(request, monkeypatch):
-    with a_runner(monkeypatch, BACKENDS[request.param]) as made:
+    with a_runner(monkeypatch, BACKENDS[request.param]()) as made:
         yield made
 
 
@@ -184,6 +191,7 @@ def test_reductions_of_long_rows(name, dtype, runner):
         assert any("axis" in e["text"] for e in reduced) == (dtype != "f2")
 
 
+@pytest.mark.parametrize("runner", ["llvm"], indirect=True)
 def test_a_backend_may_lack_a_kernel_for_one_layout(runner):
     """What it does for aligned arrays goes on; nothing is told as a failure."""
     for values in (np.ones(SHAPE, "c8"), unaligned(np.ones(SHAPE, "c8")), np.ones(SHAPE, "c8")):
@@ -229,6 +237,7 @@ def test_one_by_zero_is_pythons_error(runner):
         runner.wrap(task)({})
 
 
+@pytest.mark.parametrize("runner", ["llvm"], indirect=True)
 def test_kernels_know_nothing_of_those_before(runner):
     """What complex numbers become is written where NumPy's loop writes it."""
     ones = np.ones(SHAPE)
