@@ -141,10 +141,6 @@ class Code:
         self.at.branch(after)
         self.at.position_at_end(after)
 
-    def otherwise(self, condition: Any) -> Any:
-        """Return the contrary of a condition."""
-        return self.at.not_(condition)
-
     # -- memory ----------------------------------------------------------------------------
 
     def pointer(self, address: Any, dtype: np.dtype[Any]) -> Any:

@@ -157,20 +157,16 @@ class Writer:
         if self.layout.mode == "map":
             self._map()
         else:
-            write_reductions(self, self.layout.mode, self.exact)
+            write_reductions(self, self.layout.mode)
         self.note_flags()
         text = code.end(code.get(self.flags))
         return Kernel(text, tuple(self.externals), self.scratch, self._doubtful())
 
     def _doubtful(self) -> frozenset[str]:
-        found = set()
         for node in self.nodes:
             if is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args)):
-                found.add("invalid")
-        sums = [dtype for _, kind, dtype in self.outputs if kind == "sum" and dtype.kind == "f"]
-        if sums and not self.exact:
-            found.add("over")  # in another order there may be none
-        return frozenset(found)
+                return frozenset({"invalid"})
+        return frozenset()
 
     def _stride(self, operand: int, loop: Any) -> Any:
         first = self.code.multiply(self.dimensions, operand)
@@ -357,7 +353,7 @@ class Writer:
                     self.code.store(self.targets[number], i, values[p])
                 else:
                     reduction = self.running[number]
-                    self.code.store(reduction.more, i, reduction.taken_in(values[p], i))
+                    self.code.store(reduction.more, i, reduction.joined(values[p], i))
 
     def _source(self, position: int) -> Any:
         """Return how an element of a node is read in a loop."""

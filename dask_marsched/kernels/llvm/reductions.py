@@ -20,19 +20,9 @@ if TYPE_CHECKING:
     from dask_marsched.kernels.llvm.kernel import Writer
 
 
-def write_reductions(writer: Writer, mode: str, exact: bool) -> None:
-    """Write the loops of a kernel.
-
-    Parameters
-    ----------
-    writer
-        Of the kernel.
-    mode
-        ``"rows"`` where the innermost loop is reduced; ``"columns"`` where it is kept.
-    exact
-        Whether results have to be NumPy's to the last bit.
-    """
-    loops = _Loops(writer, exact)
+def write_reductions(writer: Writer, mode: str) -> None:
+    """Write the loops of a kernel in a `Layout`'s mode, ``"rows"`` or ``"columns"``."""
+    loops = _Loops(writer)
     if mode == "columns":
         loops.columns()
     elif loops.pairwise:
@@ -42,20 +32,16 @@ def write_reductions(writer: Writer, mode: str, exact: bool) -> None:
 
 
 class _Loops:
-    """The loops in the making."""
-
-    def __init__(self, writer: Writer, exact: bool) -> None:
+    def __init__(self, writer: Writer) -> None:
         self.writer, self.code = writer, writer.code
         self.reductions = []
         for position, kind, _ in writer.outputs:
             dtype = writer.nodes[position].dtype
-            places = writer.reserve(dtype.itemsize), writer.reserve(max(dtype.itemsize, 8))
-            self.reductions.append(Reduction(self.code, kind or "", dtype, *places, exact))
+            places = writer.reserve(dtype.itemsize), writer.reserve(dtype.itemsize)
+            self.reductions.append(Reduction(self.code, kind or "", dtype, *places))
         self.noisy = any(reduction.noisy for reduction in self.reductions)
-        #: Those that are added up in NumPy's order, by halves of rows.
-        self.pairwise = [
-            r for r in self.reductions if exact and r.kind == "sum" and r.dtype.kind == "f"
-        ]
+        #: Sums of floats, which are added up in NumPy's order.
+        self.pairwise = [r for r in self.reductions if r.kind == "sum" and r.dtype.kind == "f"]
         self.operands = range(len(writer.inputs))
         self.everything = range(len(writer.bases))
 
