@@ -32,7 +32,7 @@ _MAKERS: dict[str, Callable[[Path | None], Backend]] = {"llvm": _llvm, "numexpr"
 PACKAGES = {"llvm": "llvmlite"}
 
 
-def make(directory: Path | None) -> tuple[list[Backend], dict[str, str]]:
+def make(directory: Path | None) -> tuple[Backend | None, dict[str, str]]:
     """Return the first backend that works here, and why those before it do not.
 
     Parameters
@@ -43,10 +43,10 @@ def make(directory: Path | None) -> tuple[list[Backend], dict[str, str]]:
     missing: dict[str, str] = {}
     for name, maker in _MAKERS.items():
         try:
-            return [maker(directory)], missing
+            return maker(directory), missing
         except Exception as error:  # not installed, or it does not work on this machine
             missing[name] = f"{type(error).__name__}: {error}"
-    return [], missing
+    return None, missing
 
 
 def cache_directory(setting: str | None) -> Path | None:

@@ -42,10 +42,10 @@ def test_each_thread_has_its_own_scratch_memory():
 def test_numexpr_is_asked_for_only_where_llvm_is_missing(monkeypatch, tmp_path):
     pytest.importorskip("numexpr").set_num_threads(1)
     pytest.importorskip("llvmlite")
-    (found,), missing = backends.make(tmp_path)
+    found, missing = backends.make(tmp_path)
     assert (found.name, missing) == ("llvm", {})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    (found,), missing = backends.make(tmp_path)
+    found, missing = backends.make(tmp_path)
     assert found.name == "numexpr"
     assert missing == {"llvm": "ModuleNotFoundError: No module named 'llvmlite'"}
 

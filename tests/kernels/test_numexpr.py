@@ -25,7 +25,7 @@ def one_thread():
 
 
 def prepared(backend):
-    return backend.prepare(setting(CHAIN, signature(VALUES)), False)
+    return backend.prepare(setting(CHAIN, signature(VALUES)), True)
 
 
 def test_the_number_of_threads_is_never_set(monkeypatch):
@@ -44,8 +44,8 @@ def test_with_several_threads_it_is_not_used():
 
 def test_nor_once_somebody_has_set_another_number(monkeypatch):
     backend = numexpr_backend.NumexprBackend()
-    kernels = Kernels([backend], exact=False)
-    monkeypatch.setattr(Trial, "choose", lambda self, ready: ready[0] if ready else "numpy")
+    kernels = Kernels(backend)
+    monkeypatch.setattr(Trial, "choose", lambda self, ready: ready or "numpy")
     kernels.evaluate(CHAIN, VALUES)
     kernels.wait()
     kernels.evaluate(CHAIN, VALUES)  # by numexpr, if the first time it was not ready yet

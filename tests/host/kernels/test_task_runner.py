@@ -116,7 +116,7 @@ def test_an_error_in_a_task_is_the_tasks():
 
     y = (X * 2 + 1).map_blocks(fails, dtype="f8", meta=np.empty((0, 0)))
     (optimized,) = dask.optimize(y)
-    runner = KernelRunner(Kernels([]), lambda *_: pytest.fail("not ours"))
+    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
     (task,) = [
         task
         for key, task in dict(optimized.__dask_graph__()).items()
@@ -128,7 +128,7 @@ def test_an_error_in_a_task_is_the_tasks():
 
 def test_what_cannot_be_read_runs_as_it_is():
     failures = []
-    runner = KernelRunner(Kernels([]), lambda where, error: failures.append(where))
+    runner = KernelRunner(Kernels(), lambda where, error: failures.append(where))
     runner._program = lambda task: 1 / 0
     task = Task("x", np.sum, DataNode(None, np.ones(3)))
     assert runner.run(task, {}) == 3

@@ -76,7 +76,7 @@ def test_parameters_are_those_of_a_task_that_is_read_in_full(number):
 
 
 def test_other_literals_in_a_known_structure_are_taken():
-    runner = KernelRunner(Kernels([]), lambda *_: pytest.fail("not ours"))
+    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
     for factor, addend in ((2, 0.0), (2, -0.0), (3, np.nan), (2.0, 1), (True, 1)):
         for task in tasks(X * factor + Y * 0 + addend):
             values = {name: np.full((32, 300), -0.0) for name in task.dependencies}
@@ -88,7 +88,7 @@ def test_other_literals_in_a_known_structure_are_taken():
 
 def test_what_runs_without_a_kernel_gets_what_it_reads():
     """A function of the user's between operations, from a template, gives what Dask gives."""
-    runner = KernelRunner(Kernels([]), lambda *_: pytest.fail("not ours"))
+    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
     y = (X * 2 + 1).map_blocks(np.sort, dtype="f8") * 3 + 2
     for _ in range(2):
         for task in tasks(y):
