@@ -1,4 +1,4 @@
-"""What every backend offers."""
+"""Defines what a backend offers: functions that evaluate expressions for certain arrays."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Results(NamedTuple):
     values
         One for each output.
     raised
-        Names, as in `numpy.errstate`, of the floating-point errors that NumPy would have told.
+        The floating-point errors, named as in `numpy.errstate`, that NumPy would have reported.
     doubtful
-        Whether NumPy has to compute them again whatever `numpy.errstate` is.
+        Whether NumPy has to evaluate the chunk again, even if it ignores all errors.
     """
 
     values: list[Any]
@@ -36,22 +36,22 @@ class Backend(Protocol):
     name: str
 
     def at_hand(self, setting: Setting, exact: bool) -> bool:
-        """Whether `prepare` takes less time than a chunk does: nothing has to be compiled."""
+        """Whether `prepare` takes less time than a chunk does, as nothing has to be compiled."""
         ...
 
     def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
-        """Return a function that evaluates an expression in its setting.
+        """Return a function that evaluates an expression, given its inputs.
 
         Parameters
         ----------
         setting
             The expression, and the arrays it is applied to.
         exact
-            Whether results have to be the same as NumPy's to the last bit.
+            Whether results have to be NumPy's to the last bit.
 
         Raises
         ------
         UnsupportedError
-            If the backend cannot do that.
+            If the backend cannot evaluate it.
         """
         ...
