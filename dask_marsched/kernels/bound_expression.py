@@ -278,8 +278,8 @@ def _shapes(
 def _check_constants(made: Setting) -> None:
     """Refuse values that are constant along an axis if NumPy treats them in a special way.
 
-    NumPy reports an overflow of integers for scalars, not for arrays. Its loop of powers takes short
-    cuts for a constant exponent, and which elements are in one loop depends on the layout.
+    NumPy reports an overflow of integers for scalars, not for arrays. Its loop of powers takes
+    short cuts for a constant exponent, and which elements share a loop depends on the layout.
     """
     axes = frozenset(axis for axis, length in enumerate(made.shape) if length > 1)
     constant: list[frozenset[int]] = []

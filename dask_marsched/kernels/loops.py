@@ -1,4 +1,4 @@
-"""The nest of loops over some arrays: which axis is outside, which inside, which may be joined."""
+"""Arranges the axes of some arrays into nested loops: outer, inner, and joined ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Nest(NamedTuple):
     Attributes
     ----------
     kept
-        How many of the outer loops run over axes that are kept; the others are reduced.
+        Number of outer loops over axes that are not reduced; they come first.
     shape
         Lengths of all loops; the last is the innermost one.
     strides
         By operand, one for each loop.
     inner_reduced
-        Whether the innermost loop runs over an axis that is reduced.
+        Whether the innermost loop runs over a reduced axis.
     """
 
     kept: int
@@ -39,15 +39,15 @@ def nest(
     Parameters
     ----------
     shape
-        Common shape; no length is 0.
+        Common shape, without zeros.
     strides
-        By operand, 0 where it is broadcast.
+        By operand, 0 along axes that it is broadcast to.
     order
-        The axes from the outermost to the innermost in memory.
+        The axes, from the outermost to the innermost in memory.
     reduced
-        Axes that are reduced.
+        Reduced axes.
     counted
-        Whether elements along reduced axes are counted, so that these are inside, in their order.
+        Whether elements along reduced axes are numbered, so that those axes are innermost.
     """
     axes = [axis for axis in (range(len(shape)) if counted else order) if shape[axis] > 1]
     groups = _joined([_Loop(shape[a], [s[a] for s in strides], a in reduced) for a in axes])
@@ -75,7 +75,7 @@ class _Loop(NamedTuple):
 
 
 def _joined(loops: Sequence[_Loop]) -> list[_Loop]:
-    """Join neighbours that all operands run through as if they were one."""
+    """Join neighbouring loops that are one loop in every operand."""
     found: list[_Loop] = []
     for loop in loops:
         if found:

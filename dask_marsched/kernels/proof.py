@@ -1,7 +1,7 @@
-"""Whether a backend reduces floats as the installed NumPy does, to the last bit: it is tried.
+"""Tries out whether a backend reduces floats as the installed NumPy does, to the last bit.
 
-In which order NumPy adds is not documented, and which of two zeros is the least depends on the
-processor. A backend that computes in some order compares it with NumPy's, once, on drawn arrays.
+NumPy does not document the order of its sums, and which of two zeros is the least depends on the
+processor. So the results of a backend are compared with NumPy's, once, on random arrays.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dask_marsched.kernels.operations import ACCUMULATING, SELECTING
 
 Prepare = Callable[[Setting], Callable[[Sequence[Any]], Results]]
 
-#: Lengths of rows: around those at which NumPy changes over to another way to add, or halves; and
-#: so many drawn ones below a bound.
+#: Lengths of rows: around those at which NumPy changes its way to add up, or halves a row; and so
+#: many random ones below a bound.
 _SHORT = (1, 2, 7, 8, 9, 16, 23, 127, 128, 129, 136, 249, 255, 256, 257, 1000, 1024, 1033, 2056)
 _DRAWN, _BELOW = 40, 2500
 _LONG = (8191, 8192, 8193, 16400, 20011, 65536 + 24, 100_003)
@@ -30,18 +30,18 @@ _AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-310, -1e-40, 1e30, -1e30)
 
 
 class Claim(NamedTuple):
-    """A reduction that a backend says it computes as NumPy does.
+    """A kind of reduction that a backend may compute as NumPy does.
 
     Attributes
     ----------
     kind
         Its name.
     dtype
-        Of the values that it takes in.
+        Of the values.
     mode
-        As in `setting.Layout`.
+        As in `Layout`.
     converted
-        Whether the values are converted to that dtype as they are reduced, a buffer at a time.
+        Whether NumPy converts the values to that dtype, one buffer at a time.
     """
 
     kind: str
@@ -51,12 +51,12 @@ class Claim(NamedTuple):
 
 
 def claims(found: Setting) -> list[Claim]:
-    """Return what a backend claims that reduces floats in a setting as NumPy does.
+    """Return the claims of a backend that reduces floats in a setting as NumPy does.
 
     Raises
     ------
     UnsupportedError
-        If NumPy reduces arrays of another form than those that this is told of.
+        If no claim covers the reduction of such arrays.
     """
     made = []
     nodes, mode = found.typed.nodes, found.layout.mode
@@ -68,27 +68,19 @@ def claims(found: Setting) -> list[Claim]:
             converted = kind == "sum" and mode == "rows" and found.typed.converted[number]
             made.append(Claim(kind or "", dtype, mode, converted))
     if len({claim.converted for claim in made if claim.kind == "sum"}) > 1:
-        raise UnsupportedError("sums of values that are converted, beside others")
+        raise UnsupportedError("sums of converted values together with others")
     return made
 
 
 def numpys() -> str:
-    """Return what the order depends on that NumPy reduces in, as text."""
-    # which of its loops it runs on this processor can be chosen when it starts
+    """Return, as text, the versions and settings that NumPy's order depends on."""
+    # NumPy's choice of loops for this processor can be changed when it starts
     chosen = {name: value for name, value in os.environ.items() if name.startswith("NPY_")}
     return f"{__version__} numpy {np.__version__} {sorted(chosen.items())}"
 
 
 def holds(claim: Claim, prepare: Prepare) -> bool:
-    """Return whether a claim is true.
-
-    Parameters
-    ----------
-    claim
-        What is claimed.
-    prepare
-        Makes what evaluates an expression in a setting, as `Backend.prepare`.
-    """
+    """Return whether a claim is true of a backend with a certain `Backend.prepare`."""
     random = np.random.default_rng(0)
     for expression, values in _cases(claim, random):
         found = setting(expression, signature(values))
@@ -112,7 +104,7 @@ def _identical(got: Any, wanted: Any) -> bool:
 def _cases(
     claim: Claim, random: np.random.Generator
 ) -> Iterator[tuple[Expression, list[np.ndarray[Any, Any]]]]:
-    """Yield expressions with their inputs, which lie in memory in several ways."""
+    """Yield expressions with their inputs, in several layouts."""
     nodes = (Node("input", (), 0), Node("negative", (0,)))
     output = Output(1, claim.kind, claim.dtype.str if claim.converted else None)
 
@@ -134,7 +126,7 @@ def _cases(
         yield drawn((1,), (3, length), gap=1)
         yield drawn((0, 2), (3, 5, length))
     for shape in ((70, 3), (9, 130), (40, 1100), (7, 4099)):
-        yield drawn(None, shape, gap=1)  # rows of NumPy's that are several loops here
+        yield drawn(None, shape, gap=1)  # one row for NumPy, several loops in a kernel
 
 
 def _source(claim: Claim) -> np.dtype[Any]:
@@ -142,7 +134,7 @@ def _source(claim: Claim) -> np.dtype[Any]:
 
 
 def _fill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
-    """Draw values whose sum or product depends on the order."""
+    """Draw values whose sum or product depends on their order."""
     if claim.converted:
         most = np.iinfo(values.dtype).max
         values[...] = random.integers(-most, most, values.shape, values.dtype)
@@ -157,7 +149,7 @@ def _fill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generato
 
 
 def _refill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
-    """Draw values among which there are zeros, denormal ones and large ones."""
+    """Draw zeros, denormal and large values."""
     if claim.converted:
         _fill(claim, values, random)
         return

@@ -1,4 +1,4 @@
-"""Which expressions workers can fuse in a graph, before it runs."""
+"""Finds the expressions in a graph that workers can fuse, before it runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from dask_marsched.host.kernels.task_runner import is_promising
 
 
 def expressions(tasks: Iterable[Any]) -> dict[str, int]:
-    """Return what can be fused in some tasks, as text, with the number of tasks it is in.
+    """Return the expressions in some tasks, as text, with the number of tasks that contain them.
 
-    Parameters
-    ----------
-    tasks
-        As Dask has optimised them. What is fused of them in the end depends on their dtypes, and
-        on what is found to be faster than NumPy.
+    The tasks are those that Dask has optimised. Whether a worker fuses an expression also depends
+    on dtypes, and on whether that is faster than NumPy.
     """
     programs: dict[tuple[Step, ...], Program] = {}
     found: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Runs a task part by part: expressions by kernels, whatever is not understood as Dask would."""
+"""Runs a task part by part: expressions by kernels, everything else as Dask does."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class _Part(NamedTuple):
     result
         Number of the step that it computes.
     members
-        Steps that Dask would run for it, in their order.
+        Its steps, in their order; Dask would run them one by one.
     inputs
-        Steps that it uses.
+        Other steps whose results a kernel uses.
     referred
-        Steps that Dask's tasks for it refer to.
+        Other steps that Dask's tasks of the members refer to.
     unit
-        How it is evaluated; None for what is not understood.
+        Evaluates it by a kernel; None if the members have to be run as Dask does.
     done
-        Steps whose results are not needed after it.
+        Steps whose results are not needed after the part.
     dropped
-        By member, steps whose results no later one needs, where members run one by one.
+        By member, steps whose results are not needed after it, if members run one by one.
     """
 
     result: int
@@ -45,13 +45,7 @@ class _Part(NamedTuple):
 
 
 class Program:
-    """How tasks of one structure are run.
-
-    Parameters
-    ----------
-    steps
-        Of the structure.
-    """
+    """Runs tasks of one structure, whose steps it is made from."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.steps = steps
@@ -69,7 +63,7 @@ class Program:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The expressions that are fused, as people write them."""
+        """The fused expressions in Python's notation."""
         units = (part.unit for part in self.parts if part.unit is not None)
         return tuple(unit.expression.text() for unit in units if unit.worthwhile)
 
@@ -117,7 +111,8 @@ class Program:
         params
             Of the task's structure.
         values
-            Results of other tasks, by key; each is taken out.
+            Results of other tasks, by key. The mapping is emptied, so that each can be released
+            after its last use.
         evaluate
             Evaluates expressions.
         """
@@ -145,7 +140,7 @@ class Program:
                     return part.unit.run(operands, params[part.result].node, evaluate)
                 except NotUnderstoodError:
                     pass
-            del operands  # they hold what is to be dropped on the way
+            del operands  # so that results can be released on the way
         for number, dropped in zip(part.members, part.dropped, strict=True):
             node, names = params[number]
             if node is not None:
@@ -166,7 +161,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _groups(steps: tuple[Step, ...]) -> list[int]:
-    """Return, by step, the last step of the part that it belongs to."""
+    """Return, by step, the last step of its part."""
     users: dict[int, list[int]] = {}
     for number, step in enumerate(steps):
         for use in {*step.args, *step.uses}:
@@ -183,7 +178,7 @@ def _groups(steps: tuple[Step, ...]) -> list[int]:
 
 
 def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
-    """Tell each part which results nobody needs after it."""
+    """Add the results that are not needed after each part."""
     last: dict[int, int] = {}
     for position, part in enumerate(parts):
         last.update(dict.fromkeys((*part.inputs, *part.referred), position))
@@ -195,7 +190,7 @@ def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
 
 
 def _with_drops(part: _Part, steps: tuple[Step, ...]) -> _Part:
-    """Tell, by member, what nobody needs after it: Dask, too, lets go of results at once."""
+    """Add the results that are not needed after each member: Dask releases them at once, too."""
     last = {use: member for member in part.members for use in (member, *steps[member].uses)}
     ended = {*part.members, *part.done} - {part.result}
     return part._replace(

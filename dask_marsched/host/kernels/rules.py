@@ -1,4 +1,4 @@
-"""Which functions in Dask's tasks are operations of fused expressions."""
+"""Recognizes the functions in Dask's tasks that are operations or reductions of expressions."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Reduction(NamedTuple):
         ``"plain"`` returns an array; ``"mean"``, ``"moment"`` and ``"arg"`` are the first stages
         of Dask's reductions of these names.
     kind
-        Name of the reduction; for ``"mean"`` and ``"moment"`` that of the sum.
+        Name of the reduction; ``"sum"`` for ``"mean"`` and ``"moment"``.
     skips_nan
-        Whether NaN is left out.
+        Whether NaN is ignored.
     counts
-        Whether those that are no NaN are counted.
+        Whether only elements that are not NaN are counted.
     dtype
-        In which is added up, as text; None for NumPy's choice.
+        Dtype of the sum or product, as text; None for NumPy's choice.
     axes
-        None for all.
+        Reduced axes; None for all.
     keepdims
-        Whether axes are kept with length 1.
+        Whether reduced axes are kept with length 1.
     """
 
     form: str
@@ -62,7 +62,7 @@ _PLAIN: dict[Any, tuple[str, bool]] = {
     np.all: ("all", False),
     np.nansum: ("sum", True),
     np.nanprod: ("prod", True),
-    # Dask's leave out chunks without elements, which kernels leave to NumPy anyway
+    # Dask's functions skip chunks without elements, which kernels do not evaluate anyway
     reductions.chunk_min: ("min", False),
     reductions.chunk_max: ("max", False),
 }
@@ -70,14 +70,12 @@ _SUMS = {np.sum: False, np.nansum: True}
 _COUNTS = {numel: False, nannumel: True}
 _ARGS = {np.min: "min", np.max: "max"}
 _ARG_FUNCTIONS = {chunk.argmin: "min", chunk.argmax: "max"}
-
-
 _OF_SUMS = {"axis", "keepdims", "dtype"}
 _OF_MOMENTS = {"sum", "numel", "dtype", "axis", "keepdims", "order", "implicit_complex_dtype"}
 
 
 def unwrapped(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return a function without what binds its arguments, and the arguments it binds."""
+    """Return the function in nested partials, with its bound and keyword arguments."""
     bound: tuple[Any, ...] = ()
     merged = dict(kwargs)
     while type(func) is functools.partial:
@@ -88,16 +86,9 @@ def unwrapped(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...
 
 
 def operation(func: Any, arguments: int, kwargs: Mapping[str, Any]) -> list[Operation] | None:
-    """Return the operations that a function is, in their order; None if it is none.
+    """Return the operations of a task's function, in their order; None if it is not recognized.
 
-    Parameters
-    ----------
-    func
-        The function of a task.
-    arguments
-        How many operands it is called with.
-    kwargs
-        Its other arguments.
+    ``arguments`` is the number of its operands, ``kwargs`` are its other arguments.
     """
     if not kwargs:
         name = name_of(func)
@@ -124,7 +115,10 @@ def operation(func: Any, arguments: int, kwargs: Mapping[str, Any]) -> list[Oper
 def reduction(
     func: Any, bound: tuple[Any, ...], arguments: int, kwargs: Mapping[str, Any]
 ) -> Reduction | None:
-    """Return the reduction that a function is, with what it is bound to; None if it is none."""
+    """Return the reduction of a task's function; None if it is not recognized.
+
+    ``bound`` are arguments of a partial, ``arguments`` is the number of operands.
+    """
     try:
         if func in _PLAIN and arguments == 1 and not bound:
             kind, skips_nan = _PLAIN[func]

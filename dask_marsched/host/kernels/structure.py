@@ -1,7 +1,7 @@
-"""What a task computes, as a list of steps: fused tasks are unfolded, functions recognised.
+"""Reads a task into a list of steps: fused tasks are unfolded, functions are recognized.
 
-Tasks of the chunks of one array have the same structure; only keys and literals differ. So the
-structure is a value of its own, by which what was made from it is found again.
+The tasks of an array's chunks have the same steps; only keys and literals differ. So the steps are
+a value of their own, a key by which a program is found again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dask_marsched.kernels.expression import MOST_MULTIPLIED
 
 _SCALARS = (bool, int, float, complex)
 _EXPONENTS = frozenset({2, 1, -1, 0.5, *range(3, MOST_MULTIPLIED + 1)})
-#: Of functions that are recognised as they are, without anything bound to them.
+#: Types of functions that are not partials.
 _SIMPLE = (type(abs), np.ufunc)
 _POWERS = frozenset({"pow", "power"})
 
@@ -28,8 +28,8 @@ class Step(NamedTuple):
     Attributes
     ----------
     kind
-        ``"input"`` a result of another task, ``"literal"`` a value in the task, ``"operation"``,
-        ``"reduction"``, ``"opaque"`` whatever is not understood.
+        ``"input"`` for a result of another task, ``"literal"`` for a value in the task,
+        ``"operation"``, ``"reduction"``, or ``"opaque"`` for anything else.
     what
         Name and parameter of the operation; the reduction; the type of the literal.
     args
@@ -45,14 +45,14 @@ class Step(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The task that a step was made from: what Dask would have run.
+    """The task of a step, which Dask would have run.
 
     Attributes
     ----------
     node
-        The task; None if it is told by the next step.
+        The task; None for a step whose task is that of the next one.
     names
-        Of the results that it refers to; None if the task has to be asked (`references`).
+        Names of results in the task; None if they have to be read from it (`references`).
     """
 
     node: Any
@@ -60,26 +60,26 @@ class Origin(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What a task computes.
+    """A task that was read.
 
     Attributes
     ----------
     steps
         In the order of their evaluation; the last one is the result.
     params
-        By step: the key of an input, the value of a literal, the `Origin` of anything else.
+        By step: the key of an input, the value of a literal, else the `Origin`.
     """
 
     steps: tuple[Step, ...]
     params: tuple[Any, ...]
 
 
-#: Where a literal is: a task, and which of its arguments; a node of its own, and None.
+#: The place of a literal: a task and the index of an argument, or a `DataNode` and None.
 Place = tuple[Any, int | None]
 
 
 class _Scope:
-    """The names in a fused task; in those around it, what they are bound to."""
+    """The names in a fused task: its own nodes, and names bound to arguments in the outer task."""
 
     __slots__ = ("bound", "known", "nodes", "outer")
 
@@ -91,15 +91,13 @@ class _Scope:
 
 
 class TooDeepError(Exception):
-    """A task is nested deeper than it is worth to look."""
+    """A task is too large to be read, or has an unknown form."""
 
 
 _MOST_STEPS = 200
 
 
 class _Reader:
-    """Reads one task."""
-
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.params: list[Any] = []
@@ -123,7 +121,7 @@ class _Reader:
             elif scope.outer is None:
                 found = self.add(Step("input"), name)
             else:
-                raise TooDeepError  # a name that stands for nothing
+                raise TooDeepError  # a name without a meaning
             scope.known[name] = found
         return found
 
@@ -190,7 +188,7 @@ class _Reader:
         return args[0]
 
     def _clip(self, found: list[Operation], args: tuple[int, ...]) -> Any:
-        """Return what NumPy makes of a missing bound."""
+        """Return the operation and operands of a clip, of which one bound may be missing."""
         missing = [n for n in (1, 2) if self.steps[args[n]].kind == "literal"
                    and self.params[args[n]] is None]  # fmt: skip
         if len(missing) != 1:
@@ -216,7 +214,7 @@ class _Reader:
     def _origin_of_operation(
         self, node: Task, args: tuple[int, ...], scope: _Scope
     ) -> tuple[tuple[int, ...], Origin]:
-        """Do as `_origin`, at less cost for what nearly all operations are."""
+        """Return the same as `_origin`, faster for most operations."""
         names: dict[Any, int] = {}
         for arg, step in zip(node.args, args, strict=True):
             if type(arg) is TaskRef:
@@ -230,17 +228,16 @@ class _Reader:
     def _origin(self, node: Any, scope: _Scope) -> tuple[tuple[int, ...], Origin]:
         names = references(node)
         if len(names) != len(node.dependencies):
-            raise TooDeepError  # a kind of node that is not known
+            raise TooDeepError  # an unknown kind of node
         return tuple(self.name(name, scope) for name in names), Origin(node, names)
 
 
 def references(node: Any) -> tuple[Any, ...]:
-    """Return the names that a node refers to, each once, in the order of its arguments."""
+    """Return the names in a node, each once, in the order of its arguments."""
     return tuple(dict.fromkeys(_references(node)))
 
 
 def _references(node: Any) -> Iterator[Any]:
-    """Yield the names that a node refers to, in the order of its arguments."""
     if isinstance(node, TaskRef):
         yield node.key
     elif isinstance(node, Alias):
@@ -251,24 +248,17 @@ def _references(node: Any) -> Iterator[Any]:
 
 
 def read(task: Any, places: dict[int, Place] | None = None) -> Structure:
-    """Return what a task computes.
-
-    Parameters
-    ----------
-    task
-        A task of Dask's.
-    places
-        Is told, by step, where literals come from.
+    """Read a task of Dask's; ``places`` is filled with the places of literals, by step.
 
     Raises
     ------
     TooDeepError
-        If it is too large to be looked at.
+        If the task cannot be read.
     """
     reader = _Reader()
     result = reader.node(task, _Scope({}, {}, None))
     if result != len(reader.steps) - 1:
-        raise TooDeepError  # nothing but another name
+        raise TooDeepError  # only another name
     if places is not None:
         places.update(reader.places)
     return Structure(tuple(reader.steps), tuple(reader.params))

@@ -1,8 +1,8 @@
-"""Sums of floats in the order in which NumPy adds along contiguous memory.
+"""Writes sums of floats in NumPy's order along contiguous memory.
 
-NumPy halves a row until no part is longer than 128 elements, each half but the last a multiple of
-8, and adds up such a part in 8 lanes (``pairwise_sum`` in its ``loops_utils.h.src``). Where the
-halves are depends on the length of the row alone, so a row is evaluated part by part.
+NumPy halves a row until no part is longer than 128 elements, with first halves that are multiples
+of 8, and adds up a part in 8 lanes (``pairwise_sum`` in its ``loops_utils.h.src``). The halves
+depend only on the length of the row, so that it can be evaluated part by part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _halves(code: Code, n: Any) -> tuple[Any, Any]:
 
 
 def sum_function(module: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a function that adds up so many floats at an address; a module has it once."""
+    """Return the module's function that adds up floats, given their address and number."""
     name = f"sum_{dtype.name}"
     if name in module.globals:
         return module.globals[name]
@@ -65,9 +65,9 @@ def _add_part(code: Code, total: Any, address: Any, n: Any, dtype: np.dtype[Any]
 
 
 def _add_two_parts(code: Code, total: Any, left: Any, right: Any, dtype: np.dtype[Any]) -> None:
-    """Add up two halves, of at most 128 floats each, side by side: neither waits for the adder.
+    """Add up two halves of at most 128 floats side by side, so that the adder need not wait.
 
-    The second one has at most one row of lanes more than the first, which has nothing but those.
+    The first half is a whole number of lanes; the second has up to 15 more floats.
     """
     at = code.at
     pointers = [code.pointer(address, dtype) for address, _ in (left, right)]
@@ -102,7 +102,7 @@ def _start(code: Code, pointer: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 def _joined(code: Code, lanes: Any) -> Any:
-    """Return the sum of lanes, neighbours first."""
+    """Return the sum of the lanes, adding neighbours first."""
     at, width = code.at, _LANES
     while width > 1:
         width //= 2
@@ -116,16 +116,16 @@ def _joined(code: Code, lanes: Any) -> Any:
 
 
 class Tree:
-    """The sums of parts of rows, of which each waits for that of its other half.
+    """Adds up rows by halves down to a block, in a loop with a stack instead of recursion.
 
     Parameters
     ----------
     code
         The kernel.
     dtypes
-        Of the sums, of which there are several at a time.
+        Of the sums, which are computed together.
     sizes, waiting
-        Addresses of `DEPTH` integers, and of as many sums of each dtype.
+        Addresses of the stack: `DEPTH` integers, and as many sums of each dtype.
     """
 
     def __init__(
@@ -136,21 +136,17 @@ class Tree:
         waiting: Sequence[Any],
     ) -> None:
         self.code = code
-        #: By level, how long the second half is; 0 when it is its turn.
+        #: By level, the length of the second half; 0 from its turn on.
         self.sizes = code.pointer(sizes, _INT64)
         self.waiting = [code.pointer(w, d) for w, d in zip(waiting, dtypes, strict=True)]
         self.depth, self.size = code.variable(I64, 0), code.variable(I64, 0)
         self.sums = [code.variable(memory_type(dtype)) for dtype in dtypes]
 
     def add_up(self, n: Any, evaluate: Callable[[Any], Sequence[Any]]) -> list[Any]:
-        """Return the sums of so many elements.
+        """Return the sums of ``n`` elements, at least 1.
 
-        Parameters
-        ----------
-        n
-            How many, at least 1.
-        evaluate
-            Writes code that evaluates the next elements, so many, and returns the sums of these.
+        ``evaluate`` writes code that evaluates as many of the next elements as it is told, and
+        returns their sums.
         """
         code, at = self.code, self.code.at
         going = code.variable(I64, 1)
@@ -186,10 +182,10 @@ class Tree:
         return self.code.at.icmp_signed(">", self.code.get(self.size), self.code.number(BLOCK))
 
     def _is_complete(self) -> Any:
-        """Whether what was added up last is the second half of something."""
+        """Whether the latest sum is that of a second half."""
         code, at = self.code, self.code.at
         depth = code.get(self.depth)
-        # without a level above, some number is read that does not matter
+        # at depth 0 the number that is read does not matter
         level = at.select(self._positive(depth), code.add(depth, -1), code.number(0))
         last = at.icmp_signed("==", code.load(self.sizes, level, _INT64), code.number(0))
         return at.and_(self._positive(depth), last)
