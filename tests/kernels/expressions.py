@@ -1,4 +1,4 @@
-"""Expressions for tests: written in Python, drawn by Hypothesis, with values that are awkward."""
+"""Makes expressions for tests: written in Python, or drawn by Hypothesis, with awkward values."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from dask_marsched.kernels.expression import Expression, Node, Output
 
 
 class Building:
-    """Collects nodes; `Term` writes them."""
+    """Collects the nodes that terms add."""
 
     def __init__(self):
         self.nodes, self.values = [], []
@@ -49,14 +49,14 @@ class Term:
 
 
 def expression(function, *arrays, **outputs):
-    """Return the expression that a function of terms writes, and the values of its inputs."""
+    """Return the expression of a function of terms, and the values of its inputs."""
     building = Building()
     result = function(*map(building.input, arrays))
     return of(building, result, **outputs), building.values
 
 
 def of(building, term, reduction=None, dtype=None, axes=None, keepdims=False):
-    """Return the expression of a term: what it uses, and nothing else."""
+    """Return the expression of a term, with only the nodes that it uses."""
     used = {term.position}
     for position in range(term.position, -1, -1):
         if position in used:
@@ -144,12 +144,12 @@ def _values(random, shape, dtype, awkward):
 
 
 def steps(array):
-    """Return the strides of an array's axes of more than one element, which tell how it lies."""
+    """Return the strides of an array's axes with more than one element."""
     return [s for n, s in zip(array.shape, array.strides, strict=True) if n > 1]
 
 
 def refill(values, seed):
-    """Put other values into arrays, as they lie in memory; every second set is awkward."""
+    """Put other values into arrays; those of every second seed are awkward."""
     random = np.random.default_rng(seed)
     for value in values:
         if isinstance(value, np.ndarray):

@@ -1,9 +1,9 @@
-"""Kernels against NumPy: any expression, dtypes, shapes, layouts and values.
+"""Results of kernels are NumPy's for random expressions, dtypes, shapes, layouts and values.
 
 Each expression is compiled once, and evaluated on several sets of values in arrays of the same
 layout. ``HYPOTHESIS_PROFILE=kernels pytest tests/kernels/test_exactness.py`` tries 250 expressions
-for each property, or as many as ``MARSCHED_EXAMPLES`` says, on 6 sets of values each, and tells how
-many of these a kernel has evaluated.
+for each property, or ``MARSCHED_EXAMPLES``, on 6 sets of values each, and prints how many of these
+a kernel has evaluated.
 """
 
 import os
@@ -51,7 +51,7 @@ def counted(request):
 
 
 def numpy_results(expression, values):
-    """Return NumPy's results, and which floating-point errors it tells."""
+    """Return NumPy's results, and the floating-point errors that it reports."""
     told = set()
     names = {"divide by zero": "divide", "overflow": "over", "invalid value": "invalid"}
 
@@ -63,7 +63,7 @@ def numpy_results(expression, values):
 
 
 def numpys(expression, values):
-    """Return NumPy's result of an expression that it has one of."""
+    """Return NumPy's result; reject the example if NumPy raises."""
     with np.errstate(all="ignore"):
         try:
             return numpy_backend.evaluate(expression, values)[0]
@@ -72,7 +72,7 @@ def numpys(expression, values):
 
 
 def check(backend, case, *, exact, ulps=0, signs=True):
-    """Compare a backend with NumPy on several sets of values, where it has a kernel."""
+    """Compare a backend with NumPy on several sets of values, if it has a kernel."""
     expression, values = case
     try:
         found = setting(expression, signature(values))
@@ -95,7 +95,7 @@ def compare(run, expression, values, ulps, signs):
         except OverflowError:
             return  # a Python integer that its dtype cannot hold is NumPy's affair
         wanted, told = numpy_results(expression, values)
-    # What is told is evaluated by NumPy again: it must never be less than NumPy tells.
+    # NumPy evaluates again if a flag was raised, so a kernel may report more errors, never fewer
     assert got.raised >= told
     if got.doubtful:
         COMPARED["left to NumPy"] += 1
@@ -145,8 +145,8 @@ def test_compiled_sums_and_products_are_numpys_to_the_last_bit(case):
 
 @some
 @given(cases((None,), FLOATS))
-def test_powers_that_are_multiplied(case):
-    """Powers of 3 and 4 are 2 units off at most, where nothing follows that makes it more."""
+def test_powers_by_multiplication(case):
+    """Powers of 3 and 4 differ by at most 2 units in the last place."""
     _, values = case
     for exponent in (3, 4):
         chain, inputs = expression_of(lambda x, e=exponent: x**e, values[0])
@@ -156,8 +156,8 @@ def test_powers_that_are_multiplied(case):
 
 @some
 @given(cases((None,), FLOATS))
-def test_functions_of_our_own(case):
-    """Sines, cosines and hypotenuses are one unit off at most, remainders are exact."""
+def test_own_functions(case):
+    """Sines, cosines and hypotenuses differ by at most one unit, remainders are exact."""
     _, values = case
     for op, ulps in (("sin", 1), ("cos", 1), ("hypot", 1), ("remainder", 0), ("fmod", 0)):
         operands = values[-1:] if op in ("sin", "cos") else [values[-1], values[0]]
@@ -172,8 +172,8 @@ DIVISORS = [1.0, -1.0, 0.0, -0.0, 5e-324, 360.0, 1e300, np.inf, -np.inf, np.nan,
 @pytest.mark.parametrize("op", ["sin", "cos", "hypot", "remainder", "floor_divide", "fmod"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("awkward", [True, False])
-def test_functions_of_our_own_at_their_bounds(op, dtype, awkward):
-    """Where one awkward element sends a block to NumPy, and where each block has none."""
+def test_own_functions_at_the_bounds_of_their_operands(op, dtype, awkward):
+    """With an awkward element, NumPy evaluates a block; without one, our function does."""
     some_, others = ([*ANGLES, -7.0, 0.1], DIVISORS) if awkward else ([0.0, -0.0, -7.5, 3], [2, -3])
     pairs = np.array([(a, b) for a in some_ for b in others]).T
     with np.errstate(over="ignore"):
@@ -188,7 +188,7 @@ def test_functions_of_our_own_at_their_bounds(op, dtype, awkward):
     np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(wanted)[number])
 
 
-def test_nan_costs_nothing_of_its_own():
+def test_nan_raises_no_flag():
     """No flag is raised by comparisons with NaN, or by functions of it."""
     hole = np.where(np.arange(4096) % 3 == 0, np.nan, 1.5)
     for op in ("less", "greater_equal", "sin", "cos", "sign", "floor"):
@@ -204,8 +204,8 @@ def test_compiled_selections_of_floats(case):
     check(LLVM, case, exact=True)
 
 
-def test_a_complex_literal_keeps_its_signs():
-    """It is remembered by its value, and complex(1, -0.0) is equal to complex(1, 0.0)."""
+def test_complex_literals_that_differ_in_signs_of_zeros():
+    """Literals are kept in memory by value, and complex(1, -0.0) equals complex(1, 0.0)."""
     x = np.full(4096, complex(1, -0.0))
     chain, values = expression_of(lambda x: x.call("add", complex(1, 0.0)), x)
     run = LLVM.prepare(setting(chain, signature(values)), True)

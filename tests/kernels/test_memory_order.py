@@ -1,4 +1,4 @@
-"""The order of results in memory is NumPy's, which decides it operation by operation."""
+"""The order of results in memory is NumPy's."""
 
 import os
 
@@ -17,7 +17,7 @@ MANY = int(os.environ.get("MARSCHED_EXAMPLES", "150"))
 ROW, COLUMN = RANDOM.random((1, 30)), RANDOM.random((20, 1))
 F = np.asfortranarray(RANDOM.random((20, 30)))
 C = RANDOM.random((20, 30))
-#: What is written, and on which arrays.
+#: Functions, and the arrays that they are applied to.
 WRITTEN = {
     "row + column, then F": (lambda r, c, f: (r + c) * f, (ROW, COLUMN, F)),
     "F first": (lambda r, c, f: r * f + c, (ROW, COLUMN, F)),
@@ -36,7 +36,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_as_it_is_written(name):
+def test_the_order_of_some_expressions(name):
     function, arrays = WRITTEN[name]
     agrees(*expression(function, *arrays))
 
@@ -81,7 +81,7 @@ def chains(draw):
 
 @settings(max_examples=MANY, deadline=None, derandomize=MANY == 150)
 @given(chains())
-def test_whatever_is_written(case):
+def test_the_order_of_random_expressions(case):
     agrees(*case)
 
 

@@ -1,4 +1,4 @@
-"""One process compiles for all: started on demand, shared, replaced, gone when nobody asks."""
+"""The compiler process is started on demand, shared, replaced, and ends when it is idle."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def key(count):
     return made.typed, made.layout, False
 
 
-def test_a_worker_that_has_kernels_compiled_does_not_carry_llvm(tmp_path):
+def test_a_worker_does_not_load_llvm(tmp_path):
     program = f"""
 import sys
 from pathlib import Path
@@ -77,7 +77,7 @@ print(sorted(set(carried) - {{"llvmlite._version"}}))
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
-def test_workers_share_a_process_which_leaves_nothing_behind(directory):
+def test_workers_share_a_process_that_leaves_no_files(directory):
     def worker(count):
         content = compiler_process.ask(directory, KIND, f"{count:040}", key(count))
         return kernel_files.decoded(content)
@@ -94,7 +94,7 @@ def test_workers_share_a_process_which_leaves_nothing_behind(directory):
     assert {path.suffix for path in directory.iterdir()} == {".o", ".lock"}
 
 
-def test_one_that_was_killed_is_replaced(directory):
+def test_a_killed_process_is_replaced(directory):
     first = compiler_process.ask(directory, KIND, "1" * 40, key(1))
     (killed,) = processes()
     os.kill(killed, 9)
@@ -103,13 +103,13 @@ def test_one_that_was_killed_is_replaced(directory):
     assert killed not in processes()
 
 
-def test_what_fails_there_is_told(directory):
+def test_an_error_in_the_process_is_raised_in_the_worker(directory):
     with pytest.raises(RuntimeError, match="TypeError"):
         compiler_process.ask(directory, KIND, "1" * 40, (1, 2, 3, 4, 5))
     assert compiler_process.ask(directory, KIND, "2" * 40, key(1)) is not None
 
 
-def test_what_cannot_be_compiled_is_not_asked_twice(directory):
+def test_an_unsupported_kernel_is_remembered_on_disk(directory):
     backend = llvm_backend.LLVMBackend(directory)
     nodes = (Node("input", (), 0), Node("cast", (0,), "f8"), Node("negative", (1,)))
     made = setting(Expression(nodes, (Output(2),)), signature([np.ones(10_000, complex)]))
@@ -121,7 +121,7 @@ def test_what_cannot_be_compiled_is_not_asked_twice(directory):
 
 
 @pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
-def test_where_there_is_no_such_process_it_compiles_here(directory, monkeypatch, program):
+def test_without_a_process_the_worker_compiles(directory, monkeypatch, program):
     monkeypatch.setattr(sys, "executable", program)
     backend = llvm_backend.LLVMBackend(directory)
     made, values = found(3)
