@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dask_marsched.kernels.bound_expression import Setting
+from dask_marsched.kernels.bound_expression import BoundExpression
 
 
 class UnsupportedError(Exception):
@@ -35,16 +35,16 @@ class Backend(Protocol):
 
     name: str
 
-    def at_hand(self, setting: Setting, exact: bool) -> bool:
+    def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
         """Whether `prepare` takes less time than a chunk does, as nothing has to be compiled."""
         ...
 
-    def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
+    def prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression, given its inputs.
 
         Parameters
         ----------
-        setting
+        bound
             The expression, and the arrays it is applied to.
         exact
             Whether results have to be NumPy's to the last bit.

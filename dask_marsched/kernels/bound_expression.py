@@ -52,8 +52,8 @@ def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
     return tuple(found)
 
 
-class Layout(NamedTuple):
-    """The properties of a setting that its kernel depends on.
+class KernelLayout(NamedTuple):
+    """The properties of a bound expression that its kernel depends on.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setting:
+class BoundExpression:
     """An expression applied to arrays of certain shapes, strides and dtypes.
 
     Attributes
@@ -123,7 +123,7 @@ class Setting:
         return nest(self.shape, [*strides, *results], self.order, self.axes, counted)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> KernelLayout:
         """The properties that the kernel depends on."""
         loops = self.nest
         steps = ""
@@ -133,8 +133,8 @@ class Setting:
         if not all(isinstance(found, type) or found[3] for found in self.signatures):
             steps = steps.upper()
         if not self.typed.reduced:
-            return Layout("map", steps)
-        return Layout("rows" if loops.inner_reduced else "columns", steps)
+            return KernelLayout("map", steps)
+        return KernelLayout("rows" if loops.inner_reduced else "columns", steps)
 
     @cached_property
     def row(self) -> int:
@@ -213,8 +213,8 @@ def as_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return np.asarray(value, dtype)
 
 
-def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Setting:
-    """Return the setting of an expression.
+def bind(expression: Expression, signatures: tuple[Signature, ...]) -> BoundExpression:
+    """Bind an expression to arrays with certain signatures.
 
     Raises
     ------
@@ -246,7 +246,7 @@ def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Settin
     found = _shapes(expression, shape, shapes)
     strides = [tuple(map(abs, _strides(given, len(shape)))) for given in signatures]
     order = memory_order.order(expression, found, strides)
-    made = Setting(typed(expression, types), shape, axes, signatures, order)
+    made = BoundExpression(typed(expression, types), shape, axes, signatures, order)
     _check_constants(made)
     return made
 
@@ -275,7 +275,7 @@ def _shapes(
     return [(1,) * (len(shape) - len(own)) + own for own in found]
 
 
-def _check_constants(made: Setting) -> None:
+def _check_constants(made: BoundExpression) -> None:
     """Refuse values that are constant along an axis if NumPy treats them in a special way.
 
     NumPy reports an overflow of integers for scalars, not for arrays. Its loop of powers takes

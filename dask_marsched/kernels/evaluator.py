@@ -19,7 +19,7 @@ import numpy as np
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import Backend, UnsupportedError
-from dask_marsched.kernels.bound_expression import Setting, Signature, setting, signature
+from dask_marsched.kernels.bound_expression import BoundExpression, Signature, bind, signature
 from dask_marsched.kernels.expression import Expression, NotUnderstoodError, Output
 from dask_marsched.kernels.measurements import Measurements
 from dask_marsched.kernels.statistics import NOTHING, Case, Use, totals
@@ -103,7 +103,7 @@ class Kernels:
         self._late = late
         self._spent = 0.0
         #: The cases seen so far while `late` has not been called; None from then on.
-        self._asleep: list[tuple[Case, Setting]] | None = None if late is None else []
+        self._asleep: list[tuple[Case, BoundExpression]] | None = None if late is None else []
         self._waking = threading.Lock()
         self._lock = threading.Lock()
         self._cases: dict[Any, Case] = {}
@@ -204,7 +204,7 @@ class Kernels:
         assert self.backend is not None
         try:
             if use.run is None:
-                use.run = self.backend.prepare(use.setting, self.exact)
+                use.run = self.backend.prepare(use.bound, self.exact)
             found = use.run(values)
         except (OverflowError, FloatingPointError):
             return None  # a Python scalar that NumPy warns about or refuses
@@ -250,7 +250,7 @@ class Kernels:
     def _new_use(self, expression: Expression, found: tuple[Signature, ...]) -> Use | str | None:
         """Return a use; None for small chunks; the reason if the caller has to evaluate it."""
         try:
-            made = setting(expression, found)
+            made = bind(expression, found)
         except NotUnderstoodError as reason:
             return str(reason)
         if made.elements < LEAST:
@@ -272,7 +272,7 @@ class Kernels:
                     return Use(made, case)
                 self._measurements.recall(case)
                 case.asked = case.kept or not self._patience
-        if new and case.kept and self._at_hand(case, made):
+        if new and case.kept and self._prepares_quickly(case, made):
             self._prepare(case, made)  # so that the first chunk can run by its kernel
         elif new and not self._closed:
             self._submit(self._begin, case, made)
@@ -286,21 +286,21 @@ class Kernels:
         self._uses.cache_clear()
         self._submit(self._measurements.keep, cases)
 
-    def _at_hand(self, case: Case, first: Setting) -> bool:
+    def _prepares_quickly(self, case: Case, first: BoundExpression) -> bool:
         """Whether preparing a case takes no time."""
         backend = self.backend
         if backend is None or not case.trial.worth_a_try(backend.name):
             return True
-        return backend.at_hand(first, self.exact)
+        return backend.prepares_quickly(first, self.exact)
 
-    def _begin(self, case: Case, first: Setting) -> None:
+    def _begin(self, case: Case, first: BoundExpression) -> None:
         """Prepare a case at once if that pays or takes no time."""
-        if case.asked or self._at_hand(case, first):
+        if case.asked or self._prepares_quickly(case, first):
             with case.lock:
                 case.asked = True
             self._prepare(case, first)
 
-    def _prepare(self, case: Case, first: Setting) -> None:
+    def _prepare(self, case: Case, first: BoundExpression) -> None:
         """Have the backend prepare a case, unless it is known to be slower."""
         if not case.pending or self._closed:
             return
@@ -332,7 +332,7 @@ class Kernels:
 
     def _took(self, use: Use, name: str, seconds: float, *, repeated: bool) -> None:
         """Record a chunk that was timed."""
-        case, elements = use.case, use.setting.elements
+        case, elements = use.case, use.bound.elements
         with case.lock:
             times = case.trial.times.setdefault(name, Times())
             if name != REFERENCE or times.samples < SAMPLES or not case.kept:
@@ -356,13 +356,13 @@ class Kernels:
             if before < self._patience <= self._spent:
                 self._submit(self._wake)
         if ask:
-            self._submit(self._prepare, case, use.setting)
+            self._submit(self._prepare, case, use.bound)
         if keep:
             self._submit(self._measurements.keep, [case])
 
     def _ran(self, use: Use, name: str, *, repeated: bool) -> None:
         """Record a chunk that was not timed, as the choice is made."""
-        case, elements = use.case, use.setting.elements
+        case, elements = use.case, use.bound.elements
         with case.lock:
             times, reference = case.trial.times[name], case.trial.times.get(REFERENCE, Times())
             times.runs += 1

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dask_marsched.kernels.backend import Results, UnsupportedError
-from dask_marsched.kernels.bound_expression import Setting
+from dask_marsched.kernels.bound_expression import BoundExpression
 from dask_marsched.kernels.expression import TypedExpression
 from dask_marsched.kernels.llvm.float_status import FloatStatus
 
@@ -59,24 +59,24 @@ class NumexprBackend:
         threads = self._numexpr.get_num_threads()
         return None if threads == 1 else f"numexpr runs with {threads} threads"
 
-    def at_hand(self, setting: Setting, exact: bool) -> bool:
-        """See `Backend.at_hand`."""
+    def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
+        """See `Backend.prepares_quickly`."""
         return True
 
-    def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
+    def prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """See `Backend.prepare`."""
         several = self._several()
         if several is not None:
             raise UnsupportedError(several)
-        if setting.typed.reduced or len(setting.typed.outputs) > 1:
+        if bound.typed.reduced or len(bound.typed.outputs) > 1:
             raise UnsupportedError("reductions")
-        if setting.order != tuple(range(len(setting.shape))):
+        if bound.order != tuple(range(len(bound.shape))):
             raise UnsupportedError("the order of axes")
-        text = _text(setting.typed)
+        text = _text(bound.typed)
         # a square does not mention its exponent
         used = sorted({int(k) for k in re.findall(r"x(\d+)", text)})
         kind = self._numexpr.necompiler.getType
-        arguments = [(f"x{k}", kind(np.empty(0, setting.inputs[k][1]))) for k in used]
+        arguments = [(f"x{k}", kind(np.empty(0, bound.inputs[k][1]))) for k in used]
         compiled = threading.local()  # numexpr's compiled expressions hold their operands
         status = self._status
 
@@ -91,7 +91,7 @@ class NumexprBackend:
             several = self._several()
             if several is not None:
                 raise RuntimeError(several)
-            operands, (result,) = setting.operands(values), setting.allocate()
+            operands, (result,) = bound.operands(values), bound.allocate()
             call, given = function(), [operands[k] for k in used]
             status.clear()
             call(*given, out=result, order="K", casting="no", ex_uses_vml=False)

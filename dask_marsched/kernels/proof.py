@@ -15,11 +15,11 @@ import numpy as np
 from dask_marsched.installation import __version__
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import Results, UnsupportedError
-from dask_marsched.kernels.bound_expression import Setting, setting, signature
+from dask_marsched.kernels.bound_expression import BoundExpression, bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from dask_marsched.kernels.operations import ACCUMULATING, SELECTING
 
-Prepare = Callable[[Setting], Callable[[Sequence[Any]], Results]]
+Prepare = Callable[[BoundExpression], Callable[[Sequence[Any]], Results]]
 
 #: Lengths of rows: around those at which NumPy changes its way to add up, or halves a row; and so
 #: many random ones below a bound.
@@ -29,7 +29,7 @@ _LONG = (8191, 8192, 8193, 16400, 20011, 65536 + 24, 100_003)
 _AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-310, -1e-40, 1e30, -1e30)
 
 
-class Claim(NamedTuple):
+class ReductionClaim(NamedTuple):
     """A kind of reduction that a backend may compute as NumPy does.
 
     Attributes
@@ -39,7 +39,7 @@ class Claim(NamedTuple):
     dtype
         Of the values.
     mode
-        As in `Layout`.
+        As in `KernelLayout`.
     converted
         Whether NumPy converts the values to that dtype, one buffer at a time.
     """
@@ -50,8 +50,8 @@ class Claim(NamedTuple):
     converted: bool
 
 
-def claims(found: Setting) -> list[Claim]:
-    """Return the claims of a backend that reduces floats in a setting as NumPy does.
+def claims(found: BoundExpression) -> list[ReductionClaim]:
+    """Return the claims of a backend that evaluates an expression with reductions of floats.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def claims(found: Setting) -> list[Claim]:
             if not found.is_packed(number):
                 raise UnsupportedError(f"{kind} of an array with gaps")
             converted = kind == "sum" and mode == "rows" and found.typed.converted[number]
-            made.append(Claim(kind or "", dtype, mode, converted))
+            made.append(ReductionClaim(kind or "", dtype, mode, converted))
     if len({claim.converted for claim in made if claim.kind == "sum"}) > 1:
         raise UnsupportedError("sums of converted values together with others")
     return made
@@ -79,11 +79,11 @@ def numpys() -> str:
     return f"{__version__} numpy {np.__version__} {sorted(chosen.items())}"
 
 
-def holds(claim: Claim, prepare: Prepare) -> bool:
+def holds(claim: ReductionClaim, prepare: Prepare) -> bool:
     """Return whether a claim is true of a backend with a certain `Backend.prepare`."""
     random = np.random.default_rng(0)
     for expression, values in _cases(claim, random):
-        found = setting(expression, signature(values))
+        found = bind(expression, signature(values))
         run = prepare(found)
         for _ in range(2):
             with np.errstate(all="ignore"):
@@ -102,7 +102,7 @@ def _identical(got: Any, wanted: Any) -> bool:
 
 
 def _cases(
-    claim: Claim, random: np.random.Generator
+    claim: ReductionClaim, random: np.random.Generator
 ) -> Iterator[tuple[Expression, list[np.ndarray[Any, Any]]]]:
     """Yield expressions with their inputs, in several layouts."""
     nodes = (Node("input", (), 0), Node("negative", (0,)))
@@ -129,11 +129,11 @@ def _cases(
         yield drawn(None, shape, gap=1)  # one row for NumPy, several loops in a kernel
 
 
-def _source(claim: Claim) -> np.dtype[Any]:
+def _source(claim: ReductionClaim) -> np.dtype[Any]:
     return np.dtype(f"i{claim.dtype.itemsize}") if claim.converted else claim.dtype
 
 
-def _fill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
+def _fill(claim: ReductionClaim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
     """Draw values whose sum or product depends on their order."""
     if claim.converted:
         most = np.iinfo(values.dtype).max
@@ -148,7 +148,9 @@ def _fill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generato
         )
 
 
-def _refill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
+def _refill(
+    claim: ReductionClaim, values: np.ndarray[Any, Any], random: np.random.Generator
+) -> None:
     """Draw zeros, denormal and large values."""
     if claim.converted:
         _fill(claim, values, random)

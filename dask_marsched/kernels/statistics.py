@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dask_marsched.kernels.backend import Results
-from dask_marsched.kernels.bound_expression import Setting
+from dask_marsched.kernels.bound_expression import BoundExpression
 from dask_marsched.kernels.tuner import REFERENCE, Trial
 
 Run = Callable[[Sequence[Any]], Results]
@@ -16,7 +16,7 @@ Run = Callable[[Sequence[Any]], Results]
 class Case:
     """An expression on arrays of certain dtypes, layout and order of magnitude."""
 
-    def __init__(self, first: Setting, name: str) -> None:
+    def __init__(self, first: BoundExpression, name: str) -> None:
         self.text = first.expression.text()
         self.dtypes = ", ".join(str(dtype) for _, dtype in first.inputs)
         #: Names its measurements on disk.
@@ -62,8 +62,8 @@ class Case:
 class Use:
     """A case with arrays of certain shapes."""
 
-    def __init__(self, found: Setting, case: Case) -> None:
-        self.setting = found
+    def __init__(self, found: BoundExpression, case: Case) -> None:
+        self.bound = found
         self.case = case
         self.run: Run | None = None
         #: Whether NumPy evaluates it, as the backend has no kernel for arrays of this layout.

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from dask_marsched.kernels import backends
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.scratch import Scratch
 from tests.kernels.expressions import expression
 
 
 def prepared(backend, case, values):
-    return backend.prepare(setting(case, signature(values)), False)
+    return backend.prepare(bind(case, signature(values)), False)
 
 
 def test_scratch_memory_is_aligned_and_reused_until_more_is_needed():
@@ -57,7 +57,7 @@ def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
     x = np.ones(10_000)
     for count in range(1, 6):
         case, values = expression(lambda x, n=count: sum((x,) * n, x), x)
-        assert not backend.at_hand(setting(case, signature(values)), False)
+        assert not backend.prepares_quickly(bind(case, signature(values)), False)
         runs.append((prepared(backend, case, values), values, count + 1))
         assert prepared(backend, case, values) is not runs[-1][0]
     assert len(backend._loaded) == 5
@@ -67,5 +67,5 @@ def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
     assert len(backend._known) == len(backend._loaded) == 2
     # it is loaded again
     case, values = expression(lambda x: x + x, x)
-    assert backend.at_hand(setting(case, signature(values)), False)
+    assert backend.prepares_quickly(bind(case, signature(values)), False)
     assert (prepared(backend, case, values)(values).values[0] == 2).all()

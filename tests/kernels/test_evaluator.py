@@ -27,10 +27,10 @@ class Fake:
         self.raised, self.error, self.gate, self.runs = set(raised), error, gate, 0
         self.compiled = False
 
-    def at_hand(self, setting, exact):
+    def prepares_quickly(self, bound, exact):
         return self.compiled
 
-    def prepare(self, setting, exact):
+    def prepare(self, bound, exact):
         if self.gate is not None:
             self.gate.wait()
         if isinstance(self.error, UnsupportedError):
@@ -42,7 +42,7 @@ class Fake:
                 raise self.error
             self.clock.now += self.seconds
             with np.errstate(all="ignore"):
-                return Results(numpy_backend.evaluate(setting.expression, values), self.raised)
+                return Results(numpy_backend.evaluate(bound.expression, values), self.raised)
 
         return run
 
@@ -332,10 +332,10 @@ def test_the_number_of_remembered_expressions_is_bounded(monkeypatch, tmp_path):
 class OnlyElementwise(Fake):
     """A backend that has no kernels for reductions."""
 
-    def prepare(self, setting, exact):
-        if setting.typed.reduced:
+    def prepare(self, bound, exact):
+        if bound.typed.reduced:
             raise UnsupportedError("reductions")
-        return super().prepare(setting, exact)
+        return super().prepare(bound, exact)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "prod", "max"])

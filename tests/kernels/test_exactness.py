@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import NotUnderstoodError
 from dask_marsched.kernels.numexpr_backend import NumexprBackend
 from tests.kernels.expressions import ARITHMETIC, FLOATS, INTEGERS, cases, refill, steps
@@ -75,7 +75,7 @@ def check(backend, case, *, exact, ulps=0, signs=True):
     """Compare a backend with NumPy on several sets of values, if it has a kernel."""
     expression, values = case
     try:
-        found = setting(expression, signature(values))
+        found = bind(expression, signature(values))
         run = backend.prepare(found, exact)
     except (NotUnderstoodError, UnsupportedError):
         COMPARED["no kernel"] += 1
@@ -180,7 +180,7 @@ def test_own_functions_at_the_bounds_of_their_operands(op, dtype, awkward):
         pairs = np.repeat(pairs, 40, axis=1).astype(dtype)
     operands = list(pairs if op not in ("sin", "cos") else pairs[:1])
     chain, values = expression_of(lambda x, *y: x.call(op, *y), *operands)
-    run = LLVM.prepare(setting(chain, signature(values)), False)
+    run = LLVM.prepare(bind(chain, signature(values)), False)
     compare(run, chain, values, 1 if op in ("sin", "cos", "hypot") else 0, True)
     with np.errstate(all="ignore"):
         got, wanted = run(values).values[0], numpy_backend.evaluate(chain, values)[0]
@@ -194,7 +194,7 @@ def test_nan_raises_no_flag():
     for op in ("less", "greater_equal", "sin", "cos", "sign", "floor"):
         operands = [hole] if op in ("sin", "cos", "sign", "floor") else [hole, hole[::-1].copy()]
         chain, values = expression_of(lambda x, *y, o=op: x.call(o, *y), *operands)
-        found = LLVM.prepare(setting(chain, signature(values)), False)(values)
+        found = LLVM.prepare(bind(chain, signature(values)), False)(values)
         assert (op, found.raised, found.doubtful) == (op, set(), False)
 
 
@@ -208,7 +208,7 @@ def test_complex_literals_that_differ_in_signs_of_zeros():
     """Literals are kept in memory by value, and complex(1, -0.0) equals complex(1, 0.0)."""
     x = np.full(4096, complex(1, -0.0))
     chain, values = expression_of(lambda x: x.call("add", complex(1, 0.0)), x)
-    run = LLVM.prepare(setting(chain, signature(values)), True)
+    run = LLVM.prepare(bind(chain, signature(values)), True)
     for sign in (0.0, -0.0, 0.0):
         (found,) = run([x, complex(1, sign)]).values
         np.testing.assert_array_equal(np.signbit(found.imag), np.signbit(sign))

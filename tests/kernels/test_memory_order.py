@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_marsched.kernels import numpy_backend
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output
 from tests.kernels.expressions import Building, expression, of, steps
 
@@ -87,7 +87,7 @@ def test_the_order_of_random_expressions(case):
 
 def agrees(chain, values):
     try:
-        made = setting(chain, signature(values))
+        made = bind(chain, signature(values))
     except NotUnderstoodError:
         return
     with np.errstate(all="ignore"):
@@ -102,6 +102,6 @@ def test_results_of_different_orders_are_not_fused():
              Node("multiply", (2, 3)), Node("multiply", (3, 3)))  # fmt: skip
     both = Expression(nodes, (Output(4, "sum"), Output(5, "sum")), (0,))
     with pytest.raises(NotUnderstoodError, match="different orders"):
-        setting(both, signature([ROW, COLUMN, F]))
+        bind(both, signature([ROW, COLUMN, F]))
     same = Expression(nodes, (Output(2, "sum"), Output(4, "sum")), (0,))
-    assert setting(same, signature([ROW, COLUMN, F])).order == (0, 1)
+    assert bind(same, signature([ROW, COLUMN, F])).order == (0, 1)

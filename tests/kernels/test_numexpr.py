@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.evaluator import Kernels
 from dask_marsched.kernels.tuner import Trial
 from tests.kernels.expressions import expression
@@ -25,11 +25,11 @@ def one_thread():
 
 
 def prepared(backend):
-    return backend.prepare(setting(CHAIN, signature(VALUES)), True)
+    return backend.prepare(bind(CHAIN, signature(VALUES)), True)
 
 
 def test_the_number_of_threads_is_never_set(monkeypatch):
-    """Setting it while another thread evaluates may block for ever."""
+    """BoundExpression it while another thread evaluates may block for ever."""
     run = prepared(numexpr_backend.NumexprBackend())
     for module in (numexpr, numexpr.utils):
         monkeypatch.setattr(module, "set_num_threads", lambda n: pytest.fail("set"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.kernels import numpy_backend, proof
 from dask_marsched.kernels.backend import Results, UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from tests.kernels.expressions import expression
 
@@ -33,7 +33,7 @@ lengths = st.one_of(
 
 def same(chain, values, exact=True):
     """Compare a kernel with NumPy; return False if the kernel leaves the result to NumPy."""
-    run = LLVM.prepare(setting(chain, signature(values)), exact)
+    run = LLVM.prepare(bind(chain, signature(values)), exact)
     got = run(values)
     with np.errstate(all="ignore"):
         (wanted,) = numpy_backend.evaluate(chain, values)
@@ -123,7 +123,7 @@ def test_a_count_beside_a_sum_has_buffers_of_its_own():
     nodes = (Node("input", (), 0), Node("negative", (0,)), Node("isfinite", (1,)))
     for outputs in itertools.permutations([Output(1, "sum"), Output(2, "sum"), Output(1, "min")]):
         chain = Expression(nodes, outputs)
-        found = LLVM.prepare(setting(chain, signature([x])), True)([x]).values
+        found = LLVM.prepare(bind(chain, signature([x])), True)([x]).values
         assert found == numpy_backend.evaluate(chain, [x])
 
 
@@ -132,7 +132,7 @@ def test_numpy_evaluates_with_another_buffer_size():
         lambda x: x.call("maximum", x), np.arange(20_000) ** 4, reduction="sum", dtype="f8"
     )
     before = np.getbufsize()
-    run = LLVM.prepare(setting(chain, signature(values)), True)
+    run = LLVM.prepare(bind(chain, signature(values)), True)
     np.setbufsize(4096)
     try:
         assert run(values).doubtful
@@ -171,7 +171,7 @@ def test_numpy_reduces_arrays_with_gaps():
     x = np.ones((50, 300))[:, ::2]
     chain, values = expression(lambda x: x, x, reduction="sum")
     with pytest.raises(UnsupportedError, match="gaps"):
-        LLVM.prepare(setting(chain, signature(values)), True)
+        LLVM.prepare(bind(chain, signature(values)), True)
     assert same(*expression(lambda x: x, np.ones((50, 300)), reduction="sum"))
 
 
@@ -179,7 +179,7 @@ def test_numpy_reduces_arrays_with_gaps():
 @pytest.mark.parametrize("mode", ["rows", "columns"])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_claims_are_true(kind, mode, dtype):
-    claim = proof.Claim(kind, np.dtype(dtype), mode, False)
+    claim = proof.ReductionClaim(kind, np.dtype(dtype), mode, False)
     assert proof.holds(claim, lambda found: LLVM._prepare(found, True))
 
 
@@ -187,12 +187,12 @@ def test_another_order_disproves_a_claim():
     def backwards(_):
         return lambda values: Results([np.negative(values[0])[::-1].sum()], set())
 
-    assert not proof.holds(proof.Claim("sum", np.dtype("f8"), "rows", False), backwards)
+    assert not proof.holds(proof.ReductionClaim("sum", np.dtype("f8"), "rows", False), backwards)
 
 
 def test_a_disproved_claim_is_remembered_on_disk(tmp_path, monkeypatch):
     chain, values = expression(lambda x: x * 2, np.ones(9000), reduction="sum")
-    found = setting(chain, signature(values))
+    found = bind(chain, signature(values))
     tried = []
     monkeypatch.setattr(proof, "holds", lambda claim, prepare: tried.append(claim))
     for _ in range(2):

@@ -9,8 +9,8 @@ from typing import Any
 from dask._task_spec import Task
 
 from dask_marsched.host.kernels.programs import Program
-from dask_marsched.host.kernels.structure import Step, TooDeepError, read
-from dask_marsched.host.kernels.task_runner import is_promising
+from dask_marsched.host.kernels.structure import TaskStep, UnreadableTaskError, read
+from dask_marsched.host.kernels.task_runner import may_contain_expression
 
 
 def expressions(tasks: Iterable[Any]) -> dict[str, int]:
@@ -19,14 +19,14 @@ def expressions(tasks: Iterable[Any]) -> dict[str, int]:
     The tasks are those that Dask has optimised. Whether a worker fuses an expression also depends
     on dtypes, and on whether that is faster than NumPy.
     """
-    programs: dict[tuple[Step, ...], Program] = {}
+    programs: dict[tuple[TaskStep, ...], Program] = {}
     found: Counter[str] = Counter()
     for task in tasks:
-        if type(task) is not Task or not is_promising(task):
+        if type(task) is not Task or not may_contain_expression(task):
             continue
         try:
             steps = read(task).steps
-        except TooDeepError:
+        except UnreadableTaskError:
             continue
         program = programs.get(steps)
         if program is None:

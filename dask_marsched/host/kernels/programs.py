@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_marsched.host.kernels.structure import Step, references
-from dask_marsched.host.kernels.units import FORMS, Elementwise, Evaluate, Unit
+from dask_marsched.host.kernels.fused_parts import FORMS, Elementwise, Evaluate, FusedPart
+from dask_marsched.host.kernels.structure import TaskStep, references
 from dask_marsched.kernels.expression import Node, NotUnderstoodError
 
 _PLAIN = (bool, int, float, complex)
@@ -27,7 +27,7 @@ class _Part(NamedTuple):
         Other steps whose results a kernel uses.
     referred
         Other steps that Dask's tasks of the members refer to.
-    unit
+    fused
         Evaluates it by a kernel; None if the members have to be run as Dask does.
     done
         Steps whose results are not needed after the part.
@@ -39,7 +39,7 @@ class _Part(NamedTuple):
     members: tuple[int, ...]
     inputs: tuple[int, ...]
     referred: tuple[int, ...]
-    unit: Unit | None
+    fused: FusedPart | None
     done: tuple[int, ...] = ()
     dropped: tuple[tuple[int, ...], ...] = ()
 
@@ -47,7 +47,7 @@ class _Part(NamedTuple):
 class Program:
     """Runs tasks of one structure, whose steps it is made from."""
 
-    def __init__(self, steps: tuple[Step, ...]) -> None:
+    def __init__(self, steps: tuple[TaskStep, ...]) -> None:
         self.steps = steps
         self._inputs = [n for n, step in enumerate(steps) if step.kind == "input"]
         self._literals = [n for n, step in enumerate(steps) if step.kind == "literal"]
@@ -59,13 +59,13 @@ class Program:
         parts = [self._part(root, tuple(own)) for root, own in sorted(members.items())]
         self.parts = [_with_drops(part, steps) for part in _with_ends(parts, len(steps) - 1)]
         #: Whether kernels can gain anything.
-        self.worthwhile = any(part.unit is not None and part.unit.worthwhile for part in parts)
+        self.worthwhile = any(part.fused is not None and part.fused.worthwhile for part in parts)
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The fused expressions in Python's notation."""
-        units = (part.unit for part in self.parts if part.unit is not None)
-        return tuple(unit.expression.text() for unit in units if unit.worthwhile)
+        fused_parts = (part.fused for part in self.parts if part.fused is not None)
+        return tuple(fused.expression.text() for fused in fused_parts if fused.worthwhile)
 
     def _part(self, root: int, members: tuple[int, ...]) -> _Part:
         steps = self.steps
@@ -87,16 +87,16 @@ class Program:
                 places[member] = len(nodes)
                 nodes.append(Node(op, args, param))
         referred = tuple(use for m in members for use in steps[m].uses if use not in own)
-        unit: Unit
+        fused: FusedPart
         try:
             if steps[root].kind == "operation":
-                unit = Elementwise(nodes)
+                fused = Elementwise(nodes)
             else:
                 found = steps[root].what
-                unit = FORMS[found.form](nodes, places[steps[root].args[0]], found)
+                fused = FORMS[found.form](nodes, places[steps[root].args[0]], found)
         except NotUnderstoodError:
             return _Part(root, members, tuple(inputs), referred, None)
-        return _Part(root, members, tuple(inputs), referred, unit)
+        return _Part(root, members, tuple(inputs), referred, fused)
 
     def run(
         self,
@@ -133,11 +133,11 @@ class Program:
         found: dict[int, Any],
         evaluate: Evaluate,
     ) -> Any:
-        if part.unit is not None and part.unit.worthwhile:
+        if part.fused is not None and part.fused.worthwhile:
             operands = [found[number] for number in part.inputs]
             if all(map(_is_plain, operands)):
                 try:
-                    return part.unit.run(operands, params[part.result].node, evaluate)
+                    return part.fused.run(operands, params[part.result].node, evaluate)
                 except NotUnderstoodError:
                     pass
             del operands  # so that results can be released on the way
@@ -160,7 +160,7 @@ def _is_plain(value: Any) -> bool:
     return kind is np.ndarray or kind in _PLAIN or isinstance(value, np.generic)
 
 
-def _groups(steps: tuple[Step, ...]) -> list[int]:
+def _groups(steps: tuple[TaskStep, ...]) -> list[int]:
     """Return, by step, the last step of its part."""
     users: dict[int, list[int]] = {}
     for number, step in enumerate(steps):
@@ -189,7 +189,7 @@ def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
     return [part._replace(done=tuple(done.get(n, ()))) for n, part in enumerate(parts)]
 
 
-def _with_drops(part: _Part, steps: tuple[Step, ...]) -> _Part:
+def _with_drops(part: _Part, steps: tuple[TaskStep, ...]) -> _Part:
     """Add the results that are not needed after each member: Dask releases them at once, too."""
     last = {use: member for member in part.members for use in (member, *steps[member].uses)}
     ended = {*part.members, *part.done} - {part.result}

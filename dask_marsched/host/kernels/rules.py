@@ -15,14 +15,14 @@ from dask.array.reductions import arg_chunk, mean_chunk, moment_chunk, nannumel,
 from dask_marsched.kernels.operations import arity, name_of
 
 
-class Operation(NamedTuple):
+class RecognizedOperation(NamedTuple):
     """An operation on each element; ``param`` as in `dask_marsched.kernels.expression.Node`."""
 
     op: str
     param: Any = None
 
 
-class Reduction(NamedTuple):
+class RecognizedReduction(NamedTuple):
     """A reduction of one array.
 
     Attributes
@@ -85,7 +85,9 @@ def unwrapped(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...
     return func, bound, merged
 
 
-def operation(func: Any, arguments: int, kwargs: Mapping[str, Any]) -> list[Operation] | None:
+def operation(
+    func: Any, arguments: int, kwargs: Mapping[str, Any]
+) -> list[RecognizedOperation] | None:
     """Return the operations of a task's function, in their order; None if it is not recognized.
 
     ``arguments`` is the number of its operands, ``kwargs`` are its other arguments.
@@ -93,28 +95,28 @@ def operation(func: Any, arguments: int, kwargs: Mapping[str, Any]) -> list[Oper
     if not kwargs:
         name = name_of(func)
         if name is not None:
-            return [Operation(name)] if arity(name) == arguments else None
-        return [Operation("divide")] if func is divide and arguments == 2 else None
+            return [RecognizedOperation(name)] if arity(name) == arguments else None
+        return [RecognizedOperation("divide")] if func is divide and arguments == 2 else None
     if func is _enforce_dtype:
         inner = dict(kwargs)
         dtype, wrapped = inner.pop("enforce_dtype", None), inner.pop("enforce_dtype_function", None)
         found = operation(wrapped, arguments, inner)
         if found is None or dtype is None or np.dtype(dtype).hasobject:
             return None
-        return [*found, Operation("enforce", np.dtype(dtype).str)]
+        return [*found, RecognizedOperation("enforce", np.dtype(dtype).str)]
     if func is chunk.astype:
         if arguments != 1 or not kwargs.keys() <= {"astype_dtype", "copy", "casting"}:
             return None
         dtype = kwargs.get("astype_dtype")
         if dtype is None or kwargs.get("casting", "unsafe") != "unsafe":
             return None
-        return [Operation("cast", np.dtype(dtype).str)]
+        return [RecognizedOperation("cast", np.dtype(dtype).str)]
     return None
 
 
 def reduction(
     func: Any, bound: tuple[Any, ...], arguments: int, kwargs: Mapping[str, Any]
-) -> Reduction | None:
+) -> RecognizedReduction | None:
     """Return the reduction of a task's function; None if it is not recognized.
 
     ``bound`` are arguments of a partial, ``arguments`` is the number of operands.
@@ -133,11 +135,11 @@ def reduction(
     if func is arg_chunk and len(bound) == 2 and arguments == 3 and not kwargs:
         sought = _ARGS.get(bound[0])
         if sought is not None and _ARG_FUNCTIONS.get(bound[1]) == sought:
-            return Reduction("arg", sought, False, False, None, None, True)
+            return RecognizedReduction("arg", sought, False, False, None, None, True)
     return None
 
 
-def _of_moments(form: str, kwargs: Mapping[str, Any]) -> Reduction | None:
+def _of_moments(form: str, kwargs: Mapping[str, Any]) -> RecognizedReduction | None:
     summed, counted = kwargs.get("sum", chunk.sum), kwargs.get("numel", numel)
     if summed not in _SUMS or counted not in _COUNTS:
         return None
@@ -153,7 +155,7 @@ def _reduction(
     counts: bool,
     kwargs: Mapping[str, Any],
     known: set[str],
-) -> Reduction | None:
+) -> RecognizedReduction | None:
     if not kwargs.keys() <= known:
         return None
     axis, keepdims, named = (kwargs.get(name) for name in ("axis", "keepdims", "dtype"))
@@ -164,4 +166,4 @@ def _reduction(
     plain = type(axes) is tuple and all(type(a) is int and a >= 0 for a in axes)
     if axes is not None and not plain:
         return None
-    return Reduction(form, kind, skips_nan, counts, dtype, axes, bool(keepdims))
+    return RecognizedReduction(form, kind, skips_nan, counts, dtype, axes, bool(keepdims))

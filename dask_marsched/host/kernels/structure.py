@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 
-from dask_marsched.host.kernels.rules import Operation, Reduction, operation, reduction, unwrapped
+from dask_marsched.host.kernels.rules import (
+    RecognizedOperation,
+    RecognizedReduction,
+    operation,
+    reduction,
+    unwrapped,
+)
 from dask_marsched.kernels.expression import MOST_MULTIPLIED
 
 _SCALARS = (bool, int, float, complex)
@@ -22,7 +28,7 @@ _SIMPLE = (type(abs), np.ufunc)
 _POWERS = frozenset({"pow", "power"})
 
 
-class Step(NamedTuple):
+class TaskStep(NamedTuple):
     """One step of a task.
 
     Attributes
@@ -35,7 +41,7 @@ class Step(NamedTuple):
     args
         Numbers of the steps that are its operands.
     uses
-        Numbers of the steps that its task refers to, in the order of `Origin.names`.
+        Numbers of the steps that its task refers to, in the order of `StepOrigin.names`.
     """
 
     kind: str
@@ -44,7 +50,7 @@ class Step(NamedTuple):
     uses: tuple[int, ...] = ()
 
 
-class Origin(NamedTuple):
+class StepOrigin(NamedTuple):
     """The task of a step, which Dask would have run.
 
     Attributes
@@ -67,10 +73,10 @@ class Structure(NamedTuple):
     steps
         In the order of their evaluation; the last one is the result.
     params
-        By step: the key of an input, the value of a literal, else the `Origin`.
+        By step: the key of an input, the value of a literal, else the `StepOrigin`.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[TaskStep, ...]
     params: tuple[Any, ...]
 
 
@@ -78,39 +84,39 @@ class Structure(NamedTuple):
 Place = tuple[Any, int | None]
 
 
-class _Scope:
+class _FusedScope:
     """The names in a fused task: its own nodes, and names bound to arguments in the outer task."""
 
     __slots__ = ("bound", "known", "nodes", "outer")
 
     def __init__(
-        self, nodes: Mapping[Any, Any], bound: Mapping[Any, Any], outer: _Scope | None
+        self, nodes: Mapping[Any, Any], bound: Mapping[Any, Any], outer: _FusedScope | None
     ) -> None:
         self.nodes, self.bound, self.outer = nodes, bound, outer
         self.known: dict[Any, int] = {}
 
 
-class TooDeepError(Exception):
+class UnreadableTaskError(Exception):
     """A task is too large to be read, or has an unknown form."""
 
 
 _MOST_STEPS = 200
 
 
-class _Reader:
+class _TaskReader:
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[TaskStep] = []
         self.params: list[Any] = []
         self.places: dict[int, Place] = {}
 
-    def add(self, step: Step, param: Any = None) -> int:
+    def add(self, step: TaskStep, param: Any = None) -> int:
         if len(self.steps) >= _MOST_STEPS:
-            raise TooDeepError
+            raise UnreadableTaskError
         self.steps.append(step)
         self.params.append(param)
         return len(self.steps) - 1
 
-    def name(self, name: Any, scope: _Scope) -> int:
+    def name(self, name: Any, scope: _FusedScope) -> int:
         """Return the step that a name stands for."""
         found = scope.known.get(name)
         if found is None:
@@ -119,13 +125,13 @@ class _Reader:
             elif name in scope.nodes:
                 found = self.node(scope.nodes[name], scope)
             elif scope.outer is None:
-                found = self.add(Step("input"), name)
+                found = self.add(TaskStep("input"), name)
             else:
-                raise TooDeepError  # a name without a meaning
+                raise UnreadableTaskError  # a name without a meaning
             scope.known[name] = found
         return found
 
-    def argument(self, arg: Any, scope: _Scope) -> int:
+    def argument(self, arg: Any, scope: _FusedScope) -> int:
         """Return the step that an argument of a task stands for."""
         if isinstance(arg, TaskRef):
             return self.name(arg.key, scope)
@@ -134,9 +140,11 @@ class _Reader:
         return self.literal(arg)
 
     def literal(self, value: Any) -> int:
-        return self.add(Step("literal", type(value) if type(value) in _SCALARS else None), value)
+        return self.add(
+            TaskStep("literal", type(value) if type(value) in _SCALARS else None), value
+        )
 
-    def node(self, node: Any, scope: _Scope) -> int:
+    def node(self, node: Any, scope: _FusedScope) -> int:
         """Return the step that a node of a graph stands for."""
         if isinstance(node, Alias):
             return self.name(node.target, scope)
@@ -149,11 +157,11 @@ class _Reader:
         if node.func is _execute_subgraph and not node.kwargs:
             nodes, out, names, *bound = node.args
             if type(nodes) is dict:
-                inner = _Scope(nodes, dict(zip(names, bound, strict=True)), scope)
+                inner = _FusedScope(nodes, dict(zip(names, bound, strict=True)), scope)
                 return self.name(out, inner)
         return self.task(node, scope)
 
-    def task(self, node: Task, scope: _Scope) -> int:
+    def task(self, node: Task, scope: _FusedScope) -> int:
         if not node.kwargs and type(node.func) in _SIMPLE:
             simple = operation(node.func, len(node.args), node.kwargs)
             return (
@@ -169,7 +177,7 @@ class _Reader:
                 return self.reduction(reduced, node, scope)
         return self.opaque(node, scope)
 
-    def operation(self, found: Any, node: Task, scope: _Scope) -> int:
+    def operation(self, found: Any, node: Task, scope: _FusedScope) -> int:
         args = tuple(self.argument(arg, scope) for arg in node.args)
         for index, arg in enumerate(node.args):
             if not isinstance(arg, GraphNode | TaskRef):
@@ -183,20 +191,20 @@ class _Reader:
                 plain = self.steps[args[1]].what in (int, float)
                 param = exponent if plain and exponent in _EXPONENTS else None
             last = number == 0
-            step = Step("operation", (op, param), args, uses if last else ())
-            args = (self.add(step, origin if last else Origin(None, ())),)
+            step = TaskStep("operation", (op, param), args, uses if last else ())
+            args = (self.add(step, origin if last else StepOrigin(None, ())),)
         return args[0]
 
-    def _clip(self, found: list[Operation], args: tuple[int, ...]) -> Any:
+    def _clip(self, found: list[RecognizedOperation], args: tuple[int, ...]) -> Any:
         """Return the operation and operands of a clip, of which one bound may be missing."""
         missing = [n for n in (1, 2) if self.steps[args[n]].kind == "literal"
                    and self.params[args[n]] is None]  # fmt: skip
         if len(missing) != 1:
             return found, args
-        op = Operation("minimum" if missing == [1] else "maximum")
+        op = RecognizedOperation("minimum" if missing == [1] else "maximum")
         return [op, *found[1:]], (args[0], args[3 - missing[0]])
 
-    def reduction(self, found: Reduction, node: Task, scope: _Scope) -> int:
+    def reduction(self, found: RecognizedReduction, node: Task, scope: _FusedScope) -> int:
         if found.form == "arg":
             axes, offsets = node.args[1:]
             plain = type(axes) is tuple and all(type(a) is int and a >= 0 for a in axes)
@@ -205,15 +213,15 @@ class _Reader:
             found = found._replace(axes=axes)
         value = self.argument(node.args[0], scope)
         uses, origin = self._origin(node, scope)
-        return self.add(Step("reduction", found, (value,), uses), origin)
+        return self.add(TaskStep("reduction", found, (value,), uses), origin)
 
-    def opaque(self, node: Any, scope: _Scope) -> int:
+    def opaque(self, node: Any, scope: _FusedScope) -> int:
         uses, origin = self._origin(node, scope)
-        return self.add(Step("opaque", None, uses, uses), origin)
+        return self.add(TaskStep("opaque", None, uses, uses), origin)
 
     def _origin_of_operation(
-        self, node: Task, args: tuple[int, ...], scope: _Scope
-    ) -> tuple[tuple[int, ...], Origin]:
+        self, node: Task, args: tuple[int, ...], scope: _FusedScope
+    ) -> tuple[tuple[int, ...], StepOrigin]:
         """Return the same as `_origin`, faster for most operations."""
         names: dict[Any, int] = {}
         for arg, step in zip(node.args, args, strict=True):
@@ -223,13 +231,13 @@ class _Reader:
                 return self._origin(node, scope)
             elif isinstance(arg, Alias):
                 names[arg.target] = step
-        return tuple(names.values()), Origin(node, tuple(names))
+        return tuple(names.values()), StepOrigin(node, tuple(names))
 
-    def _origin(self, node: Any, scope: _Scope) -> tuple[tuple[int, ...], Origin]:
+    def _origin(self, node: Any, scope: _FusedScope) -> tuple[tuple[int, ...], StepOrigin]:
         names = references(node)
         if len(names) != len(node.dependencies):
-            raise TooDeepError  # an unknown kind of node
-        return tuple(self.name(name, scope) for name in names), Origin(node, names)
+            raise UnreadableTaskError  # an unknown kind of node
+        return tuple(self.name(name, scope) for name in names), StepOrigin(node, names)
 
 
 def references(node: Any) -> tuple[Any, ...]:
@@ -252,13 +260,13 @@ def read(task: Any, places: dict[int, Place] | None = None) -> Structure:
 
     Raises
     ------
-    TooDeepError
+    UnreadableTaskError
         If the task cannot be read.
     """
-    reader = _Reader()
-    result = reader.node(task, _Scope({}, {}, None))
+    reader = _TaskReader()
+    result = reader.node(task, _FusedScope({}, {}, None))
     if result != len(reader.steps) - 1:
-        raise TooDeepError  # only another name
+        raise UnreadableTaskError  # only another name
     if places is not None:
         places.update(reader.places)
     return Structure(tuple(reader.steps), tuple(reader.params))

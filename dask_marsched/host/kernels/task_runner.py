@@ -13,7 +13,7 @@ from dask._task_spec import Task, _execute_subgraph
 
 from dask_marsched.host.kernels.programs import Program
 from dask_marsched.host.kernels.rules import reduction, unwrapped
-from dask_marsched.host.kernels.structure import Place, TooDeepError, read
+from dask_marsched.host.kernels.structure import Place, UnreadableTaskError, read
 from dask_marsched.host.kernels.templates import Template, outline
 from dask_marsched.host.worker.input_release import consume, handed
 from dask_marsched.kernels.evaluator import LEAST, Kernels
@@ -45,7 +45,7 @@ class KernelRunner:
 
     def wrap(self, task: Any) -> Any:
         """Return a wrapper that runs a task by kernels, or the task if that cannot be faster."""
-        return _KernelTask(task, self) if is_promising(task) else task
+        return _KernelTask(task, self) if may_contain_expression(task) else task
 
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
@@ -77,7 +77,7 @@ class KernelRunner:
         places: dict[int, Place] = {}
         try:
             steps, params = read(task, places)
-        except TooDeepError:
+        except UnreadableTaskError:
             return None
         program = self._program(steps)
         if drawn is not None and program.worthwhile:
@@ -113,7 +113,7 @@ class _KernelTask:
         return getattr(self._task, name)
 
 
-def is_promising(task: Any) -> bool:
+def may_contain_expression(task: Any) -> bool:
     """Whether a task may contain an expression: it is fused, or a reduction."""
     if type(task) is not Task:
         return False

@@ -16,7 +16,7 @@ import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 
 from dask_marsched.host.kernels.rules import unwrapped
-from dask_marsched.host.kernels.structure import Origin, Place
+from dask_marsched.host.kernels.structure import Place, StepOrigin
 
 _MOST_NODES = 200
 _POWERS = (operator.pow, np.power, np.float_power)
@@ -168,7 +168,7 @@ class Template:
             if step in places:
                 node, index = places[step]
                 self._literals.append((step, numbers[id(node)], index))
-            elif type(param) is not Origin:
+            elif type(param) is not StepOrigin:
                 self._inputs.append((step, sources[param]))
             elif param.node is not None:
                 self._nodes.append((step, numbers[id(param.node)]))
@@ -183,8 +183,8 @@ class Template:
             node = nodes[number]
             found[step] = node.value if index is None else node.args[index]
         for step, number in self._nodes:
-            found[step] = Origin(nodes[number], None)
+            found[step] = StepOrigin(nodes[number], None)
         return found
 
 
-_NOTHING = Origin(None, ())
+_NOTHING = StepOrigin(None, ())

@@ -21,7 +21,7 @@ import numpy as np
 
 from dask_marsched.kernels import cache_files, proof
 from dask_marsched.kernels.backend import Results, UnsupportedError
-from dask_marsched.kernels.bound_expression import Setting, as_array
+from dask_marsched.kernels.bound_expression import BoundExpression, as_array
 from dask_marsched.kernels.llvm import (
     compiler_process,
     kernel_files,
@@ -114,7 +114,7 @@ class LLVMBackend:
         #: By name, all code in memory, including code that only its users hold.
         self._loaded: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
         #: Whether claims are true, as far as they were tried.
-        self._proofs: dict[proof.Claim, bool] = {}
+        self._proofs: dict[proof.ReductionClaim, bool] = {}
         self._linking = threading.Lock()
 
     @cached_property
@@ -138,13 +138,13 @@ class LLVMBackend:
         assert self._directory is not None
         return self._directory / f"{kernel_files.digest(key, self._kind)}.o"
 
-    def at_hand(self, setting: Setting, exact: bool) -> bool:
-        """See `Backend.at_hand`."""
-        key = (setting.typed, setting.layout, exact)
+    def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
+        """See `Backend.prepares_quickly`."""
+        key = (bound.typed, bound.layout, exact)
         if key in self._known:
             return True
         try:
-            if exact and not all(map(self._known_of, proof.claims(setting))):
+            if exact and not all(map(self._known_of, proof.claims(bound))):
                 return False
         except UnsupportedError:
             return True
@@ -152,15 +152,15 @@ class LLVMBackend:
             return False
         return self._path(key).exists()
 
-    def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
+    def prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """See `Backend.prepare`."""
-        for claim in proof.claims(setting) if exact else ():
+        for claim in proof.claims(bound) if exact else ():
             if not self._holds(claim):
                 raise UnsupportedError(f"{claim.kind} of {claim.dtype.name} as this NumPy does it")
-        return self._prepare(setting, exact)
+        return self._prepare(bound, exact)
 
-    def _prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
-        key = (setting.typed, setting.layout, exact)
+    def _prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
+        key = (bound.typed, bound.layout, exact)
         known = self._known.get(key)
         if known is None:
             made = kernel_files.decoded(self._content(key))
@@ -171,7 +171,7 @@ class LLVMBackend:
                     if len(self._known) >= _MOST_KERNELS:
                         del self._known[next(iter(self._known))]  # the oldest one
                     self._known[key] = known
-        return self._bound(setting, known)
+        return self._bound(bound, known)
 
     def _linked(self, key: Key, made: Made) -> _Linked:
         functions = [*self._status.addresses, self._status.mask]
@@ -186,27 +186,27 @@ class LLVMBackend:
             code = self._loaded[digest] = self._load(made.code)
         return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
 
-    def _bound(self, setting: Setting, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
-        nest, status, memory = setting.nest, self._status, self._scratch.address
+    def _bound(self, bound: BoundExpression, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
+        nest, status, memory = bound.nest, self._status, self._scratch.address
         # NumPy converts a buffer of values at a time, and adds up each buffer by itself
         converted = any(
-            setting.typed.converted[number] and kind == "sum" and dtype.kind == "f"
-            for number, (_, kind, dtype) in enumerate(setting.typed.outputs)
+            bound.typed.converted[number] and kind == "sum" and dtype.kind == "f"
+            for number, (_, kind, dtype) in enumerate(bound.typed.outputs)
         )
         part = np.getbufsize() if converted else _WHOLE
-        shape = np.array([*nest.shape, setting.row, part], np.int64)
+        shape = np.array([*nest.shape, bound.row, part], np.int64)
         strides = np.array(nest.strides, np.int64)
         held = (shape.ctypes.data, strides.ctypes.data, linked.functions.ctypes.data)
         dimensions, kept, scratch = len(nest.shape), nest.kept, linked.scratch
         function = linked.code.function
-        places = [number for number, _ in setting.inputs]
-        scalars = _Scalars([dtype for _, dtype in setting.inputs])
-        pointers = _LONG * (len(places) + len(setting.typed.outputs))
+        places = [number for number, _ in bound.inputs]
+        scalars = _Scalars([dtype for _, dtype in bound.inputs])
+        pointers = _LONG * (len(places) + len(bound.typed.outputs))
 
         def run(values: Sequence[Any], _held: Any = (shape, strides, linked)) -> Results:
             if converted and np.getbufsize() != part:
                 return Results([], set(), True)
-            results = setting.allocate()
+            results = bound.allocate()
             # this list keeps the arrays of scalars in memory until the kernel has run
             operands = [
                 values[number] if type(values[number]) is np.ndarray
@@ -222,26 +222,26 @@ class LLVMBackend:
                 memory(scratch), held[2],
             )  # fmt: skip
             if not raised:
-                return Results(setting.finish(results), set())
+                return Results(bound.finish(results), set())
             names = status.names(raised)
             doubtful = raised >= DOUBT or not names.isdisjoint(linked.doubtful)
-            return Results(setting.finish(results), names, doubtful)
+            return Results(bound.finish(results), names, doubtful)
 
         return run
 
     # -- claims ----------------------------------------------------------------------------
 
-    def _holds(self, claim: proof.Claim) -> bool:
+    def _holds(self, claim: proof.ReductionClaim) -> bool:
         """Whether a claim is true; the answer is kept beside the machine code."""
         known = self._known_of(claim)
         if known is None:
-            known = proof.holds(claim, lambda setting: self._prepare(setting, True))
+            known = proof.holds(claim, lambda bound: self._prepare(bound, True))
             self._proofs[claim] = known
             if self._directory is not None:
                 cache_files.write(self._proof_path(claim), b"1" if known else b"0")
         return known
 
-    def _known_of(self, claim: proof.Claim) -> bool | None:
+    def _known_of(self, claim: proof.ReductionClaim) -> bool | None:
         known = self._proofs.get(claim)
         if known is None and self._directory is not None:
             content = cache_files.read(self._proof_path(claim))
@@ -249,7 +249,7 @@ class LLVMBackend:
                 known = self._proofs[claim] = content == b"1"
         return known
 
-    def _proof_path(self, claim: proof.Claim) -> Path:
+    def _proof_path(self, claim: proof.ReductionClaim) -> Path:
         assert self._directory is not None
         text = f"{self._kind} {proof.numpys()} {claim!r}"
         return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"

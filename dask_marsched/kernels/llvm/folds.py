@@ -21,7 +21,7 @@ LANES = 64
 _INTP = np.dtype(np.intp)
 
 
-class Reduction:
+class ReductionCode:
     """One reduction of a kernel. Its result is NumPy's to the last bit.
 
     Parameters

@@ -63,7 +63,7 @@ def _multiplies_and_adds() -> bool:
     return bool(features.get("fma") or features.get("fp-armv8") or features.get("neon"))
 
 
-def is_own(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
+def has_function(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
     """Whether a function of this module computes an operation on operands of some dtypes."""
     if any(d.kind != "f" or d.itemsize not in (4, 8) for d in (*operands, node.dtype)):
         return False
@@ -76,7 +76,7 @@ def is_own(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) ->
     return known and _multiplies_and_adds()
 
 
-def own(code: Code, node: TypedNode, operands: list[Any]) -> Guarded:
+def write_function(code: Code, node: TypedNode, operands: list[Any]) -> Guarded:
     """Return the value of such an operation, as code."""
     return _FUNCTIONS[node.op](_Floats(code, node.dtype), *operands)
 

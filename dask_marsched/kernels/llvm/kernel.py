@@ -16,11 +16,11 @@ import numpy as np
 from llvmlite import ir
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import Layout
+from dask_marsched.kernels.bound_expression import KernelLayout
 from dask_marsched.kernels.expression import TypedExpression
 from dask_marsched.kernels.llvm.code import BLOCK, Code, supported
-from dask_marsched.kernels.llvm.folds import Reduction
-from dask_marsched.kernels.llvm.functions import is_own, own
+from dask_marsched.kernels.llvm.folds import ReductionCode
+from dask_marsched.kernels.llvm.functions import has_function, write_function
 from dask_marsched.kernels.llvm.kernel_files import DOUBT
 from dask_marsched.kernels.llvm.operations import compile_operation, is_doubtful
 from dask_marsched.kernels.llvm.stages import stages
@@ -48,7 +48,7 @@ class Writer:
         If there is no kernel for it; also by `write`.
     """
 
-    def __init__(self, expression: TypedExpression, layout: Layout, exact: bool) -> None:
+    def __init__(self, expression: TypedExpression, layout: KernelLayout, exact: bool) -> None:
         self.nodes, self.outputs = expression.nodes, expression.outputs
         self.layout = layout
         self.exact = exact
@@ -58,7 +58,7 @@ class Writer:
         self.externals: list[tuple[str, tuple[np.dtype[Any], ...]]] = []
         #: By output: where its values are stored; the reduction that takes in each at once.
         self.targets: dict[int, Any] = {}
-        self.running: dict[int, Reduction] = {}
+        self.running: dict[int, ReductionCode] = {}
         self.scratch = 0
         self.code = Code("kernel", 7)
         parameters = self.code.function.args
@@ -245,15 +245,15 @@ class Writer:
             number = _STATUS + 2 * self.externals.index(external)
             function, data = self._function(number), self._function(number + 1)
             places = [self._aligned(p) for p in (*node.args, position)]
-            if is_own(node, dtypes[:-1], self.exact):
-                with self.code.when(self._own(position)):
+            if has_function(node, dtypes[:-1], self.exact):
+                with self.code.when(self._by_function(position)):
                     self._status(0)
                     self.code.call_loop(function, data, self.m, places)
             else:
                 self.code.call_loop(function, data, self.m, places)
             self.note_flags()
 
-    def _own(self, position: int) -> Any:
+    def _by_function(self, position: int) -> Any:
         """Evaluate an operation by our function; return whether NumPy has to do it again."""
         code, node = self.code, self.nodes[position]
         sources = [self._source(arg) for arg in node.args]
@@ -261,7 +261,7 @@ class Writer:
         size = ir.IntType(8 * node.dtype.itemsize)
         doubtful = code.variable(size, ir.Constant(size, 0))
         with code.loop(self.m) as i:
-            value, unfit = own(code, node, [source(i) for source in sources])
+            value, unfit = write_function(code, node, [source(i) for source in sources])
             code.store(target, i, value)
             code.set(doubtful, code.at.or_(code.get(doubtful), code.at.zext(unfit, size)))
         return code.at.icmp_unsigned("!=", code.get(doubtful), ir.Constant(size, 0))

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import Layout
+from dask_marsched.kernels.bound_expression import KernelLayout
 from dask_marsched.kernels.expression import TypedExpression
 
 #: An expression, its operands' layout, and whether results are NumPy's to the last bit.
-Key = tuple[TypedExpression, Layout, bool]
+Key = tuple[TypedExpression, KernelLayout, bool]
 #: Bit in a kernel's return value, above the flags: NumPy has to decide about a result.
 DOUBT = 1 << 32
 

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from dask_marsched.kernels.llvm.code import BLOCK, memory_type
-from dask_marsched.kernels.llvm.folds import Reduction
+from dask_marsched.kernels.llvm.folds import ReductionCode
 from dask_marsched.kernels.llvm.kernel import Writer
 from dask_marsched.kernels.llvm.pairwise import DEPTH, Tree, sum_function
 
@@ -33,7 +33,7 @@ class _Loops:
         for position, kind, _ in writer.outputs:
             dtype = writer.nodes[position].dtype
             places = writer.reserve(dtype.itemsize), writer.reserve(dtype.itemsize)
-            self.reductions.append(Reduction(self.code, kind or "", dtype, *places))
+            self.reductions.append(ReductionCode(self.code, kind or "", dtype, *places))
         self.noisy = any(reduction.noisy for reduction in self.reductions)
         #: Sums of floats, which are added up in NumPy's order.
         self.pairwise = [r for r in self.reductions if r.kind == "sum" and r.dtype.kind == "f"]

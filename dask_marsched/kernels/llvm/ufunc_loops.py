@@ -31,7 +31,7 @@ class _UFunc(ctypes.Structure):
     ]
 
 
-class Loop(NamedTuple):
+class UfuncLoop(NamedTuple):
     """Addresses of an inner loop, and of the data that is passed to it."""
 
     function: int
@@ -42,12 +42,12 @@ _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 
 
 @cache
-def loop(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> Loop | None:
+def loop(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> UfuncLoop | None:
     """Return a ufunc's inner loop for certain dtypes of operands and result.
 
     Returns
     -------
-    Loop or None
+    UfuncLoop or None
         None if there is no such loop, or the structure is not as in NumPy's header.
     """
     if sys.implementation.name != "cpython":
@@ -64,12 +64,12 @@ def loop(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> Loop | None:
         if [np.dtype(c).num for c in chars] != numbers:
             return None
         if tuple(map(np.dtype, chars)) == dtypes:
-            candidate = Loop(found.functions[number] or 0, found.data[number] or 0)
+            candidate = UfuncLoop(found.functions[number] or 0, found.data[number] or 0)
             return candidate if candidate.function and _works(ufunc, dtypes, candidate) else None
     return None
 
 
-def _works(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...], candidate: Loop) -> bool:
+def _works(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...], candidate: UfuncLoop) -> bool:
     """Whether a loop gives the same results as its ufunc."""
     operands = [np.arange(1, 9).astype(dtype) for dtype in dtypes[:-1]]
     result = np.zeros(8, dtypes[-1])

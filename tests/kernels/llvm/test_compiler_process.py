@@ -12,7 +12,7 @@ import pytest
 
 from dask_marsched.kernels import cache_files
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from dask_marsched.kernels.llvm import compiler_process, kernel_files
 from tests.kernels.expressions import expression
@@ -47,7 +47,7 @@ def processes():
 
 def found(count):
     case, values = expression(lambda x: sum((x,) * count, x), np.ones(10_000))
-    return setting(case, signature(values)), values
+    return bind(case, signature(values)), values
 
 
 def key(count):
@@ -64,12 +64,12 @@ compiler_process._IDLE = 0.1
 from dask_marsched.kernels.llvm import backend as llvm_backend
 from tests.kernels.llvm.test_compiler_process import found
 backend = llvm_backend.LLVMBackend(Path({str(cache_files.private(tmp_path / "c"))!r}))
-setting, values = found(2)
-assert not backend.at_hand(setting, False)
-assert (backend.prepare(setting, False)(values).values[0] == 3).all()
+bound, values = found(2)
+assert not backend.prepares_quickly(bound, False)
+assert (backend.prepare(bound, False)(values).values[0] == 3).all()
 other = llvm_backend.LLVMBackend(backend._directory)
-assert other.at_hand(setting, False)
-assert (other.prepare(setting, False)(values).values[0] == 3).all()
+assert other.prepares_quickly(bound, False)
+assert (other.prepare(bound, False)(values).values[0] == 3).all()
 carried = [name for name in sys.modules if name.startswith("llvmlite.")]
 print(sorted(set(carried) - {{"llvmlite._version"}}))
 """
@@ -112,11 +112,11 @@ def test_an_error_in_the_process_is_raised_in_the_worker(directory):
 def test_an_unsupported_kernel_is_remembered_on_disk(directory):
     backend = llvm_backend.LLVMBackend(directory)
     nodes = (Node("input", (), 0), Node("cast", (0,), "f8"), Node("negative", (1,)))
-    made = setting(Expression(nodes, (Output(2),)), signature([np.ones(10_000, complex)]))
+    made = bind(Expression(nodes, (Output(2),)), signature([np.ones(10_000, complex)]))
     for _ in range(2):
         with pytest.raises(UnsupportedError):
             backend.prepare(made, False)
-        assert backend.at_hand(made, False)
+        assert backend.prepares_quickly(made, False)
         backend = llvm_backend.LLVMBackend(directory)
 
 
@@ -127,5 +127,5 @@ def test_without_a_process_the_worker_compiles(directory, monkeypatch, program):
     made, values = found(3)
     assert compiler_process.ask(directory, KIND, "1" * 40, key(3)) is None
     assert (backend.prepare(made, False)(values).values[0] == 4).all()
-    assert backend.at_hand(made, False)
+    assert backend.prepares_quickly(made, False)
     assert "_compiler" in vars(backend)

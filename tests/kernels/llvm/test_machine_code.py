@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import NotUnderstoodError
 from dask_marsched.kernels.llvm import machine_code, processor
 from dask_marsched.kernels.llvm.machine_code import MachineCode, UnloadableError
@@ -65,7 +65,7 @@ def test_random_kernels_give_the_same_results_as_by_llvms_loader(case):
     expression, values = case
     with pytest.MonkeyPatch.context() as patch:
         try:
-            found = setting(expression, signature(values))
+            found = bind(expression, signature(values))
             ours = OURS.prepare(found, False)
             patch.setattr(machine_code, "possible", lambda: False)
             llvms = LLVMS.prepare(found, False)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from dask.array.reductions import numel
 
-from dask_marsched.host.kernels.rules import Reduction, unwrapped
+from dask_marsched.host.kernels.rules import RecognizedReduction, unwrapped
 from dask_marsched.kernels.bound_expression import Signature, signature
 from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output, typed
 
@@ -28,11 +28,11 @@ _CHEAP = """
 """
 _CHEAP_OPERATIONS = frozenset(_CHEAP.split())
 
-#: Kinds of arrays that a unit remembers.
+#: Kinds of arrays that a part remembers.
 _MOST_FORMS = 64
 
 
-class Unit(Protocol):
+class FusedPart(Protocol):
     """Evaluates a part of a task.
 
     Attributes
@@ -75,14 +75,14 @@ class Elementwise:
         self.worthwhile = len(own) > 1 or own[0] in _SLOW_IN_NUMPY
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
+        """See `FusedPart.run`."""
         return evaluate(self.expression, values)[0]
 
 
 class _Reduced:
     """The base class of reductions."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         self.nodes, self.value, self.found = tuple(nodes), value, found
         self.elementwise = Expression(self.nodes, (Output(value),))
         self._shapes: dict[tuple[Signature, ...], np.ndarray[Any, Any]] = {}
@@ -114,7 +114,7 @@ class _Reduced:
 class Plain(_Reduced):
     """A reduction that returns an array."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         more, value, self.literals = _without_nan(nodes, value, found)
         output = Output(value, found.kind, found.dtype)
@@ -122,7 +122,7 @@ class Plain(_Reduced):
         self.worthwhile = self.expression.operations > 1
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
+        """See `FusedPart.run`."""
         self.empty(values)
         return evaluate(self.expression, [*values, *self.literals])[0]
 
@@ -132,7 +132,7 @@ class _Sums(_Reduced):
 
     worthwhile = True
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         more, summed, self.literals = _without_nan(nodes, value, found)
         outputs = [Output(summed, "sum", found.dtype)]
@@ -171,13 +171,13 @@ class _Sums(_Reduced):
 class Mean(_Sums):
     """The first stage of a mean."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         self.count_dtype = found.dtype
         super().__init__(nodes, value, found)
         self.worthwhile = self.expression.operations > 1
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
+        """See `FusedPart.run`."""
         total, count = self.totals(values, evaluate)
         return {"n": count, "total": total}
 
@@ -185,7 +185,7 @@ class Mean(_Sums):
 class Moment(_Sums):
     """The first stage of a variance: a mean, and the sum of squared deviations from it."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         inputs, mean = self.elementwise.inputs, len(nodes)
         more = [
@@ -203,7 +203,7 @@ class Moment(_Sums):
             self._kept = Moment([Node("input", (), 0)], 0, found)
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
+        """See `FusedPart.run`."""
         if self.empty(values).dtype.kind not in "biuf":
             raise NotUnderstoodError("moments of complex numbers")
         if not self.found.keepdims and self.found.axes is not None:
@@ -226,14 +226,14 @@ class Arg(_Reduced):
 
     worthwhile = True
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         outputs = (Output(value, found.kind), Output(value, f"arg{found.kind}"))
         self.expression = self.reducing(nodes, outputs, None)
         self.along = self.reducing(nodes, outputs, (found.axes or (0,))[:1])
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
+        """See `FusedPart.run`."""
         x = self.empty(values)
         axes = self.found.axes or ()
         everywhere = len(axes) == x.ndim or x.ndim == 1
@@ -253,7 +253,7 @@ def _named(place: Any, kind: str) -> Callable[..., Any]:
 
 
 def _without_nan(
-    nodes: Sequence[Node], value: int, found: Reduction
+    nodes: Sequence[Node], value: int, found: RecognizedReduction
 ) -> tuple[list[Node], int, list[Any]]:
     """Replace NaN in a value, if it is skipped; return the nodes, the value, further inputs."""
     if not found.skips_nan:
@@ -269,7 +269,7 @@ def _without_nan(
     return more, first + 2, [_NEUTRAL[found.kind]]
 
 
-FORMS: dict[str, Callable[[Sequence[Node], int, Reduction], Any]] = {
+FORMS: dict[str, Callable[[Sequence[Node], int, RecognizedReduction], Any]] = {
     "plain": Plain,
     "mean": Mean,
     "moment": Moment,
