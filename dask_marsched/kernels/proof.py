@@ -107,10 +107,11 @@ def _cases(
     """Yield expressions with their inputs, in several layouts."""
     nodes = (Node("input", (), 0), Node("negative", (0,)))
     output = Output(1, claim.kind, claim.dtype.str if claim.converted else None)
+    source = np.dtype(f"i{claim.dtype.itemsize}") if claim.converted else claim.dtype
 
     def drawn(axes: tuple[int, ...] | None, shape: tuple[int, ...], gap: int = 0) -> Any:
         full = (*shape[:-1], shape[-1] + gap)
-        values = np.empty(full, _source(claim))[..., : shape[-1]]
+        values = np.empty(full, source)[..., : shape[-1]]
         _fill(claim, values, random)
         return Expression(nodes, (output,), axes), [values]
 
@@ -129,23 +130,17 @@ def _cases(
         yield drawn(None, shape, gap=1)  # one row for NumPy, several loops in a kernel
 
 
-def _source(claim: ReductionClaim) -> np.dtype[Any]:
-    return np.dtype(f"i{claim.dtype.itemsize}") if claim.converted else claim.dtype
-
-
 def _fill(claim: ReductionClaim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
     """Draw values whose sum or product depends on their order."""
     if claim.converted:
         most = np.iinfo(values.dtype).max
         values[...] = random.integers(-most, most, values.shape, values.dtype)
     elif claim.kind == "prod":
-        values[...] = random.choice([-1, 1], values.shape) * 2 ** random.normal(
-            0, 0.05, values.shape
-        )
+        sizes = 2 ** random.normal(0, 0.05, values.shape)
+        values[...] = random.choice([-1, 1], values.shape) * sizes
     else:
-        values[...] = random.normal(0, 1, values.shape) * 10.0 ** random.integers(
-            0, 4, values.shape
-        )
+        sizes = 10.0 ** random.integers(0, 4, values.shape)
+        values[...] = random.normal(0, 1, values.shape) * sizes
 
 
 def _refill(

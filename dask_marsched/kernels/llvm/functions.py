@@ -189,10 +189,6 @@ def _divided(f: _Floats, a: Any, b: Any) -> tuple[Any, Any]:
     return rest, at.and_(is_ordered(f.code, a, b), doubtful)
 
 
-def _fmod(f: _Floats, a: Any, b: Any) -> Guarded:
-    return _divided(f, a, b)
-
-
 def _remainder(f: _Floats, a: Any, b: Any) -> Guarded:
     at = f.at
     rest, doubtful = _divided(f, a, b)
@@ -248,7 +244,7 @@ def _larger_bits(code: Code, a: Any, b: Any) -> Any:
 _FUNCTIONS: dict[str, Callable[..., Guarded]] = {
     "sin": _wave(0),
     "cos": _wave(1),
-    "fmod": _fmod,
+    "fmod": _divided,
     "remainder": _remainder,
     "floor_divide": _floor_divide,
     "hypot": _hypot,

@@ -32,61 +32,33 @@ def sum_function(module: Any, dtype: np.dtype[Any]) -> Any:
     name = f"sum_{dtype.name}"
     if name in module.globals:
         return module.globals[name]
-    kind, size = memory_type(dtype), dtype.itemsize
+    kind = memory_type(dtype)
     code = Code(name, 2, module, kind)
     at = code.at
     address, n = code.function.args
     total = code.variable(kind, ir.Constant(kind, -0.0))
-    first, rest = _halves(code, n)
-    middle = code.add(address, code.multiply(first, size))
-    long = at.icmp_signed(">", rest, code.number(_LEAF))
-    single = at.icmp_signed("<=", n, code.number(_LEAF))
-    with code.when(long):
+    short = at.icmp_signed("<=", n, code.number(_LEAF))
+    with code.when(short):
+        _add_part(code, total, code.pointer(address, dtype), n, dtype)
+    with code.when(at.not_(short)):
+        first, rest = _halves(code, n)
+        middle = code.add(address, code.multiply(first, dtype.itemsize))
         left = at.call(code.function, [address, first])
         code.set(total, at.fadd(left, at.call(code.function, [middle, rest])))
-    with code.when(single):
-        _add_part(code, total, address, n, dtype)
-    with code.when(at.not_(at.or_(long, single))):
-        _add_two_parts(code, total, (address, first), (middle, rest), dtype)
     code.end(code.get(total))
     return code.function
 
 
-def _add_part(code: Code, total: Any, address: Any, n: Any, dtype: np.dtype[Any]) -> None:
+def _add_part(code: Code, total: Any, pointer: Any, n: Any, dtype: np.dtype[Any]) -> None:
     """Add up at most 128 floats."""
-    at, pointer = code.at, code.pointer(address, dtype)
-    whole = at.and_(n, code.number(-_LANES))
+    at, whole = code.at, code.at.and_(n, code.number(-_LANES))
     with code.when(at.icmp_signed(">", whole, code.number(0))):
-        lanes = code.variable(*_start(code, pointer, dtype))
+        first = _row(code, pointer, 0, dtype)
+        lanes = code.variable(first.type, first)
         with code.loop(whole, start=_LANES, step=_LANES) as i:
             code.set(lanes, at.fadd(code.get(lanes), _row(code, pointer, i, dtype)))
         code.set(total, _joined(code, code.get(lanes)))
-    _add_remainder(code, total, pointer, whole, n)
-
-
-def _add_two_parts(code: Code, total: Any, left: Any, right: Any, dtype: np.dtype[Any]) -> None:
-    """Add up two halves of at most 128 floats side by side, so that the adder need not wait.
-
-    The first half is a whole number of lanes; the second has up to 15 more floats.
-    """
-    at = code.at
-    pointers = [code.pointer(address, dtype) for address, _ in (left, right)]
-    lanes = [code.variable(*_start(code, pointer, dtype)) for pointer in pointers]
-    first, rest = left[1], right[1]
-    with code.loop(first, start=_LANES, step=_LANES) as i:
-        for variable, pointer in zip(lanes, pointers, strict=True):
-            code.set(variable, at.fadd(code.get(variable), _row(code, pointer, i, dtype)))
-    whole = at.and_(rest, code.number(-_LANES))
-    with code.loop(whole, start=first, step=_LANES) as i:
-        code.set(lanes[1], at.fadd(code.get(lanes[1]), _row(code, pointers[1], i, dtype)))
-    second = code.variable(total.type.pointee, _joined(code, code.get(lanes[1])))
-    _add_remainder(code, second, pointers[1], whole, rest)
-    code.set(total, at.fadd(_joined(code, code.get(lanes[0])), code.get(second)))
-
-
-def _add_remainder(code: Code, total: Any, pointer: Any, start: Any, stop: Any) -> None:
-    at = code.at
-    with code.loop(stop, start=start) as i:
+    with code.loop(n, start=whole) as i:
         code.set(total, at.fadd(code.get(total), at.load(at.gep(pointer, [i]))))
 
 
@@ -94,11 +66,6 @@ def _row(code: Code, pointer: Any, i: Any, dtype: np.dtype[Any]) -> Any:
     at, vector = code.at, ir.VectorType(memory_type(dtype), _LANES)
     place = at.bitcast(at.gep(pointer, [code.number(i)]), vector.as_pointer())
     return at.load(place, align=dtype.itemsize)
-
-
-def _start(code: Code, pointer: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    row = _row(code, pointer, 0, dtype)
-    return row.type, row
 
 
 def _joined(code: Code, lanes: Any) -> Any:
