@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,7 +86,7 @@ class _Reduced:
     def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         self.nodes, self.value, self.found = tuple(nodes), value, found
         self.elementwise = Expression(self.nodes, (Output(value),))
-        self._shapes: dict[tuple[Signature, ...], np.ndarray[Any, Any]] = {}
+        self._empty = lru_cache(_MOST_FORMS)(self._new_empty)
 
     def reducing(
         self, nodes: Sequence[Node], outputs: Sequence[Output], axes: tuple[int, ...] | None
@@ -94,15 +95,9 @@ class _Reduced:
 
     def empty(self, values: list[Any]) -> np.ndarray[Any, Any]:
         """Return an array with shape and dtype of the reduced one, but arbitrary elements."""
-        found = signature(values)
-        known = self._shapes.get(found)
-        if known is None:
-            if len(self._shapes) >= _MOST_FORMS:
-                self._shapes.clear()
-            known = self._shapes[found] = self._empty(found)
-        return known
+        return self._empty(signature(values))
 
-    def _empty(self, found: tuple[Signature, ...]) -> np.ndarray[Any, Any]:
+    def _new_empty(self, found: tuple[Signature, ...]) -> np.ndarray[Any, Any]:
         shape = np.broadcast_shapes(*(() if isinstance(s, type) else s[1] for s in found))
         types = tuple(s if isinstance(s, type) else s[0] for s in found)
         dtype = typed(self.elementwise, types).outputs[0][2]
@@ -136,7 +131,7 @@ class _Sums(_Reduced):
         super().__init__(nodes, value, found)
         more, summed, self.literals = _without_nan(nodes, value, found)
         outputs = [Output(summed, "sum", found.dtype)]
-        self._counts: dict[tuple[int, ...], Any] = {}
+        self._count = lru_cache(_MOST_FORMS)(self._new_count)
         if found.counts:
             first = len(more)
             more = [*more, Node("isnan", (value,)), Node("invert", (first,))]
@@ -152,20 +147,17 @@ class _Sums(_Reduced):
         """Return the sums, and the number of elements in each."""
         x = self.empty(values)
         total, *counted = evaluate(self.expression, [*values, *self.literals], known)
-        return total, counted[0] if counted else self.count(x)
-
-    def count(self, x: np.ndarray[Any, Any]) -> Any:
-        """Return the number of elements in each sum."""
-        count = self._counts.get(x.shape)
-        if count is None:
-            if len(self._counts) >= _MOST_FORMS:
-                self._counts.clear()
-            named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
-            count = numel(x, axis=self.found.axes, keepdims=self.found.keepdims, **named)
-            self._counts[x.shape] = count
+        if counted:
+            return total, counted[0]
+        count = self._count(x.shape)
         # a caller may write to the array that it gets
         shared = not isinstance(count, np.ndarray) or not count.flags.writeable
-        return count if shared else count.copy()
+        return total, count if shared else count.copy()
+
+    def _new_count(self, shape: tuple[int, ...]) -> Any:
+        named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
+        x = np.broadcast_to(np.empty(()), shape)
+        return numel(x, axis=self.found.axes, keepdims=self.found.keepdims, **named)
 
 
 class Mean(_Sums):
