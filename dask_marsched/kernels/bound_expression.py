@@ -166,7 +166,7 @@ class BoundExpression:
         return True
 
     def strides(self, number: int) -> tuple[int, ...]:
-        """Return the bytes between an input's elements along each axis, 0 where it is broadcast."""
+        """Return an input's strides in bytes, 0 along axes that it is broadcast to."""
         return _strides(self.signatures[number], len(self.shape))
 
     def _result_strides(self, dtype: np.dtype[Any]) -> tuple[int, ...]:

@@ -20,9 +20,9 @@ _DIGEST = 32
 _PATIENCE, _RETRY = 2.0, 0.01
 #: Our files, and temporary files of writers that were killed.
 _OURS = re.compile(r"[0-9a-f]{40}\.(o|json|lock|socket)|tmp\w+\.tmp")
-#: Seconds without use after which a file is deleted; bytes of all files, of which each counts as
-#: 4 KiB at least; seconds between two prunings, and the file whose time tells the last one.
+#: Seconds without use after which a file is deleted; bytes of all files, and of one at least.
 OLDEST, MOST_BYTES, _LEAST_BYTES = 30 * 86400.0, 128 << 20, 4096
+#: Seconds between two prunings, and the file whose time of modification is the last one's.
 _BETWEEN = 86400.0
 _PRUNED = "pruned"
 

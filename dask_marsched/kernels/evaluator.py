@@ -184,7 +184,7 @@ class Kernels:
     def _reduced_by_numpy(
         self, expression: Expression, values: Sequence[Any], known: dict[int, Any] | None
     ) -> list[Any]:
-        """Evaluate what is reduced, by a kernel if there is one, and have NumPy reduce it."""
+        """Evaluate the elements, by a kernel if there is one, and reduce them by NumPy."""
         known = {} if known is None else known
         if any(value is not None for value in known.values()):
             return numpy_backend.evaluate(expression, values, known)
@@ -374,7 +374,7 @@ class Kernels:
                 case.chosen = case.fixed = case.trial.faster(case.ready)
 
     def report(self) -> dict[str, Any]:
-        """Return what was evaluated, and by what, as plain values for JSON.
+        """Return figures of the evaluated expressions as plain values for JSON.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Holds what an evaluator knows of each expression: its trial, its state and its figures."""
+"""Holds the state of each expression in an evaluator: its trial, backend and figures."""
 
 from __future__ import annotations
 

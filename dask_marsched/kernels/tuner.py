@@ -90,7 +90,7 @@ class Trial:
         ]
 
         def last(name: str) -> tuple[bool, bool, int]:
-            # a program of few chunks should not spend them on what seems to be slower
+            # a program of few chunks should not spend them on the slower candidate
             samples = self._of(name).samples
             return samples > 0, self.cost(name) > best, samples
 

@@ -86,7 +86,7 @@ _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "less"
            "equal", "not_equal", "floor_divide", "remainder", "hypot", "arctan2", "power",
            "bitwise_and", "bitwise_xor", "logical_or", "fmax", "copysign", "fmod", "less_equal",
           "greater"]  # fmt: skip
-#: What numexpr computes to the last bit.
+#: Operations that numexpr computes to the last bit.
 ARITHMETIC = (["negative", "absolute", "square", "sqrt"],
               ["add", "subtract", "multiply", "divide"])  # fmt: skip
 _CASTS = ["<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"]

@@ -135,7 +135,7 @@ def test_no_backend_is_asked_for_before_numpy_has_spent_enough(tmp_path):
     evaluate(kernels)
     assert fake.runs
     assert asked == [True]
-    kernels.close()  # it keeps what was measured
+    kernels.close()  # this writes the measurements
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -225,7 +225,7 @@ def test_measurements_are_kept(tmp_path):
     clock = Clock()
     again = Fake(clock=clock, seconds=-0.4)
     kept_by(tmp_path, again, clock, chunks=5)
-    # the first chunk does not wait for what has to be compiled
+    # the first chunk does not wait for the compiler
     assert again.runs in (5, 6)
     # of another machine nothing is known
     other = Kernels(Fake(clock=clock), directory=tmp_path, clock=clock, identity="other")
@@ -324,7 +324,7 @@ def test_the_number_of_remembered_expressions_is_bounded(monkeypatch, tmp_path):
     compiled(kernels)
     assert len(kernels._cases) <= 4
     assert kernels.report()["runs"] == 30
-    # what was measured is kept
+    # their measurements are kept
     kernels.close()
     assert len(list(tmp_path.iterdir())) == 10
 

@@ -52,14 +52,14 @@ def counted(request):
 
 def numpy_results(expression, values):
     """Return NumPy's results, and the floating-point errors that it reports."""
-    told = set()
+    reported = set()
     names = {"divide by zero": "divide", "overflow": "over", "invalid value": "invalid"}
 
     def note(error, _):
-        told.add(names[error])
+        reported.add(names[error])
 
     with np.errstate(divide="call", over="call", invalid="call", call=note):
-        return numpy_backend.evaluate(expression, values), told
+        return numpy_backend.evaluate(expression, values), reported
 
 
 def numpys(expression, values):
@@ -93,10 +93,10 @@ def compare(run, expression, values, ulps, signs):
         try:
             got = run(values)
         except OverflowError:
-            return  # a Python integer that its dtype cannot hold is NumPy's affair
-        wanted, told = numpy_results(expression, values)
+            return  # a Python integer out of range is left to NumPy
+        wanted, reported = numpy_results(expression, values)
     # NumPy evaluates again if a flag was raised, so a kernel may report more errors, never fewer
-    assert got.raised >= told
+    assert got.raised >= reported
     if got.doubtful:
         COMPARED["left to NumPy"] += 1
         return

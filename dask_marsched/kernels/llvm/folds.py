@@ -1,4 +1,4 @@
-"""Writes one reduction of a kernel: how it starts, takes in values, and stores its result.
+"""Writes one reduction of a kernel: its start, the reduction of values, and its result.
 
 Along the innermost loop ("rows") a block of values is folded into one value; along outer loops
 ("columns") each row of values is joined with the running results. `pairwise` adds up float rows.
@@ -15,7 +15,7 @@ from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.llvm.code import I1, I32, I64, Code, memory_type, supported
 from dask_marsched.kernels.llvm.floats import bits, is_negative, is_zero
 
-#: How many values of a block are taken in at once.
+#: Number of values that are reduced side by side.
 LANES = 64
 
 _INTP = np.dtype(np.intp)
@@ -123,7 +123,7 @@ class ReductionCode:
             code.set(self.best, self._neutral())
 
     def take(self, length: Any, position: Any) -> None:
-        """Take in a block of values, the first of them at a position of the row."""
+        """Reduce a block of values, the first of which has a position in the row."""
         code = self.code
         if self.in_order:
             with code.loop(length) as i:
@@ -205,7 +205,7 @@ class ReductionCode:
         return self.join(self.code.at.load(self.code.at.gep(self.more, [i])), value)
 
     def take_columns(self, length: Any, row: Any) -> None:
-        """Take in a row of values for a minimum, a maximum or the index of one."""
+        """Reduce a row of values for a minimum, a maximum or the index of one."""
         code, at = self.code, self.code.at
         first = at.icmp_signed("==", row, code.number(0))
         with code.when(first), code.loop(length) as i:

@@ -38,7 +38,7 @@ class Writer:
     expression
         The expression.
     layout
-        How the operands lie in memory.
+        Of the operands.
     exact
         Whether results have to be NumPy's to the last bit.
 
@@ -56,7 +56,7 @@ class Writer:
         self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
         #: Loops of NumPy that are called, as in `Made`.
         self.externals: list[tuple[str, tuple[np.dtype[Any], ...]]] = []
-        #: By output: where its values are stored; the reduction that takes in each at once.
+        #: By output: the address for its values; the reduction that each value is joined with.
         self.targets: dict[int, Any] = {}
         self.running: dict[int, ReductionCode] = {}
         self.scratch = 0

@@ -54,7 +54,7 @@ def _fields() -> dict[str, str] | None:
         return None
     if wanted[-1] not in found:
         return None
-    # cores may be of several kinds: use what all of them have
+    # cores may be of several kinds: use the features that all of them have
     common = set.intersection(*(set(value.split()) for value in found[wanted[-1]]))
     rest = {name: "; ".join(sorted(values)) for name, values in found.items()}
     return {**rest, wanted[-1]: " ".join(sorted(common))}

@@ -60,13 +60,13 @@ def run_both(collection, runner):
 
 def both(task, values, runner):
     """Return a task's results by kernels and as in Dask; the warnings must be the same."""
-    wanted, expected = told(task, values)
-    got, warned = told(runner.wrap(task), values)
+    wanted, expected = with_warnings(task, values)
+    got, warned = with_warnings(runner.wrap(task), values)
     assert warned == expected
     return got, wanted
 
 
-def told(task, values):
+def with_warnings(task, values):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = task(values)

@@ -101,7 +101,7 @@ def test_unknown_symbols_and_variables_are_refused(text, why):
 def test_damaged_files_are_refused():
     content = compiled(CLEARS)
     MachineCode(content, "kernel")
-    for length in range(len(content)):  # what is at the end tells where all the rest is
+    for length in range(len(content)):  # the last bytes are the table of sections
         with pytest.raises(UnloadableError):
             MachineCode(content[:length], "kernel")
     with pytest.raises(UnloadableError, match="no function"):
