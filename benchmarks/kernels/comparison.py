@@ -6,7 +6,6 @@ and the fastest backend is found.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
 import time
@@ -30,7 +29,7 @@ MIB = 1 << 20
 SIZES = (1, 8, 64)  # MiB
 DTYPES = ("float32", "float64")
 FORMS = ("elementwise", "mean")
-#: Chunks that are evaluated before anything is timed: each backend gets its trial.
+#: Chunks that are evaluated before anything is timed: the backend gets its trial.
 WARM_UP = 12
 _REPEAT = {1: 25, 8: 9, 64: 3}
 
@@ -106,16 +105,12 @@ def chunk(name: str, form: str, dtype: str, mib: int) -> Chunk:
 
 def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
     """Return what a worker runs its tasks by."""
-    with contextlib.suppress(ImportError):
-        import numexpr
-
-        numexpr.set_num_threads(1)  # as on a worker that a nanny starts; nobody else uses it here
     found, missing = backends.make(directory)
     if "llvm" in missing:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")
     means = Means(found, directory, backends.identity())
     exact = Settings().kernels_exact
-    kernels = Kernels((), exact=exact, patience=patience, late=lambda: means)
+    kernels = Kernels(exact=exact, patience=patience, late=lambda: means)
     return KernelRunner(kernels, kernels.failures.caught)
 
 

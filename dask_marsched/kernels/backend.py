@@ -1,11 +1,11 @@
-"""What every backend offers."""
+"""Defines what a backend offers: functions that evaluate expressions for certain arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dask_marsched.kernels.bound_expression import Setting
+from dask_marsched.kernels.bound_expression import BoundExpression
 
 
 class UnsupportedError(Exception):
@@ -20,9 +20,9 @@ class Results(NamedTuple):
     values
         One for each output.
     raised
-        Names, as in `numpy.errstate`, of the floating-point errors that NumPy would have told.
+        The floating-point errors, named as in `numpy.errstate`, that NumPy would have reported.
     doubtful
-        Whether NumPy has to compute them again whatever `numpy.errstate` is.
+        Whether NumPy has to evaluate the chunk again, even if it ignores all errors.
     """
 
     values: list[Any]
@@ -35,23 +35,23 @@ class Backend(Protocol):
 
     name: str
 
-    def at_hand(self, setting: Setting, exact: bool) -> bool:
-        """Whether `prepare` takes less time than a chunk does: nothing has to be compiled."""
+    def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
+        """Whether `prepare` takes less time than a chunk does, as nothing has to be compiled."""
         ...
 
-    def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
-        """Return a function that evaluates an expression in its setting.
+    def prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
+        """Return a function that evaluates an expression, given its inputs.
 
         Parameters
         ----------
-        setting
+        bound
             The expression, and the arrays it is applied to.
         exact
-            Whether results have to be the same as NumPy's to the last bit.
+            Whether results have to be NumPy's to the last bit.
 
         Raises
         ------
         UnsupportedError
-            If the backend cannot do that.
+            If the backend cannot evaluate it.
         """
         ...

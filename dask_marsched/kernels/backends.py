@@ -1,4 +1,4 @@
-"""The backends by name, each imported only where it is used."""
+"""Finds the backends that work on this machine, importing each only when it is asked for."""
 
 from __future__ import annotations
 
@@ -21,52 +21,41 @@ def _llvm(directory: Path | None) -> Backend:
     return LLVMBackend(directory)
 
 
-def _blocks(_: Path | None) -> Backend:
-    from dask_marsched.kernels.blocks_backend import BlocksBackend
-
-    return BlocksBackend()
-
-
 def _numexpr(_: Path | None) -> Backend:
     from dask_marsched.kernels.numexpr_backend import NumexprBackend
 
     return NumexprBackend()
 
 
-_MAKERS: dict[str, Callable[[Path | None], Backend]] = {
-    "llvm": _llvm,
-    "blocks": _blocks,
-    "numexpr": _numexpr,
-}
-#: What has to be installed for some of them.
-PACKAGES = {"llvm": "llvmlite", "numexpr": "numexpr"}
+_MAKERS: dict[str, Callable[[Path | None], Backend]] = {"llvm": _llvm, "numexpr": _numexpr}
+#: The package that a worker's kernels need.
+PACKAGES = {"llvm": "llvmlite"}
 
 
-def make(directory: Path | None) -> tuple[list[Backend], dict[str, str]]:
-    """Return backends, and why those that are missing cannot be used here.
+def make(directory: Path | None) -> tuple[Backend | None, dict[str, str]]:
+    """Return the first backend that works here, and why those before it do not.
 
     Parameters
     ----------
     directory
-        Where they may keep what they compile; None for nowhere.
+        Where it may keep compiled kernels; None for nowhere.
     """
-    found: list[Backend] = []
     missing: dict[str, str] = {}
     for name, maker in _MAKERS.items():
         try:
-            found.append(maker(directory))
+            return maker(directory), missing
         except Exception as error:  # not installed, or it does not work on this machine
             missing[name] = f"{type(error).__name__}: {error}"
-    return found, missing
+    return None, missing
 
 
 def cache_directory(setting: str | None) -> Path | None:
-    """Return where code and measurements are kept.
+    """Return the directory for compiled kernels and measurements.
 
     Parameters
     ----------
     setting
-        A path; ``"auto"`` for the user's cache; None for nowhere.
+        A path; ``"auto"`` for the user's cache; None for no directory.
 
     Returns
     -------
@@ -86,6 +75,6 @@ def cache_directory(setting: str | None) -> Path | None:
 
 
 def identity() -> str:
-    """Return what measurements depend on, as text."""
+    """Return, as text, the versions and the processor that measurements hold for."""
     runs_on = processor.description() or f"{platform.machine()} {platform.processor()}"
     return f"{__version__} numpy {np.__version__} {runs_on}"

@@ -1,4 +1,4 @@
-"""An expression together with the shapes, strides and dtypes of the arrays it is applied to."""
+"""Binds an expression to the shapes, strides and dtypes of the arrays it is applied to."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dask_marsched.kernels.expression import (
 from dask_marsched.kernels.loops import Nest, nest
 from dask_marsched.kernels.operations import CASTS, INDEXING, POWERS
 
-#: An array's dtype, shape, strides and whether its elements are aligned in memory (what came from
-#: another worker often is not), or the type of a Python scalar.
+#: An array's dtype, shape, strides, and whether its elements are aligned in memory (those received
+#: from another worker often are not); or the type of a Python scalar.
 Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], bool] | type
 
 _SCALARS = (bool, int, float, complex)
-#: Operations of integers that may overflow; division is told by the processor's flags.
+#: Operations of integers whose overflow the processor's flags do not show.
 _OVERFLOWING = frozenset({"add", "subtract", "multiply", "negative", "absolute", "floor_divide"})
 
 
 def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
-    """Return what tells about the inputs of an expression all that matters to its evaluation.
+    """Return the properties of an expression's inputs on which its evaluation depends.
 
     Raises
     ------
     NotUnderstoodError
-        If one of them is neither an array of NumPy's own type nor a scalar.
+        If one is neither an array of NumPy's own type nor a scalar.
     """
     found: list[Signature] = []
     for value in values:
@@ -52,17 +52,17 @@ def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
     return tuple(found)
 
 
-class Layout(NamedTuple):
-    """What distinguishes kernels of one expression from each other.
+class KernelLayout(NamedTuple):
+    """The properties of a bound expression that its kernel depends on.
 
     Attributes
     ----------
     mode
-        ``"map"`` without reductions; ``"rows"`` where the innermost loop is reduced;
-        ``"columns"`` where it is kept and others are reduced.
+        ``"map"`` without reductions; ``"rows"`` if the innermost loop is reduced; ``"columns"`` if
+        only outer loops are.
     steps
         By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a
-        stride; as capitals where an input's elements are not aligned.
+        stride; in capitals if elements are not aligned.
     """
 
     mode: str
@@ -70,7 +70,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setting:
+class BoundExpression:
     """An expression applied to arrays of certain shapes, strides and dtypes.
 
     Attributes
@@ -80,11 +80,11 @@ class Setting:
     shape
         Common shape of the inputs.
     axes
-        Axes that are reduced.
+        Reduced axes.
     signatures
         Of the inputs.
     order
-        Axes of the results from the outermost to the innermost in memory.
+        Axes of the results, from the outermost to the innermost in memory.
     """
 
     typed: TypedExpression
@@ -100,7 +100,7 @@ class Setting:
 
     @cached_property
     def elements(self) -> int:
-        """Number of elements that are evaluated."""
+        """Number of elements of the common shape."""
         return prod(self.shape)
 
     @cached_property
@@ -123,8 +123,8 @@ class Setting:
         return nest(self.shape, [*strides, *results], self.order, self.axes, counted)
 
     @cached_property
-    def layout(self) -> Layout:
-        """What distinguishes kernels of one expression from each other."""
+    def layout(self) -> KernelLayout:
+        """The properties that the kernel depends on."""
         loops = self.nest
         steps = ""
         for (_, dtype), strides in zip(self.inputs, loops.strides, strict=False):
@@ -133,15 +133,12 @@ class Setting:
         if not all(isinstance(found, type) or found[3] for found in self.signatures):
             steps = steps.upper()
         if not self.typed.reduced:
-            return Layout("map", steps)
-        return Layout("rows" if loops.inner_reduced else "columns", steps)
+            return KernelLayout("map", steps)
+        return KernelLayout("rows" if loops.inner_reduced else "columns", steps)
 
     @cached_property
     def row(self) -> int:
-        """How many elements that lie next to each other, where NumPy has written them, are reduced.
-
-        It reduces so many at once.
-        """
+        """How many elements NumPy reduces as one row: those of the innermost reduced axes."""
         length = 1
         for axis in reversed(self.order):
             if self.shape[axis] > 1 and axis not in self.axes:
@@ -150,10 +147,10 @@ class Setting:
         return length
 
     def is_packed(self, output: int) -> bool:
-        """Whether an output's values, before they are reduced, lie in memory as a new array's."""
+        """Whether an output's values, before their reduction, fill memory as a new array does."""
         expression = self.expression
         position = expression.outputs[output].node
-        while expression.nodes[position].op in CASTS:  # they may return what they are given
+        while expression.nodes[position].op in CASTS:  # they may return their operand
             (position,) = expression.nodes[position].args
         node = expression.nodes[position]
         if node.op != "input":
@@ -169,7 +166,7 @@ class Setting:
         return True
 
     def strides(self, number: int) -> tuple[int, ...]:
-        """Return the bytes between an input's elements along each axis, 0 where it is broadcast."""
+        """Return an input's strides in bytes, 0 along axes that it is broadcast to."""
         return _strides(self.signatures[number], len(self.shape))
 
     def _result_strides(self, dtype: np.dtype[Any]) -> tuple[int, ...]:
@@ -181,7 +178,7 @@ class Setting:
         return tuple(strides)
 
     def allocate(self) -> list[np.ndarray[Any, Any]]:
-        """Return arrays for the results, reduced axes with length 1."""
+        """Return new arrays for the results, reduced axes with length 1."""
         shape = self.result_shape
         if self.order == tuple(range(len(shape))):
             return [np.empty(shape, dtype) for _, _, dtype in self.typed.outputs]
@@ -190,20 +187,14 @@ class Setting:
         return [np.empty(ordered, dtype).transpose(back) for _, _, dtype in self.typed.outputs]
 
     def finish(self, results: list[np.ndarray[Any, Any]]) -> list[Any]:
-        """Return results as NumPy would: without reduced axes, scalars as such."""
+        """Return results as NumPy does: without reduced axes, a single element as a scalar."""
         if not self.typed.reduced or self.expression.keepdims:
             return list(results)
         kept = tuple(n for axis, n in enumerate(self.shape) if axis not in self.axes)
         return [result.reshape(kept)[()] for result in results]
 
     def operands(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """Return the inputs as arrays of the dtypes in which they are read.
-
-        Raises
-        ------
-        OverflowError, FloatingPointError
-            If a Python scalar has no such value in its dtype.
-        """
+        """Return the inputs as arrays of the dtypes in which they are read; see `as_array`."""
         return [
             value if type(value) is np.ndarray else as_array(value, dtype)
             for value, dtype in ((values[number], dtype) for number, dtype in self.inputs)
@@ -216,19 +207,19 @@ def as_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     Raises
     ------
     OverflowError, FloatingPointError
-        If it has no such value in its dtype.
+        If the dtype has no such value.
     """
     with np.errstate(all="raise"):
         return np.asarray(value, dtype)
 
 
-def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Setting:
-    """Return an expression's setting.
+def bind(expression: Expression, signatures: tuple[Signature, ...]) -> BoundExpression:
+    """Bind an expression to arrays with certain signatures.
 
     Raises
     ------
     NotUnderstoodError
-        If it is to be left to NumPy.
+        If the caller has to evaluate it with NumPy.
     """
     types: tuple[InputType, ...] = tuple(s if isinstance(s, type) else s[0] for s in signatures)
     shapes = [() if isinstance(s, type) else s[1] for s in signatures]
@@ -255,7 +246,7 @@ def setting(expression: Expression, signatures: tuple[Signature, ...]) -> Settin
     found = _shapes(expression, shape, shapes)
     strides = [tuple(map(abs, _strides(given, len(shape)))) for given in signatures]
     order = memory_order.order(expression, found, strides)
-    made = Setting(typed(expression, types), shape, axes, signatures, order)
+    made = BoundExpression(typed(expression, types), shape, axes, signatures, order)
     _check_constants(made)
     return made
 
@@ -271,27 +262,24 @@ def _strides(found: Signature, dimensions: int) -> tuple[int, ...]:
 def _shapes(
     expression: Expression, shape: tuple[int, ...], shapes: Sequence[Any]
 ) -> list[tuple[int, ...]]:
-    """Return the shapes of all nodes, with 1 for axes that one does not have.
-
-    Every result must have the common shape of the inputs, and what has none must be safe.
-    """
+    """Return the shapes of all nodes, 1 for axes that a node lacks; all results share the shape."""
     found: list[tuple[int, ...]] = []
     for node in expression.nodes:
         own = shapes[node.param] if node.op == "input" else ()
         found.append(np.broadcast_shapes(own, *(found[arg] for arg in node.args)))
         if node.op in POWERS and not found[-1]:
-            # x**2 is x * x for an array, and a call of the C library's function for a scalar.
+            # x**2 is x * x for an array, and C's pow for a scalar
             raise NotUnderstoodError("a power of a scalar")
     if any(found[output.node] != shape for output in expression.outputs):
         raise NotUnderstoodError("results of different shapes")
     return [(1,) * (len(shape) - len(own)) + own for own in found]
 
 
-def _check_constants(made: Setting) -> None:
-    """Make sure that NumPy treats the values that do not change along an axis as kernels do.
+def _check_constants(made: BoundExpression) -> None:
+    """Refuse values that are constant along an axis if NumPy treats them in a special way.
 
-    Its scalars tell where integers overflow, its arrays do not. Its loop of powers takes short cuts
-    where the exponent stays the same, so it depends on how NumPy came to run the loop.
+    NumPy reports an overflow of integers for scalars, not for arrays. Its loop of powers takes
+    short cuts for a constant exponent, and which elements share a loop depends on the layout.
     """
     axes = frozenset(axis for axis, length in enumerate(made.shape) if length > 1)
     constant: list[frozenset[int]] = []

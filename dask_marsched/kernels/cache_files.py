@@ -1,4 +1,4 @@
-"""What is kept on disk between runs: machine code and measurements, for several writers."""
+"""Reads, writes, locks and prunes the files of machine code and measurements in the cache."""
 
 from __future__ import annotations
 
@@ -7,34 +7,30 @@ import hashlib
 import os
 import re
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import locket
+
 _DIGEST = 32
-#: Seconds that a process waits for another one that makes the same file, and between two looks.
-#: It may have been stopped; both may make it, it is the same.
-_PATIENCE, _LOOK = 2.0, 0.01
-#: Our files, and what a writer that was killed has left.
+#: Seconds that a process waits for another one that writes the same file, and between two tries.
+#: Then it writes the file itself, with the same content: the other one may have been stopped.
+_PATIENCE, _RETRY = 2.0, 0.01
+#: Our files, and temporary files of writers that were killed.
 _OURS = re.compile(r"[0-9a-f]{40}\.(o|json|lock|socket)|tmp\w+\.tmp")
-#: Seconds for which nobody has used what is deleted; how many bytes are kept at most, and what each
-#: file counts at least; seconds between two looks.
+#: Seconds without use after which a file is deleted; bytes of all files, and of one at least.
 OLDEST, MOST_BYTES, _LEAST_BYTES = 30 * 86400.0, 128 << 20, 4096
+#: Seconds between two prunings, and the file whose time of modification is the last one's.
 _BETWEEN = 86400.0
-_LOOKED = "pruned"
+_PRUNED = "pruned"
 
 
 def private(directory: Path) -> Path | None:
-    """Return a directory that nobody else may write to, made where there is none.
+    """Return a directory, created if missing; None if others may write to it, or it cannot be made.
 
     Machine code is loaded from it.
-
-    Returns
-    -------
-    Path or None
-        None if there is no such directory, and it cannot be made.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -46,7 +42,7 @@ def private(directory: Path) -> Path | None:
 
 
 def read(path: Path) -> bytes | None:
-    """Return what a file holds; None if it is not there or not whole."""
+    """Return the content of a file; None if it is missing or damaged."""
     try:
         found = path.read_bytes()
     except OSError:
@@ -55,44 +51,30 @@ def read(path: Path) -> bytes | None:
     if hashlib.sha256(content).digest() != found[:_DIGEST]:
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)  # it is of use: see `prune`
+        os.utime(path)  # `prune` keeps files that are used
     return content
 
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Be the only process on this host that makes a file, or wait for the one that does.
+    """Hold the lock of a file among the processes and threads of this host, for a while at most.
 
-    The claim ends with the process, however it ends.
+    The lock ends with its process, however that ends.
     """
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
+    lock = locket.lock_file(path.with_suffix(".lock"), timeout=_PATIENCE, retry_period=_RETRY)
     try:
-        handle = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:
+        lock.acquire()
+    except (locket.LockError, OSError):  # another process is slow, or the file system has no locks
         yield
         return
     try:
-        waited = 0.0
-        while waited < _PATIENCE:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_LOOK)
-                waited += _LOOK
-            except OSError:  # not on this file system
-                break
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file so that others see all of it or nothing; where it fails, there is none."""
+    """Write a file so that readers see all of it or nothing; do nothing if that fails."""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     except OSError:
@@ -106,26 +88,26 @@ def write(path: Path, content: bytes) -> None:
 
 
 def prune(directory: Path, now: float | None = None) -> None:
-    """Delete of our files those that nobody has used for long, and the eldest of too many.
+    """Delete our files that were not used for `OLDEST`, and the oldest beyond `MOST_BYTES`.
 
-    At most once a day, whichever process comes first. Others may read and write meanwhile: a file
-    that they have opened stays theirs, and one that is gone is made again.
+    The first process of a day does it. Others may read and write meanwhile: a deleted file that
+    they have opened stays readable, and is written again when it is needed.
 
     Parameters
     ----------
     directory
-        Made by `private`.
+        Returned by `private`.
     now
-        In seconds since 1970; None for the system's clock.
+        Seconds since 1970; None for the system's clock.
     """
     now = time.time() if now is None else now
-    looked = directory / _LOOKED
+    pruned = directory / _PRUNED
     with contextlib.suppress(OSError):
-        if 0 <= now - looked.stat().st_mtime < _BETWEEN:
+        if 0 <= now - pruned.stat().st_mtime < _BETWEEN:
             return
     with contextlib.suppress(OSError):
-        looked.touch()
-        os.utime(looked, (now, now))
+        pruned.touch()
+        os.utime(pruned, (now, now))
         found: list[tuple[float, int, str]] = []
         with os.scandir(directory) as entries:
             for entry in entries:

@@ -1,4 +1,4 @@
-"""Evaluates expressions: chooses a backend, watches it, and falls back to NumPy."""
+"""Evaluates expressions by a backend or by NumPy, whichever a trial on real chunks finds faster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import Backend, UnsupportedError
-from dask_marsched.kernels.bound_expression import Setting, Signature, setting, signature
+from dask_marsched.kernels.bound_expression import BoundExpression, Signature, bind, signature
 from dask_marsched.kernels.expression import Expression, NotUnderstoodError, Output
 from dask_marsched.kernels.measurements import Measurements
 from dask_marsched.kernels.statistics import NOTHING, Case, Use, totals
@@ -27,16 +27,15 @@ from dask_marsched.kernels.tuner import REFERENCE, SAMPLES, Times
 
 logger = logging.getLogger("dask_marsched")
 
-#: Below so many elements NumPy's own overhead is as small as that of choosing.
+#: Chunks of fewer elements are left to NumPy, whose overhead is as small as that of choosing.
 LEAST = 8192
-#: Expressions that `Kernels.report` names.
+#: Expressions in `Kernels.report`.
 _SHOWN = 20
-#: Cases that are known, and uses of them: these are a few KiB each, and with backends they keep
-#: machine code in memory.
+#: Cases, and uses of them, that are remembered. Each takes a few KiB, and holds machine code.
 _MOST_CASES = 512
 _MOST_USES = 2048
 
-#: Of the thread that compiles.
+#: Niceness of the thread that compiles.
 _NICE = 5
 
 
@@ -47,27 +46,27 @@ def _elementwise(expression: Expression) -> Expression:
 
 
 def _give_way() -> None:
-    """Let this thread, which compiles, run when no other one wants to."""
-    if sys.platform == "linux":  # elsewhere it were the whole process
+    """Lower the priority of this thread, which compiles."""
+    if sys.platform == "linux":  # elsewhere this would be the whole process
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class Means(NamedTuple):
-    """What expressions are evaluated by: see `Kernels`."""
+    """A backend, and where measurements are kept: see `Kernels`."""
 
-    backends: Sequence[Backend]
+    backend: Backend | None
     directory: Path | None
     identity: str
 
 
 class Kernels:
-    """Evaluates expressions by whichever backend is the fastest.
+    """Evaluates expressions by the faster of NumPy and a backend.
 
     Parameters
     ----------
-    backends
-        Those to choose from, beside NumPy.
+    backend
+        The backend; None for NumPy alone.
     exact
         Whether results have to be NumPy's to the last bit.
     directory
@@ -75,18 +74,18 @@ class Kernels:
     identity
         What measurements depend on: the machine, the versions of libraries.
     clock
-        Seconds of processor time of this thread.
+        Returns this thread's processor time in seconds.
     patience
         Seconds that NumPy spends on an expression before it is compiled, unless it was before.
     late
-        Returns backends, directory and identity in the place of those given, once NumPy has spent
-        these seconds on all expressions together. Until then nothing is looked up, nor is there a
-        thread: most programs that are shorter have nothing to gain.
+        Returns the backend, directory and identity to use once NumPy has spent ``patience`` on all
+        expressions together. Until then no backend is imported, no file is read and no thread is
+        started, which shorter programs would not profit from.
     """
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        backend: Backend | None = None,
         *,
         exact: bool = True,
         directory: Path | None = None,
@@ -95,7 +94,7 @@ class Kernels:
         patience: float = 0.0,
         late: Callable[[], Means] | None = None,
     ) -> None:
-        self.backends = {backend.name: backend for backend in backends}
+        self.backend = backend
         self.exact = exact
         self.failures = Counters()
         self._measurements = Measurements(directory, identity)
@@ -103,12 +102,12 @@ class Kernels:
         self._patience = patience
         self._late = late
         self._spent = 0.0
-        #: Until it wakes: what has been seen.
-        self._asleep: list[tuple[Case, Setting]] | None = None if late is None else []
+        #: The cases seen so far while `late` has not been called; None from then on.
+        self._asleep: list[tuple[Case, BoundExpression]] | None = None if late is None else []
         self._waking = threading.Lock()
         self._lock = threading.Lock()
         self._cases: dict[Any, Case] = {}
-        #: What has been counted of cases that are not known any more.
+        #: Totals of cases that were forgotten.
         self._before: Mapping[str, Any] = NOTHING
         self._uses = lru_cache(_MOST_USES)(self._new_use)
         self._compiler = ThreadPoolExecutor(
@@ -117,23 +116,20 @@ class Kernels:
         self._closed = False
 
     def close(self) -> None:
-        """Compile nothing any more. What is evaluated from now on is left to NumPy."""
+        """Stop compiling; NumPy evaluates everything from now on."""
         self._closed = True
         self._compiler.shutdown(wait=True, cancel_futures=True)
         self._measurements.keep(list(self._cases.values()))
         self._uses.cache_clear()  # they keep machine code in memory
 
     def wait(self) -> None:
-        """Wait until all that was to be compiled is compiled."""
+        """Wait until everything that was submitted is compiled."""
         done = self._submit(int)
         if done is not None:
             done.result()
 
     def _submit(self, function: Callable[..., Any], *args: Any) -> Future[Any] | None:
-        """Have something done in the background; nothing where there is no background any more.
-
-        Threads evaluate while another one closes this, or the interpreter ends.
-        """
+        """Call a function in the background; do nothing if another thread has closed this."""
         with contextlib.suppress(RuntimeError):
             return self._compiler.submit(function, *args)
         return None
@@ -146,31 +142,31 @@ class Kernels:
     ) -> list[Any]:
         """Return the results of an expression, one for each output.
 
-        Results, warnings and errors are those of NumPy; floats, unless `exact`, within the units in
-        the last place that the documentation tells.
+        Results, warnings and errors are those of NumPy. Unless `exact`, floats may differ in the
+        last bits, as far as the documentation says.
 
         Parameters
         ----------
         expression
-            What is computed.
+            The expression.
         values
             Its inputs.
         known
-            Values of nodes, which NumPy need not compute again; those that are None are filled in
-            where it is NumPy that computes them.
+            Values of nodes, which NumPy need not compute again. Entries that are None are filled
+            in if NumPy computes them.
 
         Raises
         ------
         NotUnderstoodError
-            If it is to be left to whoever asks: what operations do to objects, to strings or to
-            Python's numbers alone is not what NumPy's functions of the same names do.
+            If the caller has to evaluate it: NumPy's functions do something else than the
+            operations of a program to objects, to strings, and to Python's numbers alone.
         """
         use = self._use(expression, values)
         if use is None or use.left or self._closed or np.geterr()["under"] != "ignore":
             return numpy_backend.evaluate(expression, values, known)
         case = use.case
         if expression.reduced and case.without_kernel:
-            return self._written(expression, values, known)
+            return self._reduced_by_numpy(expression, values, known)
         with case.lock:
             case.runs += 1
             name = case.fixed or case.trial.choose(case.ready)
@@ -185,13 +181,10 @@ class Kernels:
         self._took(use, REFERENCE, self._clock() - started, repeated=False)
         return found
 
-    def _written(
+    def _reduced_by_numpy(
         self, expression: Expression, values: Sequence[Any], known: dict[int, Any] | None
     ) -> list[Any]:
-        """Return reductions that no backend computes as NumPy does: NumPy reduces what they write.
-
-        What is known already need not be written.
-        """
+        """Evaluate the elements, by a kernel if there is one, and reduce them by NumPy."""
         known = {} if known is None else known
         if any(value is not None for value in known.values()):
             return numpy_backend.evaluate(expression, values, known)
@@ -205,16 +198,16 @@ class Kernels:
         ]
 
     def _run(self, use: Use, name: str, values: Sequence[Any]) -> list[Any] | None:
-        """Evaluate by a backend; None if NumPy has to do it."""
+        """Evaluate by the backend; None if NumPy has to do it."""
         case = use.case
         started = self._clock() if case.fixed is None else None
+        assert self.backend is not None
         try:
-            run = use.runs.get(name)
-            if run is None:
-                run = use.runs[name] = self.backends[name].prepare(use.setting, self.exact)
-            found = run(values)
+            if use.run is None:
+                use.run = self.backend.prepare(use.bound, self.exact)
+            found = use.run(values)
         except (OverflowError, FloatingPointError):
-            return None  # a Python scalar that NumPy has something to say about
+            return None  # a Python scalar that NumPy warns about or refuses
         except UnsupportedError:
             use.left = True
             return None
@@ -231,16 +224,15 @@ class Kernels:
             self._took(use, name, self._clock() - started, repeated=repeat)
         return None if repeat else found.values
 
-    # -- what is known of an expression ----------------------------------------------------
+    # -- cases and uses --------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Begin to look up what is known, and to compile."""
+        """Get the backend, and look up the measurements of all cases seen so far."""
         with self._waking:
             if self._asleep is None or self._late is None:
                 return
-            means = self._late()
-            self.backends = {backend.name: backend for backend in means.backends}
-            self._measurements = Measurements(means.directory, means.identity)
+            self.backend, directory, identity = self._late()
+            self._measurements = Measurements(directory, identity)
             with self._lock:
                 seen, self._asleep = self._asleep, None
         for case, first in seen:
@@ -256,9 +248,9 @@ class Kernels:
         return use
 
     def _new_use(self, expression: Expression, found: tuple[Signature, ...]) -> Use | str | None:
-        """Return a use; None where NumPy is as fast as anything; else why it is not understood."""
+        """Return a use; None for small chunks; the reason if the caller has to evaluate it."""
         try:
-            made = setting(expression, found)
+            made = bind(expression, found)
         except NotUnderstoodError as reason:
             return str(reason)
         if made.elements < LEAST:
@@ -280,72 +272,67 @@ class Kernels:
                     return Use(made, case)
                 self._measurements.recall(case)
                 case.asked = case.kept or not self._patience
-        if new and case.kept and self._at_hand(case, made):
-            self._prepare(case, made)  # the first chunk is not left to NumPy
+        if new and case.kept and self._prepares_quickly(case, made):
+            self._prepare(case, made)  # so that the first chunk can run by its kernel
         elif new and not self._closed:
             self._submit(self._begin, case, made)
         return Use(made, case)
 
     def _forget(self) -> None:
-        """Forget all cases but for their figures. What is in use is soon known again."""
+        """Forget all cases but their totals. Those in use are soon known again."""
         cases = list(self._cases.values())
         self._before = totals(self._before, cases)
         self._cases.clear()
         self._uses.cache_clear()
         self._submit(self._measurements.keep, cases)
 
-    def _at_hand(self, case: Case, first: Setting) -> bool:
-        wanted = case.trial.worth_a_try(self.backends)
-        return all(self.backends[name].at_hand(first, self.exact) for name in wanted)
+    def _prepares_quickly(self, case: Case, first: BoundExpression) -> bool:
+        """Whether preparing a case takes no time."""
+        backend = self.backend
+        if backend is None or not case.trial.worth_a_try(backend.name):
+            return True
+        return backend.prepares_quickly(first, self.exact)
 
-    def _begin(self, case: Case, first: Setting) -> None:
-        """Prepare what is known to be worth it, or costs nothing, in the background."""
-        at_hand = case.asked or self._at_hand(case, first)
-        with case.lock:
-            ask = at_hand or not case.asked
-            case.asked = case.asked or at_hand
-        if at_hand and ask:
+    def _begin(self, case: Case, first: BoundExpression) -> None:
+        """Prepare a case at once if that pays or takes no time."""
+        if case.asked or self._prepares_quickly(case, first):
+            with case.lock:
+                case.asked = True
             self._prepare(case, first)
 
-    def _prepare(self, case: Case, first: Setting) -> None:
-        """Prepare the backends for a case."""
-        if not case.pending:
+    def _prepare(self, case: Case, first: BoundExpression) -> None:
+        """Have the backend prepare a case, unless it is known to be slower."""
+        if not case.pending or self._closed:
             return
-        names = case.trial.worth_a_try(self.backends)
-        # what has to be compiled comes last: chunks need not wait for it
-        names.sort(key=lambda name: not self.backends[name].at_hand(first, self.exact))
-        for name in names:
-            if self._closed:
-                return
-            backend = self.backends[name]
+        backend = self.backend
+        if backend is not None and case.trial.worth_a_try(backend.name):
             started = self._clock()
             try:
                 backend.prepare(first, self.exact)
-            except UnsupportedError as reason:
-                with case.lock:
-                    case.trial.given_up[name] = str(reason)
+            except UnsupportedError:
+                case.without_kernel = True
             except Exception as error:
-                self._give_up(case, name, error)
+                self._give_up(case, backend.name, error)
             else:
                 with case.lock:
-                    case.ready.append(name)
+                    case.ready = backend.name
             case.compiled += self._clock() - started
         case.pending = False
-        case.without_kernel = not case.failed and case.trial.given_up.keys() == self.backends.keys()
 
     def _give_up(self, case: Case, name: str, error: Exception) -> None:
         self.failures.caught(f"kernel.{name}", error)
         with case.lock:
-            first = name not in case.failed
-            case.failed[name] = case.trial.given_up[name] = f"{type(error).__name__}: {error}"
-            case.fixed = None
-            if name in case.ready:
-                case.ready.remove(name)
+            first = not case.failed
+            case.failed[name] = f"{type(error).__name__}: {error}"
+            case.fixed = case.ready = None
         if first:
             logger.warning("%s gives up on %s: %s", name, case.text, error)
 
+    # -- measurements ----------------------------------------------------------------------
+
     def _took(self, use: Use, name: str, seconds: float, *, repeated: bool) -> None:
-        case, elements = use.case, use.setting.elements
+        """Record a chunk that was timed."""
+        case, elements = use.case, use.bound.elements
         with case.lock:
             times = case.trial.times.setdefault(name, Times())
             if name != REFERENCE or times.samples < SAMPLES or not case.kept:
@@ -354,14 +341,14 @@ class Kernels:
             case.fused += name != REFERENCE and not repeated
             if name != REFERENCE and reference is not None:
                 case.saved += (0.0 if repeated else reference.best * elements) - seconds
-            case.chosen = case.trial.fastest([*case.ready, REFERENCE])
+            case.chosen = case.trial.faster(case.ready)
             settled = not case.pending and case.trial.settled(case.ready)
             case.fixed = case.chosen if settled else None
             case.spent += seconds
             ask = not case.asked and case.spent >= self._patience and not self._closed
             ask = ask and self._asleep is None
             case.asked = case.asked or ask
-            # what a program of a few chunks has learned is of use to the next one
+            # measurements of a program of a few chunks help the next one
             keep = not case.pending and not case.unsaved and not self._closed
             case.unsaved = case.unsaved or not case.pending
         if self._asleep is not None:
@@ -369,13 +356,13 @@ class Kernels:
             if before < self._patience <= self._spent:
                 self._submit(self._wake)
         if ask:
-            self._submit(self._prepare, case, use.setting)
+            self._submit(self._prepare, case, use.bound)
         if keep:
             self._submit(self._measurements.keep, [case])
 
     def _ran(self, use: Use, name: str, *, repeated: bool) -> None:
-        """Take note of a chunk for which no time was taken, as the choice is made."""
-        case, elements = use.case, use.setting.elements
+        """Record a chunk that was not timed, as the choice is made."""
+        case, elements = use.case, use.bound.elements
         with case.lock:
             times, reference = case.trial.times[name], case.trial.times.get(REFERENCE, Times())
             times.runs += 1
@@ -384,28 +371,26 @@ class Kernels:
             own = times.best if repeated else times.best - reference.best
             case.saved -= own * elements
             if repeated:
-                case.chosen = case.fixed = case.trial.fastest([*case.ready, REFERENCE])
-
-    # -- telling ---------------------------------------------------------------------------
+                case.chosen = case.fixed = case.trial.faster(case.ready)
 
     def report(self) -> dict[str, Any]:
-        """Return what was evaluated by what, as plain values for JSON.
+        """Return figures of the evaluated expressions as plain values for JSON.
 
         Returns
         -------
         dict
-            ``saved``, seconds of processor time that NumPy would have taken more; ``runs`` and
-            ``fused``, chunks evaluated and those of them not by NumPy; ``expressions``, those
-            that matter most, with ``text``, ``dtypes``, ``backend``, ``runs``, ``saved``,
-            ``compiled`` (seconds of processor time spent on preparing it) and ``given_up``,
-            backends that have failed on it, with the reason. ``compiled`` also of all together.
+            ``runs``, chunks; ``fused``, those not evaluated by NumPy; ``saved``, seconds of
+            processor time that NumPy would have taken more; ``compiled``, seconds of processor
+            time spent on preparing; ``backends``, their names; ``exceptions``, by place;
+            ``expressions``, those that matter most, with the same figures, ``text``, ``dtypes``,
+            ``backend``, and ``given_up``, failures by backend.
         """
         with self._lock:
             cases, before = list(self._cases.values()), self._before
         cases.sort(key=lambda case: -abs(case.saved))
         return {
             **totals(before, cases),
-            "backends": list(self.backends),
+            "backends": [] if self.backend is None else [self.backend.name],
             "exceptions": dict(self.failures.exceptions),
             "expressions": [case.report() for case in cases[:_SHOWN]],
         }

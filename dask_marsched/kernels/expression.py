@@ -1,7 +1,7 @@
-"""Expressions: what is done to each element of some arrays, and which reductions follow.
+"""Describes expressions: operations on each element of some arrays, and reductions after them.
 
-An expression is a list of nodes in the order of their evaluation. It knows nothing of dtypes;
-`typed` adds them, by asking NumPy.
+An expression is a list of nodes in the order of their evaluation, without dtypes. `typed` adds the
+dtypes that NumPy gives to them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dask_marsched.kernels.operations import (
     arity,
 )
 
-#: What an array or a scalar is to NumPy's promotion: a dtype, or the type of a Python scalar.
+#: The type of an operand in NumPy's promotion: a dtype, or the type of a Python scalar.
 InputType = np.dtype[Any] | type
 
 _BOOL = np.dtype(bool)
-#: Kinds of dtypes that are understood: bool, integers, floats, complex numbers.
+#: Supported kinds of dtypes: bool, integers, floats, complex numbers.
 KINDS = "biufc"
-#: What an array of floats or complex numbers becomes by ``**`` with a Python scalar: its type and
-#: its value (as ``fast_scalar_power`` in NumPy's number.c; anything else is a power).
+#: Operations that NumPy's ``**`` uses instead of a power of floats or complex numbers, by type and
+#: value of an exponent that is a Python scalar (``fast_scalar_power`` in NumPy's number.c).
 _SHORT_CUTS: dict[tuple[Any, Any], str] = {
     (int, 2): "square",
     (int, -1): "reciprocal",
     (float, 0.5): "sqrt",
 }
-#: The largest exponent that a kernel may turn into multiplications.
+#: The largest exponent that a kernel may replace by multiplications.
 MOST_MULTIPLIED = 4
 
 
 class NotUnderstoodError(Exception):
-    """An expression, or its use with certain dtypes, is to be left to NumPy."""
+    """The caller has to evaluate an expression, or its use with certain dtypes, with NumPy."""
 
 
 class Node(NamedTuple):
@@ -52,8 +52,8 @@ class Node(NamedTuple):
     args
         Positions of its operands.
     param
-        Number of an input, the dtype of a cast, the exponent of a power where it is a Python
-        scalar; None otherwise.
+        The number of an input, the dtype of a cast, the exponent of a power if it is a Python
+        scalar; else None.
     """
 
     op: str
@@ -62,7 +62,7 @@ class Node(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A result: a node, and how it is reduced, in which dtype (None for NumPy's choice)."""
+    """A result: a node, its reduction if any, and the dtype of that (None for NumPy's choice)."""
 
     node: int
     reduction: str | None = None
@@ -76,11 +76,11 @@ class Expression:
     Attributes
     ----------
     nodes
-        In the order of evaluation: operands stand before what uses them.
+        In the order of evaluation: operands come first.
     outputs
-        All of them reduced, or none.
+        Either all are reduced, or none is.
     axes
-        Axes that are reduced, from 0; None for all of them.
+        Reduced axes, from 0; None for all of them.
     keepdims
         Whether reduced axes are kept with length 1.
 
@@ -98,7 +98,7 @@ class Expression:
     def __post_init__(self) -> None:
         for position, node in enumerate(self.nodes):
             if any(not 0 <= arg < position for arg in node.args):
-                raise NotUnderstoodError(f"{node} does not stand after its operands")
+                raise NotUnderstoodError(f"{node} comes before its operands")
             if node.op != "input" and len(node.args) != arity(node.op):
                 raise NotUnderstoodError(f"{node} has the wrong number of operands")
         if len({output.reduction is None for output in self.outputs}) != 1:
@@ -113,22 +113,22 @@ class Expression:
 
     @property
     def reduced(self) -> bool:
-        """Whether reductions follow."""
+        """Whether the outputs are reduced."""
         return self.outputs[0].reduction is not None
 
     @property
     def operations(self) -> int:
-        """How many operations there are, reductions included."""
+        """Number of operations, including reductions."""
         inputs = sum(node.op == "input" for node in self.nodes)
         return len(self.nodes) - inputs + (len(self.outputs) if self.reduced else 0)
 
     @property
     def inputs(self) -> int:
-        """How many inputs there are."""
+        """Number of inputs."""
         return 1 + max((node.param for node in self.nodes if node.op == "input"), default=-1)
 
     def text(self) -> str:
-        """Return the expression as people write it, inputs as a, b, c..."""
+        """Return the expression in Python's notation, its inputs as a, b, c..."""
         return "; ".join(
             _reduced_text(output, self.axes, _text(self.nodes, output.node))
             for output in self.outputs
@@ -148,9 +148,9 @@ def _text(nodes: tuple[Node, ...], position: int) -> str:
     node = nodes[position]
     if node.op == "input":
         return chr(ord("a") + node.param) if node.param < 26 else f"x{node.param}"
-    if node.op in ("pow", "power") and node.param is not None:
-        return f"{_text(nodes, node.args[0])}**{node.param}"
     args = [_text(nodes, arg) for arg in node.args]
+    if node.op in ("pow", "power") and node.param is not None:
+        return f"{args[0]}**{node.param}"
     if node.op in _INFIX:
         found = f"({args[0]} {_INFIX[node.op]} {args[1]})"
     elif node.op in CASTS:
@@ -167,15 +167,7 @@ def _reduced_text(output: Output, axes: tuple[int, ...] | None, text: str) -> st
 
 
 class TypedNode(NamedTuple):
-    """An operation on operands of its own dtypes.
-
-    Attributes
-    ----------
-    op, args, param
-        As in `Node`; an input's parameter is its number.
-    dtype
-        Of the result.
-    """
+    """A `Node` whose operands have the dtypes that it needs; ``dtype`` is its result's."""
 
     op: str
     args: tuple[int, ...]
@@ -185,7 +177,7 @@ class TypedNode(NamedTuple):
 
 @dataclass(frozen=True)
 class TypedExpression:
-    """An expression with the dtypes that NumPy gives to it: casts are nodes of their own.
+    """An expression with NumPy's dtypes; casts are nodes of their own.
 
     Attributes
     ----------
@@ -194,9 +186,9 @@ class TypedExpression:
     outputs
         Position, reduction and dtype of each result.
     converted
-        By output, whether its reduction takes in values of another dtype, as they are.
+        By output, whether NumPy's reduction would convert the values.
     source
-        What it was made from.
+        The expression without dtypes.
     types
         Of the inputs.
     """
@@ -209,23 +201,24 @@ class TypedExpression:
 
     @property
     def reduced(self) -> bool:
-        """Whether reductions follow."""
+        """Whether the outputs are reduced."""
         return self.source.reduced
 
 
 class _Typing:
-    """Gives dtypes to the nodes of an expression, one after the other."""
+    """Gives dtypes to the nodes of an expression, in their order."""
 
     def __init__(self, types: tuple[InputType, ...]) -> None:
         self.types = types
         self.nodes: list[TypedNode] = []
         self._known: dict[TypedNode, int] = {}
-        #: By position in the expression: position here, or the number of a Python scalar.
+        #: By position in the expression: the position here, -1 for Python scalars.
         self.places: list[int] = []
+        #: Numbers of the inputs that are Python scalars.
         self.weak: dict[int, int] = {}
 
     def add(self, node: TypedNode) -> int:
-        """Return the position of a node, the same for the same node."""
+        """Return the position of a node, which is added if it is new."""
         if node not in self._known:
             self._known[node] = len(self.nodes)
             self.nodes.append(node)
@@ -249,7 +242,7 @@ class _Typing:
             self.places.append(self.add(TypedNode(short, (self.places[args[0]],), None, result)))
             return
         if op in ("pow", "power"):
-            # The exponent stays an operand: what a parameter is worth is the backend's affair.
+            # the exponent stays an operand: backends decide whether they use the parameter
             op = "power"
         operands = tuple(self.cast(arg, dtype) for arg, dtype in zip(args, wanted, strict=True))
         if op in CASTS:
@@ -262,7 +255,7 @@ class _Typing:
         self.places.append(self.add(TypedNode(op, operands, param, result)))
 
     def _short_cut(self, node: Node) -> str | None:
-        """Return what NumPy's operator does instead of a power, if it takes a short cut."""
+        """Return the operation that NumPy's operator uses instead of a power, if any."""
         base, exponent = node.args
         if base in self.weak or exponent not in self.weak:
             return None
@@ -271,8 +264,8 @@ class _Typing:
         return _SHORT_CUTS.get((self.types[self.weak[exponent]], node.param))
 
     def _clip(self, operands: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-        # NumPy's keeps the value where it equals a bound (which tells -0.0 from 0.0), takes over
-        # a bound that is NaN, and the upper one where they contradict each other.
+        # As NumPy's clip: a value equal to a bound stays (-0.0 and 0.0 differ), a bound that is
+        # NaN is the result, and the upper bound wins if the lower one is greater.
         value, *bounds = operands
         for compare, bound in zip(("greater_equal", "less_equal"), bounds, strict=True):
             kept = self.add(TypedNode(compare, (value, bound), None, _BOOL))
@@ -283,7 +276,7 @@ class _Typing:
         return value
 
     def cast(self, position: int, dtype: np.dtype[Any]) -> int:
-        """Return the position of a node's value in another dtype."""
+        """Return the position of a node's value in a dtype."""
         if position in self.weak:
             return self.add(TypedNode("input", (), self.weak[position], dtype))
         place = self.places[position]
@@ -338,19 +331,12 @@ def _check(dtype: np.dtype[Any]) -> None:
 
 @lru_cache(maxsize=4096)
 def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpression:
-    """Give dtypes to an expression.
-
-    Parameters
-    ----------
-    expression
-        What is computed.
-    types
-        Of the inputs: a dtype, or the type of a Python scalar, which adapts to the others.
+    """Give dtypes to an expression, whose inputs have certain types.
 
     Raises
     ------
     NotUnderstoodError
-        If NumPy has no such operation, or a dtype is not understood.
+        If NumPy has no such operation, or a dtype is not supported.
     """
     typing = _Typing(types)
     for position, node in enumerate(expression.nodes):
@@ -378,6 +364,6 @@ def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpressi
 
 
 def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return in what NumPy adds up and multiplies: small integers in large ones."""
+    """Return the dtype of NumPy's sums and products, which is a large one for small integers."""
     found: np.dtype[Any] = np.add.reduce(np.empty(0, dtype)).dtype
     return found

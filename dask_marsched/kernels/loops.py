@@ -1,11 +1,9 @@
-"""The nest of loops over some arrays: which axis is outside, which inside, which may be joined."""
+"""Arranges the axes of some arrays into nested loops: outer, inner, and joined ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 
 class Nest(NamedTuple):
@@ -14,13 +12,13 @@ class Nest(NamedTuple):
     Attributes
     ----------
     kept
-        How many of the outer loops run over axes that are kept; the others are reduced.
+        Number of outer loops over axes that are not reduced; they come first.
     shape
         Lengths of all loops; the last is the innermost one.
     strides
         By operand, one for each loop.
     inner_reduced
-        Whether the innermost loop runs over an axis that is reduced.
+        Whether the innermost loop runs over a reduced axis.
     """
 
     kept: int
@@ -41,15 +39,15 @@ def nest(
     Parameters
     ----------
     shape
-        Common shape; no length is 0.
+        Common shape, without zeros.
     strides
-        By operand, 0 where it is broadcast.
+        By operand, 0 along axes that it is broadcast to.
     order
-        The axes from the outermost to the innermost in memory.
+        The axes, from the outermost to the innermost in memory.
     reduced
-        Axes that are reduced.
+        Reduced axes.
     counted
-        Whether elements along reduced axes are counted, so that these are inside, in their order.
+        Whether elements along reduced axes are numbered, so that those axes are innermost.
     """
     axes = [axis for axis in (range(len(shape)) if counted else order) if shape[axis] > 1]
     groups = _joined([_Loop(shape[a], [s[a] for s in strides], a in reduced) for a in axes])
@@ -77,7 +75,7 @@ class _Loop(NamedTuple):
 
 
 def _joined(loops: Sequence[_Loop]) -> list[_Loop]:
-    """Join neighbours that all operands run through as if they were one."""
+    """Join neighbouring loops that are one loop in every operand."""
     found: list[_Loop] = []
     for loop in loops:
         if found:
@@ -90,10 +88,3 @@ def _joined(loops: Sequence[_Loop]) -> list[_Loop]:
                 continue
         found.append(loop)
     return found
-
-
-def broadcast_strides(array: np.ndarray[Any, Any], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return an array's strides as if it had a shape that it can be broadcast to."""
-    missing = len(shape) - array.ndim
-    own = zip(array.shape, array.strides, strict=True)
-    return (0,) * missing + tuple(0 if length == 1 else stride for length, stride in own)

@@ -1,4 +1,4 @@
-"""Measurements of backends, kept on disk for other processes, now and later."""
+"""Shares measurements of backends among processes, through files in the cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from dask_marsched.kernels.tuner import Trial
 
 
 class Measurements:
-    """What is known on disk.
-
-    Parameters
-    ----------
-    directory
-        Where it is; None for nowhere.
-    identity
-        What measurements depend on.
-    """
+    """The measurements in a directory, or none, that belong to one identity (see `Kernels`)."""
 
     def __init__(self, directory: Path | None, identity: str) -> None:
         self._directory = directory
@@ -34,7 +26,7 @@ class Measurements:
         return self._directory / f"{digest[:40]}.json"
 
     def recall(self, case: Case) -> None:
-        """Take in what other processes have measured, now or earlier."""
+        """Add the measurements of other processes to a case."""
         path = self._path(case)
         content = None if path is None else cache_files.read(path)
         if content is None:
@@ -48,7 +40,7 @@ class Measurements:
             case.kept = True
 
     def keep(self, cases: Iterable[Case]) -> None:
-        """Tell other processes what has been measured, and hear what they have."""
+        """Write new measurements, joined with those of other processes."""
         for case in cases:
             path = self._path(case)
             if path is None or not case.unsaved:

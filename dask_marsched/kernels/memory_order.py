@@ -1,7 +1,7 @@
-"""In which order the axes of results lie in memory.
+"""Finds the order in memory of an expression's results, as NumPy would lay them out.
 
-NumPy decides that operation by operation: a row plus a column lies as in C, whatever the result is
-multiplied with afterwards. What follows depends on it: in which order a sum takes its terms, and
+NumPy decides it operation by operation: a row plus a column has C order, even if the result is then
+multiplied with an array in Fortran order. The order of a sum's terms depends on it, and so do
 functions that need one order or the other.
 """
 
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dask_marsched.kernels.expression import Expression, NotUnderstoodError
 from dask_marsched.kernels.operations import CASTS
 
-#: The elements of an array between neighbours along each axis, in any unit, without signs; 0 where
-#: it is broadcast or has one element.
+#: Absolute strides, in any unit; 0 along axes that are broadcast or have one element.
 Strides = tuple[int, ...]
 
 
@@ -25,16 +24,16 @@ def order(
     Parameters
     ----------
     expression
-        What is computed.
+        The expression.
     shapes
-        Of each node, all with as many axes as the results, 1 where one is missing.
+        Of all nodes, with as many axes as the results; 1 for axes that a node lacks.
     strides
-        Of each input.
+        Of the inputs.
 
     Raises
     ------
     NotUnderstoodError
-        If results of one expression lie in different orders.
+        If results have different orders.
     """
     known: list[Strides] = []
     orders: list[tuple[int, ...]] = []
@@ -49,14 +48,14 @@ def order(
     shape = shapes[expression.outputs[0].node]
     found = {orders[output.node] for output in expression.outputs}
     if len({tuple(axis for axis in one if shape[axis] > 1) for one in found}) > 1:
-        raise NotUnderstoodError("results that lie in memory in different orders")
+        raise NotUnderstoodError("results in different orders in memory")
     return found.pop()
 
 
 def _of_iteration(operands: Sequence[Strides], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the order in which ``numpy.nditer`` sorts axes, as for ufuncs and ``where``.
+    """Return the order of axes in ``numpy.nditer``, which ufuncs and ``where`` use.
 
-    It is that of the strides, and as in C where operands disagree or none tells.
+    Axes are sorted by strides; those on which operands disagree, or that none has, stay in C order.
     """
     order: list[int] = []  # the innermost first
     for axis in reversed(range(len(shape))):
@@ -73,13 +72,13 @@ def _of_iteration(operands: Sequence[Strides], shape: Sequence[int]) -> tuple[in
 
 
 def _lies_inside(axis: int, other: int, operands: Sequence[Strides]) -> bool | None:
-    """Whether an axis belongs inside of another one; None if no operand tells."""
+    """Whether an axis belongs inside another one; None if no operand has both."""
     verdicts = {s[other] > s[axis] for s in operands if s[axis] and s[other]}
     return None if not verdicts else False not in verdicts
 
 
 def _of_copy(operands: Sequence[Strides], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of a copy, as of ``astype``: an axis that is broadcast is innermost."""
+    """Return the order of a copy, as by ``astype``: broadcast axes are innermost."""
     (strides,) = operands
     order = sorted(range(len(shape)), key=lambda axis: -strides[axis])
     long = [axis for axis in order if shape[axis] > 1]

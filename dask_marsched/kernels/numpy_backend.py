@@ -1,4 +1,4 @@
-"""The reference: NumPy's own functions, one operation after the other."""
+"""Evaluates expressions with NumPy's own functions; their results are the reference."""
 
 from __future__ import annotations
 
@@ -10,36 +10,29 @@ import numpy as np
 from dask_marsched.kernels.expression import Expression, Node, Output
 from dask_marsched.kernels.operations import CASTS, INDEXING, OTHERS, REDUCTIONS, UFUNCS
 
-NAME = "numpy"
-
-#: Operations whose loops are the same whether or not the result takes the place of an operand.
+#: Operations that NumPy computes in the same way if the result replaces an operand.
 _IN_PLACE = frozenset({"absolute", "add", "divide", "multiply", "negative", "sqrt", "subtract"})
-#: Bytes from which on memory comes from the system, and goes back there.
+#: Bytes from which on memory is allocated by the system, and returned to it.
 _LARGE = 1 << 18
 
 
 def evaluate(
     expression: Expression, values: Sequence[Any], known: dict[int, Any] | None = None
 ) -> list[Any]:
-    """Return the results of an expression, by NumPy alone.
+    """Return the results of an expression, one for each output.
 
     Parameters
     ----------
     expression
-        What is computed.
+        The expression.
     values
         The inputs: arrays and Python scalars.
     known
-        Values of nodes, which are not computed again; those that are None are filled in.
-
-    Returns
-    -------
-    list
-        One result for each output. Warnings and errors are NumPy's.
+        Values of nodes, which are not computed again; entries that are None are filled in.
     """
     last = _last_uses(expression)
     found: dict[int, Any] = {}
-    #: Results made here that nobody else has.
+    #: Nodes whose results nobody else refers to.
     own: set[int] = set()
     needed = _needed(expression, known) if known else None
     for position, node in enumerate(expression.nodes):
@@ -65,10 +58,10 @@ def evaluate(
 
 
 def _in_place(node: Node, operands: list[Any], ended: list[bool]) -> Any:
-    """Return the result of an operation, in the memory of an operand; None where that cannot be.
+    """Return the result of an operation in the memory of an operand; None if that is not possible.
 
-    As NumPy does for temporaries within one Python expression: a large one takes longer to get
-    from the system and to give back than to compute.
+    NumPy does so for temporaries of a Python expression: allocating a large array takes longer than
+    computing it.
     """
     function: Any
     if node.op == "pow":
@@ -116,7 +109,7 @@ def reduce(expression: Expression, output: Output, value: Any) -> Any:
 
 
 def _needed(expression: Expression, known: Mapping[int, Any]) -> set[int]:
-    """Return the nodes without those that only known ones are made of."""
+    """Return the nodes that the outputs depend on, other than through known ones."""
     needed: set[int] = set()
     stack = [output.node for output in expression.outputs]
     while stack:

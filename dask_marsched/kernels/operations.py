@@ -1,4 +1,4 @@
-"""The operations that a fused expression may consist of: NumPy's ufuncs, and four more."""
+"""Lists the operations that expressions may contain: NumPy's ufuncs, a few more, and reductions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _UFUNCS = """
     not_equal positive power rad2deg radians reciprocal remainder right_shift rint sign signbit sin
     sinh sqrt square subtract tan tanh trunc
 """
-#: The ufuncs that are understood, by name.
+#: The supported ufuncs, by name.
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in _UFUNCS.split()}
 
-#: Those of whose inner loops for integers may raise an exception.
+#: Ufuncs whose inner loops for integers may raise an exception.
 RAISING = frozenset({"power"})
 
-#: Those that NumPy computes in another way where the exponent is a scalar.
+#: Operations that NumPy computes in another way if the exponent is a scalar.
 POWERS = frozenset({"pow", "power", "float_power"})
 
-#: What Python's operators do to arrays.
+#: Operations by Python's operators.
 OPERATORS: dict[Callable[..., Any], str] = {
     operator.abs: "absolute",
     operator.add: "add",
@@ -55,7 +55,7 @@ OPERATORS: dict[Callable[..., Any], str] = {
 
 
 def _enforce(x: Any, dtype: str) -> Any:
-    """Return what Dask makes of a result whose dtype it has inferred."""
+    """Cast a result to the dtype that Dask has inferred, as Dask does."""
     wanted = np.dtype(dtype)
     if x.dtype == wanted:
         return x
@@ -67,7 +67,7 @@ def _enforce(x: Any, dtype: str) -> Any:
     return x.astype(wanted)
 
 
-#: Everything beside the ufuncs. ``pow`` is the operator, which has short cuts for exponents that
+#: Operations that are not ufuncs. ``pow`` is the operator, which has short cuts for exponents that
 #: are Python scalars; the parameter of ``cast`` and ``enforce`` is a dtype, as text.
 OTHERS: dict[str, Callable[..., Any]] = {
     "pow": operator.pow,
@@ -79,7 +79,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
 
 CASTS = frozenset({"cast", "enforce"})
 
-#: Reductions: the ufunc whose ``reduce`` they are, or the function.
+#: NumPy's functions of the reductions, by name.
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
     "prod": np.prod,
@@ -91,14 +91,14 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "argmax": np.argmax,
 }
 
-#: Those that take a dtype in which to add up or to multiply.
+#: Reductions with a dtype in which to add up or to multiply.
 ACCUMULATING = frozenset({"sum", "prod"})
 SELECTING = frozenset({"min", "max"})
 INDEXING = frozenset({"argmin", "argmax"})
 
 
 def name_of(func: Any) -> str | None:
-    """Return the name of the operation that a function is, or None if it is none."""
+    """Return the name of a function's operation; None if it has none."""
     if type(func) is np.ufunc:
         name = func.__name__
         return name if UFUNCS.get(name) is func else None
@@ -113,7 +113,7 @@ def name_of(func: Any) -> str | None:
 
 
 def arity(name: str) -> int:
-    """Return how many operands an operation takes."""
+    """Return the number of an operation's operands."""
     if name in UFUNCS:
         return UFUNCS[name].nin
     return {"pow": 2, "where": 3, "clip": 3, "cast": 1, "enforce": 1}[name]

@@ -1,7 +1,7 @@
-"""Whether a backend reduces floats as the installed NumPy does, to the last bit: it is tried.
+"""Tries out whether a backend reduces floats as the installed NumPy does, to the last bit.
 
-In which order NumPy adds is not documented, and which of two zeros is the least depends on the
-processor. A backend that computes in some order compares it with NumPy's, once, on drawn arrays.
+NumPy does not document the order of its sums, and which of two zeros is the least depends on the
+processor. So the results of a backend are compared with NumPy's, once, on random arrays.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import numpy as np
 from dask_marsched.installation import __version__
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import Results, UnsupportedError
-from dask_marsched.kernels.bound_expression import Setting, setting, signature
+from dask_marsched.kernels.bound_expression import BoundExpression, bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from dask_marsched.kernels.operations import ACCUMULATING, SELECTING
 
-Prepare = Callable[[Setting], Callable[[Sequence[Any]], Results]]
+Prepare = Callable[[BoundExpression], Callable[[Sequence[Any]], Results]]
 
-#: Lengths of rows: around those at which NumPy changes over to another way to add, or halves; and
-#: so many drawn ones below a bound.
+#: Lengths of rows: around those at which NumPy changes its way to add up, or halves a row; and so
+#: many random ones below a bound.
 _SHORT = (1, 2, 7, 8, 9, 16, 23, 127, 128, 129, 136, 249, 255, 256, 257, 1000, 1024, 1033, 2056)
 _DRAWN, _BELOW = 40, 2500
 _LONG = (8191, 8192, 8193, 16400, 20011, 65536 + 24, 100_003)
 _AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-310, -1e-40, 1e30, -1e30)
 
 
-class Claim(NamedTuple):
-    """A reduction that a backend says it computes as NumPy does.
+class ReductionClaim(NamedTuple):
+    """A kind of reduction that a backend may compute as NumPy does.
 
     Attributes
     ----------
     kind
         Its name.
     dtype
-        Of the values that it takes in.
+        Of the values.
     mode
-        As in `setting.Layout`.
+        As in `KernelLayout`.
     converted
-        Whether the values are converted to that dtype as they are reduced, a buffer at a time.
+        Whether NumPy converts the values to that dtype, one buffer at a time.
     """
 
     kind: str
@@ -50,13 +50,13 @@ class Claim(NamedTuple):
     converted: bool
 
 
-def claims(found: Setting) -> list[Claim]:
-    """Return what a backend claims that reduces floats in a setting as NumPy does.
+def claims(found: BoundExpression) -> list[ReductionClaim]:
+    """Return the claims of a backend that evaluates an expression with reductions of floats.
 
     Raises
     ------
     UnsupportedError
-        If NumPy reduces arrays of another form than those that this is told of.
+        If no claim covers the reduction of such arrays.
     """
     made = []
     nodes, mode = found.typed.nodes, found.layout.mode
@@ -66,32 +66,24 @@ def claims(found: Setting) -> list[Claim]:
             if not found.is_packed(number):
                 raise UnsupportedError(f"{kind} of an array with gaps")
             converted = kind == "sum" and mode == "rows" and found.typed.converted[number]
-            made.append(Claim(kind or "", dtype, mode, converted))
+            made.append(ReductionClaim(kind or "", dtype, mode, converted))
     if len({claim.converted for claim in made if claim.kind == "sum"}) > 1:
-        raise UnsupportedError("sums of values that are converted, beside others")
+        raise UnsupportedError("sums of converted values together with others")
     return made
 
 
 def numpys() -> str:
-    """Return what the order depends on that NumPy reduces in, as text."""
-    # which of its loops it runs on this processor can be chosen when it starts
+    """Return, as text, the versions and settings that NumPy's order depends on."""
+    # NumPy's choice of loops for this processor can be changed when it starts
     chosen = {name: value for name, value in os.environ.items() if name.startswith("NPY_")}
     return f"{__version__} numpy {np.__version__} {sorted(chosen.items())}"
 
 
-def holds(claim: Claim, prepare: Prepare) -> bool:
-    """Return whether a claim is true.
-
-    Parameters
-    ----------
-    claim
-        What is claimed.
-    prepare
-        Makes what evaluates an expression in a setting, as `Backend.prepare`.
-    """
+def holds(claim: ReductionClaim, prepare: Prepare) -> bool:
+    """Return whether a claim is true of a backend with a certain `Backend.prepare`."""
     random = np.random.default_rng(0)
     for expression, values in _cases(claim, random):
-        found = setting(expression, signature(values))
+        found = bind(expression, signature(values))
         run = prepare(found)
         for _ in range(2):
             with np.errstate(all="ignore"):
@@ -110,15 +102,16 @@ def _identical(got: Any, wanted: Any) -> bool:
 
 
 def _cases(
-    claim: Claim, random: np.random.Generator
+    claim: ReductionClaim, random: np.random.Generator
 ) -> Iterator[tuple[Expression, list[np.ndarray[Any, Any]]]]:
-    """Yield expressions with their inputs, which lie in memory in several ways."""
+    """Yield expressions with their inputs, in several layouts."""
     nodes = (Node("input", (), 0), Node("negative", (0,)))
     output = Output(1, claim.kind, claim.dtype.str if claim.converted else None)
+    source = np.dtype(f"i{claim.dtype.itemsize}") if claim.converted else claim.dtype
 
     def drawn(axes: tuple[int, ...] | None, shape: tuple[int, ...], gap: int = 0) -> Any:
         full = (*shape[:-1], shape[-1] + gap)
-        values = np.empty(full, _source(claim))[..., : shape[-1]]
+        values = np.empty(full, source)[..., : shape[-1]]
         _fill(claim, values, random)
         return Expression(nodes, (output,), axes), [values]
 
@@ -134,30 +127,26 @@ def _cases(
         yield drawn((1,), (3, length), gap=1)
         yield drawn((0, 2), (3, 5, length))
     for shape in ((70, 3), (9, 130), (40, 1100), (7, 4099)):
-        yield drawn(None, shape, gap=1)  # rows of NumPy's that are several loops here
+        yield drawn(None, shape, gap=1)  # one row for NumPy, several loops in a kernel
 
 
-def _source(claim: Claim) -> np.dtype[Any]:
-    return np.dtype(f"i{claim.dtype.itemsize}") if claim.converted else claim.dtype
-
-
-def _fill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
-    """Draw values whose sum or product depends on the order."""
+def _fill(claim: ReductionClaim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
+    """Draw values whose sum or product depends on their order."""
     if claim.converted:
         most = np.iinfo(values.dtype).max
         values[...] = random.integers(-most, most, values.shape, values.dtype)
     elif claim.kind == "prod":
-        values[...] = random.choice([-1, 1], values.shape) * 2 ** random.normal(
-            0, 0.05, values.shape
-        )
+        sizes = 2 ** random.normal(0, 0.05, values.shape)
+        values[...] = random.choice([-1, 1], values.shape) * sizes
     else:
-        values[...] = random.normal(0, 1, values.shape) * 10.0 ** random.integers(
-            0, 4, values.shape
-        )
+        sizes = 10.0 ** random.integers(0, 4, values.shape)
+        values[...] = random.normal(0, 1, values.shape) * sizes
 
 
-def _refill(claim: Claim, values: np.ndarray[Any, Any], random: np.random.Generator) -> None:
-    """Draw values among which there are zeros, denormal ones and large ones."""
+def _refill(
+    claim: ReductionClaim, values: np.ndarray[Any, Any], random: np.random.Generator
+) -> None:
+    """Draw zeros, denormal and large values."""
     if claim.converted:
         _fill(claim, values, random)
         return

@@ -1,40 +1,25 @@
-"""Working space of the threads that evaluate expressions."""
+"""Provides working space to the threads that evaluate kernels."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 
 _ALIGNMENT = 64
 
 
-class Scratch:
-    """Memory of which each thread has a piece of its own, as large as it needed at most so far."""
+class Scratch(threading.local):
+    """One piece of memory per thread, which grows to the largest request so far."""
 
-    def __init__(self) -> None:
-        self._own = threading.local()
+    nbytes = -1
+    start = 0
 
     def address(self, nbytes: int) -> int:
-        """Return the address of so many bytes, which are the thread's until it asks again."""
-        own = self._own
-        if getattr(own, "nbytes", -1) < nbytes:
-            own.array = None  # before there is a larger one
-            array = np.empty(nbytes + _ALIGNMENT, np.uint8)
-            address: int = array.__array_interface__["data"][0]
-            own.offset = -address % _ALIGNMENT
-            own.address, own.array, own.nbytes = address + own.offset, array, nbytes
-        found: int = own.address
-        return found
-
-    def arrays(self, length: int, dtypes: list[np.dtype[Any]]) -> list[np.ndarray[Any, Any]]:
-        """Return arrays of a length in these bytes, one behind the other."""
-        sizes = [-(-length * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for dtype in dtypes]
-        self.address(sum(sizes))
-        found = []
-        start: int = self._own.offset
-        for size, dtype in zip(sizes, dtypes, strict=True):
-            found.append(self._own.array[start : start + length * dtype.itemsize].view(dtype))
-            start += size
-        return found
+        """Return the address of so many bytes, valid until this thread's next request."""
+        if self.nbytes < nbytes:
+            self._memory = None  # freed before a larger piece is allocated
+            self._memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+            start: int = self._memory.__array_interface__["data"][0]
+            self.start, self.nbytes = start + -start % _ALIGNMENT, nbytes
+        return self.start

@@ -1,4 +1,4 @@
-"""What is known of an expression: how often and by what it was evaluated, the time that saved."""
+"""Holds the state of each expression in an evaluator: its trial, backend and figures."""
 
 from __future__ import annotations
 
@@ -7,45 +7,47 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dask_marsched.kernels.backend import Results
-from dask_marsched.kernels.bound_expression import Setting
+from dask_marsched.kernels.bound_expression import BoundExpression
 from dask_marsched.kernels.tuner import REFERENCE, Trial
 
 Run = Callable[[Sequence[Any]], Results]
 
 
 class Case:
-    """An expression on arrays of one kind: dtypes, layout and size."""
+    """An expression on arrays of certain dtypes, layout and order of magnitude."""
 
-    def __init__(self, first: Setting, name: str) -> None:
+    def __init__(self, first: BoundExpression, name: str) -> None:
         self.text = first.expression.text()
+        self.dtypes = ", ".join(str(dtype) for _, dtype in first.inputs)
+        #: Names its measurements on disk.
         self.name = name
         self.lock = threading.Lock()
         self.trial = Trial()
-        #: Backends that have been prepared.
-        self.ready: list[str] = []
-        self.pending = True
-        #: Whether no backend has a kernel for it, though none has failed.
-        self.without_kernel = False
-        #: Whether the backends have been asked to prepare, and seconds that NumPy took before.
+        #: The backend's name once it is prepared.
+        self.ready: str | None = None
+        #: Whether the backend has been asked to prepare, and has not answered yet.
         self.asked = False
+        self.pending = True
+        #: Whether the backend has answered that it has no kernel.
+        self.without_kernel = False
+        #: Seconds that chunks took that were timed.
         self.spent = 0.0
-        #: Whether other processes have measured it; whether they do not know yet what this one has.
+        #: Whether other processes have measured it, and whether this one has news for them.
         self.kept = False
         self.unsaved = False
-        #: The backend that has been chosen, once enough is known of all of them.
+        #: The candidate that was chosen, once both have been timed.
         self.fixed: str | None = None
-        #: Backends that have failed, with the exception.
+        #: The backend, with the exception, if it has failed.
         self.failed: dict[str, str] = {}
+        self.chosen = REFERENCE
         self.runs = 0
         self.fused = 0
+        #: Seconds of processor time saved, and spent on preparing.
         self.saved = 0.0
-        #: Seconds of processor time that backends took to prepare it.
         self.compiled = 0.0
-        self.chosen = REFERENCE
-        self.dtypes = ", ".join(str(dtype) for _, dtype in first.inputs)
 
     def report(self) -> dict[str, Any]:
-        """Return what is told of it, as plain values for JSON."""
+        """Return its figures as plain values for JSON."""
         return {
             "text": self.text,
             "dtypes": self.dtypes,
@@ -60,20 +62,20 @@ class Case:
 class Use:
     """A case with arrays of certain shapes."""
 
-    def __init__(self, found: Setting, case: Case) -> None:
-        self.setting = found
+    def __init__(self, found: BoundExpression, case: Case) -> None:
+        self.bound = found
         self.case = case
-        self.runs: dict[str, Run] = {}
-        #: Whether it is left to NumPy: a backend has no kernel for arrays that lie like these.
+        self.run: Run | None = None
+        #: Whether NumPy evaluates it, as the backend has no kernel for arrays of this layout.
         self.left = False
 
 
-#: What is added up over all cases, before there are any.
+#: The figures that are added up over all cases, before there are any.
 NOTHING: Mapping[str, Any] = {"saved": 0.0, "runs": 0, "fused": 0, "compiled": 0.0}
 
 
 def totals(before: Mapping[str, Any], cases: Iterable[Case]) -> dict[str, Any]:
-    """Return figures of all cases together, those from before included."""
+    """Return earlier figures plus those of some cases."""
     found = dict(before)
     for case in cases:
         for name in found:

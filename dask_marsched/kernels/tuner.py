@@ -1,35 +1,33 @@
-"""Which backend evaluates an expression: each is timed on real chunks, the fastest is kept."""
+"""Chooses between NumPy and a backend for one expression, by timing both on real chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: The reference is always among the candidates.
+#: NumPy's name among the candidates.
 REFERENCE = "numpy"
 #: Chunks that each candidate is timed on.
 SAMPLES = 3
-#: A candidate that takes so much longer than the best on its first chunk gets no second one;
-#: the reference always does, as all others are measured against it.
+#: A backend this many times slower than NumPy on its first chunk gets no second one.
 HOPELESS = 1.5
-#: The reference stays where the best candidate takes more than this share of its time.
+#: NumPy is kept where the backend takes more than this share of its time.
 CLEARLY = 0.98
 
 
 @dataclass
 class Times:
-    """What is known of a backend.
+    """Measurements of one candidate.
 
     Attributes
     ----------
     samples
         How many chunks it was timed on.
     best
-        Seconds for an element, on the best of them.
+        Seconds per element, on the fastest of them.
     runs, repeated
-        Chunks that it has evaluated, and those of them that had to be evaluated by NumPy again,
-        for its warnings.
+        Chunks that it has evaluated, and how many of them NumPy evaluated again for its warnings.
     """
 
     samples: int = 0
@@ -38,7 +36,7 @@ class Times:
     repeated: int = 0
 
     def take(self, seconds: float, repeated: bool) -> None:
-        """Take in the time for an element on one more chunk."""
+        """Add the seconds per element of one more chunk."""
         self.samples += 1
         self.best = min(self.best, seconds)
         self.runs += 1
@@ -47,84 +45,80 @@ class Times:
 
 @dataclass
 class Trial:
-    """The candidates for one expression on one kind of arrays.
+    """Measurements of NumPy and of backends for one expression on one kind of arrays.
 
     Attributes
     ----------
     times
-        By backend.
-    given_up
-        Backends that failed, with the reason.
+        By candidate.
     """
 
     times: dict[str, Times] = field(default_factory=dict)
-    given_up: dict[str, str] = field(default_factory=dict)
+
+    def _of(self, name: str) -> Times:
+        return self.times.get(name, Times())
 
     def cost(self, name: str) -> float:
-        """Return the seconds that a backend takes for an element, repetitions included."""
-        found = self.times.get(name)
-        if found is None or not found.samples:
-            return float("inf")
-        share = found.repeated / found.runs if found.runs else 0.0
-        reference = self.times.get(REFERENCE)
-        again = reference.best if reference is not None and reference.samples else found.best
-        return found.best + (share * again if share else 0.0)
+        """Return a candidate's seconds per element, including NumPy's repetitions."""
+        found, reference = self._of(name), self._of(REFERENCE)
+        if not found.repeated:
+            return found.best
+        again = reference.best if reference.samples else found.best
+        return found.best + again * found.repeated / found.runs
 
-    def fastest(self, names: Iterable[str]) -> str:
-        """Return the fastest of some backends; the reference unless one is clearly faster."""
-        costs = {name: self.cost(name) for name in names if name not in self.given_up}
-        best = min(costs, key=lambda name: costs[name], default=REFERENCE)
-        return best if costs.get(best, 0) < CLEARLY * self.cost(REFERENCE) else REFERENCE
+    def faster(self, backend: str | None) -> str:
+        """Return the faster candidate: NumPy, unless the backend is clearly faster."""
+        if backend is None or not self.cost(backend) < CLEARLY * self.cost(REFERENCE):
+            return REFERENCE
+        return backend
 
-    def untried(self, ready: Collection[str]) -> str | None:
-        """Return the backend to be timed next, None if enough is known of all."""
-        costs = {name: self.cost(name) for name in (*ready, REFERENCE)}
-        best = min(costs.values())
+    def worth_a_try(self, backend: str) -> bool:
+        """Whether a backend may turn out, or is known, to be faster than NumPy."""
+        samples = self._of(backend).samples
+        if samples >= SAMPLES:
+            return self.faster(backend) == backend
+        return not samples or self.cost(backend) <= HOPELESS * self.cost(REFERENCE)
+
+    def untried(self, backend: str | None) -> str | None:
+        """Return the candidate to be timed next; None if enough is known of both."""
+        names = (REFERENCE,) if backend is None else (backend, REFERENCE)
+        best = min(map(self.cost, names))
         wanting = [
             name
-            for name in costs
-            if name not in self.given_up
-            and (found := self.times.get(name, Times())).samples < SAMPLES
-            and not (name != REFERENCE and found.samples and costs[name] > HOPELESS * best)
+            for name in names
+            if self._of(name).samples < SAMPLES and (name == REFERENCE or self.worth_a_try(name))
         ]
 
         def last(name: str) -> tuple[bool, bool, int]:
-            # A program of few chunks should not spend them on what seems to be slower.
-            samples = self.times.get(name, Times()).samples
-            return samples > 0, costs[name] > best, samples
+            # a program of few chunks should not spend them on the slower candidate
+            samples = self._of(name).samples
+            return samples > 0, self.cost(name) > best, samples
 
         return min(wanting, key=last, default=None)
 
-    def worth_a_try(self, names: Iterable[str]) -> list[str]:
-        """Return those of some backends that may turn out, or are known, to be the fastest."""
-        known = [name for name, found in self.times.items() if found.samples]
-        best = self.fastest(known)
-        least = self.cost(best)
-        found = []
-        for name in names:
-            samples = self.times[name].samples if name in known else 0
-            hopeless = samples and self.cost(name) > HOPELESS * least
-            if name == best or not (samples >= SAMPLES or hopeless):
-                found.append(name)
-        return found
+    def choose(self, backend: str | None) -> str:
+        """Return the candidate for the next chunk.
 
-    def choose(self, ready: Collection[str]) -> str:
-        """Return the backend for the next chunk, of those that are ready and the reference."""
-        return self.untried(ready) or self.fastest([*ready, REFERENCE])
+        Parameters
+        ----------
+        backend
+            The backend, once it is prepared; None before.
+        """
+        return self.untried(backend) or self.faster(backend)
+
+    def settled(self, backend: str | None) -> bool:
+        """Whether nothing has to be timed any more."""
+        return self.untried(backend) is None
 
     def merge(self, other: Trial) -> None:
-        """Take in what another process knows."""
+        """Take over the measurements of another process where it has more."""
         for name, found in other.times.items():
             own = self.times.setdefault(name, found)
             if own is not found and found.samples > own.samples:
                 own.samples, own.best = found.samples, min(own.best, found.best)
 
-    def settled(self, ready: Collection[str]) -> bool:
-        """Whether no more has to be timed."""
-        return self.untried(ready) is None
-
     def to_json(self) -> dict[str, Any]:
-        """Return what another process can go on with."""
+        """Return the measurements for other processes."""
         return {
             "best": {name: t.best for name, t in self.times.items() if t.samples},
             "repeated": {name: t.repeated / t.runs for name, t in self.times.items() if t.runs},
@@ -133,12 +127,12 @@ class Trial:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Trial:
-        """Return a trial that another process has made.
+        """Return the trial of another process.
 
         Raises
         ------
         ValueError, TypeError, KeyError, AttributeError
-            If it is none.
+            If the data is not one.
         """
         trial = cls()
         for name, best in found["best"].items():
@@ -147,7 +141,7 @@ class Trial:
             share = float(found["repeated"].get(name, 0))
             if not 0 <= share <= 1:
                 raise ValueError("no share")
-            # what was seen elsewhere weighs at most as much as a few chunks seen here
+            # measurements of others weigh at most as much as a few chunks seen here
             samples = min(SAMPLES, int(found["samples"][name]))
             if samples < 1:
                 raise ValueError("no samples")

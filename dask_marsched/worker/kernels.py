@@ -48,7 +48,7 @@ class KernelPart:
             if importlib.util.find_spec(package) is None:
                 self._missing[name] = f"ModuleNotFoundError: No module named {package!r}"
         exact = self._settings.kernels_exact
-        kernels = Kernels((), exact=exact, patience=PATIENCE, late=self._means)
+        kernels = Kernels(exact=exact, patience=PATIENCE, late=self._means)
         execution = KernelExecution(self._worker, KernelRunner(kernels, kernels.failures.caught))
         try:
             execution.install()

@@ -1,59 +1,53 @@
-"""What backends keep in memory and on disk, and what they leave to NumPy."""
+"""Which backend is used, and what backends keep in memory."""
 
-import tracemalloc
+import ctypes
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.blocks_backend import BlocksBackend
-from dask_marsched.kernels.bound_expression import setting, signature
-from dask_marsched.kernels.expression import Expression, Node, Output
+from dask_marsched.kernels import backends
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.scratch import Scratch
 from tests.kernels.expressions import expression
 
 
 def prepared(backend, case, values):
-    return backend.prepare(setting(case, signature(values)), False)
+    return backend.prepare(bind(case, signature(values)), False)
 
 
-def test_chunks_of_many_shapes_share_a_threads_memory():
-    backend, runs = BlocksBackend(), []
-    case, _ = expression(lambda x: x * 2 + 1, np.zeros(1), reduction="sum")
-    base = np.ones(40_000)
-    tracemalloc.start()
-    try:
-        for n in range(20):
-            values = [base[: 20_000 + n], 2, 1]
-            runs.append(prepared(backend, case, values))
-            assert runs[-1](values).values == [3 * values[0].size]
-            if not n:
-                first = tracemalloc.get_traced_memory()[0]
-        # a single buffer is 128 KiB
-        assert tracemalloc.get_traced_memory()[0] - first < 1 << 17
-    finally:
-        tracemalloc.stop()
-
-
-def test_scratch_arrays_lie_beside_each_other():
+def test_scratch_memory_is_aligned_and_reused_until_more_is_needed():
     scratch = Scratch()
-    dtypes = [np.dtype(bool), np.dtype("c16"), np.dtype("f4")]
-    for length in (5, 1000, 7):
-        found = scratch.arrays(length, dtypes)
-        assert [(a.dtype, a.size) for a in found] == [(dtype, length) for dtype in dtypes]
-        for value, array in enumerate(found):
-            array[:] = value
-        assert [array.tolist() for array in found] == [[v] * length for v in range(3)]
-        assert all(a.__array_interface__["data"][0] % 64 == 0 for a in found)
-    assert scratch.arrays(5, []) == []
+    first = scratch.address(1000)
+    assert first % 64 == 0
+    assert scratch.address(5) == scratch.address(1000) == first
+    larger = scratch.address(100_000)
+    np.frombuffer((ctypes.c_uint8 * 100_000).from_address(larger), "u1")[:] = 7
+    assert larger % 64 == 0
+    assert scratch.address(100_000) == larger
 
 
-def test_parts_of_complex_numbers_are_discarded_by_numpy_alone():
-    # its warning would be told for each block
-    nodes = (Node("input", (), 0), Node("cast", (0,), "f8"), Node("negative", (1,)))
-    case, values = Expression(nodes, (Output(2),)), [np.ones(20_000, complex)]
-    with pytest.raises(UnsupportedError, match="discarded"):
-        prepared(BlocksBackend(), case, values)
+def test_each_thread_has_its_own_scratch_memory():
+    scratch, both = Scratch(), threading.Barrier(2)
+
+    def address(_):
+        both.wait()
+        return scratch.address(1000)
+
+    with ThreadPoolExecutor(2) as threads:
+        assert len(set(threads.map(address, range(2)))) == 2
+
+
+def test_numexpr_is_asked_for_only_where_llvm_is_missing(monkeypatch, tmp_path):
+    pytest.importorskip("numexpr").set_num_threads(1)
+    pytest.importorskip("llvmlite")
+    found, missing = backends.make(tmp_path)
+    assert (found.name, missing) == ("llvm", {})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found, missing = backends.make(tmp_path)
+    assert found.name == "numexpr"
+    assert missing == {"llvm": "ModuleNotFoundError: No module named 'llvmlite'"}
 
 
 def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
@@ -63,7 +57,7 @@ def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
     x = np.ones(10_000)
     for count in range(1, 6):
         case, values = expression(lambda x, n=count: sum((x,) * n, x), x)
-        assert not backend.at_hand(setting(case, signature(values)), False)
+        assert not backend.prepares_quickly(bind(case, signature(values)), False)
         runs.append((prepared(backend, case, values), values, count + 1))
         assert prepared(backend, case, values) is not runs[-1][0]
     assert len(backend._loaded) == 5
@@ -73,5 +67,5 @@ def test_machine_code_is_freed_when_nobody_runs_it(monkeypatch, tmp_path):
     assert len(backend._known) == len(backend._loaded) == 2
     # it is loaded again
     case, values = expression(lambda x: x + x, x)
-    assert backend.at_hand(setting(case, signature(values)), False)
+    assert backend.prepares_quickly(bind(case, signature(values)), False)
     assert (prepared(backend, case, values)(values).values[0] == 2).all()

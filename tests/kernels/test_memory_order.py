@@ -1,4 +1,4 @@
-"""The order of results in memory is NumPy's, which decides it operation by operation."""
+"""The order of results in memory is NumPy's."""
 
 import os
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_marsched.kernels import numpy_backend
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output
 from tests.kernels.expressions import Building, expression, of, steps
 
@@ -17,7 +17,7 @@ MANY = int(os.environ.get("MARSCHED_EXAMPLES", "150"))
 ROW, COLUMN = RANDOM.random((1, 30)), RANDOM.random((20, 1))
 F = np.asfortranarray(RANDOM.random((20, 30)))
 C = RANDOM.random((20, 30))
-#: What is written, and on which arrays.
+#: Functions, and the arrays that they are applied to.
 WRITTEN = {
     "row + column, then F": (lambda r, c, f: (r + c) * f, (ROW, COLUMN, F)),
     "F first": (lambda r, c, f: r * f + c, (ROW, COLUMN, F)),
@@ -36,7 +36,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_as_it_is_written(name):
+def test_the_order_of_some_expressions(name):
     function, arrays = WRITTEN[name]
     agrees(*expression(function, *arrays))
 
@@ -81,13 +81,13 @@ def chains(draw):
 
 @settings(max_examples=MANY, deadline=None, derandomize=MANY == 150)
 @given(chains())
-def test_whatever_is_written(case):
+def test_the_order_of_random_expressions(case):
     agrees(*case)
 
 
 def agrees(chain, values):
     try:
-        made = setting(chain, signature(values))
+        made = bind(chain, signature(values))
     except NotUnderstoodError:
         return
     with np.errstate(all="ignore"):
@@ -102,6 +102,6 @@ def test_results_of_different_orders_are_not_fused():
              Node("multiply", (2, 3)), Node("multiply", (3, 3)))  # fmt: skip
     both = Expression(nodes, (Output(4, "sum"), Output(5, "sum")), (0,))
     with pytest.raises(NotUnderstoodError, match="different orders"):
-        setting(both, signature([ROW, COLUMN, F]))
+        bind(both, signature([ROW, COLUMN, F]))
     same = Expression(nodes, (Output(2, "sum"), Output(4, "sum")), (0,))
-    assert setting(same, signature([ROW, COLUMN, F])).order == (0, 1)
+    assert bind(same, signature([ROW, COLUMN, F])).order == (0, 1)

@@ -1,4 +1,4 @@
-"""numexpr's threads belong to the process: they are counted, and never changed."""
+"""The numexpr backend runs only with one thread, and never sets the number of threads."""
 
 import threading
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.evaluator import Kernels
 from dask_marsched.kernels.tuner import Trial
 from tests.kernels.expressions import expression
@@ -25,27 +25,27 @@ def one_thread():
 
 
 def prepared(backend):
-    return backend.prepare(setting(CHAIN, signature(VALUES)), False)
+    return backend.prepare(bind(CHAIN, signature(VALUES)), True)
 
 
 def test_the_number_of_threads_is_never_set(monkeypatch):
-    """Who sets it while another thread runs an expression may wait for ever."""
+    """BoundExpression it while another thread evaluates may block for ever."""
     run = prepared(numexpr_backend.NumexprBackend())
     for module in (numexpr, numexpr.utils):
         monkeypatch.setattr(module, "set_num_threads", lambda n: pytest.fail("set"))
     np.testing.assert_array_equal(run(VALUES).values[0], VALUES[0] * 3)
 
 
-def test_with_several_threads_it_is_not_used():
+def test_it_is_not_used_with_several_threads():
     numexpr.set_num_threads(2)
     with pytest.raises(ImportError, match="runs with 2 threads; NUMEXPR_NUM_THREADS=1"):
         numexpr_backend.NumexprBackend()
 
 
-def test_nor_once_somebody_has_set_another_number(monkeypatch):
+def test_it_is_given_up_once_there_are_several_threads(monkeypatch):
     backend = numexpr_backend.NumexprBackend()
-    kernels = Kernels([backend], exact=False)
-    monkeypatch.setattr(Trial, "choose", lambda self, ready: ready[0] if ready else "numpy")
+    kernels = Kernels(backend)
+    monkeypatch.setattr(Trial, "choose", lambda self, ready: ready or "numpy")
     kernels.evaluate(CHAIN, VALUES)
     kernels.wait()
     kernels.evaluate(CHAIN, VALUES)  # by numexpr, if the first time it was not ready yet
@@ -60,7 +60,7 @@ def test_nor_once_somebody_has_set_another_number(monkeypatch):
 
 
 def test_threads_do_not_disturb_each_other():
-    """What numexpr compiles keeps the addresses of its operands while it runs."""
+    """A compiled expression of numexpr holds the addresses of its operands while it runs."""
     run = prepared(numexpr_backend.NumexprBackend())
     wrong, together = [], threading.Barrier(4)
 

@@ -1,4 +1,4 @@
-"""Reductions of floats in kernels are NumPy's to the last bit, whatever is reduced along what."""
+"""Reductions of floats by kernels are NumPy's to the last bit, along any axes."""
 
 import itertools
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_marsched.kernels import numpy_backend, proof
-from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.backend import Results, UnsupportedError
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from tests.kernels.expressions import expression
 
@@ -32,8 +32,8 @@ lengths = st.one_of(
 
 
 def same(chain, values, exact=True):
-    """Compare a kernel with NumPy; return whether there was one that did not leave it to NumPy."""
-    run = LLVM.prepare(setting(chain, signature(values)), exact)
+    """Compare a kernel with NumPy; return False if the kernel leaves the result to NumPy."""
+    run = LLVM.prepare(bind(chain, signature(values)), exact)
     got = run(values)
     with np.errstate(all="ignore"):
         (wanted,) = numpy_backend.evaluate(chain, values)
@@ -90,8 +90,7 @@ def test_every_short_length(dtype):
         assert same(*expression(lambda x: x.call("negative"), x[:length], reduction="sum"))
 
 
-def test_terms_are_those_of_other_operations_too():
-    """Blocks begin and end where NumPy's loops are called."""
+def test_terms_that_are_computed_by_numpys_loops():
     random = np.random.default_rng(0)
     for length in (1, 129, 1025, 3003, 20_000):
         x = random.random((3, length)) + 0.5
@@ -105,8 +104,8 @@ def test_terms_are_those_of_other_operations_too():
 
 @FEW
 @given(lengths, st.sampled_from([("i8", "f8"), ("i4", "f4"), ("f4", "f8"), ("?", "f4")]))
-def test_values_that_are_converted_as_they_are_added_up(length, dtypes):
-    """NumPy converts and adds up 8192 of them at a time."""
+def test_sums_of_converted_values(length, dtypes):
+    """NumPy converts and adds up 8192 values at a time."""
     source, dtype = dtypes
     random = np.random.default_rng(length)
     most = 2.0 ** (8 * np.dtype(source).itemsize - 2)
@@ -118,22 +117,22 @@ def test_values_that_are_converted_as_they_are_added_up(length, dtypes):
         assert same(chain, values)
 
 
-def test_what_is_counted_beside_is_converted_by_itself():
-    """A sum of booleans is one of integers: its buffers are not those of the sum beside it."""
+def test_a_count_beside_a_sum_has_buffers_of_its_own():
+    """A sum of booleans is converted to integers, the sum of floats beside it is not converted."""
     x = np.random.default_rng(2).random(19_200)
     nodes = (Node("input", (), 0), Node("negative", (0,)), Node("isfinite", (1,)))
     for outputs in itertools.permutations([Output(1, "sum"), Output(2, "sum"), Output(1, "min")]):
         chain = Expression(nodes, outputs)
-        found = LLVM.prepare(setting(chain, signature([x])), True)([x]).values
+        found = LLVM.prepare(bind(chain, signature([x])), True)([x]).values
         assert found == numpy_backend.evaluate(chain, [x])
 
 
-def test_another_size_of_buffers_is_numpys():
+def test_numpy_evaluates_with_another_buffer_size():
     chain, values = expression(
         lambda x: x.call("maximum", x), np.arange(20_000) ** 4, reduction="sum", dtype="f8"
     )
     before = np.getbufsize()
-    run = LLVM.prepare(setting(chain, signature(values)), True)
+    run = LLVM.prepare(bind(chain, signature(values)), True)
     np.setbufsize(4096)
     try:
         assert run(values).doubtful
@@ -144,7 +143,7 @@ def test_another_size_of_buffers_is_numpys():
 
 @pytest.mark.parametrize("kind", ["min", "max"])
 @pytest.mark.parametrize("axes", [None, (0,), (1,)])
-def test_which_zero_is_the_least_is_for_numpy_to_say(kind, axes):
+def test_numpy_decides_between_zeros_of_both_signs(kind, axes):
     x = np.full((4, 3000), 1.0 if kind == "min" else -1.0)
     x[1, 5] = x[2, 5] = 0.0
     chain, values = expression(lambda x: x * 1, x, reduction=kind, axes=axes)
@@ -168,31 +167,32 @@ def test_awkward_terms(awkward):
                 assert same(chain, values)
 
 
-def test_an_array_with_gaps_is_numpys():
-    """It is not NumPy that has written it: which of its rows are one is another question."""
+def test_numpy_reduces_arrays_with_gaps():
     x = np.ones((50, 300))[:, ::2]
     chain, values = expression(lambda x: x, x, reduction="sum")
     with pytest.raises(UnsupportedError, match="gaps"):
-        LLVM.prepare(setting(chain, signature(values)), True)
+        LLVM.prepare(bind(chain, signature(values)), True)
     assert same(*expression(lambda x: x, np.ones((50, 300)), reduction="sum"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["rows", "columns"])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_what_is_claimed_holds(kind, mode, dtype):
-    claim = proof.Claim(kind, np.dtype(dtype), mode, False)
+def test_claims_are_true(kind, mode, dtype):
+    claim = proof.ReductionClaim(kind, np.dtype(dtype), mode, False)
     assert proof.holds(claim, lambda found: LLVM._prepare(found, True))
 
 
-def test_another_order_is_found_out():
-    claim = proof.Claim("sum", np.dtype("f8"), "rows", False)
-    assert not proof.holds(claim, lambda found: LLVM._prepare(found, False))
+def test_another_order_disproves_a_claim():
+    def backwards(_):
+        return lambda values: Results([np.negative(values[0])[::-1].sum()], set())
+
+    assert not proof.holds(proof.ReductionClaim("sum", np.dtype("f8"), "rows", False), backwards)
 
 
-def test_what_does_not_hold_is_left_to_numpy_and_remembered(tmp_path, monkeypatch):
+def test_a_disproved_claim_is_remembered_on_disk(tmp_path, monkeypatch):
     chain, values = expression(lambda x: x * 2, np.ones(9000), reduction="sum")
-    found = setting(chain, signature(values))
+    found = bind(chain, signature(values))
     tried = []
     monkeypatch.setattr(proof, "holds", lambda claim, prepare: tried.append(claim))
     for _ in range(2):

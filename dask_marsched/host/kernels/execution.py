@@ -1,4 +1,4 @@
-"""Puts kernels into a running `distributed.Worker`, and takes them out again."""
+"""Makes a running `distributed.Worker` execute its tasks by kernels, and restores it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,9 @@ from dask_marsched.host.kernels.task_runner import KernelRunner
 
 
 class KernelExecution:
-    """Has a worker's tasks run by kernels.
+    """Replaces a worker's ``execute``.
 
-    While a task runs, what stands for it takes its place in the worker's state; before and after
-    that it is what the scheduler has sent.
-
-    Parameters
-    ----------
-    worker
-        The worker.
-    runner
-        Runs tasks.
+    While a task runs, its ``run_spec`` in the worker's state is a wrapper that calls the runner.
     """
 
     def __init__(self, worker: Worker, runner: KernelRunner) -> None:
@@ -32,7 +24,7 @@ class KernelExecution:
         self._own: Any = None
 
     def install(self) -> None:
-        """Replace what executes tasks.
+        """Replace ``execute``.
 
         Raises
         ------
@@ -45,7 +37,7 @@ class KernelExecution:
         self._worker.execute = self._execute
 
     def uninstall(self) -> None:
-        """Restore the worker; what runs comes to its end as it began. Idempotent."""
+        """Restore the worker; running tasks end as they began. Idempotent."""
         if self._stock is None:
             return
         if self._own is None:
@@ -58,14 +50,14 @@ class KernelExecution:
         stock = self._stock or self._worker.execute
         ts = self._worker.state.tasks.get(key)
         task = None if ts is None else ts.run_spec
-        stand_in = task if ts is None or not self._in_thread(ts) else self._runner.wrap(task)
-        if stand_in is task:
+        wrapped = task if ts is None or not self._in_thread(ts) else self._runner.wrap(task)
+        if wrapped is task:
             return await stock(key, stimulus_id=stimulus_id, **more)
-        ts.run_spec = stand_in
+        ts.run_spec = wrapped
         try:
             return await stock(key, stimulus_id=stimulus_id, **more)
         finally:
-            if ts.run_spec is stand_in:
+            if ts.run_spec is wrapped:
                 ts.run_spec = task
 
     def _in_thread(self, ts: Any) -> bool:
@@ -76,7 +68,7 @@ class KernelExecution:
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return what in a worker is not as it is expected here; empty if all is well."""
+    """Return the ways in which a worker is not as expected."""
     names = ("execute", "executors")
     found = [f"worker.{name} is missing" for name in names if not hasattr(worker, name)]
     state = getattr(worker, "state", None)

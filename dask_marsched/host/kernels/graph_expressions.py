@@ -1,4 +1,4 @@
-"""Which expressions workers can fuse in a graph, before it runs."""
+"""Finds the expressions in a graph that workers can fuse, before it runs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ from typing import Any
 from dask._task_spec import Task
 
 from dask_marsched.host.kernels.programs import Program
-from dask_marsched.host.kernels.structure import Step, TooDeepError, read
-from dask_marsched.host.kernels.task_runner import is_promising
+from dask_marsched.host.kernels.structure import TaskStep, UnreadableTaskError, read
+from dask_marsched.host.kernels.task_runner import may_contain_expression
 
 
 def expressions(tasks: Iterable[Any]) -> dict[str, int]:
-    """Return what can be fused in some tasks, as text, with the number of tasks it is in.
+    """Return the expressions in some tasks, as text, with the number of tasks that contain them.
 
-    Parameters
-    ----------
-    tasks
-        As Dask has optimised them. What is fused of them in the end depends on their dtypes, and
-        on what is found to be faster than NumPy.
+    The tasks are those that Dask has optimised. Whether a worker fuses an expression also depends
+    on dtypes, and on whether that is faster than NumPy.
     """
-    programs: dict[tuple[Step, ...], Program] = {}
+    programs: dict[tuple[TaskStep, ...], Program] = {}
     found: Counter[str] = Counter()
     for task in tasks:
-        if type(task) is not Task or not is_promising(task):
+        if type(task) is not Task or not may_contain_expression(task):
             continue
         try:
             steps = read(task).steps
-        except TooDeepError:
+        except UnreadableTaskError:
             continue
         program = programs.get(steps)
         if program is None:

@@ -1,4 +1,4 @@
-"""Runs a task part by part: expressions by kernels, whatever is not understood as Dask would."""
+"""Runs a task part by part: expressions by kernels, everything else as Dask does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_marsched.host.kernels.structure import Step, references
-from dask_marsched.host.kernels.units import FORMS, Elementwise, Evaluate, Unit
+from dask_marsched.host.kernels.fused_parts import FORMS, Elementwise, Evaluate, FusedPart
+from dask_marsched.host.kernels.structure import TaskStep, references
 from dask_marsched.kernels.expression import Node, NotUnderstoodError
 
 _PLAIN = (bool, int, float, complex)
@@ -22,38 +22,32 @@ class _Part(NamedTuple):
     result
         Number of the step that it computes.
     members
-        Steps that Dask would run for it, in their order.
+        Its steps, in their order; Dask would run them one by one.
     inputs
-        Steps that it uses.
+        Other steps whose results a kernel uses.
     referred
-        Steps that Dask's tasks for it refer to.
-    unit
-        How it is evaluated; None for what is not understood.
+        Other steps that Dask's tasks of the members refer to.
+    fused
+        Evaluates it by a kernel; None if the members have to be run as Dask does.
     done
-        Steps whose results are not needed after it.
+        Steps whose results are not needed after the part.
     dropped
-        By member, steps whose results no later one needs, where members run one by one.
+        By member, steps whose results are not needed after it, if members run one by one.
     """
 
     result: int
     members: tuple[int, ...]
     inputs: tuple[int, ...]
     referred: tuple[int, ...]
-    unit: Unit | None
+    fused: FusedPart | None
     done: tuple[int, ...] = ()
     dropped: tuple[tuple[int, ...], ...] = ()
 
 
 class Program:
-    """How tasks of one structure are run.
+    """Runs tasks of one structure, whose steps it is made from."""
 
-    Parameters
-    ----------
-    steps
-        Of the structure.
-    """
-
-    def __init__(self, steps: tuple[Step, ...]) -> None:
+    def __init__(self, steps: tuple[TaskStep, ...]) -> None:
         self.steps = steps
         self._inputs = [n for n, step in enumerate(steps) if step.kind == "input"]
         self._literals = [n for n, step in enumerate(steps) if step.kind == "literal"]
@@ -65,13 +59,13 @@ class Program:
         parts = [self._part(root, tuple(own)) for root, own in sorted(members.items())]
         self.parts = [_with_drops(part, steps) for part in _with_ends(parts, len(steps) - 1)]
         #: Whether kernels can gain anything.
-        self.worthwhile = any(part.unit is not None and part.unit.worthwhile for part in parts)
+        self.worthwhile = any(part.fused is not None and part.fused.worthwhile for part in parts)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The expressions that are fused, as people write them."""
-        units = (part.unit for part in self.parts if part.unit is not None)
-        return tuple(unit.expression.text() for unit in units if unit.worthwhile)
+        """The fused expressions in Python's notation."""
+        fused_parts = (part.fused for part in self.parts if part.fused is not None)
+        return tuple(fused.expression.text() for fused in fused_parts if fused.worthwhile)
 
     def _part(self, root: int, members: tuple[int, ...]) -> _Part:
         steps = self.steps
@@ -93,16 +87,16 @@ class Program:
                 places[member] = len(nodes)
                 nodes.append(Node(op, args, param))
         referred = tuple(use for m in members for use in steps[m].uses if use not in own)
-        unit: Unit
+        fused: FusedPart
         try:
             if steps[root].kind == "operation":
-                unit = Elementwise(nodes)
+                fused = Elementwise(nodes)
             else:
                 found = steps[root].what
-                unit = FORMS[found.form](nodes, places[steps[root].args[0]], found)
+                fused = FORMS[found.form](nodes, places[steps[root].args[0]], found)
         except NotUnderstoodError:
             return _Part(root, members, tuple(inputs), referred, None)
-        return _Part(root, members, tuple(inputs), referred, unit)
+        return _Part(root, members, tuple(inputs), referred, fused)
 
     def run(
         self,
@@ -117,7 +111,8 @@ class Program:
         params
             Of the task's structure.
         values
-            Results of other tasks, by key; each is taken out.
+            Results of other tasks, by key. The mapping is emptied, so that each can be released
+            after its last use.
         evaluate
             Evaluates expressions.
         """
@@ -138,14 +133,14 @@ class Program:
         found: dict[int, Any],
         evaluate: Evaluate,
     ) -> Any:
-        if part.unit is not None and part.unit.worthwhile:
+        if part.fused is not None and part.fused.worthwhile:
             operands = [found[number] for number in part.inputs]
             if all(map(_is_plain, operands)):
                 try:
-                    return part.unit.run(operands, params[part.result].node, evaluate)
+                    return part.fused.run(operands, params[part.result].node, evaluate)
                 except NotUnderstoodError:
                     pass
-            del operands  # they hold what is to be dropped on the way
+            del operands  # so that results can be released on the way
         for number, dropped in zip(part.members, part.dropped, strict=True):
             node, names = params[number]
             if node is not None:
@@ -165,8 +160,8 @@ def _is_plain(value: Any) -> bool:
     return kind is np.ndarray or kind in _PLAIN or isinstance(value, np.generic)
 
 
-def _groups(steps: tuple[Step, ...]) -> list[int]:
-    """Return, by step, the last step of the part that it belongs to."""
+def _groups(steps: tuple[TaskStep, ...]) -> list[int]:
+    """Return, by step, the last step of its part."""
     users: dict[int, list[int]] = {}
     for number, step in enumerate(steps):
         for use in {*step.args, *step.uses}:
@@ -183,7 +178,7 @@ def _groups(steps: tuple[Step, ...]) -> list[int]:
 
 
 def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
-    """Tell each part which results nobody needs after it."""
+    """Add the results that are not needed after each part."""
     last: dict[int, int] = {}
     for position, part in enumerate(parts):
         last.update(dict.fromkeys((*part.inputs, *part.referred), position))
@@ -194,8 +189,8 @@ def _with_ends(parts: list[_Part], result: int) -> list[_Part]:
     return [part._replace(done=tuple(done.get(n, ()))) for n, part in enumerate(parts)]
 
 
-def _with_drops(part: _Part, steps: tuple[Step, ...]) -> _Part:
-    """Tell, by member, what nobody needs after it: Dask, too, lets go of results at once."""
+def _with_drops(part: _Part, steps: tuple[TaskStep, ...]) -> _Part:
+    """Add the results that are not needed after each member: Dask releases them at once, too."""
     last = {use: member for member in part.members for use in (member, *steps[member].uses)}
     ended = {*part.members, *part.done} - {part.result}
     return part._replace(

@@ -1,4 +1,4 @@
-"""Which functions in Dask's tasks are operations of fused expressions."""
+"""Recognizes the functions in Dask's tasks that are operations or reductions of expressions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dask.array.reductions import arg_chunk, mean_chunk, moment_chunk, nannumel,
 from dask_marsched.kernels.operations import arity, name_of
 
 
-class Operation(NamedTuple):
+class RecognizedOperation(NamedTuple):
     """An operation on each element; ``param`` as in `dask_marsched.kernels.expression.Node`."""
 
     op: str
     param: Any = None
 
 
-class Reduction(NamedTuple):
+class RecognizedReduction(NamedTuple):
     """A reduction of one array.
 
     Attributes
@@ -31,17 +31,17 @@ class Reduction(NamedTuple):
         ``"plain"`` returns an array; ``"mean"``, ``"moment"`` and ``"arg"`` are the first stages
         of Dask's reductions of these names.
     kind
-        Name of the reduction; for ``"mean"`` and ``"moment"`` that of the sum.
+        Name of the reduction; ``"sum"`` for ``"mean"`` and ``"moment"``.
     skips_nan
-        Whether NaN is left out.
+        Whether NaN is ignored.
     counts
-        Whether those that are no NaN are counted.
+        Whether only elements that are not NaN are counted.
     dtype
-        In which is added up, as text; None for NumPy's choice.
+        Dtype of the sum or product, as text; None for NumPy's choice.
     axes
-        None for all.
+        Reduced axes; None for all.
     keepdims
-        Whether axes are kept with length 1.
+        Whether reduced axes are kept with length 1.
     """
 
     form: str
@@ -62,7 +62,7 @@ _PLAIN: dict[Any, tuple[str, bool]] = {
     np.all: ("all", False),
     np.nansum: ("sum", True),
     np.nanprod: ("prod", True),
-    # Dask's leave out chunks without elements, which kernels leave to NumPy anyway
+    # Dask's functions skip chunks without elements, which kernels do not evaluate anyway
     reductions.chunk_min: ("min", False),
     reductions.chunk_max: ("max", False),
 }
@@ -70,14 +70,12 @@ _SUMS = {np.sum: False, np.nansum: True}
 _COUNTS = {numel: False, nannumel: True}
 _ARGS = {np.min: "min", np.max: "max"}
 _ARG_FUNCTIONS = {chunk.argmin: "min", chunk.argmax: "max"}
-
-
 _OF_SUMS = {"axis", "keepdims", "dtype"}
 _OF_MOMENTS = {"sum", "numel", "dtype", "axis", "keepdims", "order", "implicit_complex_dtype"}
 
 
 def unwrapped(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return a function without what binds its arguments, and the arguments it binds."""
+    """Return the function in nested partials, with its bound and keyword arguments."""
     bound: tuple[Any, ...] = ()
     merged = dict(kwargs)
     while type(func) is functools.partial:
@@ -87,44 +85,42 @@ def unwrapped(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...
     return func, bound, merged
 
 
-def operation(func: Any, arguments: int, kwargs: Mapping[str, Any]) -> list[Operation] | None:
-    """Return the operations that a function is, in their order; None if it is none.
+def operation(
+    func: Any, arguments: int, kwargs: Mapping[str, Any]
+) -> list[RecognizedOperation] | None:
+    """Return the operations of a task's function, in their order; None if it is not recognized.
 
-    Parameters
-    ----------
-    func
-        The function of a task.
-    arguments
-        How many operands it is called with.
-    kwargs
-        Its other arguments.
+    ``arguments`` is the number of its operands, ``kwargs`` are its other arguments.
     """
     if not kwargs:
         name = name_of(func)
         if name is not None:
-            return [Operation(name)] if arity(name) == arguments else None
-        return [Operation("divide")] if func is divide and arguments == 2 else None
+            return [RecognizedOperation(name)] if arity(name) == arguments else None
+        return [RecognizedOperation("divide")] if func is divide and arguments == 2 else None
     if func is _enforce_dtype:
         inner = dict(kwargs)
         dtype, wrapped = inner.pop("enforce_dtype", None), inner.pop("enforce_dtype_function", None)
         found = operation(wrapped, arguments, inner)
         if found is None or dtype is None or np.dtype(dtype).hasobject:
             return None
-        return [*found, Operation("enforce", np.dtype(dtype).str)]
+        return [*found, RecognizedOperation("enforce", np.dtype(dtype).str)]
     if func is chunk.astype:
         if arguments != 1 or not kwargs.keys() <= {"astype_dtype", "copy", "casting"}:
             return None
         dtype = kwargs.get("astype_dtype")
         if dtype is None or kwargs.get("casting", "unsafe") != "unsafe":
             return None
-        return [Operation("cast", np.dtype(dtype).str)]
+        return [RecognizedOperation("cast", np.dtype(dtype).str)]
     return None
 
 
 def reduction(
     func: Any, bound: tuple[Any, ...], arguments: int, kwargs: Mapping[str, Any]
-) -> Reduction | None:
-    """Return the reduction that a function is, with what it is bound to; None if it is none."""
+) -> RecognizedReduction | None:
+    """Return the reduction of a task's function; None if it is not recognized.
+
+    ``bound`` are arguments of a partial, ``arguments`` is the number of operands.
+    """
     try:
         if func in _PLAIN and arguments == 1 and not bound:
             kind, skips_nan = _PLAIN[func]
@@ -139,11 +135,11 @@ def reduction(
     if func is arg_chunk and len(bound) == 2 and arguments == 3 and not kwargs:
         sought = _ARGS.get(bound[0])
         if sought is not None and _ARG_FUNCTIONS.get(bound[1]) == sought:
-            return Reduction("arg", sought, False, False, None, None, True)
+            return RecognizedReduction("arg", sought, False, False, None, None, True)
     return None
 
 
-def _of_moments(form: str, kwargs: Mapping[str, Any]) -> Reduction | None:
+def _of_moments(form: str, kwargs: Mapping[str, Any]) -> RecognizedReduction | None:
     summed, counted = kwargs.get("sum", chunk.sum), kwargs.get("numel", numel)
     if summed not in _SUMS or counted not in _COUNTS:
         return None
@@ -159,7 +155,7 @@ def _reduction(
     counts: bool,
     kwargs: Mapping[str, Any],
     known: set[str],
-) -> Reduction | None:
+) -> RecognizedReduction | None:
     if not kwargs.keys() <= known:
         return None
     axis, keepdims, named = (kwargs.get(name) for name in ("axis", "keepdims", "dtype"))
@@ -170,4 +166,4 @@ def _reduction(
     plain = type(axes) is tuple and all(type(a) is int and a >= 0 for a in axes)
     if axes is not None and not plain:
         return None
-    return Reduction(form, kind, skips_nan, counts, dtype, axes, bool(keepdims))
+    return RecognizedReduction(form, kind, skips_nan, counts, dtype, axes, bool(keepdims))

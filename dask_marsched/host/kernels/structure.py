@@ -1,7 +1,7 @@
-"""What a task computes, as a list of steps: fused tasks are unfolded, functions recognised.
+"""Reads a task into a list of steps: fused tasks are unfolded, functions are recognized.
 
-Tasks of the chunks of one array have the same structure; only keys and literals differ. So the
-structure is a value of its own, by which what was made from it is found again.
+The tasks of an array's chunks have the same steps; only keys and literals differ. So the steps are
+a value of their own, a key by which a program is found again.
 """
 
 from __future__ import annotations
@@ -12,30 +12,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 
-from dask_marsched.host.kernels.rules import Operation, Reduction, operation, reduction, unwrapped
+from dask_marsched.host.kernels.rules import (
+    RecognizedOperation,
+    RecognizedReduction,
+    operation,
+    reduction,
+    unwrapped,
+)
 from dask_marsched.kernels.expression import MOST_MULTIPLIED
 
 _SCALARS = (bool, int, float, complex)
 _EXPONENTS = frozenset({2, 1, -1, 0.5, *range(3, MOST_MULTIPLIED + 1)})
-#: Of functions that are recognised as they are, without anything bound to them.
+#: Types of functions that are not partials.
 _SIMPLE = (type(abs), np.ufunc)
 _POWERS = frozenset({"pow", "power"})
 
 
-class Step(NamedTuple):
+class TaskStep(NamedTuple):
     """One step of a task.
 
     Attributes
     ----------
     kind
-        ``"input"`` a result of another task, ``"literal"`` a value in the task, ``"operation"``,
-        ``"reduction"``, ``"opaque"`` whatever is not understood.
+        ``"input"`` for a result of another task, ``"literal"`` for a value in the task,
+        ``"operation"``, ``"reduction"``, or ``"opaque"`` for anything else.
     what
         Name and parameter of the operation; the reduction; the type of the literal.
     args
         Numbers of the steps that are its operands.
     uses
-        Numbers of the steps that its task refers to, in the order of `Origin.names`.
+        Numbers of the steps that its task refers to, in the order of `StepOrigin.names`.
     """
 
     kind: str
@@ -44,15 +50,15 @@ class Step(NamedTuple):
     uses: tuple[int, ...] = ()
 
 
-class Origin(NamedTuple):
-    """The task that a step was made from: what Dask would have run.
+class StepOrigin(NamedTuple):
+    """The task of a step, which Dask would have run.
 
     Attributes
     ----------
     node
-        The task; None if it is told by the next step.
+        The task; None for a step whose task is that of the next one.
     names
-        Of the results that it refers to; None if the task has to be asked (`references`).
+        Names of results in the task; None if they have to be read from it (`references`).
     """
 
     node: Any
@@ -60,59 +66,57 @@ class Origin(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What a task computes.
+    """A task that was read.
 
     Attributes
     ----------
     steps
         In the order of their evaluation; the last one is the result.
     params
-        By step: the key of an input, the value of a literal, the `Origin` of anything else.
+        By step: the key of an input, the value of a literal, else the `StepOrigin`.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[TaskStep, ...]
     params: tuple[Any, ...]
 
 
-#: Where a literal is: a task, and which of its arguments; a node of its own, and None.
+#: The place of a literal: a task and the index of an argument, or a `DataNode` and None.
 Place = tuple[Any, int | None]
 
 
-class _Scope:
-    """The names in a fused task; in those around it, what they are bound to."""
+class _FusedScope:
+    """The names in a fused task: its own nodes, and names bound to arguments in the outer task."""
 
     __slots__ = ("bound", "known", "nodes", "outer")
 
     def __init__(
-        self, nodes: Mapping[Any, Any], bound: Mapping[Any, Any], outer: _Scope | None
+        self, nodes: Mapping[Any, Any], bound: Mapping[Any, Any], outer: _FusedScope | None
     ) -> None:
         self.nodes, self.bound, self.outer = nodes, bound, outer
         self.known: dict[Any, int] = {}
 
 
-class TooDeepError(Exception):
-    """A task is nested deeper than it is worth to look."""
+class UnreadableTaskError(Exception):
+    """A task is too large to be read, or has an unknown form."""
 
 
 _MOST_STEPS = 200
 
 
-class _Reader:
-    """Reads one task."""
-
+class _TaskReader:
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[TaskStep] = []
         self.params: list[Any] = []
         self.places: dict[int, Place] = {}
 
-    def add(self, step: Step, param: Any = None) -> int:
+    def add(self, step: TaskStep, param: Any = None) -> int:
         if len(self.steps) >= _MOST_STEPS:
-            raise TooDeepError
+            raise UnreadableTaskError
         self.steps.append(step)
         self.params.append(param)
         return len(self.steps) - 1
 
-    def name(self, name: Any, scope: _Scope) -> int:
+    def name(self, name: Any, scope: _FusedScope) -> int:
         """Return the step that a name stands for."""
         found = scope.known.get(name)
         if found is None:
@@ -121,13 +125,13 @@ class _Reader:
             elif name in scope.nodes:
                 found = self.node(scope.nodes[name], scope)
             elif scope.outer is None:
-                found = self.add(Step("input"), name)
+                found = self.add(TaskStep("input"), name)
             else:
-                raise TooDeepError  # a name that stands for nothing
+                raise UnreadableTaskError  # a name without a meaning
             scope.known[name] = found
         return found
 
-    def argument(self, arg: Any, scope: _Scope) -> int:
+    def argument(self, arg: Any, scope: _FusedScope) -> int:
         """Return the step that an argument of a task stands for."""
         if isinstance(arg, TaskRef):
             return self.name(arg.key, scope)
@@ -136,9 +140,11 @@ class _Reader:
         return self.literal(arg)
 
     def literal(self, value: Any) -> int:
-        return self.add(Step("literal", type(value) if type(value) in _SCALARS else None), value)
+        return self.add(
+            TaskStep("literal", type(value) if type(value) in _SCALARS else None), value
+        )
 
-    def node(self, node: Any, scope: _Scope) -> int:
+    def node(self, node: Any, scope: _FusedScope) -> int:
         """Return the step that a node of a graph stands for."""
         if isinstance(node, Alias):
             return self.name(node.target, scope)
@@ -151,11 +157,11 @@ class _Reader:
         if node.func is _execute_subgraph and not node.kwargs:
             nodes, out, names, *bound = node.args
             if type(nodes) is dict:
-                inner = _Scope(nodes, dict(zip(names, bound, strict=True)), scope)
+                inner = _FusedScope(nodes, dict(zip(names, bound, strict=True)), scope)
                 return self.name(out, inner)
         return self.task(node, scope)
 
-    def task(self, node: Task, scope: _Scope) -> int:
+    def task(self, node: Task, scope: _FusedScope) -> int:
         if not node.kwargs and type(node.func) in _SIMPLE:
             simple = operation(node.func, len(node.args), node.kwargs)
             return (
@@ -171,7 +177,7 @@ class _Reader:
                 return self.reduction(reduced, node, scope)
         return self.opaque(node, scope)
 
-    def operation(self, found: Any, node: Task, scope: _Scope) -> int:
+    def operation(self, found: Any, node: Task, scope: _FusedScope) -> int:
         args = tuple(self.argument(arg, scope) for arg in node.args)
         for index, arg in enumerate(node.args):
             if not isinstance(arg, GraphNode | TaskRef):
@@ -185,20 +191,20 @@ class _Reader:
                 plain = self.steps[args[1]].what in (int, float)
                 param = exponent if plain and exponent in _EXPONENTS else None
             last = number == 0
-            step = Step("operation", (op, param), args, uses if last else ())
-            args = (self.add(step, origin if last else Origin(None, ())),)
+            step = TaskStep("operation", (op, param), args, uses if last else ())
+            args = (self.add(step, origin if last else StepOrigin(None, ())),)
         return args[0]
 
-    def _clip(self, found: list[Operation], args: tuple[int, ...]) -> Any:
-        """Return what NumPy makes of a missing bound."""
+    def _clip(self, found: list[RecognizedOperation], args: tuple[int, ...]) -> Any:
+        """Return the operation and operands of a clip, of which one bound may be missing."""
         missing = [n for n in (1, 2) if self.steps[args[n]].kind == "literal"
                    and self.params[args[n]] is None]  # fmt: skip
         if len(missing) != 1:
             return found, args
-        op = Operation("minimum" if missing == [1] else "maximum")
+        op = RecognizedOperation("minimum" if missing == [1] else "maximum")
         return [op, *found[1:]], (args[0], args[3 - missing[0]])
 
-    def reduction(self, found: Reduction, node: Task, scope: _Scope) -> int:
+    def reduction(self, found: RecognizedReduction, node: Task, scope: _FusedScope) -> int:
         if found.form == "arg":
             axes, offsets = node.args[1:]
             plain = type(axes) is tuple and all(type(a) is int and a >= 0 for a in axes)
@@ -207,16 +213,16 @@ class _Reader:
             found = found._replace(axes=axes)
         value = self.argument(node.args[0], scope)
         uses, origin = self._origin(node, scope)
-        return self.add(Step("reduction", found, (value,), uses), origin)
+        return self.add(TaskStep("reduction", found, (value,), uses), origin)
 
-    def opaque(self, node: Any, scope: _Scope) -> int:
+    def opaque(self, node: Any, scope: _FusedScope) -> int:
         uses, origin = self._origin(node, scope)
-        return self.add(Step("opaque", None, uses, uses), origin)
+        return self.add(TaskStep("opaque", None, uses, uses), origin)
 
     def _origin_of_operation(
-        self, node: Task, args: tuple[int, ...], scope: _Scope
-    ) -> tuple[tuple[int, ...], Origin]:
-        """Do as `_origin`, at less cost for what nearly all operations are."""
+        self, node: Task, args: tuple[int, ...], scope: _FusedScope
+    ) -> tuple[tuple[int, ...], StepOrigin]:
+        """Return the same as `_origin`, faster for most operations."""
         names: dict[Any, int] = {}
         for arg, step in zip(node.args, args, strict=True):
             if type(arg) is TaskRef:
@@ -225,22 +231,21 @@ class _Reader:
                 return self._origin(node, scope)
             elif isinstance(arg, Alias):
                 names[arg.target] = step
-        return tuple(names.values()), Origin(node, tuple(names))
+        return tuple(names.values()), StepOrigin(node, tuple(names))
 
-    def _origin(self, node: Any, scope: _Scope) -> tuple[tuple[int, ...], Origin]:
+    def _origin(self, node: Any, scope: _FusedScope) -> tuple[tuple[int, ...], StepOrigin]:
         names = references(node)
         if len(names) != len(node.dependencies):
-            raise TooDeepError  # a kind of node that is not known
-        return tuple(self.name(name, scope) for name in names), Origin(node, names)
+            raise UnreadableTaskError  # an unknown kind of node
+        return tuple(self.name(name, scope) for name in names), StepOrigin(node, names)
 
 
 def references(node: Any) -> tuple[Any, ...]:
-    """Return the names that a node refers to, each once, in the order of its arguments."""
+    """Return the names in a node, each once, in the order of its arguments."""
     return tuple(dict.fromkeys(_references(node)))
 
 
 def _references(node: Any) -> Iterator[Any]:
-    """Yield the names that a node refers to, in the order of its arguments."""
     if isinstance(node, TaskRef):
         yield node.key
     elif isinstance(node, Alias):
@@ -251,24 +256,17 @@ def _references(node: Any) -> Iterator[Any]:
 
 
 def read(task: Any, places: dict[int, Place] | None = None) -> Structure:
-    """Return what a task computes.
-
-    Parameters
-    ----------
-    task
-        A task of Dask's.
-    places
-        Is told, by step, where literals come from.
+    """Read a task of Dask's; ``places`` is filled with the places of literals, by step.
 
     Raises
     ------
-    TooDeepError
-        If it is too large to be looked at.
+    UnreadableTaskError
+        If the task cannot be read.
     """
-    reader = _Reader()
-    result = reader.node(task, _Scope({}, {}, None))
+    reader = _TaskReader()
+    result = reader.node(task, _FusedScope({}, {}, None))
     if result != len(reader.steps) - 1:
-        raise TooDeepError  # nothing but another name
+        raise UnreadableTaskError  # only another name
     if places is not None:
         places.update(reader.places)
     return Structure(tuple(reader.steps), tuple(reader.params))

@@ -1,56 +1,51 @@
-"""A worker's tasks, run by kernels: what distributed calls instead of the task."""
+"""Runs a worker's tasks by kernels: distributed calls a wrapper instead of the task."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from dask._task_spec import Task, _execute_subgraph
 
 from dask_marsched.host.kernels.programs import Program
 from dask_marsched.host.kernels.rules import reduction, unwrapped
-from dask_marsched.host.kernels.structure import Place, Step, TooDeepError, read
+from dask_marsched.host.kernels.structure import Place, UnreadableTaskError, read
 from dask_marsched.host.kernels.templates import Template, outline
 from dask_marsched.host.worker.input_release import consume, handed
 from dask_marsched.kernels.evaluator import LEAST, Kernels
 
-#: Structures that are remembered; there are a few in each graph.
+#: Programs, templates and layers that are remembered; a graph has a few of each.
 _MOST_PROGRAMS = 2048
 
 
-class _Found(NamedTuple):
-    """How to run a task: its program, and the parameters of its structure."""
-
-    program: Program
-    params: Sequence[Any]
-
-
 class KernelRunner:
-    """Runs tasks by kernels where that gains anything.
+    """Runs tasks by kernels if that can be faster.
 
     Parameters
     ----------
     kernels
         Evaluates expressions.
     caught
-        Is told the place and the exception of what failed here; Dask runs the task then.
+        Called with place and exception if a task cannot be read, which then runs as in Dask.
     """
 
     def __init__(self, kernels: Kernels, caught: Callable[[str, Exception], None]) -> None:
         self.kernels = kernels
         self._caught = caught
         self._lock = threading.Lock()
-        self._programs: dict[tuple[Step, ...], Program] = {}
+        self._program = lru_cache(_MOST_PROGRAMS)(Program)
         self._templates: dict[tuple[Any, ...], tuple[Program, Template]] = {}
-        #: Layers whose tasks have nothing to gain: they are not read again. Should a name stand
-        #: for something else one day, that would run as Dask runs it.
+        #: Names of layers without expressions, whose tasks are not read again. If a later layer
+        #: has the same name, its tasks run as in Dask.
         self._left: dict[Any, None] = {}
 
     def wrap(self, task: Any) -> Any:
-        """Return what runs a task by kernels; the task itself where there is nothing to gain."""
-        return _KernelTask(task, self) if is_promising(task) else task
+        """Return a wrapper that runs a task by kernels, or the task if that cannot be faster."""
+        return _KernelTask(task, self) if may_contain_expression(task) else task
 
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
@@ -59,59 +54,47 @@ class KernelRunner:
         if layer in self._left or _is_small(values):
             return consume(task, values)
         try:
-            found = self._known(task) or self._program(task)
-        except TooDeepError:
-            found = None
+            found = self._read(task)
         except Exception as error:
             self._caught("kernel.read", error)
             return consume(task, values)
-        if found is None:
+        if found is None or not found[0].worthwhile:
             self._remember(self._left, layer, None)
             return consume(task, values)
-        return found.program.run(found.params, values, self.kernels.evaluate)
+        program, params = found
+        return program.run(params, values, self.kernels.evaluate)
 
-    def _known(self, task: Any) -> _Found | None:
-        """Return how to run a task, if one of its outline has been read before."""
+    def _read(self, task: Any) -> tuple[Program, Sequence[Any]] | None:
+        """Return a task's program and parameters, by a template if its outline is known."""
         drawn = outline(task)
-        if drawn is None:
-            return None
         try:
-            known = self._templates.get(drawn.text)
-        except TypeError:  # an argument that cannot be compared
-            return None
-        if known is None:
-            places: dict[int, Place] = {}
+            known = None if drawn is None else self._templates.get(drawn.text)
+        except TypeError:  # an argument that is not hashable
+            drawn = known = None
+        if drawn is not None and known is not None:
+            program, template = known
+            return program, template.params(task, drawn.nodes)
+        places: dict[int, Place] = {}
+        try:
             steps, params = read(task, places)
-            program = self._programs.get(steps) or self._made(steps)
-            if not program.worthwhile:
-                return None
-            try:
-                known = program, Template(task, params, places, drawn)
-            except KeyError:
-                return _Found(program, params)
-            self._remember(self._templates, drawn.text, known)
-        program, template = known
-        return _Found(program, template.params(task, drawn.nodes))
+        except UnreadableTaskError:
+            return None
+        program = self._program(steps)
+        if drawn is not None and program.worthwhile:
+            with contextlib.suppress(KeyError):
+                found = program, Template(task, params, places, drawn)
+                self._remember(self._templates, drawn.text, found)
+        return program, params
 
-    def _program(self, task: Any) -> _Found | None:
-        steps, params = read(task)
-        program = self._programs.get(steps) or self._made(steps)
-        return _Found(program, params) if program.worthwhile else None
-
-    def _made(self, steps: tuple[Step, ...]) -> Program:
-        program = Program(steps)
-        self._remember(self._programs, steps, program)
-        return program
-
-    def _remember(self, where: dict[Any, Any], what: Any, value: Any) -> None:
+    def _remember(self, where: dict[Any, Any], key: Any, value: Any) -> None:
         with self._lock:
             if len(where) >= _MOST_PROGRAMS:
                 where.clear()
-            where[what] = value
+            where[key] = value
 
 
 class _KernelTask:
-    """Stands for a task in distributed's worker while it runs."""
+    """Replaces a task in distributed's worker while it runs."""
 
     __slots__ = ("_runner", "_task")
 
@@ -130,8 +113,8 @@ class _KernelTask:
         return getattr(self._task, name)
 
 
-def is_promising(task: Any) -> bool:
-    """Whether a task may be more than one operation of NumPy, as far as one look tells."""
+def may_contain_expression(task: Any) -> bool:
+    """Whether a task may contain an expression: it is fused, or a reduction."""
     if type(task) is not Task:
         return False
     if task.func is _execute_subgraph:
@@ -143,7 +126,7 @@ def is_promising(task: Any) -> bool:
 
 
 def _is_small(values: Mapping[Any, Any]) -> bool:
-    """Whether all results that a task uses are so small that NumPy is as fast as anything."""
+    """Whether a task only reads arrays that are too small for kernels."""
     return bool(values) and all(
         type(value) is np.ndarray and value.size < LEAST for value in values.values()
     )

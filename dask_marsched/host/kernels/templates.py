@@ -1,8 +1,8 @@
-"""Structures that have been read before are found again by a look at a fused task.
+"""Finds the program of a fused task without reading it in full.
 
-Reading a task in full costs as much as evaluating a small chunk. Tasks of one layer differ in the
-keys that they name and in the values of literals, so a task is told by everything else, its
-*outline*; from where in it the parameters of its structure come is noted once.
+Reading a task takes as long as evaluating a small chunk (40 us, a template 10 us). Tasks of one
+layer differ only in keys and in values of literals. Everything else is their *outline*, by which a
+template is found: the places in such a task of the parameters of its structure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 
 from dask_marsched.host.kernels.rules import unwrapped
-from dask_marsched.host.kernels.structure import Origin, Place
+from dask_marsched.host.kernels.structure import Place, StepOrigin
 
 _MOST_NODES = 200
 _POWERS = (operator.pow, np.power, np.float_power)
@@ -25,14 +25,14 @@ _PLAIN = frozenset({bool, int, float, complex})
 
 
 class Outline(NamedTuple):
-    """What tasks have in common that are of one structure.
+    """The outline of a task.
 
     Attributes
     ----------
     text
-        To be compared.
+        Equal for tasks of one structure.
     nodes
-        Tasks and values inside of the task, by number.
+        The tasks and values inside the task.
     """
 
     text: tuple[Any, ...]
@@ -40,11 +40,11 @@ class Outline(NamedTuple):
 
 
 class _NotDrawnError(Exception):
-    """A task has to be read in full."""
+    """A task has no outline."""
 
 
 def outline(task: Any) -> Outline | None:
-    """Return the outline of a fused task; None of one that has to be read in full."""
+    """Return the outline of a fused task; None if it has to be read in full."""
     if task.func is not _execute_subgraph:
         return None
     text: list[Any] = []
@@ -70,7 +70,7 @@ def _draw_fused(
             nodes.append(source)
             text.append(_written(source.value))
         elif type(source) is TaskRef:
-            # what the task itself reads, and whether it is read under several names
+            # an input of the task, which may have several names inside
             text.append(outer[source.key] if nested else own.setdefault(source.key, number))
         else:
             raise _NotDrawnError
@@ -125,33 +125,31 @@ def _draw(node: Any, numbers: Mapping[Any, int], text: list[Any]) -> None:
 
 
 def _written(value: Any) -> tuple[Any, ...]:
-    """Return a literal as it is compared: exponents and axes are a part of the structure."""
+    """Return the outline of a literal: exponents and axes are a part of the structure."""
     kind = type(value)
     if kind in _PLAIN:
-        return kind, value if value == value else None  # one NaN is as good as another
+        return kind, value if value == value else None  # NaN, which equals nothing
     if kind is tuple and all(type(item) is int for item in value):
         return kind, value
     return kind, None
 
 
 class Template:
-    """Where in a task the parameters of its structure come from.
+    """The places in a task of the parameters of its structure.
 
     Parameters
     ----------
     task
-        A task of this structure.
-    params
-        Of its structure.
-    places
-        By step, where its literals are.
+        A task that was read.
+    params, places
+        As `read` returned and filled them.
     found
         Its outline.
 
     Raises
     ------
     KeyError
-        If they come from elsewhere.
+        If a parameter is not in the outline's nodes.
     """
 
     def __init__(
@@ -170,13 +168,13 @@ class Template:
             if step in places:
                 node, index = places[step]
                 self._literals.append((step, numbers[id(node)], index))
-            elif type(param) is not Origin:
+            elif type(param) is not StepOrigin:
                 self._inputs.append((step, sources[param]))
             elif param.node is not None:
                 self._nodes.append((step, numbers[id(param.node)]))
 
     def params(self, task: Any, nodes: list[Any]) -> list[Any]:
-        """Return the parameters of a task of this structure; the names in origins are left out."""
+        """Return the parameters of a task with this outline; origins have no names."""
         found: list[Any] = [_NOTHING] * self._size
         args = task.args
         for step, place in self._inputs:
@@ -185,8 +183,8 @@ class Template:
             node = nodes[number]
             found[step] = node.value if index is None else node.args[index]
         for step, number in self._nodes:
-            found[step] = Origin(nodes[number], None)
+            found[step] = StepOrigin(nodes[number], None)
         return found
 
 
-_NOTHING = Origin(None, ())
+_NOTHING = StepOrigin(None, ())

@@ -1,1 +1,1 @@
-"""Kernels compiled by LLVM: code generation, compilation in another process, loading."""
+"""Compiles expressions with LLVM in another process, and loads the kernels."""

@@ -1,8 +1,8 @@
-"""Compiled kernels: found on disk, or compiled by LLVM in another process, and loaded without LLVM.
+"""Evaluates expressions by compiled kernels, from the cache or compiled in another process.
 
-numba's compiler library, llvmlite, is used without numba's own front end: that takes 0.5 to 1.5 s
-of processor time for a kernel, most of it with the interpreter's lock held; LLVM takes 0.1 s,
-without the lock. Where there is no other process (no cache, no Linux) it compiles in this one.
+Kernels are compiled by llvmlite, numba's compiler library, in 0.1 s of processor time and without
+the interpreter's lock; numba itself took 0.5 to 1.5 s, most of it with the lock. Without a cache,
+or on other systems than Linux, this process compiles.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy as np
 
 from dask_marsched.kernels import cache_files, proof
 from dask_marsched.kernels.backend import Results, UnsupportedError
-from dask_marsched.kernels.bound_expression import Setting, as_array
+from dask_marsched.kernels.bound_expression import BoundExpression, as_array
 from dask_marsched.kernels.llvm import (
     compiler_process,
-    float_status,
     kernel_files,
     machine_code,
     processor,
     ufunc_loops,
 )
+from dask_marsched.kernels.llvm.float_status import FloatStatus
 from dask_marsched.kernels.llvm.kernel_files import DOUBT, Key, Made
 from dask_marsched.kernels.operations import UFUNCS
 from dask_marsched.kernels.scratch import Scratch
@@ -41,12 +41,12 @@ _LONG = ctypes.c_int64
 _FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
 #: More elements than any row has.
 _WHOLE = 1 << 62
-#: Kernels that are remembered though nobody evaluates by them; 8 KiB each.
+#: Kernels that are kept in memory while nobody uses them, 8 KiB each.
 _MOST_KERNELS = 256
 
 
 class _Code:
-    """A kernel's function, and what frees its machine code when it goes."""
+    """A kernel's function; ``owner`` holds its machine code in memory."""
 
     def __init__(self, owner: Any, address: int) -> None:
         self.owner = owner
@@ -54,7 +54,7 @@ class _Code:
 
 
 class _Linked(NamedTuple):
-    """A kernel's code, addresses of the functions that it calls, and as `Made` has them."""
+    """A kernel in memory, with the addresses of the functions that it calls; see `Made`."""
 
     code: _Code
     functions: Any
@@ -63,22 +63,16 @@ class _Linked(NamedTuple):
 
 
 class _Scalars:
-    """Scalars in memory: those of an expression are nearly always the same.
-
-    Parameters
-    ----------
-    dtypes
-        In which they are read, by place.
-    """
+    """Keeps an expression's scalars in memory, as they are the same in nearly all chunks."""
 
     def __init__(self, dtypes: Sequence[np.dtype[Any]]) -> None:
         self._dtypes = dtypes
-        #: By place: the value, its type, its address, and the array at that address. Never changed,
-        #: but replaced: other threads may read it.
+        #: By place: the value, its type, its address, and the array at that address. Entries are
+        #: set once, as other threads may read them.
         self._known: list[tuple[Any, Any, int, Any] | None] = [None] * len(dtypes)
 
     def __call__(self, place: int, value: Any) -> Any:
-        """Return the address of a scalar, or an array that holds it."""
+        """Return the address of a scalar, or an array that contains it."""
         known = self._known[place]
         if known is None:
             array = as_array(value, self._dtypes[place])
@@ -102,7 +96,7 @@ class LLVMBackend:
     Raises
     ------
     ImportError
-        If llvmlite is not installed, or there is no way to the floating-point flags.
+        If llvmlite is not installed, or the floating-point flags cannot be read.
     """
 
     name = "llvm"
@@ -110,20 +104,17 @@ class LLVMBackend:
     def __init__(self, directory: Path | None) -> None:
         if importlib.util.find_spec("llvmlite") is None:
             raise ModuleNotFoundError("No module named 'llvmlite'")
-        status = float_status.find()
-        if status is None:
-            raise ImportError("the floating-point flags of this processor are not known")
-        self._status = status
-        #: Of LLVM's library, which does one thing at a time.
+        self._status = FloatStatus()
+        #: Guards LLVM's library, which is for one thread at a time.
         self._lock = threading.Lock()
         self._directory = directory
         self._scratch = Scratch()
         #: The latest kernels, for new shapes of the same arrays.
         self._known: dict[Key, _Linked] = {}
-        #: By name, code that is remembered or that somebody evaluates by.
+        #: By name, all code in memory, including code that only its users hold.
         self._loaded: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
-        #: Whether reductions are NumPy's.
-        self._proofs: dict[proof.Claim, bool] = {}
+        #: Whether claims are true, as far as they were tried.
+        self._proofs: dict[proof.ReductionClaim, bool] = {}
         self._linking = threading.Lock()
 
     @cached_property
@@ -134,8 +125,8 @@ class LLVMBackend:
 
     @cached_property
     def _kind(self) -> str:
-        """What kernels depend on, beside what they are made from."""
-        import llvmlite  # this much takes no library
+        """Versions and the processor, which all kernels depend on."""
+        import llvmlite  # this does not load LLVM's library
 
         runs_on = processor.description()
         if runs_on is None:
@@ -147,13 +138,13 @@ class LLVMBackend:
         assert self._directory is not None
         return self._directory / f"{kernel_files.digest(key, self._kind)}.o"
 
-    def at_hand(self, setting: Setting, exact: bool) -> bool:
-        """See `Backend.at_hand`."""
-        key = (setting.typed, setting.layout, exact)
+    def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
+        """See `Backend.prepares_quickly`."""
+        key = (bound.typed, bound.layout, exact)
         if key in self._known:
             return True
         try:
-            if exact and not all(map(self._known_of, proof.claims(setting))):
+            if exact and not all(map(self._known_of, proof.claims(bound))):
                 return False
         except UnsupportedError:
             return True
@@ -161,21 +152,15 @@ class LLVMBackend:
             return False
         return self._path(key).exists()
 
-    def prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
-        """Return a function that evaluates an expression in its setting.
-
-        Raises
-        ------
-        UnsupportedError
-            If there is no kernel for it, or it reduces in another order than NumPy has to.
-        """
-        for claim in proof.claims(setting) if exact else ():
+    def prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
+        """See `Backend.prepare`."""
+        for claim in proof.claims(bound) if exact else ():
             if not self._holds(claim):
                 raise UnsupportedError(f"{claim.kind} of {claim.dtype.name} as this NumPy does it")
-        return self._prepare(setting, exact)
+        return self._prepare(bound, exact)
 
-    def _prepare(self, setting: Setting, exact: bool) -> Callable[[Sequence[Any]], Results]:
-        key = (setting.typed, setting.layout, exact)
+    def _prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
+        key = (bound.typed, bound.layout, exact)
         known = self._known.get(key)
         if known is None:
             made = kernel_files.decoded(self._content(key))
@@ -183,11 +168,13 @@ class LLVMBackend:
                 known = self._known.get(key)
                 if known is None:
                     known = self._linked(key, made)
-                    _remember(self._known, key, known)
-        return self._bound(setting, known)
+                    if len(self._known) >= _MOST_KERNELS:
+                        del self._known[next(iter(self._known))]  # the oldest one
+                    self._known[key] = known
+        return self._bound(bound, known)
 
     def _linked(self, key: Key, made: Made) -> _Linked:
-        functions = [self._status.clear, self._status.test, self._status.mask]
+        functions = [*self._status.addresses, self._status.mask]
         for name, dtypes in made.externals:
             loop = ufunc_loops.loop(UFUNCS[name], dtypes)
             if loop is None:
@@ -199,28 +186,28 @@ class LLVMBackend:
             code = self._loaded[digest] = self._load(made.code)
         return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
 
-    def _bound(self, setting: Setting, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
-        nest, status, memory = setting.nest, self._status, self._scratch.address
-        # the parts in which NumPy converts what it reduces
+    def _bound(self, bound: BoundExpression, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
+        nest, status, memory = bound.nest, self._status, self._scratch.address
+        # NumPy converts a buffer of values at a time, and adds up each buffer by itself
         converted = any(
-            setting.typed.converted[number] and kind == "sum" and dtype.kind == "f"
-            for number, (_, kind, dtype) in enumerate(setting.typed.outputs)
+            bound.typed.converted[number] and kind == "sum" and dtype.kind == "f"
+            for number, (_, kind, dtype) in enumerate(bound.typed.outputs)
         )
         part = np.getbufsize() if converted else _WHOLE
-        shape = np.array([*nest.shape, setting.row, part], np.int64)
+        shape = np.array([*nest.shape, bound.row, part], np.int64)
         strides = np.array(nest.strides, np.int64)
         held = (shape.ctypes.data, strides.ctypes.data, linked.functions.ctypes.data)
         dimensions, kept, scratch = len(nest.shape), nest.kept, linked.scratch
         function = linked.code.function
-        places = [number for number, _ in setting.inputs]
-        scalars = _Scalars([dtype for _, dtype in setting.inputs])
-        pointers = _LONG * (len(places) + len(setting.typed.outputs))
+        places = [number for number, _ in bound.inputs]
+        scalars = _Scalars([dtype for _, dtype in bound.inputs])
+        pointers = _LONG * (len(places) + len(bound.typed.outputs))
 
         def run(values: Sequence[Any], _held: Any = (shape, strides, linked)) -> Results:
             if converted and np.getbufsize() != part:
                 return Results([], set(), True)
-            results = setting.allocate()
-            # what a scalar has become stays where it is until the kernel has run
+            results = bound.allocate()
+            # this list keeps the arrays of scalars in memory until the kernel has run
             operands = [
                 values[number] if type(values[number]) is np.ndarray
                 else scalars(place, values[number])
@@ -235,26 +222,26 @@ class LLVMBackend:
                 memory(scratch), held[2],
             )  # fmt: skip
             if not raised:
-                return Results(setting.finish(results), set())
+                return Results(bound.finish(results), set())
             names = status.names(raised)
             doubtful = raised >= DOUBT or not names.isdisjoint(linked.doubtful)
-            return Results(setting.finish(results), names, doubtful)
+            return Results(bound.finish(results), names, doubtful)
 
         return run
 
-    # -- whether it is what NumPy does ------------------------------------------------------
+    # -- claims ----------------------------------------------------------------------------
 
-    def _holds(self, claim: proof.Claim) -> bool:
-        """Whether a reduction is NumPy's; what was found out is kept beside the machine code."""
+    def _holds(self, claim: proof.ReductionClaim) -> bool:
+        """Whether a claim is true; the answer is kept beside the machine code."""
         known = self._known_of(claim)
         if known is None:
-            known = proof.holds(claim, lambda setting: self._prepare(setting, True))
+            known = proof.holds(claim, lambda bound: self._prepare(bound, True))
             self._proofs[claim] = known
             if self._directory is not None:
                 cache_files.write(self._proof_path(claim), b"1" if known else b"0")
         return known
 
-    def _known_of(self, claim: proof.Claim) -> bool | None:
+    def _known_of(self, claim: proof.ReductionClaim) -> bool | None:
         known = self._proofs.get(claim)
         if known is None and self._directory is not None:
             content = cache_files.read(self._proof_path(claim))
@@ -262,7 +249,7 @@ class LLVMBackend:
                 known = self._proofs[claim] = content == b"1"
         return known
 
-    def _proof_path(self, claim: proof.Claim) -> Path:
+    def _proof_path(self, claim: proof.ReductionClaim) -> Path:
         assert self._directory is not None
         text = f"{self._kind} {proof.numpys()} {claim!r}"
         return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
@@ -279,7 +266,7 @@ class LLVMBackend:
         return _Code(loaded, loaded.address)
 
     def _content(self, key: Key) -> bytes:
-        """Return a kernel as `kernel_files` keeps it, from disk if it is there."""
+        """Return the content of a kernel's file, compiling the kernel if there is none."""
         if self._directory is None:
             return self._compiled(key)
         path = self._path(key)
@@ -289,7 +276,7 @@ class LLVMBackend:
             content = compiler_process.ask(self._directory, kind, path.stem, key)
         if content is not None:
             return content
-        # workers that need the same kernel at the same time wait for the first of them
+        # workers that need the same kernel wait for the first one to compile it
         with cache_files.claimed(path):
             content = cache_files.read(path)
             if content is None:
@@ -300,10 +287,3 @@ class LLVMBackend:
     def _compiled(self, key: Key) -> bytes:
         with self._lock:
             return self._compiler.made(key)
-
-
-def _remember(where: dict[Any, Any], key: Any, value: Any) -> None:
-    """Add something, in the place of the eldest where it is too much."""
-    if len(where) >= _MOST_KERNELS:
-        del where[next(iter(where))]
-    where[key] = value

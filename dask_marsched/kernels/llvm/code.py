@@ -1,4 +1,4 @@
-"""Writing LLVM's intermediate code: loops, conditions, and memory by address."""
+"""Writes LLVM's intermediate code: variables, loops, conditions, and memory by address."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from llvmlite import ir
 
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
-#: Elements of a block: a handful of them, 8 bytes each, fit into 32 KiB.
+#: Elements of a block, chosen so that a few buffers of 8 bytes each fit into 32 KiB.
 BLOCK = 1024
 _BYTES = I8.as_pointer()
 
 
 def supported(dtype: np.dtype[Any]) -> bool:
-    """Whether values of a dtype can be computed with; others NumPy's loops can still handle."""
+    """Whether compiled code can compute with a dtype; NumPy's inner loops handle others."""
     return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize in (4, 8))
 
 
 def value_type(dtype: np.dtype[Any]) -> Any:
-    """Return the type of a value of a dtype that is computed with."""
+    """Return the type in which a value of a dtype is computed."""
     return I1 if dtype.kind == "b" else memory_type(dtype)
 
 
@@ -33,18 +33,18 @@ def memory_type(dtype: np.dtype[Any]) -> Any:
 
 
 class Code:
-    """The code of a function of addresses and numbers that returns a number.
+    """The code of a function.
 
     Parameters
     ----------
     name
-        Of the function.
+        Its name.
     parameters
-        How many it has, 64-bit integers all of them.
+        Number of its parameters, all 64-bit integers.
     module
-        Where it belongs, for a function that only others of the module call.
+        The module, for a function that only others in this module call.
     result
-        Type of what it returns.
+        Type of the result.
     """
 
     def __init__(self, name: str, parameters: int, module: Any = None, result: Any = I64) -> None:
@@ -58,7 +58,7 @@ class Code:
         self.at = ir.IRBuilder(self.function.append_basic_block("start"))
 
     def end(self, result: Any) -> str:
-        """Return from the function, and return its text."""
+        """Have the function return a value, and return the module's text."""
         self.at.ret(result)
         ir.IRBuilder(self._entry).branch(self.function.basic_blocks[1])
         return str(self.module)
@@ -66,7 +66,7 @@ class Code:
     # -- numbers and variables -------------------------------------------------------------
 
     def number(self, value: Any) -> Any:
-        """Return a constant, or what is code already."""
+        """Return a constant for a Python integer; code is returned as it is."""
         return ir.Constant(I64, value) if isinstance(value, int) else value
 
     def add(self, a: Any, b: Any) -> Any:
@@ -121,7 +121,7 @@ class Code:
 
     @contextmanager
     def repeat(self, condition: Callable[[], Any]) -> Iterator[None]:
-        """Run the code inside as long as a condition holds, for which code is written first."""
+        """Run the code inside while a condition holds, which is evaluated before each turn."""
         head, body, after = (self.function.append_basic_block(n) for n in ("head", "body", "after"))
         self.at.branch(head)
         self.at.position_at_end(head)
@@ -133,17 +133,13 @@ class Code:
 
     @contextmanager
     def when(self, condition: Any) -> Iterator[None]:
-        """Run the code inside where a condition holds."""
+        """Run the code inside if a condition holds."""
         body, after = (self.function.append_basic_block(n) for n in ("then", "after"))
         self.at.cbranch(condition, body, after)
         self.at.position_at_end(body)
         yield
         self.at.branch(after)
         self.at.position_at_end(after)
-
-    def otherwise(self, condition: Any) -> Any:
-        """Return the contrary of a condition."""
-        return self.at.not_(condition)
 
     # -- memory ----------------------------------------------------------------------------
 
@@ -163,13 +159,13 @@ class Code:
         self.at.store(value, self.at.gep(pointer, [self.number(index)]))
 
     def word(self, address: Any, index: Any) -> Any:
-        """Return the number with an index in a list of numbers."""
+        """Return an element of a list of 64-bit integers."""
         return self.load(self.pointer(address, np.dtype(np.int64)), index, np.dtype(np.int64))
 
     # -- calls of functions by address -----------------------------------------------------
 
     def call_loop(self, function: Any, data: Any, length: Any, places: list[Any]) -> None:
-        """Call an inner loop of NumPy; ``places`` are address and stride of each operand."""
+        """Call an inner loop of NumPy with the address and stride of each operand."""
         count = len(places)
         entry = ir.IRBuilder(self._entry)
         pointers, strides = (entry.alloca(t, count) for t in (_BYTES, I64))

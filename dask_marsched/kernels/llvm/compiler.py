@@ -1,4 +1,4 @@
-"""Turns the code of kernels into machine code. Whoever imports this carries LLVM's library."""
+"""Compiles kernels to machine code. Importing this loads LLVM's library into the process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import llvmlite.binding as llvm
 
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.llvm import kernel_files, processor
-from dask_marsched.kernels.llvm.kernel import kernel
+from dask_marsched.kernels.llvm.kernel import Writer
 from dask_marsched.kernels.llvm.kernel_files import Key, Made
+from dask_marsched.kernels.llvm.reductions import write_reductions
 
 
 class Compiler:
-    """LLVM for this processor. For one thread at a time.
+    """LLVM for this processor, for one thread at a time.
 
     Attributes
     ----------
     processor
-        What machine code depends on, as LLVM finds it.
+        Name and features of the processor, as LLVM finds them.
     """
 
     def __init__(self) -> None:
@@ -32,14 +33,14 @@ class Compiler:
         self.processor = f"{self._machine.triple} {cpu} {features}"
 
     def made(self, key: Key) -> bytes:
-        """Return a compiled kernel, or that there is none, as `kernel_files` keeps it."""
+        """Return the content of a kernel's file: the kernel, or why there is none."""
         try:
-            found = kernel(*key)
+            writer = Writer(*key)
+            text = writer.write(write_reductions)
         except UnsupportedError as reason:
             return kernel_files.refusal(str(reason))
-        code = self._compile(found.text)
-        externals = tuple((name, dtypes) for name, dtypes in found.externals)
-        return kernel_files.encoded(Made(externals, found.scratch, found.doubtful, code))
+        externals, code = tuple(writer.externals), self._compile(text)
+        return kernel_files.encoded(Made(externals, writer.scratch, writer.doubtful(), code))
 
     def _compile(self, text: str) -> bytes:
         module = llvm.parse_assembly(text)
@@ -54,8 +55,8 @@ class Compiler:
         return code
 
     def loaded(self, code: bytes) -> Any:
-        """Return an engine that holds machine code in memory."""
-        # an engine takes possession of its machine
+        """Return an engine of LLVM that holds machine code in memory."""
+        # an engine owns its machine
         machine = llvm.Target.from_default_triple().create_target_machine(
             codemodel="jitdefault", jit=True
         )

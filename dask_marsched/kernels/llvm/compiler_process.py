@@ -1,10 +1,9 @@
-"""Compiles kernels for all workers of a user on a host, in one process that ends when it is idle.
+"""Compiles kernels for all workers of a user on a host, in one process that ends when idle.
 
-LLVM's library takes 70 MiB and more; so no worker carries it. The first worker that needs a kernel
-listens on a socket in the directory where kernels are kept, and starts a process that answers
-there: each connection is one request, an expression, and is answered with its kernel. The process
-belongs to no worker: it may outlive the one that has started it. Requests and answers are as
-trustworthy as the machine code in that directory.
+LLVM's library takes 70 MiB and more, so workers do not load it. The first worker that needs a
+kernel binds a socket in the cache directory, and starts a process that listens there. Each
+connection carries one request, an expression, and its answer, a kernel. The process may outlive the
+worker that started it. Only users who may write machine code to that directory can connect.
 """
 
 from __future__ import annotations
@@ -17,17 +16,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from dask_marsched.kernels import cache_files
 from dask_marsched.kernels.llvm.kernel_files import Key
 
-#: Seconds without a request after which the process ends; for which an answer is waited for.
+#: Seconds without a request after which the process ends, and that an answer may take.
 _IDLE, _PATIENCE = 2.0, 60.0
 _NICE = 5
 _ALIVE, _MADE, _FAILED = b"!", b"+", b"-"
-#: The package itself imports Dask, which a compiler has no use for: a second, and 100 MiB.
+#: An empty package stands in for `dask_marsched`, whose import of Dask takes a second and 100 MiB.
 _PROGRAM = """
 import json, sys, types
 sys.path[:], where, *rest = json.loads(sys.argv[1])
@@ -40,33 +38,33 @@ compiler_process.main(*rest)
 
 
 def ask(directory: Path, kind: str, digest: str, key: Key) -> bytes | None:
-    """Have a kernel compiled by that process, which is started where there is none.
+    """Return the content of a kernel's file from the compiler process, started if there is none.
 
     Parameters
     ----------
     directory
-        Where kernels are kept, made by `files.private`; this one will be, too.
+        The cache, returned by `cache_files.private`; the process adds the kernel to it.
     kind
-        Names what kernels depend on: processes that differ in it do not compile for each other.
+        Names versions and processor; each kind has a process of its own.
     digest
         The kernel's name.
     key
-        What it is made from.
+        The expression and its layout.
 
     Returns
     -------
     bytes or None
-        As `kernel_files` keeps it; None where such a process cannot be had.
+        None if there is no process, and none can be started.
 
     Raises
     ------
     RuntimeError
-        If it failed, or ended, over this kernel.
+        If compiling failed, or ended the process.
     """
     if sys.platform != "linux":
         return None
     request = pickle.dumps((digest, key))
-    for _ in range(2):  # it may be about to end when it is found
+    for _ in range(2):  # the process may end just when it is found
         try:
             answer = _answer(directory, f"{kind}.socket", request)
         except OSError:
@@ -80,12 +78,16 @@ def ask(directory: Path, kind: str, digest: str, key: Key) -> bytes | None:
 
 
 def _answer(directory: Path, name: str, request: bytes) -> bytes:
-    with _opened(directory) as handle, _connected(directory, handle, name) as connection:
-        connection.settimeout(_PATIENCE)
-        with contextlib.suppress(ConnectionError):
-            connection.sendall(request)
-            connection.shutdown(socket.SHUT_WR)
-        return _received(connection)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with _connected(directory, handle, name) as connection:
+            connection.settimeout(_PATIENCE)
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(request)
+                connection.shutdown(socket.SHUT_WR)
+            return _received(connection)
+    finally:
+        os.close(handle)
 
 
 def _received(connection: socket.socket) -> bytes:
@@ -96,17 +98,8 @@ def _received(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-@contextlib.contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
 def _connected(directory: Path, handle: int, name: str) -> socket.socket:
-    # a socket's path is limited to 107 bytes, those of directories are not
+    # the path of a socket has 107 bytes at most, that of the directory may be longer
     address = f"/proc/self/fd/{handle}/{name}"
     with contextlib.ExitStack() as failing, cache_files.claimed(directory / name):
         connection = failing.enter_context(socket.socket(socket.AF_UNIX))
@@ -120,7 +113,7 @@ def _connected(directory: Path, handle: int, name: str) -> socket.socket:
 
 
 def _listen(directory: Path, handle: int, name: str) -> None:
-    """Start a process that listens: whoever connects from now on waits for it."""
+    """Bind the socket, on which clients can wait at once, and start the process."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=handle)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -144,12 +137,12 @@ def _start(listener: socket.socket, directory: Path, name: str) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
-        # it multiplies no matrices
+        # it needs no threads to multiply matrices
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         pass_fds=[listener.fileno()],
-        start_new_session=True,  # what is typed at a terminal is not for it
+        start_new_session=True,  # so that Ctrl-C in a terminal does not end it
     )
-    # a process that has ended stays until it is waited for
+    # a process that has ended stays in the process table until it is waited for
     threading.Thread(target=process.wait, name="marsched-compiler", daemon=True).start()
 
 
@@ -157,25 +150,15 @@ def _start(listener: socket.socket, directory: Path, name: str) -> None:
 
 
 def main(number: int, directory: str, name: str, idle: float) -> None:
-    """Answer until nobody asks.
-
-    Parameters
-    ----------
-    number
-        Of the socket's file.
-    directory, name
-        Where it is.
-    idle
-        Seconds without a request after which it ends.
-    """
+    """Answer on the socket with a file descriptor and a path, until it is idle for some seconds."""
     os.nice(_NICE)
     listener, path = socket.socket(fileno=number), Path(directory) / name
-    made = path.stat().st_ino
+    inode = path.stat().st_ino
     try:
         _serve(listener, Path(directory), idle)
     finally:
         with contextlib.suppress(OSError):
-            if path.stat().st_ino == made:
+            if path.stat().st_ino == inode:
                 path.unlink()
         listener.close()
 
@@ -190,7 +173,7 @@ def _serve(listener: socket.socket, directory: Path, idle: float) -> None:
             connection, _ = listener.accept()
         except TimeoutError:
             return
-        with connection, contextlib.suppress(OSError):  # who asked may be gone
+        with connection, contextlib.suppress(OSError):  # the client may be gone
             connection.settimeout(_PATIENCE)
             connection.sendall(_ALIVE)
             digest, key = pickle.loads(_received(connection))

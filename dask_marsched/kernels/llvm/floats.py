@@ -1,8 +1,7 @@
-"""Comparing floats, and their bits, without raising a flag.
+"""Writes comparisons of floats, and functions of their bits, that raise no flag.
 
-The processor's ordered comparisons raise the flag of an invalid operation at every NaN, NumPy's do
-not warn of NaN. So floats are put in order as integers; only whether they are equal, or NaN, is
-asked of the processor, which tells quietly.
+The processor's ordered comparisons flag every NaN as invalid, while NumPy's comparisons do not warn
+of NaN. So floats are ordered as integers; tests for equality and NaN raise no flag.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from llvmlite import ir
 
 from dask_marsched.kernels.llvm.code import Code
 
-#: Comparisons that are written here.
+#: The ordered comparisons.
 COMPARED = frozenset({"less", "less_equal", "greater", "greater_equal"})
 
 
@@ -27,10 +26,7 @@ def bits(code: Code, x: Any) -> Any:
 
 
 def absolute_bits(code: Code, x: Any) -> Any:
-    """Return the bits of a float without its sign: as integers, these are in the order of floats.
-
-    What is greater than infinity is NaN.
-    """
+    """Return the bits of a float without its sign, in the order of floats; NaN is the greatest."""
     found = bits(code, x)
     return code.at.and_(found, found.type((1 << _width(x.type) - 1) - 1))
 
@@ -77,18 +73,18 @@ def is_infinite(code: Code, x: Any) -> Any:
 
 
 def compare(code: Code, op: str, a: Any, b: Any) -> Any:
-    """Return what an ordered comparison does."""
+    """Return the result of an ordered comparison."""
     if op.startswith("greater"):
         a, b = b, a
     at = code.at
     less = at.icmp_signed("<", _in_order(code, a), _in_order(code, b))
-    # both zeros are equal, not the one less than the other
+    # -0.0 is not less than 0.0
     found = at.and_(less, at.fcmp_ordered("!=", a, b))
     return found if op in ("less", "greater") else at.or_(found, at.fcmp_ordered("==", a, b))
 
 
 def _in_order(code: Code, x: Any) -> Any:
-    """Return an integer that is the greater the greater a float is."""
+    """Return an integer; integers are in the order of their floats."""
     at, found = code.at, bits(code, x)
     width = _width(x.type)
     negative = at.ashr(found, found.type(width - 1))

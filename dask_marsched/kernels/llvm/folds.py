@@ -1,4 +1,8 @@
-"""Reductions in compiled kernels: a block of values becomes one, or is taken in element-wise."""
+"""Writes one reduction of a kernel: its start, the reduction of values, and its result.
+
+Along the innermost loop ("rows") a block of values is folded into one value; along outer loops
+("columns") each row of values is joined with the running results. `pairwise` adds up float rows.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,14 @@ from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.llvm.code import I1, I32, I64, Code, memory_type, supported
 from dask_marsched.kernels.llvm.floats import bits, is_negative, is_zero
 
-#: How many values of a block are taken in at once. By so many independent sums, added up by
-#: halves in the end, a sum is as accurate as NumPy's pairwise one.
+#: Number of values that are reduced side by side.
 LANES = 64
 
 _INTP = np.dtype(np.intp)
 
 
-class Reduction:
-    """One reduction of a kernel.
+class ReductionCode:
+    """One reduction of a kernel. Its result is NumPy's to the last bit.
 
     Parameters
     ----------
@@ -30,33 +33,27 @@ class Reduction:
     dtype
         Of the values that are reduced.
     values, more
-        Addresses of two buffers of the size of a block.
-    exact
-        Whether the result has to be NumPy's to the last bit; sums are not added up here then, but
-        along outer loops (see `llvm_pairwise`).
+        Addresses of two buffers of the size of a block: values, and running results.
     """
 
-    def __init__(
-        self, code: Code, kind: str, dtype: np.dtype[Any], values: Any, more: Any, exact: bool
-    ) -> None:
+    def __init__(self, code: Code, kind: str, dtype: np.dtype[Any], values: Any, more: Any) -> None:
         if not supported(dtype):
             raise UnsupportedError(f"{kind} of {dtype.name}")
         self.code, self.kind, self.dtype = code, kind, dtype
         self.values, self.more = code.pointer(values, dtype), code.pointer(more, dtype)
-        self.adds = kind in ("sum", "prod")
         self.finds = kind in ("argmin", "argmax")
         self.selects = kind in ("min", "max") or self.finds
-        #: Whether its comparisons raise flags that mean nothing.
+        #: Whether its comparisons raise flags that NumPy would not report.
         self.noisy = self.selects and dtype.kind == "f"
-        #: Products of floats are taken in the order of the factors: in another one they may vanish.
-        self.in_turn = kind == "prod" and dtype.kind == "f"
-        #: Where it is noted that the result may be a zero of either sign, which NumPy decides.
-        self.zeros = code.variable(value=0) if exact and self.noisy else None
+        #: Products of floats are taken in order: in another one they may overflow or vanish.
+        self.in_order = kind == "prod" and dtype.kind == "f"
+        #: Bits for the zeros seen, 1 for +0.0 and 2 for -0.0: between them NumPy has to choose.
+        self.zeros = code.variable(value=0) if self.noisy else None
 
     # -- one value with another ------------------------------------------------------------
 
     def join(self, a: Any, b: Any) -> Any:
-        """Return what two values, or two vectors of them, become."""
+        """Return the reduction of two values, or of two vectors element by element."""
         at = self.code.at
         if self.selects:
             return at.select(self._stays(a, b), a, b)
@@ -73,21 +70,19 @@ class Reduction:
             return at.or_(at.fcmp_ordered(sign, a, b), at.fcmp_unordered("uno", a, a))
         return (at.icmp_signed if self.dtype.kind == "i" else at.icmp_unsigned)(sign, a, b)
 
-    def neutral(self) -> Any:
-        """Return the value that changes nothing, as it is in memory."""
+    def _neutral(self) -> Any:
+        """Return the value that a sum, product or logical reduction starts from."""
         number = {"sum": 0, "prod": 1, "any": 0, "all": 1}[self.kind]
-        if self.dtype.kind == "f":
-            # -0.0 added to anything, itself included, leaves it as it is
-            return ir.Constant(memory_type(self.dtype), -0.0 if number == 0 else 1.0)
-        return ir.Constant(memory_type(self.dtype), number)
+        kind = memory_type(self.dtype)
+        return kind(float(number) if self.dtype.kind == "f" else number)
 
     # -- along the innermost loop ----------------------------------------------------------
 
-    def fold(self, length: Any) -> Any:
-        """Return what a block of values becomes."""
+    def _fold(self, length: Any) -> Any:
+        """Return the reduction of a block of values, by lanes."""
         code, at = self.code, self.code.at
         rows = at.udiv(code.add(length, LANES - 1), code.number(LANES))
-        first = at.load(self.values) if self.selects else self.neutral()
+        first = at.load(self.values) if self.selects else self._neutral()
         with code.loop(code.multiply(rows, LANES), start=length) as i:
             at.store(first, at.gep(self.values, [i]))
         vector = ir.VectorType(memory_type(self.dtype), LANES)
@@ -116,42 +111,40 @@ class Reduction:
         return at.extract_element(vector, I32(0))
 
     def begin(self) -> None:
-        """Begin with a row along the innermost loop."""
-        self.count = self.code.variable(I64)
+        """Start a row."""
+        code = self.code
+        self.started, self.place = code.variable(value=0), code.variable(value=0)
         # In memory, not in a register: the comparison is made before the flags are cleared.
         cell = self.more if self.noisy else None
-        self.best = cell or self.code.variable(memory_type(self.dtype))
-        self.place = self.code.variable(I64)
-        for variable in (self.count, self.place, *([] if self.zeros is None else [self.zeros])):
-            self.code.set(variable, 0)
-        if self.in_turn or self.kind in ("any", "all"):
-            self.code.set(self.best, self.neutral())
+        self.best = cell or code.variable(memory_type(self.dtype))
+        if self.zeros is not None:
+            code.set(self.zeros, 0)
+        if not self.selects:
+            code.set(self.best, self._neutral())
 
     def take(self, length: Any, position: Any) -> None:
-        """Take in a block, whose first element has a position."""
+        """Reduce a block of values, the first of which has a position in the row."""
         code = self.code
-        if self.in_turn:
+        if self.in_order:
             with code.loop(length) as i:
                 factor = code.at.load(code.at.gep(self.values, [i]))
                 code.set(self.best, self.join(code.get(self.best), factor))
             return
-        value = self.fold(length)
-        self._note_zeros(value, length)
-        if self.adds:
-            self._push(value)
-        elif self.selects:
-            first = code.at.icmp_signed("==", code.get(self.count), code.number(0))
-            worse = self._stays(code.get(self.best), value)
-            with code.when(code.at.or_(first, code.otherwise(worse))):
-                code.set(self.best, value)
-                if self.finds:
-                    code.set(self.place, code.add(position, self._where(value, length)))
-        else:
+        value = self._fold(length)
+        if not self.selects:
             code.set(self.best, self.join(code.get(self.best), value))
-        code.raise_by(self.count, 1)
+            return
+        self._note_zeros(value, length)
+        first = code.at.icmp_signed("==", code.get(self.started), code.number(0))
+        worse = code.at.not_(self._stays(code.get(self.best), value))
+        with code.when(code.at.or_(first, worse)):
+            code.set(self.best, value)
+            if self.finds:
+                code.set(self.place, code.add(position, self._where(value, length)))
+        code.set(self.started, 1)
 
     def _note_zeros(self, value: Any, length: Any) -> None:
-        """Note which zeros there are in a block whose least or greatest element is one."""
+        """Note the zeros of a block whose least or greatest value is one."""
         if self.zeros is None:
             return
         code, at = self.code, self.code.at
@@ -162,13 +155,13 @@ class Reduction:
             code.set(self.zeros, at.or_(code.get(self.zeros), sign))
 
     def doubtful(self) -> Any:
-        """Return whether the result of a row is a zero, of which there have been both."""
+        """Return whether the result of a row is a zero, and zeros of both signs were seen."""
         code, at = self.code, self.code.at
         both = at.icmp_signed("==", code.get(self.zeros), code.number(3))
         return at.and_(both, is_zero(code, code.get(self.best)))
 
     def _where(self, value: Any, length: Any) -> Any:
-        """Return the index of the first element that is a value, or NaN as it is."""
+        """Return the index of the first element that equals a value, or is NaN as it is."""
         code, at = self.code, self.code.at
         found = code.variable(I64, length)
         with code.loop(length) as k:
@@ -183,77 +176,43 @@ class Reduction:
             code.set(found, at.select(same, i, code.get(found)))
         return code.get(found)
 
-    def _push(self, value: Any) -> None:
-        """Take in the sum of a block: sums of as many blocks are added up, as in a tree."""
-        code, at = self.code, self.code.at
-        total = code.variable(value.type, value)
-        level, rest = code.variable(I64, 0), code.variable(I64, code.get(self.count))
-        head, body, after = (code.function.append_basic_block() for _ in range(3))
-        at.branch(head)
-        at.position_at_end(head)
-        odd = at.trunc(code.get(rest), I1)
-        at.cbranch(odd, body, after)
-        at.position_at_end(body)
-        kept = at.load(at.gep(self.more, [code.get(level)]))
-        code.set(total, self.join(kept, code.get(total)))
-        code.raise_by(level, 1)
-        code.set(rest, at.lshr(code.get(rest), code.number(1)))
-        at.branch(head)
-        at.position_at_end(after)
-        at.store(code.get(total), at.gep(self.more, [code.get(level)]))
-
     def end(self, target: Any) -> None:
-        """Store the result at an address."""
-        code, at = self.code, self.code.at
+        """Store the result of a row at an address."""
+        code = self.code
         if self.finds:
-            at.store(code.get(self.place), code.pointer(target, _INTP))
-            return
-        if not self.adds or self.in_turn:
-            at.store(code.get(self.best), code.pointer(target, self.dtype))
-            return
-        zero = memory_type(self.dtype)(self._start())
-        total = code.variable(zero.type, zero)
-        with code.loop(64) as level:
-            bit = at.trunc(at.lshr(code.get(self.count), level), I1)
-            with code.when(bit):
-                kept = at.load(at.gep(self.more, [level]))
-                code.set(total, self.join(code.get(total), kept))
-        at.store(code.get(total), code.pointer(target, self.dtype))
-
-    def _start(self) -> float | int:
-        number = 0 if self.kind == "sum" else 1
-        return float(number) if self.dtype.kind == "f" else number
+            code.at.store(code.get(self.place), code.pointer(target, _INTP))
+        else:
+            code.at.store(code.get(self.best), code.pointer(target, self.dtype))
 
     # -- along outer loops -----------------------------------------------------------------
 
     def begin_columns(self, length: Any, target: Any) -> None:
-        """Set what is taken in to nothing."""
+        """Start a block of columns, whose results will be stored at an address."""
         code = self.code
         if self.zeros is not None:
             code.set(self.zeros, 0)
         if self.finds:
             self.places = code.pointer(target, _INTP)
         if not self.selects:
-            start = self.neutral() if self.kind in ("any", "all") else None
-            start = memory_type(self.dtype)(self._start()) if start is None else start
+            start = self._neutral()
             with code.loop(length) as i:
                 code.at.store(start, code.at.gep(self.more, [i]))
 
-    def taken_in(self, value: Any, i: Any) -> Any:
-        """Return what an element of the running result becomes by one more value."""
+    def joined(self, value: Any, i: Any) -> Any:
+        """Return the reduction of column ``i`` so far and one more value."""
         if value.type == I1:
             value = self.code.at.zext(value, memory_type(self.dtype))
         return self.join(self.code.at.load(self.code.at.gep(self.more, [i])), value)
 
     def take_columns(self, length: Any, row: Any) -> None:
-        """Take in one more row of values that are selected from."""
+        """Reduce a row of values for a minimum, a maximum or the index of one."""
         code, at = self.code, self.code.at
         first = at.icmp_signed("==", row, code.number(0))
         with code.when(first), code.loop(length) as i:
             at.store(at.load(at.gep(self.values, [i])), at.gep(self.more, [i]))
             if self.finds:
                 at.store(code.number(0), at.gep(self.places, [i]))
-        with code.when(code.otherwise(first)), code.loop(length) as i:
+        with code.when(at.not_(first)), code.loop(length) as i:
             old, new = at.load(at.gep(self.more, [i])), at.load(at.gep(self.values, [i]))
             stays = self._stays(old, new)
             at.store(at.select(stays, old, new), at.gep(self.more, [i]))
@@ -267,7 +226,7 @@ class Reduction:
                 at.store(at.select(stays, at.load(place), row), place)
 
     def doubtful_columns(self, length: Any) -> Any:
-        """Return whether a result of a block is a zero, of which there have been both."""
+        """Return whether a result of a block is a zero, and a column had zeros of both signs."""
         code, at = self.code, self.code.at
         found = code.variable(value=0)
         both = at.icmp_signed("==", code.get(self.zeros), code.number(3))
@@ -277,7 +236,7 @@ class Reduction:
         return at.icmp_signed("!=", code.get(found), code.number(0))
 
     def end_columns(self, length: Any, target: Any) -> None:
-        """Store a block of results at an address."""
+        """Store the results of a block of columns at an address."""
         code, at = self.code, self.code.at
         if self.finds:
             return

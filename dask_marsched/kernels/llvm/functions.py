@@ -1,9 +1,9 @@
-"""Functions of floats that NumPy has no vector code for, written so that LLVM can make some of it.
+"""Writes functions of floats as vector code that NumPy takes from the C library.
 
-NumPy takes ``sin`` and ``cos`` of doubles, remainders and ``hypot`` from the C library, one element
-at a time (6 to 10 ns). Each function here holds for ordinary operands, and tells of others (huge
-angles, infinities, zero as a divisor); a block with one of these is evaluated by NumPy's own loop
-after all. NaN is ordinary. No function raises a floating-point flag at ordinary operands.
+NumPy calls the C library for ``sin`` and ``cos`` of doubles, remainders and ``hypot``, for each
+element (6 to 10 ns). The functions here are valid for ordinary operands, NaN included, and report
+others: huge angles, infinities, zero as a divisor. A block with one of those is evaluated by
+NumPy's inner loop. No function raises a floating-point flag for ordinary operands.
 
 Sources: the reduction of an angle by multiples of pi/2 in three parts is that of W. J. Cody and
 W. Waite, exact in its first step by fused multiplication; the polynomials are those of FreeBSD's
@@ -31,11 +31,11 @@ from dask_marsched.kernels.llvm.floats import (
     with_sign_of,
 )
 
-#: A value, and whether the operands are none that the function holds for.
+#: A value, and whether the function is not valid for the operands.
 Guarded = tuple[Any, Any]
 
 _EXACT = frozenset({"remainder", "floor_divide", "fmod"})
-#: Largest angle, in radians, that is reduced here.
+#: Largest valid angle, in radians.
 _LARGEST_ANGLE = 2.0**22
 #: Between these the square of a double neither overflows nor loses bits.
 _SQUARABLE = (2.0**-480, 2.0**480)
@@ -58,23 +58,13 @@ _COS = (
 
 @cache
 def _multiplies_and_adds() -> bool:
-    """Whether this processor rounds but once when it multiplies and adds."""
+    """Whether this processor multiplies and adds with one rounding."""
     features = llvm.get_host_cpu_features()
     return bool(features.get("fma") or features.get("fp-armv8") or features.get("neon"))
 
 
-def is_own(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
-    """Whether an operation is computed by a function of this module.
-
-    Parameters
-    ----------
-    node
-        The operation.
-    operands
-        Dtypes of its operands.
-    exact
-        Whether its results have to be NumPy's to the last bit.
-    """
+def has_function(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
+    """Whether a function of this module computes an operation on operands of some dtypes."""
     if any(d.kind != "f" or d.itemsize not in (4, 8) for d in (*operands, node.dtype)):
         return False
     if node.op in ("sin", "cos"):
@@ -86,7 +76,7 @@ def is_own(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) ->
     return known and _multiplies_and_adds()
 
 
-def own(code: Code, node: TypedNode, operands: list[Any]) -> Guarded:
+def write_function(code: Code, node: TypedNode, operands: list[Any]) -> Guarded:
     """Return the value of such an operation, as code."""
     return _FUNCTIONS[node.op](_Floats(code, node.dtype), *operands)
 
@@ -115,14 +105,14 @@ class _Floats:
         return int(np.array(value, self.dtype).view(f"u{self.dtype.itemsize}"))
 
     def beyond(self, x: Any, most: float) -> Any:
-        """Whether a value is greater than a bound in absolute terms; NaN is not."""
+        """Whether the absolute value of a number is greater than a bound; that of NaN is not."""
         found = absolute_bits(self.code, x)
         first = self.bits(most) + 1
         count = found.type(infinite_bits(self.kind) - first + 1)
         return self.at.icmp_unsigned("<", self.at.sub(found, found.type(first)), count)
 
     def polynomial(self, z: Any, coefficients: tuple[float, ...]) -> Any:
-        """Return the value of a polynomial, coefficients in ascending order."""
+        """Return the value of a polynomial; coefficients are in ascending order."""
         found = self.number(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             found = self.fma(found, z, self.number(coefficient))
@@ -133,7 +123,7 @@ class _Floats:
 
 
 def _reduced(f: _Floats, x: Any) -> tuple[Any, Any, Any]:
-    """Return an angle less a multiple of pi/2, what that is short of, and which multiple."""
+    """Return an angle minus a multiple of pi/2, its rounding error, and which multiple it is."""
     at = f.at
     shifted = at.fadd(at.fmul(x, f.number(2 / np.pi)), f.number(_ROUNDING))
     multiple = at.bitcast(shifted, ir.IntType(64))
@@ -181,12 +171,12 @@ def _wave(quarters: int) -> Callable[[_Floats, Any], Guarded]:
 
 
 def _divided(f: _Floats, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return C's ``fmod``, exactly, and whether that cannot be told in this way."""
+    """Return C's ``fmod``, exactly, and whether this is not valid for the operands."""
     at = f.at
     quotient = at.fdiv(a, b)
     whole = f.intrinsic("llvm.trunc", quotient)
-    # The quotient may have been rounded up to the next integer, never down to one. Then this is
-    # of the other sign; in either case it is exact.
+    # The quotient may have been rounded up to the next integer, never down to one. If it was, the
+    # rest has the other sign; it is exact in either case.
     rest = f.fma(at.fneg(whole), b, a)
     back = with_sign_of(f.code, b, a)
     wrong = at.xor(is_negative(f.code, rest), is_negative(f.code, a))
@@ -197,10 +187,6 @@ def _divided(f: _Floats, a: Any, b: Any) -> tuple[Any, Any]:
     nothing = at.fcmp_ordered("==", b, f.number(0.0))  # 0 / 0 is no number
     doubtful = at.or_(at.or_(f.beyond(quotient, largest), nothing), is_infinite(f.code, b))
     return rest, at.and_(is_ordered(f.code, a, b), doubtful)
-
-
-def _fmod(f: _Floats, a: Any, b: Any) -> Guarded:
-    return _divided(f, a, b)
 
 
 def _remainder(f: _Floats, a: Any, b: Any) -> Guarded:
@@ -258,7 +244,7 @@ def _larger_bits(code: Code, a: Any, b: Any) -> Any:
 _FUNCTIONS: dict[str, Callable[..., Guarded]] = {
     "sin": _wave(0),
     "cos": _wave(1),
-    "fmod": _fmod,
+    "fmod": _divided,
     "remainder": _remainder,
     "floor_divide": _floor_divide,
     "hypot": _hypot,

@@ -1,97 +1,64 @@
-"""Whole kernels: the loops around the blocks, the stages in them, and what becomes of results.
+"""Writes whole kernels: the loops around blocks of elements, and the stages within a block.
 
-A kernel is a function of the addresses of the operands, the lengths and strides of the loops
-(`dask_marsched.kernels.loops`), behind the lengths that of a row as NumPy has it and that of a part
-of one, working space, and the addresses of the loops of NumPy that it calls. It returns the
-floating-point flags that were raised, and whether NumPy has to decide about a result.
+A kernel is a function that takes the addresses of the operands; the lengths of the loops
+(`dask_marsched.kernels.loops`), followed by those of NumPy's row and of a part of it; the number of
+loops, and of those that are kept; the strides; working space; and the addresses of the inner loops
+of NumPy that it calls. It returns the floating-point flags that were raised, and `DOUBT` if NumPy
+has to decide about a result.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import Layout
+from dask_marsched.kernels.bound_expression import KernelLayout
 from dask_marsched.kernels.expression import TypedExpression
 from dask_marsched.kernels.llvm.code import BLOCK, Code, supported
-from dask_marsched.kernels.llvm.folds import Reduction
-from dask_marsched.kernels.llvm.functions import is_own, own
+from dask_marsched.kernels.llvm.folds import ReductionCode
+from dask_marsched.kernels.llvm.functions import has_function, write_function
 from dask_marsched.kernels.llvm.kernel_files import DOUBT
 from dask_marsched.kernels.llvm.operations import compile_operation, is_doubtful
-from dask_marsched.kernels.llvm.reductions import write_reductions
 from dask_marsched.kernels.llvm.stages import stages
 
-#: Numbers that the list of functions begins with: how to clear and to test flags, and which.
-STATUS = 3
+#: The first entries of the list of functions: those that clear and test flags, and the flags.
+_STATUS = 3
 _MOST_LOOPS = 32
 
 
-class External(NamedTuple):
-    """An inner loop of NumPy that a kernel calls."""
-
-    ufunc: str
-    dtypes: tuple[np.dtype[Any], ...]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel's code.
-
-    Attributes
-    ----------
-    text
-        A module in LLVM's language with a function ``kernel``.
-    externals
-        Loops whose addresses it is to be handed.
-    scratch
-        Bytes of working space that it needs.
-    doubtful
-        Flags, by name, without which alone its results are NumPy's.
-    """
-
-    text: str
-    externals: tuple[External, ...]
-    scratch: int
-    doubtful: frozenset[str]
-
-
-def kernel(expression: TypedExpression, layout: Layout, exact: bool) -> Kernel:
-    """Return the kernel of an expression.
+class Writer:
+    """Writes one kernel.
 
     Parameters
     ----------
     expression
-        What is computed.
+        The expression.
     layout
-        How the operands lie in memory.
+        Of the operands.
     exact
         Whether results have to be NumPy's to the last bit.
 
     Raises
     ------
     UnsupportedError
-        If there is no kernel for it.
+        If there is no kernel for it; also by `write`.
     """
-    return Writer(expression, layout, exact).write()
 
-
-class Writer:
-    """A kernel in the making."""
-
-    def __init__(self, expression: TypedExpression, layout: Layout, exact: bool) -> None:
+    def __init__(self, expression: TypedExpression, layout: KernelLayout, exact: bool) -> None:
         self.nodes, self.outputs = expression.nodes, expression.outputs
         self.layout = layout
         self.exact = exact
         self.plan = stages(expression, exact)
         self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
-        self.externals: list[External] = []
-        #: By output: where it is stored; the reduction that takes in each value as it is computed.
+        #: Loops of NumPy that are called, as in `Made`.
+        self.externals: list[tuple[str, tuple[np.dtype[Any], ...]]] = []
+        #: By output: the address for its values; the reduction that each value is joined with.
         self.targets: dict[int, Any] = {}
-        self.running: dict[int, Reduction] = {}
+        self.running: dict[int, ReductionCode] = {}
         self.scratch = 0
         self.code = Code("kernel", 7)
         parameters = self.code.function.args
@@ -104,13 +71,13 @@ class Writer:
     # -- memory ----------------------------------------------------------------------------
 
     def reserve(self, itemsize: int, length: int = BLOCK) -> Any:
-        """Return the address of a piece of the working space."""
+        """Return the address of a new piece of working space."""
         address = self.code.add(self.memory, self.scratch)
         self.scratch += -(-itemsize * length // 64) * 64
         return address
 
     def _buffers(self) -> dict[int, Any]:
-        """Return the address of a buffer for each node that is kept."""
+        """Return the addresses of buffers for nodes that a later stage needs."""
         found: dict[int, Any] = {}
         used: list[tuple[int, int, Any]] = []  # needed until, size of an element, address
         for position in sorted(self.plan.kept_until, key=lambda p: self.plan.stage[p]):
@@ -125,7 +92,7 @@ class Writer:
         return found
 
     def _copies(self) -> dict[int, Any]:
-        """Return the address of a buffer for each input that NumPy's loops have to get aligned."""
+        """Return the addresses of aligned copies of inputs for NumPy's inner loops."""
         called = {
             arg
             for position, node in enumerate(self.nodes)
@@ -140,8 +107,8 @@ class Writer:
 
     # -- loops -----------------------------------------------------------------------------
 
-    def write(self) -> Kernel:
-        """Write all of it."""
+    def write(self, reduce: Callable[[Writer], None]) -> str:
+        """Return a module in LLVM's language; ``reduce`` writes the loops of reductions."""
         code = self.code
         self.flags = code.variable(value=0)
         self._status(0)
@@ -157,34 +124,30 @@ class Writer:
         if self.layout.mode == "map":
             self._map()
         else:
-            write_reductions(self, self.layout.mode, self.exact)
+            reduce(self)
         self.note_flags()
-        text = code.end(code.get(self.flags))
-        return Kernel(text, tuple(self.externals), self.scratch, self._doubtful())
+        return code.end(code.get(self.flags))
 
-    def _doubtful(self) -> frozenset[str]:
-        found = set()
+    def doubtful(self) -> frozenset[str]:
+        """Return the flags that make results differ from NumPy's."""
         for node in self.nodes:
             if is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args)):
-                found.add("invalid")
-        sums = [dtype for _, kind, dtype in self.outputs if kind == "sum" and dtype.kind == "f"]
-        if sums and not self.exact:
-            found.add("over")  # in another order there may be none
-        return frozenset(found)
+                return frozenset({"invalid"})
+        return frozenset()
 
     def _stride(self, operand: int, loop: Any) -> Any:
         first = self.code.multiply(self.dimensions, operand)
         return self.code.word(self.strides, self.code.add(first, loop))
 
     def product(self, first: Any, last: Any) -> Any:
-        """Return how many elements the loops from ``first`` up to before ``last`` have."""
+        """Return the number of elements of the loops from ``first`` up to before ``last``."""
         code, total = self.code, self.code.variable(value=1)
         with code.loop(last, start=first) as d:
             code.set(total, code.multiply(code.get(total), code.word(self.shape, d)))
         return code.get(total)
 
     def advance(self, first: Any, last: Any, operands: range) -> None:
-        """Go on to the next element of the loops from ``first`` up to before ``last``."""
+        """Move to the next element of the loops from ``first`` up to before ``last``."""
         code, int64 = self.code, np.dtype(np.int64)
         index = code.pointer(self.index, int64)
         running = code.variable(value=1)
@@ -217,7 +180,7 @@ class Writer:
                         self.targets[number] = code.pointer(address, dtype)
                     elif self.nodes[position].op == "input":
                         raise UnsupportedError(f"a copy of {dtype.name}")
-                    else:  # NumPy's loop writes it where it belongs
+                    else:  # NumPy's inner loop writes the result itself
                         self.buffers[position] = address
                 self.block(start)
             self.advance(code.number(0), self.kept, everything)
@@ -231,7 +194,7 @@ class Writer:
         return self.code.call_status(self._function(number), self._function(2))
 
     def note_flags(self) -> None:
-        """Take note of the flags that are raised."""
+        """Record the flags that are raised."""
         code = self.code
         code.set(self.flags, code.at.or_(code.get(self.flags), self._status(1)))
 
@@ -242,7 +205,7 @@ class Writer:
             self._status(0)
 
     def doubt(self, condition: Any) -> None:
-        """Leave the results to NumPy where a condition holds."""
+        """Have NumPy decide about the results if a condition holds."""
         code = self.code
         found = code.at.select(condition, code.number(DOUBT), code.number(0))
         code.set(self.flags, code.at.or_(code.get(self.flags), found))
@@ -250,7 +213,7 @@ class Writer:
     # -- a block ---------------------------------------------------------------------------
 
     def block(self, start: Any) -> None:
-        """Evaluate ``m`` elements from one on."""
+        """Evaluate ``m`` elements of the innermost loop, from ``start`` on."""
         self.places = []
         for k, position in enumerate(self.inputs):
             base = self.code.get(self.bases[k])
@@ -260,7 +223,7 @@ class Writer:
         for position, address in self.copies.items():
             source = self._source(position)
             target = self.code.pointer(address, self.nodes[position].dtype)
-            # one that is broadcast stays so: NumPy's loop of powers takes short cuts by the stride
+            # a broadcast input stays so: NumPy's loop of powers takes short cuts by the stride
             with self.code.loop(1 if self._is_broadcast(position) else self.m) as i:
                 self.code.store(target, i, source(i))
         for stage in range(self.plan.last + 1):
@@ -270,41 +233,41 @@ class Writer:
                 self._loop(stage)
 
     def _calls(self, stage: int) -> None:
-        # NumPy's loops clear the flags as they like: what was raised is taken note of first.
+        # NumPy's inner loops may clear the flags, so these are recorded first
         self.note_flags()
         for position, node in enumerate(self.nodes):
             if self.plan.stage[position] != stage or self.plan.compiled[position]:
                 continue
             dtypes = (*(self.nodes[arg].dtype for arg in node.args), node.dtype)
-            external = External(node.op, dtypes)
+            external = node.op, dtypes
             if external not in self.externals:
                 self.externals.append(external)
-            number = STATUS + 2 * self.externals.index(external)
+            number = _STATUS + 2 * self.externals.index(external)
             function, data = self._function(number), self._function(number + 1)
             places = [self._aligned(p) for p in (*node.args, position)]
-            if is_own(node, dtypes[:-1], self.exact):
-                with self.code.when(self._own(position)):
+            if has_function(node, dtypes[:-1], self.exact):
+                with self.code.when(self._by_function(position)):
                     self._status(0)
                     self.code.call_loop(function, data, self.m, places)
             else:
                 self.code.call_loop(function, data, self.m, places)
             self.note_flags()
 
-    def _own(self, position: int) -> Any:
-        """Evaluate an operation by a function of our own; return whether NumPy has to do it."""
+    def _by_function(self, position: int) -> Any:
+        """Evaluate an operation by our function; return whether NumPy has to do it again."""
         code, node = self.code, self.nodes[position]
         sources = [self._source(arg) for arg in node.args]
         target = code.pointer(self.buffers[position], node.dtype)
         size = ir.IntType(8 * node.dtype.itemsize)
         doubtful = code.variable(size, ir.Constant(size, 0))
         with code.loop(self.m) as i:
-            value, unfit = own(code, node, [source(i) for source in sources])
+            value, unfit = write_function(code, node, [source(i) for source in sources])
             code.store(target, i, value)
             code.set(doubtful, code.at.or_(code.get(doubtful), code.at.zext(unfit, size)))
         return code.at.icmp_unsigned("!=", code.get(doubtful), ir.Constant(size, 0))
 
     def _place(self, position: int) -> tuple[Any, Any]:
-        """Return address and stride of a node's elements in this block."""
+        """Return address and stride of a node's elements in the block."""
         size = self.nodes[position].dtype.itemsize
         if self.nodes[position].op != "input":
             return self.buffers[position], size
@@ -316,7 +279,7 @@ class Writer:
         return self.layout.steps[self.inputs.index(position)].lower() == "b"
 
     def _aligned(self, position: int) -> tuple[Any, Any]:
-        """Return the same as NumPy's loops need it."""
+        """Return the same of elements that are aligned, for NumPy's inner loops."""
         if position in self.copies:
             size = self.nodes[position].dtype.itemsize
             return self.copies[position], 0 if self._is_broadcast(position) else size
@@ -357,10 +320,10 @@ class Writer:
                     self.code.store(self.targets[number], i, values[p])
                 else:
                     reduction = self.running[number]
-                    self.code.store(reduction.more, i, reduction.taken_in(values[p], i))
+                    self.code.store(reduction.more, i, reduction.joined(values[p], i))
 
     def _source(self, position: int) -> Any:
-        """Return how an element of a node is read in a loop."""
+        """Return a function that reads an element of a node in a loop."""
         node, code = self.nodes[position], self.code
         dtype = node.dtype
         if not supported(dtype):

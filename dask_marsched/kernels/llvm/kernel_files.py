@@ -1,4 +1,4 @@
-"""What is kept on disk of a compiled kernel, and under which name; LLVM's library is not needed."""
+"""Names, encodes and decodes the files of compiled kernels, without LLVM's library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import Layout
+from dask_marsched.kernels.bound_expression import KernelLayout
 from dask_marsched.kernels.expression import TypedExpression
 
-#: An expression, how its operands lie in memory, and whether results are NumPy's to the last bit.
-Key = tuple[TypedExpression, Layout, bool]
-#: Beside the flags in what a kernel returns: NumPy has to decide about a result.
+#: An expression, its operands' layout, and whether results are NumPy's to the last bit.
+Key = tuple[TypedExpression, KernelLayout, bool]
+#: Bit in a kernel's return value, above the flags: NumPy has to decide about a result.
 DOUBT = 1 << 32
 
 
@@ -26,9 +26,11 @@ class Made(NamedTuple):
     Attributes
     ----------
     externals
-        Names of NumPy's functions whose loops it calls, with dtypes of operands and result.
-    scratch, doubtful
-        As in `dask_marsched.kernels.llvm.kernel.Kernel`.
+        NumPy's inner loops whose addresses it takes: ufunc, dtypes of operands and result.
+    scratch
+        Bytes of its working space.
+    doubtful
+        Flags, named as in `numpy.errstate`, that make its results differ from NumPy's.
     code
         An object file.
     """
@@ -40,15 +42,7 @@ class Made(NamedTuple):
 
 
 def digest(key: Key, kind: str) -> str:
-    """Return a kernel's name.
-
-    Parameters
-    ----------
-    key
-        What it is made from.
-    kind
-        What all kernels depend on: the processor, versions.
-    """
+    """Return the name of a kernel's files; ``kind`` names processor and versions."""
     expression, layout, exact = key
     made_from = (expression.nodes, expression.outputs, expression.converted, layout, exact)
     text = f"{kind}\n{made_from!r}"
@@ -57,7 +51,7 @@ def digest(key: Key, kind: str) -> str:
 
 @cache
 def sources() -> str:
-    """Return a digest of the code that writes kernels: one that has been changed writes others."""
+    """Return a digest of the code that writes kernels, as changed code writes other kernels."""
     found = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         found.update(path.read_bytes())
@@ -65,7 +59,7 @@ def sources() -> str:
 
 
 def encoded(made: Made) -> bytes:
-    """Return a kernel as bytes."""
+    """Return a file's content for a kernel."""
     head = {
         "externals": [[name, [d.str for d in dtypes]] for name, dtypes in made.externals],
         "scratch": made.scratch,
@@ -75,17 +69,17 @@ def encoded(made: Made) -> bytes:
 
 
 def refusal(reason: str) -> bytes:
-    """Return as bytes that there is no such kernel."""
+    """Return a file's content for a kernel that cannot be compiled."""
     return json.dumps({"unsupported": reason}).encode() + b"\n"
 
 
 def decoded(content: bytes) -> Made:
-    """Return the kernel that such bytes stand for.
+    """Return the kernel in a file's content.
 
     Raises
     ------
     UnsupportedError
-        If there is no such kernel.
+        If it cannot be compiled.
     """
     line, _, code = content.partition(b"\n")
     head = json.loads(line)

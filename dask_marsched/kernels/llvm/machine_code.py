@@ -1,9 +1,9 @@
 """Loads the machine code of kernels from object files, without LLVM's library.
 
-The library takes 70 MiB of a worker's memory as soon as it compiles or loads anything; a kernel is
-a few KiB of code and constants. Only what occurs in kernels is understood: 64-bit ELF for x86-64,
-four kinds of relocations, and three functions of the C library. Anything else is refused, and left
-to LLVM's own loader.
+The library takes 70 MiB of a worker's memory to load a kernel, which is a few KiB of code and
+constants. This loader supports what occurs in kernels: 64-bit ELF for x86-64, four kinds of
+relocations, and three functions of the C library. It refuses anything else, which is then loaded by
+LLVM's own loader.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MAGIC = b"\x7fELF\x02\x01\x01"
 _RELOCATABLE, _X86_64 = 1, 62
 _SYMBOLS, _RELOCATIONS, _NO_BITS, _RELOCATIONS_WITHOUT_ADDENDS = 2, 4, 8, 9
 _WRITABLE, _ALLOCATED, _THREAD_LOCAL = 1, 2, 0x400
-#: A symbol's value and an addend; the same less the place, in 32 bits (of calls, too) and in 64.
+#: A symbol's value plus an addend; the same minus the place, in 32 bits (also of calls) and in 64.
 _ADDRESS, _NEAR, _NEAR_CALL, _RELATIVE = 1, 2, 4, 24
-#: Functions that LLVM calls where the code that it was given has a loop.
+#: Functions of the C library that LLVM may call in the place of a loop.
 _KNOWN = frozenset({"memset", "memcpy", "memmove"})
-#: How exceptions pass through functions; none pass through kernels.
+#: Sections about exceptions, which kernels do not raise.
 _IGNORED = frozenset({".eh_frame"})
 _MOST_BYTES = 1 << 24
 
 
 class UnloadableError(Exception):
-    """An object file that is not understood here."""
+    """An object file contains something that is not supported."""
 
 
 class _Section(NamedTuple):
@@ -52,14 +52,14 @@ class _Section(NamedTuple):
 
 
 class MachineCode:
-    """Machine code in memory, which is given back when nothing refers to this any more.
+    """Machine code in memory, which is freed with this object.
 
     Parameters
     ----------
     content
-        An object file, for this processor.
+        An object file for this processor.
     name
-        Of the function.
+        Name of a function in it.
 
     Attributes
     ----------
@@ -69,8 +69,7 @@ class MachineCode:
     Raises
     ------
     UnloadableError
-        If there is anything in the file that is not understood, or the system does not let memory
-        be executed.
+        If something in the file is not supported, or memory cannot be made executable.
     """
 
     def __init__(self, content: bytes, name: str) -> None:
@@ -99,8 +98,6 @@ class _Image(NamedTuple):
 
 
 class _Object:
-    """An object file."""
-
     def __init__(self, content: bytes) -> None:
         self.content = content
         (magic, kind, machine, _, _, _, start, _, _, _, _, size, count, names) = (
@@ -121,7 +118,7 @@ class _Object:
         return self.content[section.offset : section.offset + section.size]
 
     def _loaded(self) -> list[int]:
-        """Return the numbers of the sections that code or constants are in."""
+        """Return the numbers of the sections with code or constants."""
         found = []
         for number, section in enumerate(self.sections):
             if not section.flags & _ALLOCATED or not section.size:
@@ -134,13 +131,13 @@ class _Object:
         return found
 
     def linked(self, name: str) -> tuple[_Image, int]:
-        """Return the file's code and constants in memory, and where in it a function begins."""
+        """Return code and constants in memory, and the offset of a function in them."""
         offsets, total = {}, 0
         for number in self._loaded():
             section = self.sections[number]
             alignment = max(1, section.alignment)
             if alignment > mmap.PAGESIZE or alignment & (alignment - 1):
-                raise UnloadableError("an alignment that memory does not have")
+                raise UnloadableError("an alignment above that of pages")
             offsets[number] = -(-total // alignment) * alignment
             total = offsets[number] + section.size
         if not 0 < total <= _MOST_BYTES:
@@ -163,7 +160,7 @@ class _Object:
         return image, function - image.address
 
     def _symbols(self, table: _Section, offsets: dict[int, int], image: _Image) -> dict[str, int]:
-        """Return the addresses of the functions that are defined."""
+        """Return the addresses of the functions in the file."""
         names = self._bytes(self.sections[table.link])
         return {
             _text(names, symbol[0]): image.address + offsets[symbol[3]] + symbol[4]

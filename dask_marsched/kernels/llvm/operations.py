@@ -1,7 +1,7 @@
-"""Which operations are compiled, and how; the others are NumPy's own loops.
+"""Writes the code of single operations; NumPy's inner loops compute those that have none here.
 
-What casts of floats to integers make of values out of range is undefined in C, and NumPy's own
-affair: the processor raises a flag, and the kernel's results are thrown away (`is_doubtful`).
+A cast of a float out of range to an integer is undefined in C, and NumPy's result depends on how it
+was compiled. The processor raises a flag then, and NumPy evaluates the chunk (`is_doubtful`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPARED = {
     "greater_equal": ">=",
 }  # fmt: skip
 _ROUNDED = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "rint": "llvm.rint"}
-#: Angles in other units: multiplied by a quotient that NumPy takes in the precision of the angle.
+#: Conversions of angles: a factor is the quotient, in the precision of the angle as in NumPy.
 _TURNED = {
     "deg2rad": (np.pi, 180.0), "radians": (np.pi, 180.0),
     "rad2deg": (180.0, np.pi), "degrees": (180.0, np.pi),
@@ -40,7 +40,7 @@ _OF_BOOLS = {
     "logical_or": "or_", "logical_xor": "xor",
 }  # fmt: skip
 _OF_INTEGERS = frozenset({"square", "negative", "positive", "invert", *_INTEGERS, *_COMPARED})
-#: Operations of floats that raise no flag.
+#: Operations of floats whose code raises no flag.
 SILENT = frozenset(
     {"input", "negative", "positive", "absolute", "fabs", "isnan", "equal", "not_equal", "sign",
      *_ROUNDED, *_TESTS, *COMPARED}
@@ -48,17 +48,7 @@ SILENT = frozenset(
 
 
 def is_compiled(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
-    """Whether an operation is compiled.
-
-    Parameters
-    ----------
-    node
-        The operation.
-    operands
-        Dtypes of its operands.
-    exact
-        Whether its results have to be NumPy's to the last bit.
-    """
+    """Whether an operation, on operands of some dtypes, has code here."""
     if not all(map(supported, (*operands, node.dtype))):
         return False
     op, kind = node.op, operands[-1].kind
@@ -70,12 +60,12 @@ def is_compiled(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: boo
         return _power(node.param, exact) if op == "power" else op in _OF_FLOATS
     if kind == "b":
         return op in _OF_BOOLS or op in ("invert", "logical_not")
-    # NumPy compares signed with unsigned integers by loops of their own.
+    # NumPy has inner loops of its own that compare signed with unsigned integers
     return op in _OF_INTEGERS and (op not in _COMPARED or operands[0] == operands[1])
 
 
 def is_doubtful(node: TypedNode, operands: tuple[np.dtype[Any], ...]) -> bool:
-    """Whether the result of a compiled operation is NumPy's only if no flag was raised."""
+    """Whether the result of an operation is NumPy's only if no flag was raised."""
     return node.op == "cast" and operands[0].kind == "f" and node.dtype.kind in "iu"
 
 
@@ -88,7 +78,7 @@ def _power(exponent: Any, exact: bool) -> bool:
 def compile_operation(
     code: Code, node: TypedNode, operands: tuple[np.dtype[Any], ...], a: list[Any]
 ) -> Any:
-    """Return the value of an operation, as code."""
+    """Write the code of an operation, and return its value."""
     if node.op == "where":
         return code.at.select(*a)
     if node.op == "cast":
@@ -109,10 +99,10 @@ def _cast(code: Code, source: np.dtype[Any], target: np.dtype[Any], a: Any) -> A
             return at.fpext(a, kind) if source.itemsize < target.itemsize else at.fptrunc(a, kind)
         return at.sitofp(a, kind) if source.kind == "i" else at.uitofp(a, kind)
     if source.kind == "f":
-        # as C compilers do: small integers by way of 32 bits, unsigned ones by way of 64
-        way = 64 if target.itemsize == 8 or target.str[1:] == "u4" else 32
-        found = at.fptosi(a, ir.IntType(way))
-        return found if way == 8 * target.itemsize else at.trunc(found, kind)
+        # as C compilers do: small integers through 32 bits, unsigned ones through 64
+        width = 64 if target.itemsize == 8 or target.str[1:] == "u4" else 32
+        found = at.fptosi(a, ir.IntType(width))
+        return found if width == 8 * target.itemsize else at.trunc(found, kind)
     if value_type(source) == kind:
         return a
     if source.kind != "b" and source.itemsize > target.itemsize:

@@ -1,8 +1,8 @@
-"""Sums of floats in the order in which NumPy adds along contiguous memory.
+"""Writes sums of floats in NumPy's order along contiguous memory.
 
-NumPy halves a row until no part is longer than 128 elements, each half but the last a multiple of
-8, and adds up such a part in 8 lanes (``pairwise_sum`` in its ``loops_utils.h.src``). Where the
-halves are depends on the length of the row alone, so a row is evaluated part by part.
+NumPy halves a row until no part is longer than 128 elements, with first halves that are multiples
+of 8, and adds up a part in 8 lanes (``pairwise_sum`` in its ``loops_utils.h.src``). The halves
+depend only on the length of the row, so that it can be evaluated part by part.
 """
 
 from __future__ import annotations
@@ -28,65 +28,37 @@ def _halves(code: Code, n: Any) -> tuple[Any, Any]:
 
 
 def sum_function(module: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a function that adds up so many floats at an address; a module has it once."""
+    """Return the module's function that adds up floats, given their address and number."""
     name = f"sum_{dtype.name}"
     if name in module.globals:
         return module.globals[name]
-    kind, size = memory_type(dtype), dtype.itemsize
+    kind = memory_type(dtype)
     code = Code(name, 2, module, kind)
     at = code.at
     address, n = code.function.args
     total = code.variable(kind, ir.Constant(kind, -0.0))
-    first, rest = _halves(code, n)
-    middle = code.add(address, code.multiply(first, size))
-    long = at.icmp_signed(">", rest, code.number(_LEAF))
-    single = at.icmp_signed("<=", n, code.number(_LEAF))
-    with code.when(long):
+    short = at.icmp_signed("<=", n, code.number(_LEAF))
+    with code.when(short):
+        _add_part(code, total, code.pointer(address, dtype), n, dtype)
+    with code.when(at.not_(short)):
+        first, rest = _halves(code, n)
+        middle = code.add(address, code.multiply(first, dtype.itemsize))
         left = at.call(code.function, [address, first])
         code.set(total, at.fadd(left, at.call(code.function, [middle, rest])))
-    with code.when(single):
-        _add_part(code, total, address, n, dtype)
-    with code.when(at.not_(at.or_(long, single))):
-        _add_two_parts(code, total, (address, first), (middle, rest), dtype)
     code.end(code.get(total))
     return code.function
 
 
-def _add_part(code: Code, total: Any, address: Any, n: Any, dtype: np.dtype[Any]) -> None:
+def _add_part(code: Code, total: Any, pointer: Any, n: Any, dtype: np.dtype[Any]) -> None:
     """Add up at most 128 floats."""
-    at, pointer = code.at, code.pointer(address, dtype)
-    whole = at.and_(n, code.number(-_LANES))
+    at, whole = code.at, code.at.and_(n, code.number(-_LANES))
     with code.when(at.icmp_signed(">", whole, code.number(0))):
-        lanes = code.variable(*_start(code, pointer, dtype))
+        first = _row(code, pointer, 0, dtype)
+        lanes = code.variable(first.type, first)
         with code.loop(whole, start=_LANES, step=_LANES) as i:
             code.set(lanes, at.fadd(code.get(lanes), _row(code, pointer, i, dtype)))
         code.set(total, _joined(code, code.get(lanes)))
-    _add_remainder(code, total, pointer, whole, n)
-
-
-def _add_two_parts(code: Code, total: Any, left: Any, right: Any, dtype: np.dtype[Any]) -> None:
-    """Add up two halves, of at most 128 floats each, side by side: neither waits for the adder.
-
-    The second one has at most one row of lanes more than the first, which has nothing but those.
-    """
-    at = code.at
-    pointers = [code.pointer(address, dtype) for address, _ in (left, right)]
-    lanes = [code.variable(*_start(code, pointer, dtype)) for pointer in pointers]
-    first, rest = left[1], right[1]
-    with code.loop(first, start=_LANES, step=_LANES) as i:
-        for variable, pointer in zip(lanes, pointers, strict=True):
-            code.set(variable, at.fadd(code.get(variable), _row(code, pointer, i, dtype)))
-    whole = at.and_(rest, code.number(-_LANES))
-    with code.loop(whole, start=first, step=_LANES) as i:
-        code.set(lanes[1], at.fadd(code.get(lanes[1]), _row(code, pointers[1], i, dtype)))
-    second = code.variable(total.type.pointee, _joined(code, code.get(lanes[1])))
-    _add_remainder(code, second, pointers[1], whole, rest)
-    code.set(total, at.fadd(_joined(code, code.get(lanes[0])), code.get(second)))
-
-
-def _add_remainder(code: Code, total: Any, pointer: Any, start: Any, stop: Any) -> None:
-    at = code.at
-    with code.loop(stop, start=start) as i:
+    with code.loop(n, start=whole) as i:
         code.set(total, at.fadd(code.get(total), at.load(at.gep(pointer, [i]))))
 
 
@@ -96,13 +68,8 @@ def _row(code: Code, pointer: Any, i: Any, dtype: np.dtype[Any]) -> Any:
     return at.load(place, align=dtype.itemsize)
 
 
-def _start(code: Code, pointer: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    row = _row(code, pointer, 0, dtype)
-    return row.type, row
-
-
 def _joined(code: Code, lanes: Any) -> Any:
-    """Return the sum of lanes, neighbours first."""
+    """Return the sum of the lanes, adding neighbours first."""
     at, width = code.at, _LANES
     while width > 1:
         width //= 2
@@ -116,16 +83,16 @@ def _joined(code: Code, lanes: Any) -> Any:
 
 
 class Tree:
-    """The sums of parts of rows, of which each waits for that of its other half.
+    """Adds up rows by halves down to a block, in a loop with a stack instead of recursion.
 
     Parameters
     ----------
     code
         The kernel.
     dtypes
-        Of the sums, of which there are several at a time.
+        Of the sums, which are computed together.
     sizes, waiting
-        Addresses of `DEPTH` integers, and of as many sums of each dtype.
+        Addresses of the stack: `DEPTH` integers, and as many sums of each dtype.
     """
 
     def __init__(
@@ -136,21 +103,17 @@ class Tree:
         waiting: Sequence[Any],
     ) -> None:
         self.code = code
-        #: By level, how long the second half is; 0 when it is its turn.
+        #: By level, the length of the second half; 0 from its turn on.
         self.sizes = code.pointer(sizes, _INT64)
         self.waiting = [code.pointer(w, d) for w, d in zip(waiting, dtypes, strict=True)]
         self.depth, self.size = code.variable(I64, 0), code.variable(I64, 0)
         self.sums = [code.variable(memory_type(dtype)) for dtype in dtypes]
 
     def add_up(self, n: Any, evaluate: Callable[[Any], Sequence[Any]]) -> list[Any]:
-        """Return the sums of so many elements.
+        """Return the sums of ``n`` elements, at least 1.
 
-        Parameters
-        ----------
-        n
-            How many, at least 1.
-        evaluate
-            Writes code that evaluates the next elements, so many, and returns the sums of these.
+        ``evaluate`` writes code that evaluates as many of the next elements as it is told, and
+        returns their sums.
         """
         code, at = self.code, self.code.at
         going = code.variable(I64, 1)
@@ -186,10 +149,10 @@ class Tree:
         return self.code.at.icmp_signed(">", self.code.get(self.size), self.code.number(BLOCK))
 
     def _is_complete(self) -> Any:
-        """Whether what was added up last is the second half of something."""
+        """Whether the latest sum is that of a second half."""
         code, at = self.code, self.code.at
         depth = code.get(self.depth)
-        # without a level above, some number is read that does not matter
+        # at depth 0 the number that is read does not matter
         level = at.select(self._positive(depth), code.add(depth, -1), code.number(0))
         last = at.icmp_signed("==", code.load(self.sizes, level, _INT64), code.number(0))
         return at.and_(self._positive(depth), last)

@@ -1,8 +1,7 @@
-"""Tells which machine code this processor runs, without LLVM's library.
+"""Describes this processor, which the names of kernels' files depend on, without LLVM's library.
 
-Machine code is kept on disk, and a home directory may be shared by machines of several kinds. So a
-file's name depends on the processor as Linux describes it, and code uses no instructions but those
-that are named in that description, even where LLVM finds more.
+Machines of several kinds may share a home directory, and so the cache. Kernels use only
+instructions that Linux names in its description of the processor, even if LLVM finds more.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 _DESCRIPTION = Path("/proc/cpuinfo")
-#: Lines that tell one kind of processor from another; of all cores the same.
+#: Fields that distinguish kinds of processors.
 _FIELDS = {
     "x86_64": ("vendor_id", "cpu family", "model", "stepping", "flags"),
     "aarch64": (
@@ -21,7 +20,7 @@ _FIELDS = {
         "Features",
     ),
 }  # fmt: skip
-#: Linux's names of what LLVM calls otherwise.
+#: Linux's names of features, where LLVM's differ.
 _OTHERWISE = {
     "64bit": "lm", "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg",
     "avx512fp16": "avx512_fp16", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
@@ -35,13 +34,7 @@ _OTHERWISE = {
 
 @cache
 def description() -> str | None:
-    """Return what tells this processor from those that other machine code is for.
-
-    Returns
-    -------
-    str or None
-        None where it is not known.
-    """
+    """Return a description that is the same on processors with the same machine code, or None."""
     fields = _fields()
     return None if fields is None else f"{platform.machine()} {sorted(fields.items())}"
 
@@ -61,19 +54,16 @@ def _fields() -> dict[str, str] | None:
         return None
     if wanted[-1] not in found:
         return None
-    # of cores of several kinds, all that they have in common
+    # cores may be of several kinds: use the features that all of them have
     common = set.intersection(*(set(value.split()) for value in found[wanted[-1]]))
     rest = {name: "; ".join(sorted(values)) for name, values in found.items()}
     return {**rest, wanted[-1]: " ".join(sorted(common))}
 
 
 def features(found: dict[str, bool]) -> str:
-    """Return the features that code may use, as LLVM wants to be told.
+    """Return the features that code may use, in LLVM's notation.
 
-    Parameters
-    ----------
-    found
-        By LLVM's name, whether this processor has it.
+    ``found`` tells by LLVM's name whether LLVM finds a feature in this processor.
     """
     fields = _fields() if platform.machine() == "x86_64" else None
     named = None if fields is None else set(fields["flags"].split())

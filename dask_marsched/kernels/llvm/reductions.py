@@ -1,61 +1,43 @@
-"""The loops of a kernel that reduces: what is computed for each block, and when.
+"""Writes the loops of a kernel that reduces, along rows or columns.
 
-Loops inside of each other are joined where all operands run through them as if they were one, so
-that they may be shorter than what NumPy adds up as one row: that is all of the innermost axes in
-memory, of what it has written, that are reduced.
+NumPy adds up as one row all innermost axes in memory that are reduced. A row may take several of
+the kernel's loops, as these are joined only if every operand is contiguous over both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llvmlite import ir
 
 from dask_marsched.kernels.llvm.code import BLOCK, memory_type
-from dask_marsched.kernels.llvm.folds import Reduction
+from dask_marsched.kernels.llvm.folds import ReductionCode
+from dask_marsched.kernels.llvm.kernel import Writer
 from dask_marsched.kernels.llvm.pairwise import DEPTH, Tree, sum_function
 
-if TYPE_CHECKING:
-    from dask_marsched.kernels.llvm.kernel import Writer
 
-
-def write_reductions(writer: Writer, mode: str, exact: bool) -> None:
-    """Write the loops of a kernel.
-
-    Parameters
-    ----------
-    writer
-        Of the kernel.
-    mode
-        ``"rows"`` where the innermost loop is reduced; ``"columns"`` where it is kept.
-    exact
-        Whether results have to be NumPy's to the last bit.
-    """
-    loops = _Loops(writer, exact)
-    if mode == "columns":
+def write_reductions(writer: Writer) -> None:
+    """Write the loops of a kernel along rows or columns, by the mode of its layout."""
+    loops = _Loops(writer)
+    if writer.layout.mode == "columns":
         loops.columns()
-    elif loops.pairwise:
-        loops.pairwise_rows()
     else:
         loops.rows()
 
 
 class _Loops:
-    """The loops in the making."""
-
-    def __init__(self, writer: Writer, exact: bool) -> None:
+    def __init__(self, writer: Writer) -> None:
         self.writer, self.code = writer, writer.code
         self.reductions = []
         for position, kind, _ in writer.outputs:
             dtype = writer.nodes[position].dtype
-            places = writer.reserve(dtype.itemsize), writer.reserve(max(dtype.itemsize, 8))
-            self.reductions.append(Reduction(self.code, kind or "", dtype, *places, exact))
+            places = writer.reserve(dtype.itemsize), writer.reserve(dtype.itemsize)
+            self.reductions.append(ReductionCode(self.code, kind or "", dtype, *places))
         self.noisy = any(reduction.noisy for reduction in self.reductions)
-        #: Those that are added up in NumPy's order, by halves of rows.
-        self.pairwise = [
-            r for r in self.reductions if exact and r.kind == "sum" and r.dtype.kind == "f"
-        ]
+        #: Sums of floats, which are added up in NumPy's order.
+        self.pairwise = [r for r in self.reductions if r.kind == "sum" and r.dtype.kind == "f"]
+        self.others = [r for r in self.reductions if r not in self.pairwise]
         self.operands = range(len(writer.inputs))
         self.everything = range(len(writer.bases))
 
@@ -68,65 +50,39 @@ class _Loops:
     # -- along the innermost loop ----------------------------------------------------------
 
     def rows(self) -> None:
-        """Write the loops where blocks are taken in as they come."""
-        writer, code = self.writer, self.code
-        writer.targets = {k: r.values for k, r in enumerate(self.reductions)}
-        inner = writer.product(writer.kept, writer.inner)
-        with code.loop(writer.product(code.number(0), writer.kept)):
-            for reduction in self.reductions:
-                reduction.begin()
-            with code.loop(inner) as row:
-                with code.loop(writer.length, step=BLOCK) as start:
-                    writer.m = code.least(BLOCK, code.at.sub(writer.length, start))
-                    writer.block(start)
-                    writer.note_flags()
-                    position = code.add(code.multiply(row, writer.length), start)
-                    for reduction in self.reductions:
-                        reduction.take(writer.m, position)
-                    if self.noisy:
-                        writer.forget_flags()
-                self._advance_inner()
-            self._end_row()
-
-    def _end_row(self) -> None:
-        for number, reduction in enumerate(self.reductions):
-            if reduction not in self.pairwise:
-                if reduction.zeros is not None:
-                    self.writer.doubt(reduction.doubtful())
-                reduction.end(self._result(number))
-        self.writer.advance(self.code.number(0), self.writer.kept, self.everything)
-
-    def pairwise_rows(self) -> None:
-        """Write the loops where rows are halved as NumPy does."""
+        """Write loops over NumPy's rows, each evaluated by halves down to a block."""
         writer, code = self.writer, self.code
         row = code.word(writer.shape, writer.dimensions)
         part = code.word(writer.shape, code.add(writer.dimensions, 1))
         count = code.multiply(writer.product(writer.kept, writer.inner), writer.length)
-        self.offset = code.variable(value=0)
+        self.offset, self.position = code.variable(value=0), code.variable(value=0)
         dtypes = [r.dtype for r in self.pairwise]
         waiting = [writer.reserve(d.itemsize, DEPTH) for d in dtypes]
         tree = Tree(code, dtypes, writer.reserve(8, DEPTH), waiting)
-        totals = [code.variable(memory_type(d)) for d in dtypes]
-        others = [r for r in self.reductions if r not in self.pairwise]
+        totals = {r: code.variable(memory_type(r.dtype)) for r in self.pairwise}
         with code.loop(writer.product(code.number(0), writer.kept)):
-            for reduction in others:
+            code.set(self.position, 0)
+            for reduction in self.others:
                 reduction.begin()
-            for total, dtype in zip(totals, dtypes, strict=True):
-                code.set(total, ir.Constant(memory_type(dtype), 0.0))
+            for reduction, total in totals.items():
+                code.set(total, ir.Constant(memory_type(reduction.dtype), 0.0))
             with code.loop(count, step=row), code.loop(row, step=part) as start:
                 length = code.least(part, code.at.sub(row, start))
                 sums = tree.add_up(length, self._evaluated)
-                for total, found in zip(totals, sums, strict=True):
+                for total, found in zip(totals.values(), sums, strict=True):
                     code.set(total, code.at.fadd(code.get(total), found))
             for number, reduction in enumerate(self.reductions):
-                if reduction in self.pairwise:
-                    total = totals[self.pairwise.index(reduction)]
+                if reduction in totals:
                     pointer = code.pointer(self._result(number), reduction.dtype)
-                    code.at.store(code.get(total), pointer)
-            self._end_row()
+                    code.at.store(code.get(totals[reduction]), pointer)
+                    continue
+                if reduction.zeros is not None:
+                    writer.doubt(reduction.doubtful())
+                reduction.end(self._result(number))
+            writer.advance(code.number(0), writer.kept, self.everything)
 
     def _evaluated(self, length: Any) -> Sequence[Any]:
-        """Evaluate so many elements, which several rows of the innermost loop may hold."""
+        """Evaluate elements of one or more turns of the innermost loop; return their sums."""
         writer, code = self.writer, self.code
         filled = code.variable(value=0)
         with code.repeat(lambda: code.at.icmp_signed("<", code.get(filled), length)):
@@ -142,11 +98,11 @@ class _Loops:
             with code.when(ended):
                 code.set(self.offset, 0)
                 self._advance_inner()
-        others = [r for r in self.reductions if r not in self.pairwise]
-        if others:
+        if self.others:
             writer.note_flags()
-        for reduction in others:
-            reduction.take(length, code.number(0))
+        for reduction in self.others:
+            reduction.take(length, code.get(self.position))
+        code.raise_by(self.position, length)
         if self.noisy:
             writer.forget_flags()
         sums = []
@@ -159,7 +115,7 @@ class _Loops:
     # -- along outer loops -----------------------------------------------------------------
 
     def columns(self) -> None:
-        """Write the loops where one row after the other is taken in, element by element."""
+        """Write loops that join one row after the other with the running results."""
         writer, code, reductions = self.writer, self.code, self.reductions
         writer.targets = {k: r.values for k, r in enumerate(reductions) if r.selects}
         writer.running = dict(enumerate(reductions))

@@ -1,7 +1,7 @@
-"""In which order the operations of an expression are computed for a block of elements.
+"""Orders the operations of an expression into stages, for a block of elements.
 
-Stages alternate: loops that are compiled into vector code, and calls of inner loops of NumPy.
-What one stage hands to a later one is kept in a buffer of the size of a block.
+Compiled loops alternate with calls of NumPy's inner loops. Results that a later stage needs are
+kept in a buffer of the size of a block.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dask_marsched.kernels.operations import RAISING, UFUNCS
 
 @dataclass(frozen=True)
 class Stages:
-    """In which stage each node is computed.
+    """The stages of an expression.
 
     Attributes
     ----------
     stage
-        By node. Even stages are compiled, odd ones are calls.
+        By node. Even stages are compiled loops, odd ones are calls.
     compiled
         By node, whether it is compiled.
     last
         The last stage, a compiled one.
     kept_until
-        By node, the last stage that needs it, for those that are kept in a buffer.
+        For nodes in a buffer, the last stage that needs them.
     """
 
     stage: tuple[int, ...]
@@ -67,11 +67,10 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
 
 
 def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
-    """Whether a node's operands are to be kept before it is computed.
+    """Whether a node's operands have to be computed in an earlier stage.
 
-    The compiler may move what only one branch of a condition needs below the condition, and the
-    flags that it raises were lost; NumPy computes both. What the condition itself is computed from
-    cannot be moved.
+    The compiler may skip an operand of ``where`` for elements that do not need it, and with it the
+    flags that NumPy would raise. It cannot skip operands that the condition needs, too.
     """
     if node.op != "where" or not any(_raises(nodes, arg) for arg in node.args[1:]):
         return False
@@ -87,13 +86,13 @@ def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
 
 def _raises(nodes: tuple[TypedNode, ...], position: int) -> bool:
     node = nodes[position]
-    if node.op == "cast":  # to what has less range, or none of NaN
+    if node.op == "cast":  # to a smaller range, or without NaN
         return nodes[node.args[0]].dtype.kind == "f" and node.dtype.kind != "b"
     return node.op not in SILENT and node.dtype.kind in "fc"
 
 
 def _delay(nodes: tuple[TypedNode, ...], compiled: list[bool], stage: list[int], last: int) -> None:
-    """Compute compiled nodes as late as they can be, so that less has to be kept."""
+    """Move compiled nodes to their latest stage, so that fewer results have to be kept."""
     latest = [last] * len(nodes)
     for position in reversed(range(len(nodes))):
         node = nodes[position]

@@ -1,10 +1,9 @@
-"""NumPy's own inner loops, as machine code that compiled kernels can call.
+"""Finds the addresses of NumPy's inner loops, so that compiled kernels can call them.
 
-The functions that NumPy computes with vectors of its own (``exp``, ``sin``, comparisons...) are
-neither written again nor taken from another library: a kernel calls the same loops on blocks that
-fit into the nearest cache, so that the results are the same to the last bit. The structure read
-here is ``PyUFuncObject`` of NumPy's public C interface (numpy/ufuncobject.h); what is read is
-compared with what Python says of the same ufunc before anything is called.
+A kernel calls NumPy's own code for functions such as ``exp`` on blocks that fit into the nearest
+cache, so that results are the same to the last bit. The addresses are read from ``PyUFuncObject``
+of NumPy's public C interface (numpy/ufuncobject.h). The other fields are compared with the
+attributes of the ufunc, and a loop with the ufunc's results, before a kernel calls it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class _UFunc(ctypes.Structure):
     ]
 
 
-class Loop(NamedTuple):
-    """Addresses of an inner loop and of what it is handed."""
+class UfuncLoop(NamedTuple):
+    """Addresses of an inner loop, and of the data that is passed to it."""
 
     function: int
     data: int
@@ -43,20 +42,13 @@ _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 
 
 @cache
-def loop(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> Loop | None:
-    """Return a ufunc's inner loop for dtypes of operands and result.
-
-    Parameters
-    ----------
-    ufunc
-        One of NumPy's.
-    dtypes
-        Of its operands and of its result.
+def loop(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> UfuncLoop | None:
+    """Return a ufunc's inner loop for certain dtypes of operands and result.
 
     Returns
     -------
-    Loop or None
-        None if it has no such loop, or this NumPy is not laid out as its header says.
+    UfuncLoop or None
+        None if there is no such loop, or the structure is not as in NumPy's header.
     """
     if sys.implementation.name != "cpython":
         return None
@@ -72,13 +64,13 @@ def loop(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> Loop | None:
         if [np.dtype(c).num for c in chars] != numbers:
             return None
         if tuple(map(np.dtype, chars)) == dtypes:
-            candidate = Loop(found.functions[number] or 0, found.data[number] or 0)
+            candidate = UfuncLoop(found.functions[number] or 0, found.data[number] or 0)
             return candidate if candidate.function and _works(ufunc, dtypes, candidate) else None
     return None
 
 
-def _works(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...], candidate: Loop) -> bool:
-    """Whether a loop computes what the ufunc does."""
+def _works(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...], candidate: UfuncLoop) -> bool:
+    """Whether a loop gives the same results as its ufunc."""
     operands = [np.arange(1, 9).astype(dtype) for dtype in dtypes[:-1]]
     result = np.zeros(8, dtypes[-1])
     arrays = [*operands, result]

@@ -1,4 +1,4 @@
-"""Tasks of collections, run as Dask runs them and by kernels."""
+"""Runs the tasks of collections as in Dask and by kernels."""
 
 import contextlib
 import warnings
@@ -16,7 +16,7 @@ LLVM = llvm_backend.LLVMBackend(None)
 
 
 class Inline:
-    """Compiles at once, so that kernels are there for the first chunk."""
+    """Compiles in the calling thread, so that the first chunk has a kernel."""
 
     def submit(self, function, *args):
         function(*args)
@@ -24,13 +24,13 @@ class Inline:
 
 @contextlib.contextmanager
 def a_runner(monkeypatch, backend=LLVM):
-    """Provide what runs tasks by a backend wherever it can; nothing of ours may fail."""
+    """Provide a runner that uses the backend whenever it can, and check that it never failed."""
 
     def compiled(self, ready):
-        return ready[0] if ready else "numpy"
+        return ready or "numpy"
 
     monkeypatch.setattr(Trial, "choose", compiled)
-    kernels = Kernels([backend])
+    kernels = Kernels(backend)
     kernels._compiler = Inline()
     failures = []
     yield KernelRunner(kernels, lambda where, error: failures.append((where, error)))
@@ -39,7 +39,7 @@ def a_runner(monkeypatch, backend=LLVM):
 
 
 def run_both(collection, runner):
-    """Run every task of a collection as Dask does and by kernels; return the results of both."""
+    """Run every task of a collection by kernels and as in Dask; return pairs of results."""
     (optimized,) = dask.optimize(collection)
     dsk = convert_legacy_graph(dict(optimized.__dask_graph__()))
     results = {}
@@ -59,14 +59,14 @@ def run_both(collection, runner):
 
 
 def both(task, values, runner):
-    """Return a task's result by kernels, and as Dask has it; the warnings must be the same."""
-    wanted, expected = told(task, values)
-    got, warned = told(runner.wrap(task), values)
+    """Return a task's results by kernels and as in Dask; the warnings must be the same."""
+    wanted, expected = with_warnings(task, values)
+    got, warned = with_warnings(runner.wrap(task), values)
     assert warned == expected
     return got, wanted
 
 
-def told(task, values):
+def with_warnings(task, values):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = task(values)

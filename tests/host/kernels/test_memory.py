@@ -1,4 +1,4 @@
-"""Memory that a task takes while it runs by kernels, beside what it takes as Dask runs it."""
+"""A task that runs by kernels takes no more memory than in Dask."""
 
 import tracemalloc
 
@@ -34,13 +34,13 @@ def later(x):
 
 
 def powers(x):
-    """Left to NumPy for its exponents, which stay the same along an axis."""
+    """Return an expression that NumPy evaluates, as its exponents are constant along an axis."""
     row = da.from_array(np.arange(1.0, 129).reshape(1, 128), chunks=-1)
     return chain(chain(x.reshape(-1, 128)) ** row * 0 + 1)
 
 
 def opaque(x):
-    """Results of functions that are not understood, too, end with their last use."""
+    """Return an expression with a function that is not recognized."""
     for _ in range(5):
         x = x.map_blocks(np.sort, dtype=x.dtype, meta=np.empty(0, x.dtype)) * 2 + 1
     return x
@@ -58,7 +58,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_no_more_than_dasks(name, runner):
+def test_a_task_takes_no_more_memory_than_in_dask(name, runner):
     array, function = CASES[name]
     source = da.from_array(array, chunks=-1, asarray=False).persist(scheduler="sync")
     (optimized,) = dask.optimize(function(source))

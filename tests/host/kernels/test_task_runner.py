@@ -1,4 +1,4 @@
-"""Tasks as dask.array and xarray make them: read into expressions, and run as Dask would."""
+"""Tasks of dask.array and xarray are read into expressions, and give the results of Dask."""
 
 import json
 import os
@@ -26,7 +26,7 @@ Y = da.from_array(HOLES, chunks=CHUNKS)
 A = xr.DataArray(Y, dims=("t", "z"))
 I4 = (X * 100).astype("i4")
 
-#: By name: the array, and how many of its chunks' expressions are evaluated as one.
+#: By name: the array, and the number of evaluated expressions of its chunks.
 EXPRESSIONS = {
     "operators": ((0.5 - X) ** 2 + 0.8 * (Y - X**2) ** 2, 2),
     "polynomial": (3 * X**3 + 2 * X**2 + X + 1, 2),
@@ -86,14 +86,14 @@ def same(got, wanted):
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
-def test_results_are_dasks(name, runner):
+def test_results_are_those_of_dask(name, runner):
     collection, fused = EXPRESSIONS[name]
     for got, wanted in run_both(collection, runner):
         same(got, wanted)
     assert runner.kernels.report()["fused"] == fused
 
 
-def test_chunks_of_an_array_have_one_structure():
+def test_chunks_of_an_array_have_the_same_steps():
     (optimized,) = dask.optimize(EXPRESSIONS["operators"][0])
     tasks = dict(optimized.__dask_graph__())
     name = optimized.name
@@ -102,7 +102,7 @@ def test_chunks_of_an_array_have_one_structure():
     assert first.params != second.params
 
 
-def test_literals_are_parameters():
+def test_literals_are_not_part_of_the_steps():
     found = []
     for factor in (2, 3):
         (optimized,) = dask.optimize(X * factor + 1)
@@ -110,13 +110,13 @@ def test_literals_are_parameters():
     assert found[0].steps == found[1].steps
 
 
-def test_an_error_in_a_task_is_the_tasks():
+def test_an_error_in_a_task_is_raised():
     def fails(x):
         raise KeyError("the user's")
 
     y = (X * 2 + 1).map_blocks(fails, dtype="f8", meta=np.empty((0, 0)))
     (optimized,) = dask.optimize(y)
-    runner = KernelRunner(Kernels([]), lambda *_: pytest.fail("not ours"))
+    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
     (task,) = [
         task
         for key, task in dict(optimized.__dask_graph__()).items()
@@ -126,10 +126,10 @@ def test_an_error_in_a_task_is_the_tasks():
         runner.wrap(task)({name: np.ones(CHUNKS) for name in task.dependencies})
 
 
-def test_what_cannot_be_read_runs_as_it_is():
+def test_a_task_that_cannot_be_read_runs_as_in_dask():
     failures = []
-    runner = KernelRunner(Kernels([]), lambda where, error: failures.append(where))
-    runner._program = lambda task: 1 / 0
+    runner = KernelRunner(Kernels(), lambda where, error: failures.append(where))
+    runner._read = lambda task: 1 / 0
     task = Task("x", np.sum, DataNode(None, np.ones(3)))
     assert runner.run(task, {}) == 3
     assert failures == ["kernel.read"]
@@ -167,7 +167,7 @@ print(json.dumps(found))
 """
 
 
-def test_tasks_of_the_other_array_api_are_understood():
+def test_tasks_of_query_planning_arrays_are_read():
     source = _PLANNED.replace("read_all(t)", "(read(t).steps if t.dependencies else ())")
     environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}
     done = subprocess.run(

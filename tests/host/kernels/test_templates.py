@@ -1,4 +1,4 @@
-"""Outlines: tasks that are told to be alike are alike in all that matters to a kernel."""
+"""Tasks with the same outline have the same steps, and templates find their parameters."""
 
 import cloudpickle
 import dask
@@ -40,7 +40,7 @@ def expressions():
     return [*powers, *literals, *sums, *others]
 
 
-def test_one_outline_is_one_structure():
+def test_tasks_with_one_outline_have_the_same_steps():
     structures = {}
     for collection in expressions():
         for task in tasks(collection):
@@ -58,7 +58,7 @@ def test_chunks_of_an_array_have_one_outline():
 
 
 @pytest.mark.parametrize("number", range(len(expressions())))
-def test_parameters_are_those_of_a_task_that_is_read_in_full(number):
+def test_a_template_finds_the_parameters_of_a_full_read(number):
     for task in tasks(expressions()[number]):
         drawn = outline(task)
         if drawn is None:
@@ -75,8 +75,8 @@ def test_parameters_are_those_of_a_task_that_is_read_in_full(number):
                 assert mine.node is full.node
 
 
-def test_other_literals_in_a_known_structure_are_taken():
-    runner = KernelRunner(Kernels([]), lambda *_: pytest.fail("not ours"))
+def test_a_template_uses_the_literals_of_each_task():
+    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
     for factor, addend in ((2, 0.0), (2, -0.0), (3, np.nan), (2.0, 1), (True, 1)):
         for task in tasks(X * factor + Y * 0 + addend):
             values = {name: np.full((32, 300), -0.0) for name in task.dependencies}
@@ -86,9 +86,8 @@ def test_other_literals_in_a_known_structure_are_taken():
             assert got.dtype == wanted.dtype
 
 
-def test_what_runs_without_a_kernel_gets_what_it_reads():
-    """A function of the user's between operations, from a template, gives what Dask gives."""
-    runner = KernelRunner(Kernels([]), lambda *_: pytest.fail("not ours"))
+def test_functions_between_expressions_get_their_inputs():
+    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
     y = (X * 2 + 1).map_blocks(np.sort, dtype="f8") * 3 + 2
     for _ in range(2):
         for task in tasks(y):

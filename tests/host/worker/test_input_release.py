@@ -51,7 +51,7 @@ def the_inputs(results):
 
 @pytest.mark.parametrize(
     "stand_in",
-    [Consuming, lambda task: Consuming(KernelRunner(Kernels([]), pytest.fail).wrap(task))],
+    [Consuming, lambda task: Consuming(KernelRunner(Kernels(), pytest.fail).wrap(task))],
     ids=["alone", "with kernels"],
 )
 def test_a_task_holds_what_its_steps_need(stand_in):

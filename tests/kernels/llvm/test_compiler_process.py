@@ -1,4 +1,4 @@
-"""One process compiles for all: started on demand, shared, replaced, gone when nobody asks."""
+"""The compiler process is started on demand, shared, replaced, and ends when it is idle."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 
 from dask_marsched.kernels import cache_files
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
 from dask_marsched.kernels.llvm import compiler_process, kernel_files
 from tests.kernels.expressions import expression
@@ -47,7 +47,7 @@ def processes():
 
 def found(count):
     case, values = expression(lambda x: sum((x,) * count, x), np.ones(10_000))
-    return setting(case, signature(values)), values
+    return bind(case, signature(values)), values
 
 
 def key(count):
@@ -55,7 +55,7 @@ def key(count):
     return made.typed, made.layout, False
 
 
-def test_a_worker_that_has_kernels_compiled_does_not_carry_llvm(tmp_path):
+def test_a_worker_does_not_load_llvm(tmp_path):
     program = f"""
 import sys
 from pathlib import Path
@@ -64,12 +64,12 @@ compiler_process._IDLE = 0.1
 from dask_marsched.kernels.llvm import backend as llvm_backend
 from tests.kernels.llvm.test_compiler_process import found
 backend = llvm_backend.LLVMBackend(Path({str(cache_files.private(tmp_path / "c"))!r}))
-setting, values = found(2)
-assert not backend.at_hand(setting, False)
-assert (backend.prepare(setting, False)(values).values[0] == 3).all()
+bound, values = found(2)
+assert not backend.prepares_quickly(bound, False)
+assert (backend.prepare(bound, False)(values).values[0] == 3).all()
 other = llvm_backend.LLVMBackend(backend._directory)
-assert other.at_hand(setting, False)
-assert (other.prepare(setting, False)(values).values[0] == 3).all()
+assert other.prepares_quickly(bound, False)
+assert (other.prepare(bound, False)(values).values[0] == 3).all()
 carried = [name for name in sys.modules if name.startswith("llvmlite.")]
 print(sorted(set(carried) - {{"llvmlite._version"}}))
 """
@@ -77,7 +77,7 @@ print(sorted(set(carried) - {{"llvmlite._version"}}))
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
-def test_workers_share_a_process_which_leaves_nothing_behind(directory):
+def test_workers_share_a_process_that_leaves_no_files(directory):
     def worker(count):
         content = compiler_process.ask(directory, KIND, f"{count:040}", key(count))
         return kernel_files.decoded(content)
@@ -94,7 +94,7 @@ def test_workers_share_a_process_which_leaves_nothing_behind(directory):
     assert {path.suffix for path in directory.iterdir()} == {".o", ".lock"}
 
 
-def test_one_that_was_killed_is_replaced(directory):
+def test_a_killed_process_is_replaced(directory):
     first = compiler_process.ask(directory, KIND, "1" * 40, key(1))
     (killed,) = processes()
     os.kill(killed, 9)
@@ -103,29 +103,29 @@ def test_one_that_was_killed_is_replaced(directory):
     assert killed not in processes()
 
 
-def test_what_fails_there_is_told(directory):
+def test_an_error_in_the_process_is_raised_in_the_worker(directory):
     with pytest.raises(RuntimeError, match="TypeError"):
         compiler_process.ask(directory, KIND, "1" * 40, (1, 2, 3, 4, 5))
     assert compiler_process.ask(directory, KIND, "2" * 40, key(1)) is not None
 
 
-def test_what_cannot_be_compiled_is_not_asked_twice(directory):
+def test_an_unsupported_kernel_is_remembered_on_disk(directory):
     backend = llvm_backend.LLVMBackend(directory)
     nodes = (Node("input", (), 0), Node("cast", (0,), "f8"), Node("negative", (1,)))
-    made = setting(Expression(nodes, (Output(2),)), signature([np.ones(10_000, complex)]))
+    made = bind(Expression(nodes, (Output(2),)), signature([np.ones(10_000, complex)]))
     for _ in range(2):
         with pytest.raises(UnsupportedError):
             backend.prepare(made, False)
-        assert backend.at_hand(made, False)
+        assert backend.prepares_quickly(made, False)
         backend = llvm_backend.LLVMBackend(directory)
 
 
 @pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
-def test_where_there_is_no_such_process_it_compiles_here(directory, monkeypatch, program):
+def test_without_a_process_the_worker_compiles(directory, monkeypatch, program):
     monkeypatch.setattr(sys, "executable", program)
     backend = llvm_backend.LLVMBackend(directory)
     made, values = found(3)
     assert compiler_process.ask(directory, KIND, "1" * 40, key(3)) is None
     assert (backend.prepare(made, False)(values).values[0] == 4).all()
-    assert backend.at_hand(made, False)
+    assert backend.prepares_quickly(made, False)
     assert "_compiler" in vars(backend)

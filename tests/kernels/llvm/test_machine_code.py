@@ -1,4 +1,4 @@
-"""Machine code loaded without LLVM: the same results as by LLVM's own loader, or a refusal."""
+"""The loader of machine code gives the same results as LLVM's own loader, or refuses a file."""
 
 import ctypes
 import gc
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.bound_expression import setting, signature
+from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import NotUnderstoodError
 from dask_marsched.kernels.llvm import machine_code, processor
 from dask_marsched.kernels.llvm.machine_code import MachineCode, UnloadableError
@@ -61,11 +61,11 @@ def compiled(text):
 @settings(max_examples=40, deadline=None, derandomize=True,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(case=cases())
-def test_drawn_kernels_give_what_they_give_by_llvms_loader(case):
+def test_random_kernels_give_the_same_results_as_by_llvms_loader(case):
     expression, values = case
     with pytest.MonkeyPatch.context() as patch:
         try:
-            found = setting(expression, signature(values))
+            found = bind(expression, signature(values))
             ours = OURS.prepare(found, False)
             patch.setattr(machine_code, "possible", lambda: False)
             llvms = LLVMS.prepare(found, False)
@@ -93,15 +93,15 @@ def test_functions_of_the_c_library_and_constants_are_found():
 
 
 @pytest.mark.parametrize(("text", "why"), [(CALLS, "symbol 'puts'"), (COUNTS, "variables")])
-def test_what_is_not_known_is_refused(text, why):
+def test_unknown_symbols_and_variables_are_refused(text, why):
     with pytest.raises(UnloadableError, match=why):
         MachineCode(compiled(text), "kernel")
 
 
-def test_what_is_damaged_is_refused():
+def test_damaged_files_are_refused():
     content = compiled(CLEARS)
     MachineCode(content, "kernel")
-    for length in range(len(content)):  # what is at the end tells where all the rest is
+    for length in range(len(content)):  # the last bytes are the table of sections
         with pytest.raises(UnloadableError):
             MachineCode(content[:length], "kernel")
     with pytest.raises(UnloadableError, match="no function"):
@@ -112,7 +112,7 @@ def test_what_is_damaged_is_refused():
         MachineCode(bytes(other), "kernel")
 
 
-def test_a_relocation_that_is_not_known_is_refused():
+def test_an_unknown_relocation_is_refused():
     content = compiled(CLEARS)
     found = machine_code._Object(content)
     (table,) = (s for s in found.sections if s.kind == 4 and found.sections[s.info].flags & 4)
@@ -122,7 +122,7 @@ def test_a_relocation_that_is_not_known_is_refused():
         MachineCode(bytes(other), "kernel")
 
 
-def test_memory_is_given_back_and_never_writable_and_executable():
+def test_memory_is_freed_and_never_writable_and_executable():
     code = MachineCode(compiled(CLEARS), "kernel")
 
     def permissions(address):
@@ -143,14 +143,14 @@ def test_memory_is_given_back_and_never_writable_and_executable():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what its processor has")
-def test_code_uses_only_what_linux_names_of_the_processor(monkeypatch):
+def test_code_uses_only_features_that_linux_names(monkeypatch):
     named = processor._fields()
     monkeypatch.setattr(processor, "_fields", lambda: {**named, "flags": "sse2 lm"})
     found = processor.features({"avx2": True, "sse2": True, "64bit": True, "avx512f": False})
     assert found == "+64bit,-avx2,-avx512f,+sse2"
 
 
-def test_a_processor_is_told_by_what_all_its_cores_have(monkeypatch, tmp_path):
+def test_a_processor_has_the_features_of_all_its_cores(monkeypatch, tmp_path):
     text = "processor : {n}\nvendor_id : X\nmodel : 1\nflags : lm {flags}\ncpu MHz : {n}\n"
     cores = [text.format(n=n, flags=flags) for n, flags in enumerate(("avx sse", "sse avx fma"))]
     description = tmp_path / "cpuinfo"

@@ -1,26 +1,26 @@
-"""Parts of a task that are evaluated as one expression, and what Dask makes of their results."""
+"""Evaluates parts of a task as one expression, and puts the results into Dask's form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from dask.array.reductions import numel
 
-from dask_marsched.host.kernels.rules import Reduction, unwrapped
+from dask_marsched.host.kernels.rules import RecognizedReduction, unwrapped
 from dask_marsched.kernels.bound_expression import Signature, signature
 from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output, typed
 
-#: Evaluates an expression: `dask_marsched.kernels.evaluator.Kernels.evaluate`.
+#: `dask_marsched.kernels.evaluator.Kernels.evaluate`.
 Evaluate = Callable[..., list[Any]]
 
 _NEUTRAL = {"sum": 0, "prod": 1}
-#: Operations that are worth a kernel even if they are alone.
+#: Operations for which a kernel pays even if they are alone.
 _SLOW_IN_NUMPY = frozenset({"where", "clip", "pow", "power"})
 
-
-#: Operations that take less time than to write their result to memory and to read it again.
+#: Operations that take less time than writing their result to memory and reading it again.
 _CHEAP = """
     absolute add bitwise_and bitwise_or bitwise_xor cast clip conjugate copysign deg2rad degrees
     divide enforce equal fabs fmax fmin greater greater_equal input invert isfinite isinf isnan less
@@ -29,19 +29,19 @@ _CHEAP = """
 """
 _CHEAP_OPERATIONS = frozenset(_CHEAP.split())
 
-#: Forms of arrays that a unit remembers.
+#: Kinds of arrays that a part remembers.
 _MOST_FORMS = 64
 
 
-class Unit(Protocol):
-    """A part of a task.
+class FusedPart(Protocol):
+    """Evaluates a part of a task.
 
     Attributes
     ----------
     worthwhile
-        Whether a kernel can gain anything.
+        Whether a kernel can be faster than NumPy.
     expression
-        What is evaluated first.
+        The expression, or the first of two.
     """
 
     worthwhile: bool
@@ -53,7 +53,7 @@ class Unit(Protocol):
         Parameters
         ----------
         values
-            What the unit uses: arrays of NumPy, and scalars.
+            The inputs: NumPy's arrays, and scalars.
         task
             The task of the last step.
         evaluate
@@ -62,7 +62,7 @@ class Unit(Protocol):
         Raises
         ------
         NotUnderstoodError
-            If it is to be left to Dask; nothing has been computed.
+            If the part has to be run as in Dask; nothing has been computed.
         """
         ...
 
@@ -76,34 +76,28 @@ class Elementwise:
         self.worthwhile = len(own) > 1 or own[0] in _SLOW_IN_NUMPY
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
+        """See `FusedPart.run`."""
         return evaluate(self.expression, values)[0]
 
 
 class _Reduced:
-    """What reductions have in common."""
+    """The base class of reductions."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         self.nodes, self.value, self.found = tuple(nodes), value, found
         self.elementwise = Expression(self.nodes, (Output(value),))
-        self._stand_ins: dict[tuple[Signature, ...], np.ndarray[Any, Any]] = {}
+        self._empty = lru_cache(_MOST_FORMS)(self._new_empty)
 
     def reducing(
         self, nodes: Sequence[Node], outputs: Sequence[Output], axes: tuple[int, ...] | None
     ) -> Expression:
         return Expression(tuple(nodes), tuple(outputs), axes, self.found.keepdims)
 
-    def stand_in(self, values: list[Any]) -> np.ndarray[Any, Any]:
-        """Return an array of the form of the one that is reduced, without its elements."""
-        found = signature(values)
-        known = self._stand_ins.get(found)
-        if known is None:
-            if len(self._stand_ins) >= _MOST_FORMS:
-                self._stand_ins.clear()
-            known = self._stand_ins[found] = self._stand_in(found)
-        return known
+    def empty(self, values: list[Any]) -> np.ndarray[Any, Any]:
+        """Return an array with shape and dtype of the reduced one, but arbitrary elements."""
+        return self._empty(signature(values))
 
-    def _stand_in(self, found: tuple[Signature, ...]) -> np.ndarray[Any, Any]:
+    def _new_empty(self, found: tuple[Signature, ...]) -> np.ndarray[Any, Any]:
         shape = np.broadcast_shapes(*(() if isinstance(s, type) else s[1] for s in found))
         types = tuple(s if isinstance(s, type) else s[0] for s in found)
         dtype = typed(self.elementwise, types).outputs[0][2]
@@ -115,108 +109,102 @@ class _Reduced:
 class Plain(_Reduced):
     """A reduction that returns an array."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         more, value, self.literals = _without_nan(nodes, value, found)
         output = Output(value, found.kind, found.dtype)
-        self.expression = self.reduced = self.reducing(more, [output], found.axes)
-        self.worthwhile = self.reduced.operations > 1
+        self.expression = self.reducing(more, [output], found.axes)
+        self.worthwhile = self.expression.operations > 1
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
-        self.stand_in(values)
-        return evaluate(self.reduced, [*values, *self.literals])[0]
+        """See `FusedPart.run`."""
+        self.empty(values)
+        return evaluate(self.expression, [*values, *self.literals])[0]
 
 
 class _Sums(_Reduced):
-    """A sum, and how many elements it has."""
+    """Sums, with the number of elements in each."""
 
     worthwhile = True
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         more, summed, self.literals = _without_nan(nodes, value, found)
         outputs = [Output(summed, "sum", found.dtype)]
-        self._counts: dict[tuple[int, ...], Any] = {}
+        self._count = lru_cache(_MOST_FORMS)(self._new_count)
         if found.counts:
             first = len(more)
             more = [*more, Node("isnan", (value,)), Node("invert", (first,))]
             outputs.append(Output(first + 1, "sum", self.count_dtype))
-        self.expression = self.sums = self.reducing(more, outputs, found.axes)
+        self.expression = self.reducing(more, outputs, found.axes)
 
-    #: In which elements are counted; None for NumPy's choice.
+    #: Dtype of the number of elements; None for NumPy's choice.
     count_dtype: str | None = None
 
     def totals(
         self, values: list[Any], evaluate: Evaluate, known: dict[int, Any] | None = None
-    ) -> tuple[Any, Any, Any]:
-        """Return a stand-in for the array, the sum, and the number of elements."""
-        x = self.stand_in(values)
-        total, *counted = evaluate(self.sums, [*values, *self.literals], known)
+    ) -> tuple[Any, Any]:
+        """Return the sums, and the number of elements in each."""
+        x = self.empty(values)
+        total, *counted = evaluate(self.expression, [*values, *self.literals], known)
         if counted:
-            return x, total, counted[0]
-        return x, total, self.count(x)
-
-    def count(self, x: np.ndarray[Any, Any]) -> Any:
-        """Return how many elements are added up for each sum."""
-        count = self._counts.get(x.shape)
-        if count is None:
-            if len(self._counts) >= _MOST_FORMS:
-                self._counts.clear()
-            named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
-            count = numel(x, axis=self.found.axes, keepdims=self.found.keepdims, **named)
-            self._counts[x.shape] = count
-        # Who gets one that can be written to may do so.
+            return total, counted[0]
+        count = self._count(x.shape)
+        # a caller may write to the array that it gets
         shared = not isinstance(count, np.ndarray) or not count.flags.writeable
-        return count if shared else count.copy()
+        return total, count if shared else count.copy()
+
+    def _new_count(self, shape: tuple[int, ...]) -> Any:
+        named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
+        x = np.broadcast_to(np.empty(()), shape)
+        return numel(x, axis=self.found.axes, keepdims=self.found.keepdims, **named)
 
 
 class Mean(_Sums):
     """The first stage of a mean."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         self.count_dtype = found.dtype
         super().__init__(nodes, value, found)
-        self.worthwhile = self.sums.operations > 1
+        self.worthwhile = self.expression.operations > 1
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
-        _, total, count = self.totals(values, evaluate)
+        """See `FusedPart.run`."""
+        total, count = self.totals(values, evaluate)
         return {"n": count, "total": total}
 
 
 class Moment(_Sums):
-    """The first stage of a variance: also the squares of the distances from the mean."""
+    """The first stage of a variance: a mean, and the sum of squared deviations from it."""
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
-        inputs = Expression(self.nodes, (Output(value),)).inputs
+        inputs, mean = self.elementwise.inputs, len(nodes)
         more = [
             *nodes,
-            mean := Node("input", (), inputs),
-            Node("subtract", (value, len(nodes))),
+            Node("input", (), inputs),
+            Node("subtract", (value, mean)),
             Node("input", (), inputs + 1),
-            Node("pow", (len(nodes) + 1, len(nodes) + 2), 2),
+            Node("pow", (mean + 1, mean + 2), 2),
         ]
-        del mean
         more, squares, self.more_literals = _without_nan(more, len(more) - 1, found)
         self.squares = self.reducing(more, [Output(squares, "sum", found.dtype)], found.axes)
-        #: What takes longer than to keep its values is not computed twice.
+        #: Reduces values that were computed before, if computing them twice takes longer.
         self._kept: Moment | None = None
         if not all(n.op in _CHEAP_OPERATIONS or (n.op == "pow" and n.param) for n in self.nodes):
             self._kept = Moment([Node("input", (), 0)], 0, found)
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
-        if self.stand_in(values).dtype.kind not in "biuf":
+        """See `FusedPart.run`."""
+        if self.empty(values).dtype.kind not in "biuf":
             raise NotUnderstoodError("moments of complex numbers")
         if not self.found.keepdims and self.found.axes is not None:
             raise NotUnderstoodError("a mean that cannot be broadcast")
         if self._kept is not None:
             return self._kept.run(evaluate(self.elementwise, values), task, evaluate)
-        # what NumPy computes for the sum it need not compute again for the squares
+        # values that NumPy computes for the sum are used again for the squares
         known: dict[int, Any] = {self.value: None}
-        _, total, count = self.totals(values, evaluate, known)
+        total, count = self.totals(values, evaluate, known)
         count = count.astype(np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
@@ -226,23 +214,23 @@ class Moment(_Sums):
 
 
 class Arg(_Reduced):
-    """The first stage of a search: the least or greatest element, and where it is."""
+    """The first stage of an argmin or argmax: the least or greatest element, and its index."""
 
     worthwhile = True
 
-    def __init__(self, nodes: Sequence[Node], value: int, found: Reduction) -> None:
+    def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         outputs = (Output(value, found.kind), Output(value, f"arg{found.kind}"))
-        self.expression = self.everywhere = self.reducing(nodes, outputs, None)
+        self.expression = self.reducing(nodes, outputs, None)
         self.along = self.reducing(nodes, outputs, (found.axes or (0,))[:1])
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """See `Unit.run`."""
-        x = self.stand_in(values)
+        """See `FusedPart.run`."""
+        x = self.empty(values)
         axes = self.found.axes or ()
         everywhere = len(axes) == x.ndim or x.ndim == 1
-        least, place = evaluate(self.everywhere if everywhere else self.along, values)
-        # Dask's own function makes its record of what it is given.
+        least, place = evaluate(self.expression if everywhere else self.along, values)
+        # Dask's own function makes its record of these results
         function, _, _ = unwrapped(task.func, {})
         *_, axis, offsets = task.args
         return function(lambda *_, **__: least, _named(place, self.found.kind), x, axis, offsets)
@@ -257,9 +245,9 @@ def _named(place: Any, kind: str) -> Callable[..., Any]:
 
 
 def _without_nan(
-    nodes: Sequence[Node], value: int, found: Reduction
+    nodes: Sequence[Node], value: int, found: RecognizedReduction
 ) -> tuple[list[Node], int, list[Any]]:
-    """Add what leaves out NaN; return the nodes, the value's, and further inputs."""
+    """Replace NaN in a value, if it is skipped; return the nodes, the value, further inputs."""
     if not found.skips_nan:
         return list(nodes), value, []
     inputs = Expression(tuple(nodes), (Output(value),)).inputs
@@ -273,7 +261,7 @@ def _without_nan(
     return more, first + 2, [_NEUTRAL[found.kind]]
 
 
-FORMS: dict[str, Callable[[Sequence[Node], int, Reduction], Any]] = {
+FORMS: dict[str, Callable[[Sequence[Node], int, RecognizedReduction], Any]] = {
     "plain": Plain,
     "mean": Mean,
     "moment": Moment,
