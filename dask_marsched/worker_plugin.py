@@ -20,8 +20,8 @@ from dask_marsched.host.worker.message_batching import MessageGathering
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.admission import Admission
-from dask_marsched.worker.heartbeat_metrics import Telling
-from dask_marsched.worker.kernels import KernelPart
+from dask_marsched.worker.heartbeat_metrics import HeartbeatMetrics
+from dask_marsched.worker.kernels import WorkerKernels
 
 logger = logging.getLogger("dask_marsched")
 
@@ -69,8 +69,8 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
         self._messages: MessageGathering | None = None
-        self._kernels: KernelPart | None = None
-        self._telling: Telling | None = None
+        self._kernels: WorkerKernels | None = None
+        self._heartbeat: HeartbeatMetrics | None = None
         self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,11 +100,11 @@ class MarsWorkerPlugin(WorkerPlugin):
         if "kernels" in on:
             await self._start_kernels(worker)
         if on:
-            self._telling = Telling(worker, self.report, self._transfer_failures.caught)
-            self._telling.install()
+            self._heartbeat = HeartbeatMetrics(worker, self.report, self._transfer_failures.caught)
+            self._heartbeat.install()
 
     async def _start_kernels(self, worker: Worker) -> None:
-        self._kernels = KernelPart(worker, self.settings)
+        self._kernels = WorkerKernels(worker, self.settings)
         try:
             await self._kernels.start()
         except RuntimeError as misfit:
@@ -177,9 +177,9 @@ class MarsWorkerPlugin(WorkerPlugin):
             await self._tear_down(worker)
 
     async def _tear_down(self, worker: Worker) -> None:
-        if self._telling is not None:
-            self._telling.uninstall()
-            self._telling = None
+        if self._heartbeat is not None:
+            self._heartbeat.uninstall()
+            self._heartbeat = None
         self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
         # What was put in last goes first. The transfer is put in when the nanny answers.
         around = getattr(worker.execute, "__self__", None)

@@ -39,7 +39,7 @@ from dask_marsched.core.graph_record import (
 )
 from dask_marsched.core.plan import Unit
 from dask_marsched.core.plan_layout import NO_UNIT
-from dask_marsched.monitoring.observer_hooks import LOOKS, SHIFT, Following
+from dask_marsched.monitoring.observer_hooks import LOOKS, SHIFT, OperandTracker
 from dask_marsched.policies import stock_estimate
 from dask_marsched.policies.stock_estimate import StockEstimate
 
@@ -47,8 +47,8 @@ from dask_marsched.policies.stock_estimate import StockEstimate
 _AT_ONCE = 10_000
 
 
-class Observer(Following):
-    """Tells of one scheduler what `Following` has found.
+class Observer(OperandTracker):
+    """Tells of one scheduler what `OperandTracker` has found.
 
     All that is returned is made of dicts with text keys, lists, text, numbers, booleans and None,
     of bounded size whatever the graph's, and belongs to the caller. Times are seconds of the

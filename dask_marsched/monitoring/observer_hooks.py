@@ -61,7 +61,7 @@ _MOST_LOGGED = 30_000
 _FEW = 48
 
 
-class Following:
+class OperandTracker:
     """Follows one scheduler. `dask_marsched.monitoring.observer.Observer` tells what it found.
 
     Parameters

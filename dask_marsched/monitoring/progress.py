@@ -113,7 +113,9 @@ class Listener:
     def __init__(self, futures: list[Any], complete: bool, interval: float) -> None:
         self.client: Any = futures[0].client if futures else None
         self._futures = futures
-        self._feed = progress_feed.Feed(list(dict.fromkeys(f.key for f in futures)), complete)
+        self._feed = progress_feed.ProgressFeed(
+            list(dict.fromkeys(f.key for f in futures)), complete
+        )
         self._interval = interval
         self._task: asyncio.Task[Any] | None = None
         self.ended = threading.Event()

@@ -63,7 +63,7 @@ class _Kind:
         return Remaining(left, self.mean(), min(self.running, left), self.spent)
 
 
-class Watch(SchedulerPlugin):
+class ProgressTracker(SchedulerPlugin):
     """Follows the operands that some results rely on.
 
     It only listens: the scheduler is as it is without it, and need not have our other plugin.
@@ -280,32 +280,32 @@ def _told(task: asyncio.Task[None]) -> None:
 # -- for `Scheduler.feed`, which calls these on the scheduler ----------------------------------
 
 
-class Feed:
+class ProgressFeed:
     """What a client sends to the scheduler to be told of its operands.
 
     Parameters
     ----------
     keys, complete
-        As of `Watch`.
+        As of `ProgressTracker`.
     """
 
     def __init__(self, keys: list[Key], complete: bool) -> None:
         self.keys = keys
         self.complete = complete
 
-    def __call__(self, scheduler: Any) -> Watch:
+    def __call__(self, scheduler: Any) -> ProgressTracker:
         """Begin."""
-        watch = Watch(scheduler, self.keys, self.complete)
+        watch = ProgressTracker(scheduler, self.keys, self.complete)
         scheduler.add_plugin(watch)
         return watch
 
 
-def look(scheduler: Any, watch: Watch) -> dict[str, Any]:
+def look(scheduler: Any, watch: ProgressTracker) -> dict[str, Any]:
     """Return how things stand."""
     return watch.look()
 
 
-def end(scheduler: Any, watch: Watch | None) -> None:
+def end(scheduler: Any, watch: ProgressTracker | None) -> None:
     """End."""
     if watch is not None:
         watch.stop()

@@ -22,18 +22,18 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler import snapshot, task_hints
 from dask_marsched.host.scheduler.adapter import LEAVE_TO_DASK, WITHHOLD
-from dask_marsched.monitoring.observer_hooks import Following
+from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.policies.dispatch_pace import ROUND_TRIP, Pace
 from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import Offer
-from dask_marsched.scheduling.free_slots import Vacancies, in_progress
-from dask_marsched.scheduling.placement import Suitability
+from dask_marsched.scheduling.free_slots import FreeSlots, in_progress
+from dask_marsched.scheduling.placement import TaskPlacement
 from dask_marsched.scheduling.planner import Planner, Policies
 from dask_marsched.scheduling.retries import Retries
-from dask_marsched.scheduling.unneeded_replicas import Replicas
+from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 
 #: Bytes of inputs from which on a withheld operand has a home. Less is fetched in the time of a
 #: message; the array object that all the sources of a Zarr store read is the common case.
@@ -62,20 +62,20 @@ class PlacementEngine:
         self.settings = settings
         self.counters = Counters()
         self.failure: str | None = None
-        self.observer: Following | None = None
+        self.observer: OperandTracker | None = None
         saturation = scheduler.WORKER_SATURATION
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
         self.pace = Pace()
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
-        self.replicas = Replicas()
+        self.replicas = UnneededReplicas()
         self.retries = Retries(scheduler, RetryRule(settings.retries, settings.retry_errors))
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
-        self._suitability = Suitability(scheduler, policies, self._seniority)
-        self.vacancies = Vacancies(scheduler, self.slots, self._seniority)
+        self._placement = TaskPlacement(scheduler, policies, self._seniority)
+        self.free_slots = FreeSlots(scheduler, self.slots, self._seniority)
 
-    def observe(self, observer: Following | None) -> None:
+    def observe(self, observer: OperandTracker | None) -> None:
         """Tell an observer of what is planned and fetched."""
         self.observer = self.planner.observer = observer
 
@@ -127,7 +127,7 @@ class PlacementEngine:
     def finished(self, ts: TaskState) -> None:
         """Learn from a result, and remember that its worker has a slot again."""
         for ws in ts.who_has or ():
-            self.vacancies.finished[ws] = None
+            self.free_slots.finished[ws] = None
         self.pace.back(ts, snapshot.duration(ts))
         self.replicas.progressed(ts)
         self.retries.settled(ts)
@@ -183,13 +183,13 @@ class PlacementEngine:
                 self._joined[ws.address] = next(self._numbers)
         for ws in self._running - running:
             self.policies.withholding.release(ws.address)
-            self.vacancies.left(ws)
+            self.free_slots.left(ws)
         # One that is paused keeps its number for when it comes back.
         for address in [a for a in self._joined if a not in self.scheduler.workers]:
             del self._joined[address]
         self._running = running
         hosts = Counter(ws.host for ws in running)
-        several = self._suitability.several_to_a_host = 1 < len(hosts) < len(running)
+        several = self._placement.several_to_a_host = 1 < len(hosts) < len(running)
         self.policies.withholding.locate({ws.address: ws.host for ws in running} if several else {})
         self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
 
@@ -207,7 +207,7 @@ class PlacementEngine:
             if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
                 return WITHHOLD
             if ts.dependencies:
-                ws = self._suitability.most_suitable(ts)
+                ws = self._placement.worker_for(ts)
                 if ws is not None:
                     self.counters.operands_placed += 1
                     return ws
@@ -247,8 +247,8 @@ class PlacementEngine:
             if self.pace.most(now) < self.scheduler.total_nthreads:
                 placed = self._paced(now)
             else:
-                placed = self._evenly(self.vacancies.look(now))
-        self.vacancies.told()
+                placed = self._evenly(self.free_slots.look(now))
+        self.free_slots.told()
         return placed
 
     def _evenly(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
@@ -281,9 +281,9 @@ class PlacementEngine:
         get, withholding = self.scheduler.workers.get, self.policies.withholding
         self._fill(filter(None, map(get, withholding.begun())), room, placed)
         if len(placed) < room and len(withholding):
-            self._fill(sorted(self.vacancies.finished, key=self._load), room, placed)
+            self._fill(sorted(self.free_slots.finished, key=self._load), room, placed)
         if len(placed) < room and len(withholding):
-            self._fill(sorted(self.vacancies.look(now), key=self._load), room, placed)
+            self._fill(sorted(self.free_slots.look(now), key=self._load), room, placed)
         return placed
 
     def _load(self, ws: WorkerState) -> tuple[int, int]:
@@ -298,7 +298,7 @@ class PlacementEngine:
         for ws in turn:
             if len(placed) >= room:
                 return
-            if not self.vacancies.has_free_thread(ws):
+            if not self.free_slots.has_free_thread(ws):
                 continue
             more: dict[TaskState, float] = {}
             while len(placed) < room and (offer := self._next(ws, more)) is not None:
@@ -393,7 +393,7 @@ class PlacementEngine:
     def clear(self) -> None:
         """Drop all plans: the scheduler restarts, or the plugin has been removed."""
         self.planner.clear()
-        self.vacancies.clear()
+        self.free_slots.clear()
         self.pace.clear()
         self.replicas.clear()
         self.retries.clear()

@@ -1,4 +1,4 @@
-"""Vacancies: which workers are looked at for more of what is withheld."""
+"""Tracks which workers may have free slots, so that dispatch need not scan them all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL_EVERY = 0.05
 _MOST_BUSY = 16
 
 
-class Vacancies:
+class FreeSlots:
     """Finds the workers with a free thread, or just done with something, or next in turn.
 
     Those whose threads are busy may have another wait for them as what they rely on comes

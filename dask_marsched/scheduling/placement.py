@@ -19,7 +19,7 @@ _MOST_OTHERS = 8
 _MOST_ASKED = 32
 
 
-class Suitability:
+class TaskPlacement:
     """Finds the worker for a task.
 
     Parameters
@@ -45,7 +45,7 @@ class Suitability:
         self.seniority = seniority
         self.several_to_a_host = False
 
-    def most_suitable(self, ts: TaskState) -> WorkerState | None:
+    def worker_for(self, ts: TaskState) -> WorkerState | None:
         """Return the worker for a ready task, None if its inputs are on none that runs."""
         s = self.scheduler
         fetches = snapshot.fetches(ts, len(s.running) or 1, s.bandwidth)

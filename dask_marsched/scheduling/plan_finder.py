@@ -24,7 +24,7 @@ _PLANS, _OPERANDS = 100, 300_000
 Adopt = Callable[[list[Unit]], None]
 
 
-class Searching:
+class PlanFinder:
     """Finds the plans of one scheduler.
 
     Parameters

@@ -20,7 +20,7 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
-from dask_marsched.scheduling.plan_finder import Searching
+from dask_marsched.scheduling.plan_finder import PlanFinder
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Policies:
         }
 
 
-class Observer(Protocol):
+class PlanObserver(Protocol):
     """Who is told of plans; it never raises."""
 
     def planned(self, graph: OperandGraph, tasks: list[TaskState], units: list[Unit]) -> None:
@@ -112,8 +112,8 @@ class Planner:
         self.counters = counters
         self.install = install
         self.workers: list[str] = []
-        self.observer: Observer | None = None
-        self._searching = Searching(policies.assignment, counters)
+        self.observer: PlanObserver | None = None
+        self._searching = PlanFinder(policies.assignment, counters)
         self._sizes: Any = None
         self._model = SizeModel()
         self._unlearned: dict[TaskState, Any] = {}

@@ -15,7 +15,7 @@ _MANY = 2
 _SEEN_AT_ONCE = 8
 
 
-class Replicas:
+class UnneededReplicas:
     """Finds the copies to drop because of what just happened.
 
     A result that another worker has fetched lies on two workers until its last dependent is done.

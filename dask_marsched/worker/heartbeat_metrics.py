@@ -68,7 +68,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-class Telling:
+class HeartbeatMetrics:
     """Has a worker tell its figures with each heartbeat.
 
     Parameters

@@ -18,7 +18,7 @@ from dask_marsched.kernels.evaluator import Kernels, Means
 PATIENCE = 0.1
 
 
-class KernelPart:
+class WorkerKernels:
     """The part of `MarsWorkerPlugin` that evaluates chains of operations.
 
     Parameters

@@ -17,7 +17,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
 from dask_marsched.monitoring.progress import Listener, ProgressView
-from dask_marsched.monitoring.progress_feed import Watch
+from dask_marsched.monitoring.progress_feed import ProgressTracker
 from tests.compat.harness import check, planned_cluster
 
 
@@ -76,13 +76,13 @@ async def test_the_counts_are_those_of_the_tasks(c, s, a):
     y = c.persist((x + x.T).map_blocks(held, "a", dtype=float))
     keys = {future.key for future in y.dask.values()}
     await async_poll_for(lambda: keys <= set(s.tasks), 5)
-    early = Watch(s, keys)
+    early = ProgressTracker(s, keys)
     s.add_plugin(early)
     early.look()
     await async_poll_for(lambda: early.look()["status"] == "running", 5)
     await Event("a").set()
     await wait(y)
-    late = Watch(s, keys)
+    late = ProgressTracker(s, keys)
     s.add_plugin(late)
     late.look()
     await async_poll_for(lambda: late.look()["status"] == "finished", 5)
@@ -143,7 +143,7 @@ async def test_it_ends_when_cancelled(c, s, a):
 async def test_it_ends_with_the_scheduler_and_on_restart(c, s, a):
     told, task = await followed(c, s, c.submit(held, 1, "go"))
     await async_poll_for(lambda: told and told[-1]["status"] == "running", 5)
-    (watch,) = (plugin for plugin in s.plugins.values() if isinstance(plugin, Watch))
+    (watch,) = (plugin for plugin in s.plugins.values() if isinstance(plugin, ProgressTracker))
     watch.restart(s)
     await task
     assert told[-1]["status"] == "cancelled"

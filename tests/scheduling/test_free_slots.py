@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dask_marsched.policies.slots import SlotRule
-from dask_marsched.scheduling.free_slots import Vacancies
+from dask_marsched.scheduling.free_slots import FreeSlots
 
 
 class _Worker(SimpleNamespace):
@@ -28,7 +28,7 @@ class _Cluster:
         scheduler: Any = SimpleNamespace(
             running=set(self.workers), idle_task_count=set(self.workers)
         )
-        self.vacancies = Vacancies(scheduler, self, lambda ws: ws.number)  # type: ignore[arg-type]
+        self.free_slots = FreeSlots(scheduler, self, lambda ws: ws.number)  # type: ignore[arg-type]
         self.rule = SlotRule()
 
     def has_free_thread(self, nthreads: int, in_progress: int) -> bool:
@@ -38,11 +38,11 @@ class _Cluster:
     def ends(self, number: int, heard_of: bool = True) -> None:
         self.workers[number].processing.clear()
         if heard_of:
-            self.vacancies.finished[self.workers[number]] = None  # type: ignore[index]
+            self.free_slots.finished[self.workers[number]] = None  # type: ignore[index]
 
     def free(self, now: float) -> set[int]:
-        found: Any = self.vacancies.look(now)
-        self.vacancies.told()
+        found: Any = self.free_slots.look(now)
+        self.free_slots.told()
         return {ws.number for ws in found if not ws.processing}
 
 
@@ -83,7 +83,7 @@ def test_busy_workers_are_looked_at_in_turn() -> None:
     cluster = _Cluster(100)
     found = set()
     for _ in range(7):
-        turn: Any = cluster.vacancies.look(0.0)
+        turn: Any = cluster.free_slots.look(0.0)
         assert len(turn) == 16
         found |= {ws.number for ws in turn}
     assert found == set(range(100))

@@ -14,7 +14,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.policies.planning.search_budget import Search
 from dask_marsched.scheduling import plan_finder
-from dask_marsched.scheduling.plan_finder import Searching
+from dask_marsched.scheduling.plan_finder import PlanFinder
 from tests.compat.harness import planned_cluster, plugin_of, report_of
 from tests.graphs import pairwise
 
@@ -60,7 +60,7 @@ def policy():
 
 async def test_a_search_holds_nothing_up_and_is_made_once(beside, policy):
     counters = Counters()
-    finder = Searching(policy, counters)
+    finder = PlanFinder(policy, counters)
     adopted = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for future in adopted:
         assert finder.find(GRAPH, WORKERS, PENDING, future.set_result) == (PROMPT, True)
@@ -72,7 +72,7 @@ async def test_a_search_holds_nothing_up_and_is_made_once(beside, policy):
 
 
 async def test_what_was_dropped_meanwhile_is_not_adopted(beside, policy):
-    finder = Searching(policy, Counters())
+    finder = PlanFinder(policy, Counters())
     finder.find(GRAPH, WORKERS, PENDING, pytest.fail)
     finder.clear()
     adopted = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ async def test_what_was_dropped_meanwhile_is_not_adopted(beside, policy):
 
 async def test_a_search_that_fails_leaves_the_prompt_plan(beside, policy):
     counters = Counters()
-    finder = Searching(policy, counters)
+    finder = PlanFinder(policy, counters)
     policy.error = ValueError("no plan")
     policy.go.set()
     adopted = asyncio.get_running_loop().create_future()
@@ -96,7 +96,7 @@ async def test_a_search_that_fails_leaves_the_prompt_plan(beside, policy):
 
 def test_without_an_event_loop_the_graph_waits(beside, policy):
     policy.go.set()
-    assert Searching(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail) == (
+    assert PlanFinder(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail) == (
         FOUND,
         False,
     )
@@ -106,14 +106,14 @@ def test_without_an_event_loop_the_graph_waits(beside, policy):
 def test_only_as_much_is_searched_as_pays(monkeypatch, policy, extent, plan):
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: extent)
     policy.go.set()
-    assert Searching(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail)[0] == plan
+    assert PlanFinder(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail)[0] == plan
 
 
 def test_what_is_remembered_is_bounded(monkeypatch, policy):
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
     monkeypatch.setattr(plan_finder, "_PLANS", 2)
     policy.go.set()
-    finder = Searching(policy, Counters())
+    finder = PlanFinder(policy, Counters())
     graphs = [pairwise(n) for n in (2, 3, 4)]
     for g in (*graphs, *reversed(graphs)):  # the first one is dropped for the third
         finder.find(g, WORKERS, PENDING, pytest.fail)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling.unneeded_replicas import Replicas
+from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 from tests.compat.harness import check, our_failures, planned_cluster, plugin_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
@@ -338,7 +338,7 @@ def test_what_is_remembered_of_a_result_changes_nothing(
     readers = [_Task(processing_on=None if at is None else WORKERS[at]) for at in first]
     ts: Any = _Task(nbytes=LARGE, state="memory", who_wants=None, waiters=set(readers))
     ts.who_has = set(WORKERS[:2])
-    replicas = Replicas()
+    replicas = UnneededReplicas()
     for number, at, there in changes:
         ts.who_has = {WORKERS[i] for i in there} or ts.who_has
         reader = readers[number % len(readers)]
@@ -346,7 +346,7 @@ def test_what_is_remembered_of_a_result_changes_nothing(
             ts.waiters.discard(reader)
         else:
             reader.processing_on = None if at is None else WORKERS[at]
-        fresh = Replicas()
+        fresh = UnneededReplicas()
         for one in (replicas, fresh):
             one.copied([ts])
         assert replicas.superfluous() == fresh.superfluous()
@@ -367,7 +367,7 @@ def test_a_result_that_many_read_is_looked_at_as_a_whole_a_few_times_only() -> N
     readers[-1].processing_on = None
     ts: Any = _Task(nbytes=LARGE, state="memory", who_wants=None, waiters=set(readers))
     ts.who_has = {here, there}
-    replicas = Replicas()
+    replicas = UnneededReplicas()
     for reader in readers[:-1]:
         ts.waiters.discard(reader)
         replicas.copied([ts])

@@ -5,7 +5,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.worker.heartbeat_metrics import METRIC, Telling, figures
+from dask_marsched.worker.heartbeat_metrics import METRIC, HeartbeatMetrics, figures
 
 BIG = 10**15
 
@@ -61,7 +61,9 @@ class StandIn:
 
 def test_a_report_that_fails_is_told_of_and_leaves_the_heartbeat_alone():
     worker, caught = StandIn(), []
-    telling = Telling(worker, lambda: 1 / 0, lambda where, error: caught.append((where, error)))
+    telling = HeartbeatMetrics(
+        worker, lambda: 1 / 0, lambda where, error: caught.append((where, error))
+    )
     telling.install()
     assert worker.metrics[METRIC](worker) == {}
     assert [where for where, _ in caught] == ["heartbeat"]
@@ -72,7 +74,7 @@ def test_a_report_that_fails_is_told_of_and_leaves_the_heartbeat_alone():
 
 def test_what_another_put_there_stays():
     worker = StandIn()
-    first, second = (Telling(worker, dict, lambda *_: None) for _ in range(2))
+    first, second = (HeartbeatMetrics(worker, dict, lambda *_: None) for _ in range(2))
     first.install()
     second.install()
     first.uninstall()
