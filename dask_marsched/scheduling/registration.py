@@ -112,10 +112,12 @@ class Registration:
             f"{NAMESPACE}.{option.key}": [before[option.attribute], now[option.attribute]]
             for option in OPTIONS
         }
-        pairs |= {
-            f"{NAMESPACE}.{kind}.policy": [self.replaced.policies[kind], name]
-            for kind, name in self.policies.items()
-        }
+        # A policy given as an object takes precedence over the setting.
+        configured = {option.key for option in OPTIONS}
+        for kind, name in self.policies.items():
+            key = f"{kind}.policy"
+            label = f"{NAMESPACE}.{key}" if key in configured else kind
+            pairs[label] = [self.replaced.policies[kind], name]
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
     def tell(self) -> None:
