@@ -15,6 +15,7 @@ from typing import Any
 
 from dask_marsched.config import NAMESPACE, OPTIONS, Settings
 from dask_marsched.host.client import clients_here
+from dask_marsched.monitoring.status_text import registrant
 
 logger = logging.getLogger("dask_marsched")
 
@@ -127,8 +128,8 @@ class Registration:
             text = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             logger.warning(
                 "%s has replaced the configuration of dask_marsched that %s had registered (%s)",
-                who(self.report({})),
-                who(self.replaced.report({})),
+                registrant(self.report({})),
+                registrant(self.replaced.report({})),
                 text,
             )
 
@@ -155,11 +156,3 @@ def _same_policy(one: Any, other: Any) -> bool:
 
 def _parameters(policy: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(policy).items() if not name.startswith("_")}
-
-
-def who(found: Mapping[str, Any]) -> str:
-    """Return who registered something, for people."""
-    process = f"{found['user']} (process {found['pid']} on {found['host']})"
-    if found["by"] == "client":
-        return " ".join([process, *(["as", *found["clients"]] if found["clients"] else [])])
-    return f"{'--preload of' if found['by'] == 'preload' else 'code in the process of'} {process}"
