@@ -622,13 +622,13 @@ async def test_what_the_event_loop_does_is_not_taken_for_work(c, s, a):
     admission = admission_of(a)
     await async_poll_for(lambda: admission.counts.deferrals, 5)
     admission._look()
-    since = admission._quiet_since
+    since = admission._idle.since
     compute_a_little()
     admission._look()
-    assert admission._quiet_since == since > 0
+    assert admission._idle.since == since > 0
     await asyncio.to_thread(compute_a_little)
     admission._look()
-    assert admission._quiet_since > since
+    assert admission._idle.since > since
     await Event("gate").set()
     await wait([blocked, opening])
 

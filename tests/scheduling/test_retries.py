@@ -28,7 +28,7 @@ def retrying_cluster(nthreads=THREE_WORKERS, most=2, delay=0.01):
 
 def run_where(log, fails_on, error):
     """Note the worker in a list of the test's process, and fail on some."""
-    from tests import test_retries
+    from tests.scheduling import test_retries
 
     address = get_worker().address
     test_retries.LOGS[log].append(address)
