@@ -33,7 +33,7 @@ from dask_marsched.policies.withholding import UnitQueues, WithholdingPolicy
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.failover import Failover
 from dask_marsched.scheduling.planner import Policies
-from dask_marsched.scheduling.registration import Origin, Registration, same
+from dask_marsched.scheduling.registration import Origin, Registration, is_same
 from dask_marsched.scheduling.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
@@ -133,12 +133,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             origin, time(), self.settings, self.policies.names(), replaced
         )
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
-            if before.why_not_active() is None and same(before, self):
+            if before.why_not_active() is None and is_same(before, self):
                 self.twin, before.registration = before, self.registration
                 return
             before.stop()
             await before.workers_told()
-        self.registration.tell()
+        self.registration.log_changes()
         if not self.settings.enabled:
             self._reason = "switched off by marsched.enabled"
             return

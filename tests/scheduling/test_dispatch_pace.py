@@ -78,7 +78,7 @@ def block(event: str, x: int) -> int:
 
 def slow_scheduler(plugin: MarsSchedulerPlugin) -> None:
     assert plugin._engine is not None
-    plugin._engine.pace.scheduler_time = 0.01
+    plugin._engine.dispatcher.pace.scheduler_time = 0.01
 
 
 @pytest.mark.parametrize("long", [False, True])

@@ -41,8 +41,8 @@ class _Cluster:
             self.free_slots.finished[self.workers[number]] = None  # type: ignore[index]
 
     def free(self, now: float) -> set[int]:
-        found: Any = self.free_slots.look(now)
-        self.free_slots.told()
+        found: Any = self.free_slots.candidates(now)
+        self.free_slots.dispatched()
         return {ws.number for ws in found if not ws.processing}
 
 
@@ -83,7 +83,7 @@ def test_busy_workers_are_looked_at_in_turn() -> None:
     cluster = _Cluster(100)
     found = set()
     for _ in range(7):
-        turn: Any = cluster.free_slots.look(0.0)
+        turn: Any = cluster.free_slots.candidates(0.0)
         assert len(turn) == 16
         found |= {ws.number for ws in turn}
     assert found == set(range(100))

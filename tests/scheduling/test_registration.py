@@ -13,8 +13,9 @@ from distributed.utils_test import gen_cluster
 
 import dask_marsched
 from dask_marsched.config import Settings
+from dask_marsched.monitoring.status_text import registrant
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling.registration import Origin, Registration, who
+from dask_marsched.scheduling.registration import Origin, Registration
 
 HERE = {"user": getpass.getuser(), "host": socket.gethostname(), "pid": os.getpid()}
 
@@ -37,7 +38,7 @@ async def test_who_has_registered_it(c, s):
     assert (found["by"], found["replaced"]) == ("client", None)
     assert c.id in found["clients"]
     text = str(await dask_marsched.status(c))
-    assert f"  registered        by {who(found)}, " in text
+    assert f"  registered        by {registrant(found)}, " in text
     assert c.id in text
     assert "in place of" not in text
     json.dumps(found)
@@ -75,8 +76,8 @@ async def test_by_preload_or_by_code_on_the_scheduler(s):
     await s.register_scheduler_plugin(MarsSchedulerPlugin(), idempotent=False)
     found = registered(s)
     assert (found["by"], found["replaced"]["by"]) == ("scheduler", "preload")
-    assert "--preload" in who(found["replaced"])
-    assert "code in the process" in who(found)
+    assert "--preload" in registrant(found["replaced"])
+    assert "code in the process" in registrant(found)
 
 
 def test_only_the_last_replacement_is_kept():
