@@ -111,7 +111,7 @@ def test_only_as_much_is_searched_as_pays(monkeypatch, policy, extent, plan):
 
 def test_what_is_remembered_is_bounded(monkeypatch, policy):
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
-    monkeypatch.setattr(plan_finder, "_PLANS", 2)
+    monkeypatch.setattr(plan_finder, "_MOST_PLANS", 2)
     policy.go.set()
     finder = PlanFinder(policy, Counters())
     graphs = [pairwise(n) for n in (2, 3, 4)]
