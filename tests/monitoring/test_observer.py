@@ -106,7 +106,7 @@ async def test_what_runs_is_told_apart_from_what_was_sent(c, s, *workers):
     for worker in workers:
         await worker.heartbeat()
     observer = observer_of(s)
-    observer._looked = float("-inf")
+    observer._counted = float("-inf")
     threads = sum(w.state.nthreads for w in workers)
     assert observer.graphs()[0]["counts"]["running"] == threads
     assert sum(observer.plan()["cells"]["running"]) == threads
