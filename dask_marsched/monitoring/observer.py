@@ -293,13 +293,7 @@ class Observer(OperandTracker):
         over_time = self._transfers.series.to_dict()
         over_time["time"].append(now)
         over_time["moved"].append(moved.total)
-        try:
-            record = self._record(graph)
-        except KeyError:
-            estimate, reason = None, "no graph has been planned"
-        else:
-            threads = [ws.nthreads or 1 for ws in self.scheduler.workers.values()]
-            estimate, reason = self._estimates.of(record, threads)
+        estimate, reason = self._estimate(graph)
         return {
             "moved": moved.total,
             "unsure": self._transfers.unsure,
@@ -310,6 +304,14 @@ class Observer(OperandTracker):
             "estimate": estimate,
             "reason": reason,
         }
+
+    def _estimate(self, graph: int | None) -> tuple[dict[str, Any] | None, str | None]:
+        try:
+            record = self._record(graph)
+        except KeyError:
+            return None, "no graph has been planned"
+        threads = [ws.nthreads or 1 for ws in self.scheduler.workers.values()]
+        return self._estimates.of(record, threads)
 
     def close(self) -> None:
         """Stop estimating, as the event loop may end."""
