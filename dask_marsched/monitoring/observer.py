@@ -36,6 +36,14 @@ from dask_marsched.monitoring.observer_hooks import SHIFT, WATCHED, OperandTrack
 
 #: Operands laid out in one step, a few milliseconds.
 _STEP = 10_000
+#: States of operands in the cells of a picture, but for those that depend on heartbeats.
+_CELL_STATES = (
+    ("unscheduled", WAITING),
+    ("finished", FINISHED),
+    ("freed", FREED),
+    ("fatal", FATAL),
+    ("cancelled", CANCELLED),
+)
 
 
 class Observer(OperandTracker):
@@ -176,13 +184,9 @@ class Observer(OperandTracker):
             "operands": by_code.sum(1).tolist(),
             "worker": [-1 if w == NO_WORKER else w for w in worker.tolist()],
             "worker_share": share.tolist(),
-            "unscheduled": by_code[:, WAITING].tolist(),
             "ready": ready,
             "running": running,
-            "finished": by_code[:, FINISHED].tolist(),
-            "freed": by_code[:, FREED].tolist(),
-            "fatal": by_code[:, FATAL].tolist(),
-            "cancelled": by_code[:, CANCELLED].tolist(),
+            **{name: by_code[:, code].tolist() for name, code in _CELL_STATES},
         }
 
     def operand_counts(self, graph: int | None = None) -> dict[str, Any]:

@@ -63,19 +63,6 @@ _FEW = 48
 class OperandTracker:
     """Tracks one scheduler; its subclass `Observer` answers questions about it.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`, read only.
-    counters
-        Counts exceptions of the hooks.
-    clock
-        Returns the time in seconds.
-    policies
-        Names of the policies in force, by kind.
-    recoveries
-        Is `dask_marsched.scheduling.worker_losses.Recoveries.report`.
-
     Attributes
     ----------
     failure : str or None

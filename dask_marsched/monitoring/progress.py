@@ -97,17 +97,7 @@ def progress(
 
 
 class Listener:
-    """Receives the progress of a computation from the scheduler until it has ended.
-
-    Parameters
-    ----------
-    futures
-        The results of the computation.
-    complete
-        As of `progress`.
-    interval
-        Seconds between two messages.
-    """
+    """Receives the progress of a computation from the scheduler until it has ended."""
 
     def __init__(self, futures: list[Any], complete: bool, interval: float) -> None:
         self.client: Any = futures[0].client if futures else None
@@ -225,15 +215,7 @@ class _Lines:
 
 
 class ProgressView:
-    """Displays the progress of a computation in a notebook, also while other cells run.
-
-    Parameters
-    ----------
-    listener
-        Receives the progress.
-    multi
-        Whether to show the kinds of operands.
-    """
+    """Displays the progress of a computation in a notebook, also while other cells run."""
 
     def __init__(self, listener: Listener, multi: bool = True) -> None:
         self._listener = listener

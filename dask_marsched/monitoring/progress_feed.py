@@ -66,14 +66,8 @@ class _Kind:
 class ProgressTracker(SchedulerPlugin):
     """Tracks the operands that some results depend on, with or without `MarsSchedulerPlugin`.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    keys
-        Keys of the results, which may not have reached the scheduler yet.
-    complete
-        Whether to count operands that already had a result at the start.
+    The keys of the results may not have reached the scheduler yet. Operands that already had a
+    result at the start count with `complete` only.
     """
 
     def __init__(self, scheduler: Any, keys: Iterable[Key], complete: bool = True) -> None:
@@ -281,13 +275,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 class ProgressFeed:
-    """Makes a tracker on the scheduler; sent by the client.
-
-    Parameters
-    ----------
-    keys, complete
-        As of `ProgressTracker`.
-    """
+    """Makes a tracker on the scheduler; sent by the client."""
 
     def __init__(self, keys: list[Key], complete: bool) -> None:
         self.keys = keys

@@ -17,13 +17,7 @@ from dask_marsched.policies.stock_estimate import StockEstimate
 
 
 class StockEstimates:
-    """Makes and keeps the estimates for the graphs that somebody asks about.
-
-    Parameters
-    ----------
-    caught
-        Called with the place and an exception.
-    """
+    """Makes and keeps the estimates for the graphs that somebody asks about."""
 
     def __init__(self, caught: Callable[[str, Exception], None]) -> None:
         self._caught = caught
@@ -42,15 +36,7 @@ class StockEstimates:
     def of(
         self, record: GraphRecord, threads: list[int]
     ) -> tuple[dict[str, Any] | None, str | None]:
-        """Return the estimate for a graph, or None and the reason why there is none yet.
-
-        Parameters
-        ----------
-        record
-            The graph.
-        threads
-            Number of threads of each worker.
-        """
+        """Return the estimate for a graph, or None and the reason why there is none yet."""
         if record not in self._found:
             if not threads:
                 return None, "there are no workers to estimate for"

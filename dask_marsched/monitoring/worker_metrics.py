@@ -13,6 +13,8 @@ from dask_marsched.worker.heartbeat_metrics import METRIC
 
 #: Sums over all workers, in bytes, that are recorded over time.
 TOTALS = ("limit", "quota", "used", "promised", "queued", "process", "private", "shared", "disk")
+#: Figures of the quota that are shown of each worker.
+_OF_QUOTA = ("used", "promised", "queued", "deferrals", "forced", "evictions")
 #: Samples kept of each worker while its history is recorded.
 _RECENT = 120
 #: Shares of the memory limit at which Dask's workers react.
@@ -40,13 +42,7 @@ _MOST_GONE = 200
 
 
 class ObservedWorkers:
-    """Records the metrics of the workers of one scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`, read only.
-    """
+    """Records the metrics of the workers of one scheduler."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -148,18 +144,15 @@ class ObservedWorkers:
             "compiled": sums["kernels.compiled"],
             "expressions": [
                 {
-                    "text": text,
-                    "dtypes": dtypes,
-                    "backend": backend,
-                    "runs": int(runs),
-                    "saved": saved,
-                    "compiled": compiled,
-                    "given_up": int(given_up),
-                    "workers": int(workers),
+                    **dict(zip(("text", "dtypes", "backend"), expression, strict=True)),
+                    "saved": row[1],
+                    "compiled": row[2],
+                    **{
+                        name: int(row[i])
+                        for i, name in ((0, "runs"), (3, "given_up"), (4, "workers"))
+                    },
                 }
-                for (text, dtypes, backend), (runs, saved, compiled, given_up, workers) in rows[
-                    :most
-                ]
+                for expression, row in rows[:most]
             ],
             "more_expressions": max(0, len(rows) - most),
         }
@@ -187,12 +180,7 @@ def _memory(ws: Any) -> dict[str, Any]:
         "other": max(0, process - held),
         "disk": spilled.get("disk", 0),
         "quota": quota["limit"] if quota else None,
-        "used": quota["used"] if quota else None,
-        "promised": quota["promised"] if quota else None,
-        "queued": quota["queued"] if quota else None,
-        "deferrals": quota.get("deferrals", 0) if quota else None,
-        "forced": quota.get("forced", 0) if quota else None,
-        "evictions": quota.get("evictions", 0) if quota else None,
+        **{name: quota.get(name, 0) if quota else None for name in _OF_QUOTA},
         "last_seen": ws.last_seen,
     }
 

@@ -21,21 +21,7 @@ Placed = list[tuple[TaskState, WorkerState]]
 
 
 class Dispatcher:
-    """Chooses workers with free slots, and what they get with the withholding policy.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    withholding
-        Holds the withheld operands.
-    planner
-        Tells which operands belong to tiles, and is told which were started.
-    counters
-        Counts operands by origin.
-    seniority
-        Returns the rank of a worker in the order in which they joined.
-    """
+    """Chooses workers with free slots, and what they get with the withholding policy."""
 
     def __init__(
         self,

@@ -42,17 +42,7 @@ _LONG_WAIT = 1.0
 
 
 class PlacementEngine:
-    """Decides where and when the tasks of one scheduler run.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    policies
-        The policies in force.
-    settings
-        The plugin's settings.
-    """
+    """Decides where and when the tasks of one scheduler run."""
 
     def __init__(self, scheduler: Scheduler, policies: Policies, settings: Settings) -> None:
         self.scheduler: Any = scheduler

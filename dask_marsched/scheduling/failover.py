@@ -32,17 +32,6 @@ _P = TypeVar("_P", Adoption, SecondRuns, Protection)
 class Failover:
     """Reports lost workers, saves their results, and runs stragglers a second time.
 
-    Parameters
-    ----------
-    scheduler
-        A running `distributed.Scheduler`.
-    settings
-        Which parts are on.
-    engine
-        Counts exceptions, and is told which replicas to keep.
-    clock
-        Returns the time in seconds.
-
     Attributes
     ----------
     recoveries

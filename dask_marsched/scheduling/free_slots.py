@@ -23,15 +23,6 @@ class FreeSlots:
 
     A busy worker may get a task that waits for a thread. To scan a hundred workers for every
     result takes longer than most tasks run.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    slots
-        Defines free threads.
-    seniority
-        Returns the rank of a worker in the order in which they joined.
     """
 
     def __init__(

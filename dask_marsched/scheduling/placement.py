@@ -22,15 +22,6 @@ _MOST_ASKED = 32
 class TaskPlacement:
     """Chooses workers for the tasks of one scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    policies
-        The policies in force.
-    seniority
-        Returns the rank of a worker in the order in which they joined.
-
     Attributes
     ----------
     several_to_a_host : bool

@@ -28,15 +28,7 @@ Adopt = Callable[[list[Unit]], None]
 
 
 class PlanFinder:
-    """Finds the plans of one scheduler.
-
-    Parameters
-    ----------
-    policy
-        The assignment policy.
-    counters
-        Counts recalled plans and exceptions.
-    """
+    """Finds the plans of one scheduler."""
 
     def __init__(self, policy: AssignmentPolicy, counters: Counters) -> None:
         self._policy = policy

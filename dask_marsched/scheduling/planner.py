@@ -81,18 +81,8 @@ class _Plan:
 class Planner:
     """Makes and remakes the plans of one scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only but for the tasks' priorities.
-    policies
-        The policies in force.
-    settings
-        Tells whether workers need to know sizes.
-    counters
-        Counts plans and operands.
-    install
-        Called with a graph's tasks, and the units by indices into these, to put a plan in force.
+    `install` is called with a graph's tasks, and the units by indices into these, to put a plan in
+    force. Priorities of tasks are the only thing that is changed on the scheduler.
 
     Attributes
     ----------

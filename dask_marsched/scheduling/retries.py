@@ -16,15 +16,7 @@ from dask_marsched.policies.retries import RetryRule
 
 
 class Retries:
-    """Remembers the operands that failed with infrastructure errors, and where.
-
-    Parameters
-    ----------
-    scheduler
-        A running `distributed.Scheduler`, read only.
-    rule
-        Decides by error and number of failures.
-    """
+    """Remembers the operands that failed with infrastructure errors, and where."""
 
     def __init__(self, scheduler: Any, rule: RetryRule) -> None:
         self.scheduler = scheduler

@@ -20,18 +20,11 @@ TOPIC = "marsched-failover"
 _MOST = 20
 
 
-class Recoveries:
-    """Counts losses of workers, measures the recoveries, and logs both as events.
+_TOTALS = ("losses", "recovered", "results_lost", "results_adopted", "computed_again", "excess")
 
-    Parameters
-    ----------
-    scheduler
-        A running `distributed.Scheduler`, read only.
-    counters
-        Counts exceptions of this class.
-    clock
-        Returns the time in seconds.
-    """
+
+class Recoveries:
+    """Counts losses of workers, measures the recoveries, and logs both as events."""
 
     def __init__(self, scheduler: Any, counters: Counters, clock: Callable[[], float]) -> None:
         self.scheduler = scheduler
@@ -111,15 +104,7 @@ class Recoveries:
 
     def report(self) -> dict[str, Any]:
         """Return totals, and the last losses, as plain values for JSON."""
-        names = (
-            "losses",
-            "recovered",
-            "results_lost",
-            "results_adopted",
-            "computed_again",
-            "excess",
-        )
-        return {**{name: self._totals[name] for name in names}, "last": list(self._last)}
+        return {**{name: self._totals[name] for name in _TOTALS}, "last": list(self._last)}
 
 
 class _OpenRecovery:

@@ -44,15 +44,7 @@ class _Parcel:
 
 
 class WorkerRegistration:
-    """Installs the worker plugin on the workers of one scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    settings
-        The settings; workers get those that concern them.
-    """
+    """Installs the worker plugin on the workers of one scheduler."""
 
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self.scheduler = scheduler

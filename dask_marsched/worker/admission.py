@@ -60,17 +60,8 @@ class AdmissionCounts:
 class Admission:
     """Decides for a `WorkerAdapter`: asks the quota, learns memory needs, orders evictions.
 
-    Parameters
-    ----------
-    worker
-        The worker.
-    store
-        Its data.
-    settings
-        The share of the memory limit to use.
-    surplus
-        Returns the bytes of shared memory that the kernel counts in this process but
-        `WorkerAdapter.resident_memory` does not.
+    `surplus` returns the bytes of shared memory that the kernel counts in this process, but
+    `WorkerAdapter.resident_memory` does not.
 
     Raises
     ------

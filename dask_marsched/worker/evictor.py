@@ -29,15 +29,7 @@ class EvictionCounts:
 
 
 class Evictor:
-    """Writes the coldest results of a worker to disk, in threads.
-
-    Parameters
-    ----------
-    host
-        The worker.
-    counters
-        Counts exceptions.
-    """
+    """Writes the coldest results of a worker to disk, in threads."""
 
     def __init__(self, host: WorkerAdapter, counters: Counters) -> None:
         self.host = host

@@ -31,13 +31,7 @@ _FIGURES: dict[str, tuple[str, ...]] = {
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counters in a worker's report, by part that is on.
-
-    Parameters
-    ----------
-    report
-        See `dask_marsched.worker_plugin.MarsWorkerPlugin.report`.
-    """
+    """Return the counters in a worker's report, by part that is on."""
     found: dict[str, Any] = {}
     for part, names in _FIGURES.items():
         own = report.get(part)
@@ -68,17 +62,7 @@ def _truncate(text: str) -> str:
 
 
 class HeartbeatMetrics:
-    """Adds a metric to the heartbeats of a worker.
-
-    Parameters
-    ----------
-    worker
-        A `distributed.Worker`.
-    report
-        Returns the worker's report.
-    caught
-        Called with the hook's name and an exception; that heartbeat has no counters.
-    """
+    """Adds a metric to the heartbeats of a worker; `caught` is called with exceptions."""
 
     def __init__(
         self,

@@ -19,15 +19,7 @@ PATIENCE = 0.1
 
 
 class WorkerKernels:
-    """Evaluates a worker's fused tasks with compiled kernels.
-
-    Parameters
-    ----------
-    worker
-        The worker.
-    settings
-        The plugin's settings.
-    """
+    """Evaluates a worker's fused tasks with compiled kernels."""
 
     def __init__(self, worker: Worker, settings: Settings) -> None:
         self._worker = worker
