@@ -145,14 +145,13 @@ class ObservedWorkers:
             "expressions": [
                 {
                     **dict(zip(("text", "dtypes", "backend"), expression, strict=True)),
-                    "saved": row[1],
-                    "compiled": row[2],
-                    **{
-                        name: int(row[i])
-                        for i, name in ((0, "runs"), (3, "given_up"), (4, "workers"))
-                    },
+                    "runs": int(runs),
+                    "saved": saved,
+                    "compiled": compiled,
+                    "given_up": int(given_up),
+                    "workers": int(workers),
                 }
-                for expression, row in rows[:most]
+                for expression, (runs, saved, compiled, given_up, workers) in rows[:most]
             ],
             "more_expressions": max(0, len(rows) - most),
         }
