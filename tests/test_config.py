@@ -1,4 +1,4 @@
-"""The marsched namespace: defaults, units, environment, and one clear error for each mistake."""
+"""The marsched namespace: defaults, units, environment, and an error for each mistake."""
 
 import os
 import re

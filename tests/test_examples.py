@@ -1,4 +1,4 @@
-"""The programs in README.md and in examples/ that belong to the entry points, as they stand."""
+"""The programs in README.md and examples/ run as they are."""
 
 import os
 import re

@@ -88,7 +88,7 @@ BOUNDED = (
     "_running",
     "workers",
     "_joined",
-    "vacancies",
+    "free_slots",
     "_moved",
     # histories of bounded length, and the names of kinds of errors
     "graphs",

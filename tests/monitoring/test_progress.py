@@ -164,7 +164,7 @@ async def test_it_ends_with_the_scheduler_and_on_restart(c, s, a):
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)
-async def test_what_is_lost_is_open_again(c, s, *workers):
+async def test_lost_results_are_unfinished_again(c, s, *workers):
     futures = c.map(inc, range(20))
     last = c.submit(held, 1, "go")
     await wait(futures)
@@ -180,7 +180,7 @@ async def test_what_is_lost_is_open_again(c, s, *workers):
 
 
 @planned_cluster([("127.0.0.1", 1)])
-async def test_what_was_there_need_not_count(c, s, a):
+async def test_earlier_results_are_not_counted_without_complete(c, s, a):
     futures = c.map(inc, range(20))
     await wait(futures)
     total = c.submit(sum, futures)
@@ -195,7 +195,7 @@ async def test_what_was_there_need_not_count(c, s, a):
 @planned_cluster(
     [("127.0.0.1", 1)], plugin=lambda: dask_marsched.MarsSchedulerPlugin(fusion="subgraphs")
 )
-async def test_with_joined_tasks_and_an_asynchronous_client(c, s, a):
+async def test_fused_tasks_and_an_asynchronous_client(c, s, a):
     x = c.persist(da.ones((100, 100), chunks=10) + 1)
     out = io.StringIO()
     await dask_marsched.progress([x, [x]], notebook=False, file=out)
@@ -251,7 +251,7 @@ def test_ctrl_c_leaves_the_computation_alone(cluster, interruptible):
         assert "no longer watched; the computation goes on" in out.getvalue()
 
 
-def test_where_the_scheduler_lacks_the_package(bare_scheduler):
+def test_a_scheduler_without_the_package(bare_scheduler):
     with Client(bare_scheduler) as client:
         future = client.submit(inc, 1)
         with pytest.raises(RuntimeError, match=r"must be installed there: run `pip install"):
@@ -288,7 +288,7 @@ class Display:
 
 @pytest.mark.parametrize("widgets", [False, True], ids=["html", "ipywidgets"])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_a_notebook_goes_on_meanwhile(c, s, a, widgets):
+async def test_a_notebook_view_does_not_block(c, s, a, widgets):
     display = Display(widgets)
     future = c.submit(held, 1, "go", key="<script>-1")
     with mock.patch.dict(sys.modules, display.modules):

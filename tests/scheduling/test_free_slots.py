@@ -1,4 +1,4 @@
-"""Of many workers those with a free thread are found without a look at all for each result."""
+"""Workers with a free thread are found without scanning all workers for each result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Cluster:
 
 
 @pytest.mark.parametrize("workers", [4, 64, 65, 1000])
-def test_a_worker_that_has_ended_something_is_found(workers: int) -> None:
+def test_a_worker_that_has_finished_a_task_is_found(workers: int) -> None:
     cluster = _Cluster(workers)
     assert cluster.free(0.0) == set()
     cluster.ends(3)
@@ -56,7 +56,7 @@ def test_a_worker_that_has_ended_something_is_found(workers: int) -> None:
     assert cluster.free(0.02) == {2, 3}
 
 
-def test_of_many_workers_not_all_are_looked_at_for_each_result() -> None:
+def test_many_workers_are_not_scanned_for_each_result() -> None:
     cluster = _Cluster(1000)
     cluster.free(0.0)
     cluster.looked_at = 0
@@ -67,7 +67,7 @@ def test_of_many_workers_not_all_are_looked_at_for_each_result() -> None:
     assert cluster.looked_at <= 200
 
 
-def test_one_that_nobody_told_of_is_found_when_nothing_has_ended_or_a_moment_later() -> None:
+def test_other_free_workers_are_found_by_the_next_scan() -> None:
     cluster = _Cluster(1000)
     cluster.free(0.0)
     cluster.ends(7, heard_of=False)
@@ -79,7 +79,7 @@ def test_one_that_nobody_told_of_is_found_when_nothing_has_ended_or_a_moment_lat
     assert cluster.free(0.07) == {7, 8, 9, 10}
 
 
-def test_busy_workers_are_looked_at_in_turn() -> None:
+def test_busy_workers_are_candidates_in_turn() -> None:
     cluster = _Cluster(100)
     found = set()
     for _ in range(7):

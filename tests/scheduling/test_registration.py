@@ -1,4 +1,4 @@
-"""Who put the plugin in force: what several people who share a scheduler are told."""
+"""All users of a scheduler can see who registered the plugin."""
 
 import getpass
 import json
@@ -31,7 +31,7 @@ def registered(s):
 
 
 @gen_cluster(client=True, nthreads=[])
-async def test_who_has_registered_it(c, s):
+async def test_status_names_who_registered_the_plugin(c, s):
     await c.register_plugin(MarsSchedulerPlugin())
     found = registered(s)
     assert {key: found[key] for key in HERE} == HERE
@@ -46,7 +46,7 @@ async def test_who_has_registered_it(c, s):
 
 @pytest.mark.filterwarnings("ignore:Scheduler already contains a plugin")
 @gen_cluster(client=True, nthreads=[])
-async def test_the_later_configuration_wins_and_both_are_told(c, s, told):
+async def test_the_later_configuration_wins_and_status_shows_both(c, s, told):
     await c.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt="off")))
     first = registered(s)
     async with Client(s.address, asynchronous=True) as other:
