@@ -1,6 +1,7 @@
 """Cancels whole computations: `cancel`.
 
-Workers interrupt running tasks in `dask_marsched.host.worker.interrupts`.
+The scheduler part is `dask_marsched.host.scheduler.cancellation`. Workers interrupt running tasks
+in `dask_marsched.host.worker.interrupts`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Handles lost workers and stragglers: adoption, protection, second runs, recoveries.
 
-`Failover` passes the scheduler plugin's hooks on to those parts that are switched on.
+`Failover` passes the scheduler plugin's hooks on to those parts that are switched on. When a worker
+dies, `host/scheduler/adoption.py` has its shared results taken over before the scheduler removes
+the worker. Then `MarsSchedulerPlugin.remove_worker` calls `Failover.worker_lost`, and the engine
+plans the worker's units again (`PlacementEngine.workers_changed`).
 """
 
 from __future__ import annotations
