@@ -1,7 +1,7 @@
-"""The scheduling of the Mars tensor engine for Dask: a drop-in scheduler plugin.
+"""Brings the scheduling of the Mars tensor engine to Dask, as a drop-in scheduler plugin.
 
 Importing this package registers its configuration defaults with Dask and changes nothing else.
-As a module for ``--preload`` it offers ``dask_setup`` and ``dask_teardown``.
+``--preload dask_marsched`` calls `dask_setup` and `dask_teardown`.
 """
 
 import importlib as _importlib
@@ -48,8 +48,7 @@ __all__ = [
     "status",
 ]
 
-# Imported on first use: nannies and commands load this package, and have no use for dask.array, nor
-# schedulers for the digital twin.
+# Imported on first use: nannies and commands need no dask.array, and schedulers no digital twin.
 _LAZY = {
     "Client": "dask_marsched.client",
     "MarsSchedulerPlugin": "dask_marsched.scheduler_plugin",

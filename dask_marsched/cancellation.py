@@ -1,4 +1,8 @@
-"""`cancel`: end a whole computation."""
+"""Cancels whole computations: `cancel`.
+
+The scheduler part is `dask_marsched.host.scheduler.cancellation`. Workers interrupt running tasks
+in `dask_marsched.host.worker.interrupts`.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ def cancel(
     force: bool = False,
     interrupt: bool = False,
 ) -> Any:
-    """Cancel a computation: what waits never runs, what runs is interrupted.
+    """Cancel a computation: waiting operands never run, running ones are interrupted.
 
-    What runs is interrupted where ``marsched.cancelling.interrupt`` is on and that does no harm:
-    what only computes, as far as is known. The result of all else is dropped when it ends, as in
-    stock Dask. With that option the same keys can be submitted again when this returns.
+    A running task is interrupted if ``marsched.cancelling.interrupt`` is on and the task is known
+    to only compute. Results of other running tasks are dropped when they end, as in stock Dask.
+    With that option the same keys can be submitted again when this returns.
 
     Parameters
     ----------
@@ -36,26 +40,26 @@ def cancel(
         A client; dask_marsched must be installed on its scheduler.
     graph
         Futures or persisted collections, or the ``number`` of one of
-        ``dask_marsched.operands(client).graphs``, for what another thread computes. By default
-        all that this client wants.
+        ``dask_marsched.operands(client).graphs`` for a graph that another thread computes. By
+        default all futures of this client.
     force : bool
-        Whether results that other clients want are cancelled too.
+        Whether to cancel results that other clients want too.
     interrupt : bool
-        Whether everything is interrupted that runs in a thread: also tasks that may write
-        somewhere, hold a lock or talk to a server.
+        Whether to interrupt all tasks that run in a thread, even if they may write somewhere,
+        hold a lock or talk to a server.
 
     Returns
     -------
     dict of str to int
-        How many operands were in which state; what is not ``finished`` by then never will be. For
-        an asynchronous client an awaitable of it.
+        Number of operands by state, before they were cancelled. For an asynchronous client an
+        awaitable of it.
 
     Raises
     ------
     TypeError
-        ``client`` is not a client, or ``graph`` is no graph.
+        ``client`` is not a client, or ``graph`` is none of these.
     KeyError
-        There is no graph of that number any more.
+        The graph of that number is no longer remembered.
 
     Examples
     --------
@@ -82,7 +86,7 @@ async def _cancel(
         keys = [key for key in (client.futures if keys is None else keys) if key in client.futures]
     counts, cancelled = await run(_on_scheduler, number, keys, client.id, force, reason)
     if keys:
-        # In the order of what this client submits, so that it is none of it that is cancelled.
+        # Client.cancel is ordered with later submissions of this client, which are not cancelled.
         named: Any = [distributed.Future(key, client) for key in keys]
         await client.cancel(named, force=force, reason=reason)
     for key in cancelled:

@@ -1,4 +1,4 @@
-"""``dask marsched``: the package's commands, through Dask's ``dask_cli`` entry point."""
+"""Defines the commands of ``dask marsched``, for Dask's ``dask_cli`` entry point."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 
 import click
 
-# Imported only when one of them is run or asked for its help: they need packages that are
-# optional, and `dask --help` loads this module.
+# Imported on first use: `dask --help` loads this module, and they need optional packages.
 _LAZY = {
     "demo": ("dask_marsched.demo.command", "demo"),
     "bench": ("dask_marsched.bench.command", "bench"),
@@ -18,7 +17,7 @@ _LAZY = {
 
 
 class _LazyGroup(click.Group):
-    """A group that imports the commands in `_LAZY` on first use."""
+    """Imports the commands in `_LAZY` on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *_LAZY})
@@ -52,9 +51,9 @@ def marsched() -> None:
     help="How long to wait for the connection and for each answer.",
 )
 def status(address: str, as_json: bool, timeout: str) -> None:
-    """Tell whether the plugin is active on the scheduler at ADDRESS, and what it has done.
+    """Show whether the plugin is active on the scheduler at ADDRESS, and its work.
 
-    The exit code is 0 where it is active, 1 where it is not, 2 where ADDRESS cannot be reached.
+    The exit code is 0 if it is active, 1 if it is not, 2 if ADDRESS cannot be reached.
     """
     import distributed
     from dask.utils import parse_timedelta
@@ -63,7 +62,7 @@ def status(address: str, as_json: bool, timeout: str) -> None:
 
     try:
         seconds = float(parse_timedelta(timeout))
-    except (KeyError, ValueError, IndexError):  # whatever dask's parser meets first
+    except (KeyError, ValueError, IndexError):  # all raised by Dask's parser
         raise click.BadParameter(
             f'{timeout!r} is not a duration such as "5s"', param_hint="--timeout"
         ) from None

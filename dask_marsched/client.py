@@ -1,4 +1,4 @@
-"""`Client`: distributed's client with one keyword more."""
+"""Extends distributed's client by the keyword ``scheduler_plugin``: `Client`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
 
 class Client(RegisteringClient):
-    """`distributed.Client` that can bring a scheduler plugin with it.
+    """`distributed.Client` that registers a scheduler plugin when it has connected.
 
     Parameters
     ----------
@@ -19,20 +19,20 @@ class Client(RegisteringClient):
         As for `distributed.Client`: an address, a cluster or neither, ``asynchronous=True``,
         ``security=...`` and so on.
     scheduler_plugin : bool, str or SchedulerPlugin, optional
-        ``None`` or ``False``: nothing, this is a stock client. ``True``: a
-        `MarsSchedulerPlugin` as configured. A name: the same, with that assignment policy. A
-        `MarsSchedulerPlugin` or any other `SchedulerPlugin`: that one.
+        ``None`` or ``False``: none, as with a stock client. ``True``: a `MarsSchedulerPlugin` as
+        configured. A name: the same, with that assignment policy. A `MarsSchedulerPlugin` or any
+        other `SchedulerPlugin`: this plugin.
 
     Raises
     ------
     TypeError
-        If ``scheduler_plugin`` is none of these. Nothing was started then.
+        ``scheduler_plugin`` is none of these. Nothing was started.
     ValueError
-        If the configuration or the name of the policy is not accepted. Nothing was started.
+        The configuration or the name of the policy is not accepted. Nothing was started.
     RuntimeError
-        If the scheduler cannot load the plugin, most often because the package is not
-        installed there. The client is closed then, and its cluster if it had made one. With
-        ``asynchronous=True`` this is raised where the client is awaited.
+        The scheduler cannot load the plugin, usually because the package is not installed there.
+        The client was closed, and its cluster if it had created one. With ``asynchronous=True``
+        this is raised when the client is awaited.
 
     Examples
     --------
@@ -50,14 +50,14 @@ class Client(RegisteringClient):
 
 
 def as_plugin(given: bool | str | SchedulerPlugin | None) -> SchedulerPlugin | None:
-    """Return the plugin that a ``scheduler_plugin`` keyword stands for, or None.
+    """Return the plugin for a value of ``scheduler_plugin``, or None.
 
     Raises
     ------
     TypeError
-        If ``given`` is of none of the accepted types.
+        ``given`` has none of the accepted types.
     ValueError
-        If the configuration or the name of the policy is not accepted.
+        The configuration or the name of the policy is not accepted.
     """
     if given is None or given is False:
         return None

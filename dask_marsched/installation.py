@@ -1,4 +1,4 @@
-"""What is installed, and what to tell a user in one of whose processes something is not."""
+"""Returns the versions that are installed, and explains missing modules to users."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def own_versions() -> dict[str, str]:
 
 
 def explain_missing_module(error: ImportError, process: str) -> str:
-    """Return what to install where, for an import that failed in another process.
+    """Return which package to install where, after an import failed in another process.
 
     Parameters
     ----------
     error : ImportError
-        As raised there.
+        The exception of that process.
     process : str
-        Which one that was: ``"scheduler"``.
+        Its name, such as ``"scheduler"``.
     """
     package = (error.name or "").partition(".")[0]
     if package == "dask_marsched" and isinstance(error, ModuleNotFoundError):

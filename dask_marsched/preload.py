@@ -1,8 +1,8 @@
-"""``--preload dask_marsched``: what each kind of process does with it.
+"""Sets up dask_marsched in a process that preloads it (``--preload dask_marsched``).
 
-On a scheduler the plugin is installed as part of the start-up. On a worker and a nanny there is
-nothing to do: no part of this package runs there. A client registers the plugin on the scheduler
-that it connects to.
+A scheduler gets the plugin as part of its start-up, a client registers it on its scheduler. The
+scheduler's plugin then installs `dask_marsched.worker_plugin.MarsWorkerPlugin` on every worker, so
+the preload itself has nothing to do on workers and nannies; it only checks the options there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# Why the preload left a scheduler as it was. distributed only logs what a preload raises, so this
-# is where `dask_marsched.status` finds it afterwards.
+# Why the preload left a scheduler unchanged, for `dask_marsched.status`: distributed only logs the
+# exceptions of a preload.
 failures: weakref.WeakKeyDictionary[Scheduler, str] = weakref.WeakKeyDictionary()
 
 
@@ -57,25 +57,23 @@ def _check_settings(
     return overrides
 
 
-def _policy_option(kind: str, what: str) -> Callable[[_F], _F]:
+def _policy_option(kind: str, decision: str) -> Callable[[_F], _F]:
     return click.option(
         f"--marsched-{kind}",
         metavar="NAME",
         callback=_check_policy,
-        help=f"Policy that decides {what} (see marsched.{kind}.policy).",
+        help=f"Policy that decides {decision} (see marsched.{kind}.policy).",
     )
 
 
 @click.command("dask_setup")
 @_policy_option("assignment", "which worker runs which initial operand")
 @_policy_option("ordering", "which ready operand runs first")
-@_policy_option("placement", "which worker runs an operand that has inputs")
-@_policy_option("withholding", "when an initial operand is sent to its worker")
 @click.option(
     "--marsched-fusion",
     "fusion",
     type=click.Choice(FUSION),
-    help="Which tasks become one before they are scheduled (see marsched.fusion.graph).",
+    help="Which tasks are fused before they are scheduled (see marsched.fusion.graph).",
 )
 @click.option(
     "--marsched-config",
@@ -95,7 +93,7 @@ async def dask_setup(
     elif isinstance(dask_object, Client):
         await _setup_client(dask_object, overrides, chosen)
     elif isinstance(dask_object, Worker | Nanny):
-        logger.debug("no part of dask_marsched runs in %r: nothing to set up", dask_object)
+        logger.debug("nothing to set up in %r: workers get their plugin later", dask_object)
     else:
         raise TypeError(
             "dask_marsched can be preloaded by a Scheduler, Worker, Nanny or Client, "
@@ -104,10 +102,9 @@ async def dask_setup(
 
 
 async def dask_teardown(dask_object: Any) -> None:
-    """Forget about a process that closes.
+    """Forget the preload's failure on a scheduler that closes.
 
-    The plugin restores its scheduler itself when that closes, and a client that goes away
-    leaves the plugin to the scheduler's other clients.
+    The plugin restores its scheduler itself, and stays registered when a client closes.
     """
     if isinstance(dask_object, Scheduler):
         failures.pop(dask_object, None)
@@ -128,23 +125,22 @@ def _setup_scheduler(
         logger.error("dask_marsched is off on this scheduler: %s", error)
         return
     plugin.origin = Origin.here("preload")
-    # Not register_scheduler_plugin: the start-up that called us awaits `start` of every plugin
-    # right after, and would start this one a second time.
+    # register_scheduler_plugin would start the plugin a second time: the scheduler's start-up
+    # awaits `start` of every plugin after the preloads.
     scheduler.add_plugin(plugin, idempotent=True)
 
 
 async def _setup_client(
     client: Client, overrides: dict[str, Any], chosen: dict[str, str | None]
 ) -> None:
-    # Workers make clients of their own for tasks that submit tasks: these would find the plugin
-    # registered, or bring back one that was unregistered on purpose.
+    # Workers create clients for tasks that submit tasks: these must not bring back a plugin that
+    # was unregistered on purpose.
     if client.id.startswith("Client-worker-"):
         return
     try:
         plugin = _make_plugin(overrides, chosen)
-        plugin.idempotent = True  # what is registered already, by whomever, stays
-        # We are on the client's event loop, where also a synchronous client's method returns an
-        # awaitable instead of blocking.
+        plugin.idempotent = True  # a plugin that is registered already stays
+        # On the client's event loop a synchronous client's method returns an awaitable too.
         await client.register_plugin(plugin)
     except ValueError as error:
         logger.error("dask_marsched is off for %s: %s", client.id, error)

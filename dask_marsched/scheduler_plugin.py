@@ -1,4 +1,8 @@
-"""`MarsSchedulerPlugin`: Dask's hooks, handed to the placement engine."""
+"""Connects a Dask scheduler to the placement engine: `MarsSchedulerPlugin`.
+
+The plugin installs the adapter that asks `dask_marsched.scheduling.engine.PlacementEngine` for
+decisions, and passes the scheduler's hooks on to the engine, to failover and to the observer.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler
 
 from dask_marsched.api.service import ApiService
-from dask_marsched.config import Settings
+from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.compression import GraphCompression
@@ -24,22 +28,15 @@ from dask_marsched.monitoring.observer import Observer
 from dask_marsched.policies import registry
 from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
-from dask_marsched.policies.placement import PlacementPolicy
-from dask_marsched.policies.withholding import WithholdingPolicy
+from dask_marsched.policies.placement import MostBytes, PlacementPolicy
+from dask_marsched.policies.withholding import UnitQueues, WithholdingPolicy
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.failover import Failover
 from dask_marsched.scheduling.planner import Policies
-from dask_marsched.scheduling.registration import Origin, Registration, same
+from dask_marsched.scheduling.registration import Origin, Registration, is_same
 from dask_marsched.scheduling.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
-
-_PROTOCOLS: dict[str, type] = {
-    "assignment": AssignmentPolicy,
-    "ordering": OrderingPolicy,
-    "placement": PlacementPolicy,
-    "withholding": WithholdingPolicy,
-}
 
 
 class MarsSchedulerPlugin(SchedulerPlugin):
@@ -47,21 +44,22 @@ class MarsSchedulerPlugin(SchedulerPlugin):
 
     Parameters
     ----------
-    assignment, ordering, placement, withholding
-        The policy of each kind: the name of a registered one, an object of one's own that
-        follows the protocol in `dask_marsched.policies`, or None for what the configuration
-        says.
+    assignment, ordering
+        The policy of each kind: the name of a registered one, an object that follows the protocol
+        in `dask_marsched.policies`, or None for the configured one.
+    placement, withholding
+        As these, except that None stands for `MostBytes` and `UnitQueues`.
     settings
-        Thresholds and names; by default from the configuration (``marsched.*``) of the process
-        that makes the plugin.
+        All options; by default the configuration (``marsched.*``) of the process that makes the
+        plugin.
     fusion
-        ``"chains"`` or ``"subgraphs"`` to join tasks before they are scheduled, ``"off"`` not
-        to; None for what the settings say.
+        Takes precedence over the settings: ``"chains"`` or ``"subgraphs"`` to fuse tasks before
+        they are scheduled, ``"off"`` not to.
 
     Raises
     ------
     ValueError
-        A policy's name or a setting is not accepted; the message lists what is.
+        The name of a policy or a setting is not accepted; the message lists what is.
     TypeError
         A policy object lacks a method of its protocol.
 
@@ -86,55 +84,47 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.settings = settings if settings is not None else Settings.from_config()
         if fusion is not None:
             self.settings = self.settings.replace(fusion=fusion)
-        given = {
-            "assignment": assignment,
-            "ordering": ordering,
-            "placement": placement,
-            "withholding": withholding,
-        }
-        named = vars(self.settings)
         self.policies = Policies(
-            **{
-                kind: _policy(kind, named[kind] if policy is None else policy)
-                for kind, policy in given.items()
-            }
+            _policy("assignment", AssignmentPolicy, assignment, self.settings.assignment),
+            _policy("ordering", OrderingPolicy, ordering, self.settings.ordering),
+            _policy("placement", PlacementPolicy, placement, MostBytes.name),
+            _policy("withholding", WithholdingPolicy, withholding, UnitQueues.name),
         )
+        self._initialize(None)
+
+    def _initialize(self, origin: Origin | None) -> None:
+        """Set the state of a plugin that was not started yet."""
+        self.origin = origin
         self.executions = Executions()
-        self.origin: Origin | None = None
         self.registration: Registration | None = None
-        self.twin: MarsSchedulerPlugin | None = None  # one in force that does the same
+        self.twin: MarsSchedulerPlugin | None = None  # an equal plugin that stays in force
         self.observer: Observer | None = None
+        self.cancelling: CancellationHandler | None = None
         self._engine: PlacementEngine | None = None
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
         self._failover: Failover | None = None
-        self.cancelling: CancellationHandler | None = None
         self._api: ApiService | None = None
         self._dashboard: DashboardService | None = None
         self._reason: str | None = "not started on a scheduler"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Where a client registers it: in the client's process.
+        # A client pickles the plugin in its own process.
         origin = self.origin or Origin.here("client")
         return {"settings": self.settings, "policies": self.policies, "origin": origin}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.settings = state["settings"]
         self.policies = state["policies"]
-        self.origin, self.registration, self.twin = state["origin"], None, None
-        self.executions = Executions()
-        self._engine = self._adapter = self._workers = self._failover = None
-        self.cancelling = self.observer = None
-        self._api = self._dashboard = None
-        self._reason = "not started on a scheduler"
+        self._initialize(state["origin"])
 
     # -- life cycle ------------------------------------------------------------------------
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Put the policies in force; tasks that wait already are planned too.
+        """Put the policies in force; waiting tasks are planned too.
 
-        A scheduler that is not as expected keeps stock scheduling; the reason is logged once
-        and stands in `report`. One that does the same already stays, with what it has learnt.
+        A scheduler that fails the contract checks keeps stock scheduling; the reason is logged
+        once and is part of `report`. An equal plugin in force stays, with what it has learnt.
         """
         before = scheduler.plugins.get(self.name)
         origin = self.origin or Origin.here("scheduler")
@@ -143,12 +133,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             origin, time(), self.settings, self.policies.names(), replaced
         )
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
-            if before.why_not_active() is None and same(before, self):
+            if before.why_not_active() is None and is_same(before, self):
                 self.twin, before.registration = before, self.registration
                 return
             before.stop()
             await before.workers_told()
-        self.registration.tell()
+        self.registration.log_changes()
         if not self.settings.enabled:
             self._reason = "switched off by marsched.enabled"
             return
@@ -160,7 +150,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             removed=self.stop,
             compression=self._compression(scheduler, self._engine.counters),
             order=RepeatableOrder(scheduler, self._engine.counters),
-            failed=self._leave_losses,
+            failed=self._stop_failover,
         )
         try:
             self._adapter.install()
@@ -171,16 +161,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return
         self._reason = None
         self._failover = Failover(scheduler, self.settings, self._engine, time)
-        self._observe(scheduler, self._engine, self._failover)
-        if self.settings.interrupt:
-            self.cancelling = CancellationHandler(scheduler)
-            self.cancelling.install()
-        if self.settings.api_enabled:
-            self._api = ApiService(scheduler, self, self._engine.counters.caught)
-            self._api.install()
-        if self.observer is not None and self.settings.dashboard_pages:
-            self._dashboard = DashboardService(scheduler, self._engine.counters.caught)
-            self._dashboard.install()
+        self._install_optional_parts(scheduler, self._engine, self._failover)
         self._engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
@@ -190,25 +171,31 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._workers = WorkerRegistration(scheduler, self.settings)
         await self._workers.add()
 
-    def _observe(self, scheduler: Scheduler, engine: PlacementEngine, failover: Failover) -> None:
+    def _install_optional_parts(
+        self, scheduler: Scheduler, engine: PlacementEngine, failover: Failover
+    ) -> None:
+        caught = engine.counters.caught
         if self.settings.observer_enabled:
+            recoveries = failover.recoveries.report
             self.observer = Observer(
-                scheduler,
-                engine.counters,
-                time,
-                self.policies.names(),
-                failover.recoveries.report,
+                scheduler, engine.counters, time, self.policies.names(), recoveries
             )
             engine.observe(self.observer)
+        if self.settings.interrupt:
+            self.cancelling = CancellationHandler(scheduler)
+            self.cancelling.install()
+        if self.settings.api_enabled:
+            self._api = ApiService(scheduler, self, caught)
+            self._api.install()
+        if self.observer is not None and self.settings.dashboard_pages:
+            self._dashboard = DashboardService(scheduler, caught)
+            self._dashboard.install()
 
     def _compression(self, scheduler: Scheduler, counters: Counters) -> GraphCompression | None:
         if self.settings.fusion == "off":
             return None
-        return GraphCompression(
-            scheduler,
-            subgraphs=self.settings.fusion == "subgraphs",
-            counters=counters,
-        )
+        subgraphs = self.settings.fusion == "subgraphs"
+        return GraphCompression(scheduler, subgraphs=subgraphs, counters=counters)
 
     def stop(self) -> None:
         """Restore the scheduler, and its workers in the background. Idempotent."""
@@ -226,32 +213,22 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self.observer is not None:
             self.observer.close()
 
-    def _leave_losses(self) -> None:
-        """Placement has failed: what is lost is stock Dask's business, too."""
+    def _stop_failover(self) -> None:
+        """Leave lost workers to stock Dask, as placement has failed."""
         if self._failover is not None:
             self._failover.uninstall()
 
-    def _worker_parts(self) -> list[str]:
-        parts = {
-            "quota": self.settings.quota_enabled,
-            "shared": self.settings.store_shared,
-            "adoption": self.settings.adopts,
-            "interrupts": self.settings.interrupt,
-            "kernels": self.settings.kernels_enabled,
-        }
-        return [name for name, on in parts.items() if on]
-
     async def workers_told(self) -> None:
-        """Wait until the workers know what was last said to them."""
+        """Wait until the workers have installed or removed their plugin."""
         if self._workers is not None:
             await self._workers.done()
 
     async def close(self) -> None:
-        """Restore the scheduler: it closes."""
+        """Restore the scheduler, which closes."""
         self._restore_scheduler()
 
     def restart(self, scheduler: Scheduler) -> None:
-        """Drop all plans: the cluster restarts."""
+        """Drop all plans, as the cluster restarts."""
         self.executions.clear()
         if self._failover is not None:
             self._failover.clear()
@@ -279,7 +256,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def transition(
         self, key: Key, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any
     ) -> None:
-        """Learn from results, and drop what Dask has forgotten."""
+        """Pass a transition on to engine, failover, executions and observer."""
         if self._engine is None:
             return
         ts = self._engine.scheduler.tasks[key]
@@ -318,14 +295,14 @@ class MarsSchedulerPlugin(SchedulerPlugin):
                 failover.released(ts)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Copy to a worker that came what there was no other for."""
+        """Copy protected results to a worker that joined, if no other was suitable."""
         if self._failover is not None:
             self._failover.worker_came()
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
-        """Tell what the loss of a worker makes necessary."""
+        """Pass the loss of a worker on to adapter, failover and observer."""
         if self._adapter is not None and self._adapter.installed:
             self._adapter.worker_left()
         if self._failover is not None:
@@ -334,7 +311,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self.observer.worker_left(worker)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Take note of where workers keep their results."""
+        """Take note of the events by which workers announce results in shared memory."""
         if self._failover is not None:
             self._failover.log_event(topic, msg)
 
@@ -343,7 +320,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         return self._failover.kept() if self._failover is not None else set()
 
     def retrying(self) -> set[Key]:
-        """Return the keys of what has failed and waits to be tried again."""
+        """Return the keys of failed operands that wait for a retry."""
         return self._adapter.retrying() if self._adapter is not None else set()
 
     def _settled(self, key: Key) -> None:
@@ -367,27 +344,26 @@ class MarsSchedulerPlugin(SchedulerPlugin):
 
         return plugin_view(self.report(), self.settings)
 
-    # -- what it did -----------------------------------------------------------------------
+    # -- report ---------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Return what the plugin did since it was started, as plain values for JSON.
+        """Return the work since the plugin was started, as plain values for JSON.
 
         Returns
         -------
         dict
-            ``active`` and, if it is not, the ``reason``; ``policies`` by kind; counts:
-            ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
-            ``copies_dropped``, ``retried``, ``second_runs`` of stragglers and those won,
-            results ``protected`` by a second copy and their bytes,
-            ``fusion`` (its ``mode``, and how many ``operands`` it has joined ``into`` how many),
-            ``withheld`` (how withheld operands came to their worker), ``left_to_dask`` by
-            reason; ``exact_sizes``, the share of the planned operands whose size was known
-            exactly before they ran; ``recoveries``, see `Recoveries.report`;
-            ``worker_parts``, what it does in the workers;
-            ``api``, the ``path`` of the JSON API or the ``reason`` why there is none;
-            ``dashboard``, the ``pages`` there are or the ``reason`` why there are none;
-            ``exceptions`` caught by hook, the ``last_exception``; ``registered``, by whom and
-            when, and what that ``replaced``, see `Registration.report`;
+            ``active``, and the ``reason`` if it is not; ``policies``, names by kind;
+            counts ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
+            ``refined`` and ``recalled`` plans, ``copies_dropped``, ``retried``;
+            ``second_runs`` of stragglers and ``second_runs_won``; ``protected`` results with a
+            second copy and ``protected_bytes``; ``fusion``: its ``mode``, and how many
+            ``operands`` were fused ``into`` how many; ``withheld``, how withheld operands came to
+            their worker; ``left_to_dask``, decisions by reason; ``exact_sizes``, the share of the
+            planned operands whose size was known exactly before they ran; ``recoveries``, see
+            `Recoveries.report`; ``worker_parts`` that are on; ``api``, its ``path`` or the
+            ``reason`` why it is off; ``dashboard``, its ``pages`` or the ``reason``;
+            ``exceptions`` caught, by hook, and the ``last_exception``; ``registered``, see
+            `Registration.report`;
             ``versions``.
         """
         counters = self._engine.counters if self._engine is not None else Counters()
@@ -418,12 +394,17 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "recoveries": recoveries.report() if recoveries is not None else {},
             "api": self._api.report() if self._api is not None else {},
             "dashboard": self._dashboard_report(),
-            "worker_parts": self._worker_parts() if self._workers is not None else [],
+            "worker_parts": self._worker_parts(),
             "exceptions": dict(counters.exceptions),
             "last_exception": counters.last_exception,
             "registered": self._registered(),
             "versions": own_versions(),
         }
+
+    def _worker_parts(self) -> list[str]:
+        if self._workers is None:
+            return []
+        return [part for part, (on, _) in WORKER_PARTS.items() if getattr(self.settings, on)]
 
     def _registered(self) -> dict[str, Any] | None:
         if self.registration is None or self._engine is None:
@@ -431,10 +412,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         return self.registration.report(self._engine.scheduler.clients)
 
 
-def _policy(kind: str, given: Any) -> Any:
+def _policy(kind: str, protocol: type, given: Any, default: str) -> Any:
+    if given is None:
+        given = default
     if isinstance(given, str):
         return registry.create(kind, given)
-    protocol = _PROTOCOLS[kind]
     if isinstance(given, protocol):
         return given
     raise TypeError(

@@ -1,27 +1,26 @@
-"""Is it on, and what has it done: `status` asks every process of a cluster."""
+"""Tells whether the plugin is active on a cluster, and its work: `status` and its result."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import platform
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import distributed
-from dask.utils import format_bytes, parse_timedelta
+from dask.utils import parse_timedelta
 
 from dask_marsched.installation import INSTALL, own_versions
 from dask_marsched.monitoring.probes import scheduler_probe, worker_probe
-from dask_marsched.scheduling.registration import who
+from dask_marsched.monitoring.status_text import scheduler_facts, worker_text
 
 _PACKAGES = ("dask_marsched", "distributed", "dask", "python")
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What `status` found out; ``str()`` of it is a text for people.
+    """The state of the plugin on a cluster; ``str()`` of it is a text for people.
 
     Attributes
     ----------
@@ -30,7 +29,7 @@ class Status:
     active : bool
         Whether the plugin decides on that scheduler.
     reason : str or None
-        Why not.
+        Why it does not.
     policies : dict
         Name of the policy in use, by kind.
     graphs_planned, operands_planned, operands_placed : int
@@ -40,24 +39,17 @@ class Status:
     left_to_dask : dict
         Number of decisions left to Dask, by reason.
     exceptions : dict
-        Number of exceptions caught in the plugin's hooks, by hook. Any is a defect.
+        Number of exceptions caught in the plugin's hooks, by hook. Each is a defect.
     last_exception : str or None
-        The last one of these.
+        The last of these.
     details : dict
-        Whatever else the plugin reports.
+        The other entries of `MarsSchedulerPlugin.report`.
     versions : dict
         Versions of dask_marsched, distributed, dask and python by process: ``"client"``,
-        ``"scheduler"`` and each worker's address. None where one is missing or cannot be told.
+        ``"scheduler"`` and each worker's address. None if a package is missing or its version
+        unknown.
     workers : dict
-        What the plugin reports of each worker, by address, each part None where it is off:
-        ``quota``, its ledger in bytes (``limit``, ``used``, ``promised``, ``queued``) and counts
-        (``evictions``, ``deferrals``, ``forced``, ``exceptions``); ``store``, bytes in ``memory``,
-        ``spilled`` (as they were in memory) and on ``disk``; ``shared``, bytes ``published`` for
-        others and ``mapped`` from them, ``made_here`` of results without a copy,
-        ``bytes_by_handle`` and ``bytes_by_comm`` received;
-        ``interrupts``, operands ``interrupted`` and of these ``still_running``;
-        ``kernels``, expressions that were fused, by which backend, seconds ``saved``;
-        ``reasons``, why a part is off.
+        Report of the plugin on each worker, by address; see `MarsWorkerPlugin.report`.
     workers_lacking : dict
         Addresses of the workers without dask_marsched, each with the parts that are off there.
     unreachable : dict
@@ -89,22 +81,12 @@ class Status:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        lines = [
-            f"dask_marsched on the scheduler {self.scheduler}: "
-            + ("active" if self.active else "not active")
-        ]
-        if self.reason:
-            lines.append(f"  reason            {self.reason}")
-        if self.details.get("registered"):
-            lines += _registered_lines(self.details["registered"])
-        if self.policies:
-            lines += self._work_lines()
-        own = self.versions.get("scheduler", {})
-        if own:
-            lines.append(f"  versions          {_pairs(own)}")
-        lines += [f"  version mismatch  {text}" for text in self.mismatches]
-        lines += [f"  not reached       {who}: {why}" for who, why in self.unreachable.items()]
-        lines += [f"  worker {who}: {_worker_text(found)}" for who, found in self.workers.items()]
+        state = "active" if self.active else "not active"
+        lines = [f"dask_marsched on the scheduler {self.scheduler}: {state}"]
+        facts = list(scheduler_facts(self.to_dict()))
+        facts += [("not reached", f"{name}: {why}") for name, why in self.unreachable.items()]
+        lines += [f"  {label:<18}{text}" for label, text in facts]
+        lines += [f"  worker {name}: {worker_text(found)}" for name, found in self.workers.items()]
         for address, parts in self.workers_lacking.items():
             off = ", ".join(parts) or "nothing (placement needs no code on workers)"
             lines.append(f"  not installed on  {address}; off there: {off}")
@@ -115,60 +97,12 @@ class Status:
 
         return status_view(self.to_dict())
 
-    def _work_lines(self) -> list[str]:
-        known = ""
-        if self.operands_planned and self.exact_sizes is not None:
-            known = f", the sizes of {self.exact_sizes:.0%} known beforehand"
-        lines = [
-            f"  policies          {_pairs(self.policies)}",
-            f"  graphs planned    {self.graphs_planned}",
-            f"  operands planned  {self.operands_planned}{known}",
-            f"  operands placed   {self.operands_placed}",
-            *self._fusion_lines(),
-            f"  left to Dask      {_pairs(self.left_to_dask)}",
-            f"  exceptions        {_pairs(self.exceptions)}",
-        ]
-        losses = self.details.get("recoveries") or {}
-        if losses.get("losses"):
-            lines.append(
-                f"  workers lost      {losses['losses']}, with {losses['results_lost']} results; "
-                f"{losses['computed_again']} operands computed again, "
-                f"{losses['results_adopted']} results adopted"
-            )
-        api = self.details.get("api") or {}
-        if api.get("path") or api.get("reason"):
-            lines.append(f"  JSON API          {api['path'] or 'none: ' + api['reason']}")
-        if self.last_exception:
-            lines.append(f"  last exception    {self.last_exception}")
-        return lines
-
-    def _fusion_lines(self) -> list[str]:
-        fusion = self.details.get("fusion", {})
-        if fusion.get("mode", "off") == "off":
-            return []
-        joined = f"{fusion['operands']} operands into {fusion['into']}"
-        return [f"  joined            {joined} ({fusion['mode']})"]
-
-
-def _registered_lines(found: Mapping[str, Any]) -> list[str]:
-    lines = [f"  registered        by {who(found)}, {_moment(found['time'])}"]
-    before = found["replaced"]
-    if before is not None:
-        changed = (f"{key} {old} -> {new}" for key, (old, new) in before["changed"].items())
-        text = ", ".join(changed) or "of the same configuration"
-        lines.append(f"  in place of       {who(before)}, {_moment(before['time'])}: {text}")
-    return lines
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
 
 def status(client: distributed.Client, timeout: str | float = "5s") -> Any:
     """Return the `Status` of the scheduler that a client is connected to.
 
-    It works with every client, and also where dask_marsched is not installed on the scheduler
-    or on some of the workers.
+    It works with every client, even if dask_marsched is not installed on the scheduler or on some
+    of the workers.
 
     Parameters
     ----------
@@ -204,7 +138,7 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
     try:
         info = await asyncio.wait_for(client.scheduler.versions(), timeout)
         scheduler_python = _python(info["packages"])
-        # The probe's code is sent by value, and byte code only fits the same minor version.
+        # The probe's byte code is sent by value and fits the same minor version only.
         if not _same_minor(scheduler_python):
             reason = f"cannot be asked: Python {scheduler_python} there, {_own_python()} here"
             return Status(address, False, reason, versions=here)
@@ -212,7 +146,7 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
     except TimeoutError:
         reason = f"the scheduler did not answer within {timeout:g} s"
         return Status(address, False, reason, versions=here)
-    except Exception as error:  # a blocked handler, a lost connection, whatever happens there
+    except Exception as error:  # a blocked handler, a lost connection, an error there
         reason = f"the scheduler cannot be asked: {type(error).__name__}: {error}"
         return Status(address, False, reason, versions=here)
     versions = {
@@ -227,7 +161,7 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
     lacking = {w: parts for w, reply in answers.items() if not reply["installed"]}
     reports = {w: reply["report"] for w, reply in answers.items() if reply["report"]}
     for worker, reply in answers.items():
-        # It has the package, of a version that does not know our plugin.
+        # The package is there, in a version that could not make our plugin.
         if parts and reply["installed"] and not reply["report"]:
             reports[worker] = {
                 **dict.fromkeys(parts),
@@ -245,7 +179,7 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
 
 
 def _plugin_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those attributes of `Status` that tell about the plugin."""
+    """Return the attributes of `Status` that describe the plugin."""
     if not answer["installed"]:
         reason = (
             f"dask_marsched is not installed on the scheduler: run `{INSTALL}` in the scheduler's "
@@ -308,7 +242,7 @@ def _mismatches(versions: Mapping[str, Mapping[str, str | None]]) -> tuple[str, 
     for process, own in versions.items():
         for package in _PACKAGES:
             theirs, here = wanted.get(package), own.get(package)
-            # A package that is not there is told elsewhere, not as another version.
+            # Missing packages are reported elsewhere.
             if theirs is not None and here is not None and theirs != here:
                 found.append(f"{package} is {here} on {process}, {theirs} on the scheduler")
     return tuple(found)
@@ -324,7 +258,7 @@ def _versions(installed: str | None, packages: Mapping[str, Any]) -> dict[str, s
 
 
 def _python(packages: Mapping[str, Any]) -> str:
-    # distributed tells it as "3.11.7.final.0"
+    # distributed reports it as "3.11.7.final.0"
     return ".".join(str(packages.get("python", "unknown")).split(".")[:3])
 
 
@@ -334,63 +268,3 @@ def _own_python() -> str:
 
 def _same_minor(python: str) -> bool:
     return python.split(".")[:2] == _own_python().split(".")[:2]
-
-
-#: By part of a worker: what is shown in bytes, with its name in the report, and what is counted.
-_SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
-    "quota": (
-        {"limit": "limit", "used": "used", "promised": "promised", "queued": "queued"},
-        ("evictions", "deferrals", "forced"),
-    ),
-    "store": ({"in memory": "memory", "spilled": "spilled", "on disk": "disk"}, ()),
-    "shared": (
-        {
-            "published": "published",
-            "mapped": "mapped",
-            "received by handle": "bytes_by_handle",
-            "by TCP": "bytes_by_comm",
-        },
-        ("ahead", "made_here"),
-    ),
-    "interrupts": ({}, ("interrupted", "still_running")),
-}
-
-
-def _worker_text(report: Mapping[str, Any]) -> str:
-    return "; ".join(
-        _part_text(part, report[part]) if report.get(part) else f"no {part}: {reason}"
-        for part in (*_SHOWN, "kernels")
-        if (reason := report["reasons"].get(part)) or report.get(part)
-    )
-
-
-#: Expressions that are shown of a worker.
-_EXPRESSIONS = 5
-
-
-def _kernels_text(found: Mapping[str, Any]) -> str:
-    """Return what is shown of fused kernels."""
-    shown = [f"saved {found['saved']:.3g} s of processor time on {found['fused']} chunks"]
-    for one in found["expressions"][:_EXPRESSIONS]:
-        text = f"{one['text']} of {one['dtypes']}: {one['backend']}, {one['runs']} chunks"
-        given_up = [f"{name} gave up ({why})" for name, why in one["given_up"].items()]
-        shown.append(", ".join([text, f"{one['saved']:.3g} s saved", *given_up]))
-    shown += [f"without {name}: {why}" for name, why in found["missing"].items()]
-    if found["exceptions"]:
-        shown.append(f"exceptions {_pairs(found['exceptions'])}")
-    return "kernels " + " | ".join(shown)
-
-
-def _part_text(part: str, found: Mapping[str, Any]) -> str:
-    if part == "kernels":
-        return _kernels_text(found)
-    sizes, counts = _SHOWN[part]
-    shown = [f"{text} {format_bytes(found[name])}" for text, name in sizes.items()]
-    shown += [f"{name} {found[name]}" for name in counts]
-    if found.get("exceptions"):
-        shown.append(f"exceptions {_pairs(found['exceptions'])}")
-    return f"{part} {', '.join(shown)}"
-
-
-def _pairs(mapping: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in mapping.items()) or "none"

@@ -1,18 +1,18 @@
-"""`MarsWorkerPlugin`: what dask_marsched does in a worker, part by part."""
+"""Installs the parts of dask_marsched on a worker: `MarsWorkerPlugin`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from dask.typing import Key
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_marsched.config import Settings
+from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.interrupts import Interrupts
@@ -20,33 +20,28 @@ from dask_marsched.host.worker.message_batching import MessageGathering
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.admission import Admission
-from dask_marsched.worker.heartbeat_metrics import Telling
-from dask_marsched.worker.kernels import KernelPart
+from dask_marsched.worker.heartbeat_metrics import HeartbeatMetrics
+from dask_marsched.worker.kernels import WorkerKernels
 
 logger = logging.getLogger("dask_marsched")
 
 NAME = "marsched"
 
-#: Share of the memory limit up to which a worker's results are in shared memory.
+#: Largest share of the memory limit that results in shared memory may take.
 _SHARED = 0.5
-#: Attribute of `Settings` and option that switch each part on.
-_SWITCHES = {
-    "shared": ("store_shared", "marsched.store.shared"),
-    "quota": ("quota_enabled", "marsched.quota.enabled"),
-    "adoption": ("adopts", "marsched.failover.adopt"),
-    "interrupts": ("interrupt", "marsched.cancelling.interrupt"),
-    "kernels": ("kernels_enabled", "marsched.fusion.kernels"),
-}
-#: Those that rest on the store of ours.
+#: Parts that need our store: distributed's own mapping loses results that threads evict.
 _ON_STORE = frozenset({"shared", "quota", "adoption"})
-#: distributed starts a plugin while the one before it is still being taken out.
-_turns: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
+#: distributed may set up a plugin while the teardown of the previous one is still running.
+_locks: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
+
+
+_P = TypeVar("_P", MessageGathering, Interrupts, Admission)
 
 
 class MarsWorkerPlugin(WorkerPlugin):
-    """Gives a Dask worker a store of its results, a quota of memory, and fused kernels.
+    """Gives a Dask worker a store of results, a memory quota, fused kernels and interrupts.
 
-    The scheduler plugin puts it on every worker; nobody has to register it.
+    The scheduler plugin installs it on every worker; users need not register it.
 
     Parameters
     ----------
@@ -56,7 +51,7 @@ class MarsWorkerPlugin(WorkerPlugin):
     Raises
     ------
     ValueError
-        If a setting is unknown or its value not accepted.
+        A setting is unknown or its value not accepted.
     """
 
     name = NAME
@@ -69,84 +64,76 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
         self._messages: MessageGathering | None = None
-        self._kernels: KernelPart | None = None
-        self._telling: Telling | None = None
-        self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
+        self._kernels: WorkerKernels | None = None
+        self._heartbeat: HeartbeatMetrics | None = None
+        self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (vars(self.settings),)
 
     async def setup(self, worker: Worker) -> None:
-        """Put the parts in force that are switched on, once what goes has gone.
+        """Install the parts that are switched on, after any teardown under way.
 
-        A worker that is not as expected stays as it is; the reason is logged once and stands in
+        A part whose contract checks fail is left out; the reason is logged once and is part of
         `report`.
         """
-        async with _turns.setdefault(worker, asyncio.Lock()):
+        async with _locks.setdefault(worker, asyncio.Lock()):
             await self._set_up(worker)
 
     async def _set_up(self, worker: Worker) -> None:
-        on = {part for part, (setting, _) in _SWITCHES.items() if getattr(self.settings, setting)}
+        on = {
+            part for part, (setting, _) in WORKER_PARTS.items() if getattr(self.settings, setting)
+        }
         self._reasons = {
             part: f"switched off by {option}"
-            for part, (_, option) in _SWITCHES.items()
+            for part, (_, option) in WORKER_PARTS.items()
             if part not in on
         }
-        self._gather(worker)
+        # First: others wrap the handlers that it installs.
+        self._messages = self._installed(MessageGathering(worker), "messages")
         if on & _ON_STORE:
-            self._keep_results(worker, on & _ON_STORE)
+            self._install_store(worker, on & _ON_STORE)
         if "interrupts" in on:
-            self._interrupt(worker)
+            # After the quota, whose replacements it wraps.
+            self._interrupts = self._installed(Interrupts(worker), "interrupts")
         if "kernels" in on:
             await self._start_kernels(worker)
         if on:
-            self._telling = Telling(worker, self.report, self._transfer_failures.caught)
-            self._telling.install()
+            self._heartbeat = HeartbeatMetrics(worker, self.report, self._transfer_failures.caught)
+            self._heartbeat.install()
+
+    def _installed(self, part: _P, name: str) -> _P | None:
+        """Install a part; return it, or None if its contract checks fail."""
+        try:
+            part.install()
+        except RuntimeError as misfit:
+            self._leave_out({name}, misfit)
+            return None
+        return part
 
     async def _start_kernels(self, worker: Worker) -> None:
-        self._kernels = KernelPart(worker, self.settings)
+        self._kernels = WorkerKernels(worker, self.settings)
         try:
             await self._kernels.start()
         except RuntimeError as misfit:
             self._kernels = None
-            self._leave({"kernels"}, misfit)
+            self._leave_out({"kernels"}, misfit)
 
-    def _keep_results(self, worker: Worker, on: set[str]) -> None:
-        # Sharing and the quota rest on the store: distributed's own mapping loses results where
-        # threads evict them.
-        if sys.platform != "linux":
-            only = "what they rest on is there on Linux only"
-            self._leave(on | {"store"}, store.Unsuited(f"not on {sys.platform}: {only}"))
-            return
+    def _install_store(self, worker: Worker, on: set[str]) -> None:
+        """Install the store, and those parts in `on` that need it."""
         try:
+            if sys.platform != "linux":
+                raise store.Unsuited(f"not on {sys.platform}: the store needs Linux")
             self._store = store.install(worker, compression=self.settings.store_compression)
         except (RuntimeError, OSError) as misfit:
-            self._leave(on | {"store"}, misfit)
+            self._leave_out(on | {"store"}, misfit)
             return
         if "shared" in on:
             self._share(worker, self._store)
         if "quota" in on:
-            self._set_quota(worker, self._store)
-
-    def _gather(self, worker: Worker) -> None:
-        # First: others wrap the handlers that it puts in.
-        messages = MessageGathering(worker)
-        try:
-            messages.install()
-        except RuntimeError as misfit:
-            self._leave({"messages"}, misfit)
-        else:
-            self._messages = messages
-
-    def _interrupt(self, worker: Worker) -> None:
-        # Last: it wraps what the quota has put in the place of the worker's functions.
-        interrupts = Interrupts(worker)
-        try:
-            interrupts.install()
-        except RuntimeError as misfit:
-            self._leave({"interrupts"}, misfit)
-        else:
-            self._interrupts = interrupts
+            surplus = self._transfer.surplus if self._transfer is not None else lambda: 0
+            admission = Admission(worker, self._store, self.settings, surplus)
+            self._admission = self._installed(admission, "quota")
 
     def _share(self, worker: Worker, data: store.Store) -> None:
         self._transfer = HandleTransfer(
@@ -158,32 +145,23 @@ class MarsWorkerPlugin(WorkerPlugin):
             announces=self.settings.adopts,
             keep=self.settings.adopts and self.settings.adopt == "all",
         )
-        # Not to be awaited here: the nanny answers only when its worker has started.
+        # Not awaited: the nanny answers only when its worker has started.
         self._transfer.start()
 
-    def _set_quota(self, worker: Worker, data: store.Store) -> None:
-        surplus = self._transfer.surplus if self._transfer is not None else lambda: 0
-        admission = Admission(worker, data, self.settings, surplus)
-        try:
-            admission.install()
-        except RuntimeError as misfit:
-            self._leave({"quota"}, misfit)
-        else:
-            self._admission = admission
-
     async def teardown(self, worker: Worker) -> None:
-        """Restore the worker, once what comes has come."""
-        async with _turns.setdefault(worker, asyncio.Lock()):
+        """Restore the worker, after any setup under way."""
+        async with _locks.setdefault(worker, asyncio.Lock()):
             await self._tear_down(worker)
 
     async def _tear_down(self, worker: Worker) -> None:
-        if self._telling is not None:
-            self._telling.uninstall()
-            self._telling = None
-        self._reasons = dict.fromkeys(_SWITCHES, "removed from the worker")
-        # What was put in last goes first. The transfer is put in when the nanny answers.
-        around = getattr(worker.execute, "__self__", None)
-        if self._transfer is not None and around is self._transfer.publisher:
+        if self._heartbeat is not None:
+            self._heartbeat.uninstall()
+            self._heartbeat = None
+        self._reasons = dict.fromkeys(WORKER_PARTS, "removed from the worker")
+        # In reverse order of installation. The transfer was installed when the nanny answered, that
+        # is before or after the kernels.
+        outermost = getattr(worker.execute, "__self__", None)
+        if self._transfer is not None and outermost is self._transfer.publisher:
             await self._end_transfer()
         if self._kernels is not None:
             await self._kernels.stop()
@@ -207,14 +185,14 @@ class MarsWorkerPlugin(WorkerPlugin):
             await self._transfer.uninstall()
             self._transfer = None
 
-    def _leave(self, parts: set[str], misfit: Exception) -> None:
+    def _leave_out(self, parts: set[str], misfit: Exception) -> None:
         self._reasons.update(dict.fromkeys(parts, str(misfit)))
-        # How a user sets up a worker is no reason to warn that user.
+        # Consequences of how the user configured the worker deserve no warning.
         level = logging.INFO if isinstance(misfit, store.Unsuited) else logging.WARNING
         logger.log(level, "%s", misfit)
 
     def interrupted(self) -> list[Key]:
-        """Return the keys of what was told to end and still runs."""
+        """Return the keys of the tasks that were interrupted and still run."""
         return self._interrupts.under_way() if self._interrupts is not None else []
 
     def report(self) -> dict[str, Any]:
@@ -223,24 +201,25 @@ class MarsWorkerPlugin(WorkerPlugin):
         Returns
         -------
         dict
-            By part, None where it is off: ``quota``, its ledger and counts; ``store``, bytes
-            in each tier, and what went from one to the other; ``shared``, what is in shared
-            memory, and what came by handle and by connection; ``interrupts``, executions that
-            were ``interrupted`` and are ``still_running``; ``kernels``, see
-            `dask_marsched.kernels.evaluator.Kernels.report`; ``messages``, ``answers`` that were
-            sent along with others. All in bytes, seconds and numbers.
-            ``reasons``: why a part is off, by part.
+            By part, None where it is off: ``quota``, the ledger in bytes (``limit``, ``used``,
+            ``promised``, ``queued``) and counts (``evictions``, ``deferrals``, ``forced``);
+            ``store``, bytes in ``memory``, ``spilled`` (their size in memory) and on ``disk``;
+            ``shared``, bytes ``published`` for other workers, ``mapped`` from them, received as
+            handles (``bytes_by_handle``) and by connection (``bytes_by_comm``), results
+            ``made_here`` without a copy; ``interrupts``, executions ``interrupted`` and
+            ``still_running``; ``kernels``, see `dask_marsched.kernels.evaluator.Kernels.report`;
+            ``messages``, ``answers`` sent together with others. ``reasons``: why a part is off.
         """
         reasons = dict(self._reasons)
         if self._transfer is not None and self._transfer.reason is not None:
             reasons["shared"] = self._transfer.reason
         return {
-            "quota": self._admission.report() if self._admission is not None else None,
-            "store": self._store.report() if self._store is not None else None,
+            "quota": _report(self._admission),
+            "store": _report(self._store),
             "shared": self._report_of_shared(),
-            "interrupts": self._interrupts.report() if self._interrupts is not None else None,
-            "kernels": self._kernels.report() if self._kernels is not None else None,
-            "messages": self._messages.report() if self._messages is not None else None,
+            "interrupts": _report(self._interrupts),
+            "kernels": _report(self._kernels),
+            "messages": _report(self._messages),
             "reasons": reasons,
         }
 
@@ -252,6 +231,10 @@ class MarsWorkerPlugin(WorkerPlugin):
             "exceptions": dict(self._transfer_failures.exceptions),
             "last_exception": self._transfer_failures.last_exception,
         }
+
+
+def _report(part: Any) -> Any:
+    return None if part is None else part.report()
 
 
 def _restore(settings: dict[str, Any]) -> MarsWorkerPlugin:

@@ -1,4 +1,4 @@
-"""Reports of small runs that were told to a recorder by hand: every number in them is known."""
+"""Reports of small runs recorded with known numbers."""
 
 from dask_marsched.simulation.cluster.recorder import Recorder
 

@@ -66,7 +66,7 @@ async def wanted_by_both(c, other, s):
 
 
 @planned_cluster(plugin=interrupting)
-async def test_what_another_client_wants_goes_on(c, s, *workers):
+async def test_results_that_another_client_wants_are_not_cancelled(c, s, *workers):
     async with Client(s.address, asynchronous=True) as other:
         mine, theirs = await wanted_by_both(c, other, s)
         await c.cancel(mine)
@@ -81,7 +81,7 @@ async def test_what_another_client_wants_goes_on(c, s, *workers):
 
 
 @planned_cluster(plugin=interrupting)
-async def test_what_relies_on_what_another_client_wants_goes_on(c, s, *workers):
+async def test_inputs_of_results_that_another_client_wants_are_not_cancelled(c, s, *workers):
     async with Client(s.address, asynchronous=True) as other:
         mine, theirs = await wanted_by_both(c, other, s)
         after = c.submit(inc, mine, key="after")
@@ -93,7 +93,7 @@ async def test_what_relies_on_what_another_client_wants_goes_on(c, s, *workers):
 
 
 @planned_cluster(plugin=interrupting)
-async def test_what_was_cancelled_twice_can_be_submitted_again(c, s, *workers):
+async def test_keys_cancelled_twice_can_be_submitted_again(c, s, *workers):
     future = c.submit(inc, 1, key="x")
     await future
     await future.cancel()
@@ -108,7 +108,7 @@ def write(gate, written):
 
 
 @planned_cluster(plugin=interrupting)
-async def test_what_nobody_wants_any_more_runs_to_its_end(c, s, *workers):
+async def test_released_futures_run_to_their_end(c, s, *workers):
     """As in stock Dask: its result is dropped, but what it writes is there."""
     future = c.submit(write, "go", "written", key="x")
     await async_poll_for(lambda: any("x" in w.state.tasks for w in workers), 5)
@@ -121,7 +121,7 @@ async def test_what_nobody_wants_any_more_runs_to_its_end(c, s, *workers):
 
 @pytest.mark.parametrize("by", ["future", "number"])
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
-async def test_whoever_asks_for_it_has_everything_interrupted(c, s, a, by):
+async def test_interrupt_true_interrupts_all_tasks(c, s, a, by):
     future = c.submit(spin, 1, key="x")
     await async_poll_for(lambda: a.state.executing, 5)
     await dask_marsched.cancel(c, future if by == "future" else 0, interrupt=True)

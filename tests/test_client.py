@@ -89,7 +89,7 @@ def test_unknown_policy_is_refused_before_anything_starts():
     assert threading.active_count() == threads
 
 
-def test_what_a_keyword_stands_for():
+def test_values_of_the_keyword():
     plugin, other = MarsSchedulerPlugin(), Counting()
     assert as_plugin(None) is None
     assert as_plugin(False) is None

@@ -1,4 +1,4 @@
-"""The marsched namespace: defaults, units, environment, and one clear error for each mistake."""
+"""The marsched namespace: defaults, units, environment, and an error for each mistake."""
 
 import importlib.util
 import os
@@ -25,8 +25,6 @@ ACCEPTED = [
     ("enabled", False, False),
     ("assignment.policy", "dfs", "dfs"),
     ("ordering.policy", "mars", "mars"),
-    ("placement.policy", "most-bytes", "most-bytes"),
-    ("withholding.policy", "units", "units"),
     ("retries.infrastructure", 3, 3),
     ("retries.errors", ["OSError", "ClientError"], ("OSError", "ClientError")),
     ("retries.errors", [], ()),
@@ -80,8 +78,8 @@ REFUSED = [
     ("assignment.policy", "dsf", "bfs, dfs, units"),
     ("assignment.policy", None, "bfs, dfs, units"),
     ("ordering.policy", "units", "dask, mars"),
-    ("placement.policy", ["most-bytes"], "most-bytes"),
-    ("withholding.policy", "", "units"),
+    ("ordering.policy", ["dask"], "dask, mars"),
+    ("ordering.policy", "", "dask, mars"),
 ]
 
 
@@ -113,7 +111,6 @@ def test_defaults():
     settings = Settings.from_config()
     assert settings == Settings()
     assert (settings.assignment, settings.ordering) == ("units", "dask")
-    assert (settings.placement, settings.withholding) == ("most-bytes", "units")
     config = yaml.safe_load((PACKAGE / "config" / "marsched.yaml").read_text())["marsched"]
     assert f"{settings.restart_patience:g}s" == config["failover"]["patience"]  # in its unit
     assert settings.enabled
@@ -202,6 +199,23 @@ def test_options_of_the_same_section_are_no_hint():
     with (
         dask.config.set({"marsched.assignment.stake": 0.5}),
         pytest.raises(ValueError, match=r"marsched.assignment.stake is not an option\. The opt"),
+    ):
+        Settings.from_config()
+
+
+@pytest.mark.parametrize("key", ["placement.policy", "withholding.policy"])
+def test_options_of_earlier_versions_are_errors(key):
+    with (
+        dask.config.set({f"marsched.{key}": "units"}),
+        pytest.raises(ValueError, match=rf"marsched.{key} is not an option"),
+    ):
+        Settings.from_config()
+
+
+def test_section_in_the_place_of_a_value():
+    with (
+        dask.config.set({"marsched.quota.fraction": {}}),
+        pytest.raises(ValueError, match=r"marsched.quota.fraction must be a number"),
     ):
         Settings.from_config()
 

@@ -1,4 +1,4 @@
-"""The order of the house: which module may import which, and who may touch private parts."""
+"""Rules of the source: which module may import which, and who may use private attributes."""
 
 import ast
 from collections.abc import Iterator

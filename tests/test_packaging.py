@@ -1,4 +1,4 @@
-"""What an installation says about itself."""
+"""Metadata and imports of an installation."""
 
 import importlib.metadata
 import re

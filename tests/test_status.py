@@ -67,7 +67,7 @@ def test_everything_the_plugin_reports_is_there(cluster):
     assert json.loads(json.dumps(found)) == json.loads(json.dumps(found))
 
 
-def test_what_was_joined(cluster):
+def test_fused_tasks_are_counted(cluster):
     with Client(cluster, scheduler_plugin=MarsSchedulerPlugin(fusion="chains")) as client:
         x = dask.delayed(sum)([1, 2])
         assert dask.delayed(abs)(dask.delayed(abs)(x)).compute() == 3
@@ -146,7 +146,7 @@ def test_a_worker_that_hangs_is_named(tcp_cluster, start):
     assert f"not reached       {stopped}" in str(found)
 
 
-def test_a_scheduler_that_hangs_is_told(start_scheduler):
+def test_a_scheduler_that_hangs_is_reported(start_scheduler):
     address, _ = start_scheduler()
     with distributed.Client(address) as client:
         pid = client.run_on_scheduler(os.getpid)

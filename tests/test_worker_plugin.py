@@ -1,4 +1,4 @@
-"""The quota on real workers: what is deferred, evicted, forced; and how it comes and goes."""
+"""The quota on real workers: deferral, eviction, forced starts, setup and teardown."""
 
 import asyncio
 import gc
@@ -101,7 +101,7 @@ async def known(c, function, *args, **kwargs):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_it_is_on_workers_there_and_on_those_to_come(c, s, a):
+async def test_present_and_future_workers_get_the_plugin(c, s, a):
     assert counts_of(a)["limit"] == int(0.75 * a.memory_manager.memory_limit)
     async with Worker(s.address) as late:
         assert await c.submit(inc, 1, workers=[late.address]) == 2
@@ -114,7 +114,7 @@ def with_all_parts():
 
 
 @planned_cluster(ONE, plugin=with_all_parts)
-async def test_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
+async def test_quota_store_and_sharing_are_on_by_default(c, s, a):
     parts = ["quota", "shared", "adoption", "interrupts", "kernels"]
     assert report_of(s)["worker_parts"] == parts
     report = a.plugins["marsched"].report()
@@ -126,7 +126,7 @@ async def test_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_parts)
-async def test_switched_off_workers_only_gather_their_messages(c, s, a):
+async def test_with_all_parts_off_workers_only_batch_messages(c, s, a):
     assert report_of(s)["worker_parts"] == []
     report = a.plugins["marsched"].report()
     assert [part for part, found in report.items() if found] == ["messages", "reasons"]
@@ -171,7 +171,7 @@ async def test_removal_restores_the_worker_exactly(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_what_comes_while_another_goes_waits_until_it_has_gone(c, s, a):
+async def test_setup_waits_for_a_teardown_under_way(c, s, a):
     before = (a.batched_send, a.handlers["get_data"], dict(a.stream_handlers), vars(a).keys())
     ok = {"status": "OK"}
     assert await a.plugin_add(plugin=MarsWorkerPlugin(), name="marsched") == ok
@@ -192,7 +192,7 @@ async def test_what_comes_while_another_goes_waits_until_it_has_gone(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_removed_and_registered_at_once_it_is_in_force(c, s, a):
+async def test_removal_followed_by_registration_leaves_the_plugin_in_force(c, s, a):
     broadcast, added = s.broadcast, asyncio.Event()
 
     async def slow_to_remove(*, msg, **kwargs):
@@ -226,7 +226,7 @@ class BrokenComm:
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_what_could_not_be_sent_does_not_stay_with_the_log(c, s, a):
+async def test_messages_that_could_not_be_sent_are_not_kept_by_the_log(c, s, a):
     await c.register_plugin(with_quota())
     x = await c.scatter(array(1), hash=False)
     assert admission_of(a)
@@ -240,7 +240,7 @@ async def test_what_could_not_be_sent_does_not_stay_with_the_log(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=TWO_THREADS)
-async def test_removal_while_something_is_deferred(c, s, a):
+async def test_removal_while_an_operand_is_deferred(c, s, a):
     await c.register_plugin(with_quota())
     await known(c, array, 1)
     blocked = c.submit(gated, "gate", key="blocked")
@@ -269,7 +269,7 @@ async def test_a_second_registration_replaces_the_first(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE, worker_kwargs={"memory_limit": 0})
-async def test_a_worker_that_cannot_spill_stays_as_it_is(c, s, a):
+async def test_a_worker_that_cannot_spill_is_left_unchanged(c, s, a):
     await c.register_plugin(with_quota(store_shared=True))
     report = a.plugins["marsched"].report()
     reasons = report.pop("reasons")
@@ -297,7 +297,7 @@ async def test_a_worker_without_a_limit_has_no_quota(c, s, tmp_path):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_elsewhere_than_on_linux_workers_stay_as_they_are(c, s, a, monkeypatch, caplog):
+async def test_workers_are_left_unchanged_on_other_systems_than_linux(c, s, a, monkeypatch, caplog):
     monkeypatch.setattr("dask_marsched.worker_plugin.sys", SimpleNamespace(platform="darwin"))
     await c.register_plugin(with_all_parts())
     report = a.plugins["marsched"].report()
@@ -310,7 +310,7 @@ async def test_elsewhere_than_on_linux_workers_stay_as_they_are(c, s, a, monkeyp
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_worker_that_differs_stays_as_it_is(c, s, a):
+async def test_a_worker_that_fails_the_contract_checks_is_left_unchanged(c, s, a):
     a.execute = lambda key: None
     await c.register_plugin(with_quota())
     report = a.plugins["marsched"].report()
@@ -321,7 +321,7 @@ async def test_a_worker_that_differs_stays_as_it_is(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=[], timeout=60)
-async def test_a_nanny_brings_it_back(c, s):
+async def test_a_restarted_worker_gets_the_plugin_again(c, s):
     await c.register_plugin(with_quota())
     async with Nanny(s.address, nthreads=1) as nanny:
         await nanny.restart()
@@ -336,7 +336,7 @@ async def test_a_nanny_brings_it_back(c, s):
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_what_does_not_fit_waits(c, s, a):
+async def test_operands_that_do_not_fit_wait(c, s, a):
     await Event("gate").set()
     await known(c, gated, "gate", nbytes=40 * MB)
     await Event("gate").clear()
@@ -351,7 +351,7 @@ async def test_what_does_not_fit_waits(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_cold_results_make_room(c, s, a):
+async def test_cold_results_are_evicted_to_make_room(c, s, a):
     await known(c, array, 1)
     assert admission_of(a).needs.output(Kind("array", 0, 0)) >= 10 * MB
     x, y = c.submit(array, 1, key="array-1"), c.submit(array, 2, key="array-2")
@@ -393,7 +393,7 @@ async def test_an_edge_does_not_keep_a_chunk_in_memory(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_what_was_cut_into_pieces_leaves_all_at_once(c, s, a):
+async def test_pieces_of_a_chunk_are_evicted_together(c, s, a):
     whole = c.submit(array, 1, key="whole")
     step = 10 * MB // 8 // 4
     cuts = [slice(i * step, (i + 1) * step) for i in range(4)]
@@ -432,7 +432,7 @@ def a_fused_reader(c, key):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_an_input_from_disk_is_let_go_of_while_its_reader_runs(c, s, a):
+async def test_an_input_read_from_disk_is_released_while_its_reader_runs(c, s, a):
     x = await c.scatter(array(1), hash=False)
     assert a.data.evict_key(x.key) == 10 * MB
     leave_free(a, 40 * MB)
@@ -440,7 +440,7 @@ async def test_an_input_from_disk_is_let_go_of_while_its_reader_runs(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_an_input_that_was_let_go_of_does_not_hide_working_space(c, s, a):
+async def test_a_released_input_does_not_hide_working_space(c, s, a):
     admission = admission_of(a)
     if not admission._meter.available:
         pytest.skip("this kernel does not tell")
@@ -452,7 +452,7 @@ async def test_an_input_that_was_let_go_of_does_not_hide_working_space(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_what_is_small_beside_the_quota_is_measured_a_few_times(c, s, a):
+async def test_small_operands_are_measured_a_few_times_only(c, s, a):
     admission, kind = admission_of(a), Kind("array", 0, 0)
     admission.quota.limit = 100 * 64 * MB
     for n in range(5):
@@ -481,7 +481,7 @@ async def test_an_operand_larger_than_everything_runs_alone(c, s, a, caplog):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_a_memory_error_is_the_users(c, s, a):
+async def test_a_memory_error_of_a_task_reaches_the_user(c, s, a):
     def too_much():
         return np.ones(1 << 50)
 
@@ -490,7 +490,7 @@ async def test_a_memory_error_is_the_users(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_on_a_full_disk_everything_stays_in_memory_and_runs(c, s, a, monkeypatch):
+async def test_a_full_disk_keeps_results_in_memory_and_everything_runs(c, s, a, monkeypatch):
     await c.register_plugin(with_quota())
 
     def full(*args, **kwargs):
@@ -509,7 +509,7 @@ async def test_on_a_full_disk_everything_stays_in_memory_and_runs(c, s, a, monke
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_sizes_that_the_graph_tells_are_known_before_the_first_runs(c, s, a):
+async def test_sizes_derived_from_the_graph_are_known_before_the_first_operand_runs(c, s, a):
     await wait(c.submit(inc, 1))
     leave_free(a, 30 * MB)
     lazy = da.random.default_rng(0).random((5 * MB,), chunks=10 * MB // 8)  # four of 10 MB
@@ -522,7 +522,7 @@ async def test_sizes_that_the_graph_tells_are_known_before_the_first_runs(c, s, 
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_the_first_of_a_kind_runs_alone_of_it(c, s, a):
+async def test_the_first_operand_of_a_kind_runs_alone(c, s, a):
     if not admission_of(a)._meter.available:
         pytest.skip("this kernel does not tell")
     leave_free(a, 400 * MB)
@@ -545,7 +545,7 @@ async def test_the_first_of_a_kind_runs_alone_of_it(c, s, a):
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_the_first_of_a_kind_may_wait_for_the_second(c, s, a, monkeypatch):
+async def test_the_first_operand_of_a_kind_may_wait_for_the_second(c, s, a, monkeypatch):
     monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 0)
     x = await c.scatter(array(1, 40 * MB), hash=False)
     leave_free(a, 400 * MB)
@@ -563,7 +563,7 @@ def nested(x, depth):
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_what_seceded_does_not_hold_back_others_of_its_kind(c, s, a, monkeypatch):
+async def test_a_seceded_operand_does_not_hold_back_others_of_its_kind(c, s, a, monkeypatch):
     monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 3600)
     if not admission_of(a)._meter.available:
         pytest.skip("this kernel does not tell")
@@ -577,7 +577,7 @@ async def test_what_seceded_does_not_hold_back_others_of_its_kind(c, s, a, monke
 
 
 @planned_cluster(ONE, plugin=with_parts)
-async def test_without_a_quota_nothing_is_told(c, s, a):
+async def test_without_a_quota_workers_get_no_sizes(c, s, a):
     x = c.persist(da.ones((1000,), chunks=500))
     await wait(x)
     assert [ts.annotations for ts in a.state.tasks.values()] == [{}, {}]
@@ -602,7 +602,7 @@ async def blocked_and_opener(c, a):
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_what_waits_for_an_operand_that_does_not_fit_is_freed(c, s, a, monkeypatch):
+async def test_an_operand_is_forced_if_a_running_one_waits_for_it(c, s, a, monkeypatch):
     monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 0)
     blocked, opening = await blocked_and_opener(c, a)
     await wait([blocked, opening])
@@ -617,24 +617,24 @@ def compute_a_little():
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_what_the_event_loop_does_is_not_taken_for_work(c, s, a):
+async def test_the_event_loop_does_not_count_as_work(c, s, a):
     blocked, opening = await blocked_and_opener(c, a)
     admission = admission_of(a)
     await async_poll_for(lambda: admission.counts.deferrals, 5)
     admission._look()
-    since = admission._quiet_since
+    since = admission._idle.since
     compute_a_little()
     admission._look()
-    assert admission._quiet_since == since > 0
+    assert admission._idle.since == since > 0
     await asyncio.to_thread(compute_a_little)
     admission._look()
-    assert admission._quiet_since > since
+    assert admission._idle.since > since
     await Event("gate").set()
     await wait([blocked, opening])
 
 
 @planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], plugin=with_quota)
-async def test_what_waits_for_an_operand_whose_input_does_not_fit_is_freed(c, s, a, b, monkeypatch):
+async def test_a_fetch_is_forced_if_a_running_operand_waits_for_its_reader(c, s, a, b, monkeypatch):
     monkeypatch.setattr("dask_marsched.worker.admission.PATIENCE", 0)
     x = c.submit(array, 1, workers=[b.address], key="x")
     await wait(x)
@@ -663,7 +663,7 @@ async def test_inputs_are_fetched_when_there_is_room(c, s, a, b):
 
 
 @planned_cluster([("127.0.0.1", 1), ("127.0.0.1", 1)], plugin=with_quota)
-async def test_small_inputs_are_fetched_where_nothing_is_free(c, s, a, b):
+async def test_small_inputs_are_fetched_even_if_nothing_is_free(c, s, a, b):
     xs = [c.submit(operator.mul, n, 2, workers=[b.address]) for n in range(3)]
     empty = c.submit(np.empty, 0, workers=[b.address])
     await wait([*xs, empty])
@@ -713,7 +713,7 @@ async def test_failing_and_cancelled_tasks_leave_nothing_behind(c, s, a):
 
 
 @planned_cluster(ONE, plugin=lambda: with_quota(interrupt=True))
-async def test_what_is_cancelled_before_it_starts_leaves_nothing_behind(c, s, a):
+async def test_tasks_cancelled_before_they_start_leave_nothing_behind(c, s, a):
     execute = a.execute
 
     async def cancelled_first(key, *, stimulus_id):
@@ -730,7 +730,7 @@ async def test_what_is_cancelled_before_it_starts_leaves_nothing_behind(c, s, a)
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_where_inputs_cannot_be_read_working_space_is_given_back(c, s, a, monkeypatch):
+async def test_working_space_is_released_if_inputs_cannot_be_read(c, s, a, monkeypatch):
     async def fails(ts):
         raise ZeroDivisionError("on purpose")
 
@@ -761,7 +761,7 @@ async def test_resources_are_kept(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_an_exception_of_ours_leaves_the_decision_to_dask(c, s, a, monkeypatch, caplog):
+async def test_after_an_exception_in_a_hook_dask_decides(c, s, a, monkeypatch, caplog):
     await c.register_plugin(with_quota())
 
     def broken(self, kind):
@@ -797,7 +797,7 @@ def allocating(gate, nbytes):
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_what_leaves_meanwhile_does_not_hide_working_space(c, s, a):
+async def test_results_released_meanwhile_do_not_hide_working_space(c, s, a):
     admission = admission_of(a)
     if not admission._meter.available:
         pytest.skip("this kernel does not tell")
@@ -815,7 +815,7 @@ async def test_what_leaves_meanwhile_does_not_hide_working_space(c, s, a):
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
-async def test_where_a_view_leaves_nothing_is_free(c, s, a):
+async def test_releasing_a_view_frees_nothing(c, s, a):
     admission = admission_of(a)
     admission.quota.limit = 32 * 100 * MB
     whole = c.submit(array, 1, 100 * MB, key="whole")
@@ -837,7 +837,7 @@ def inner(n):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_what_is_copied_to_be_sent_counts(c, s, a):
+async def test_copies_made_for_sending_count(c, s, a):
     host = admission_of(a).host
     whole = c.submit(array, 1, key="whole")
     apart = c.submit(inner, 1000, key="apart")
@@ -852,7 +852,7 @@ async def test_what_is_copied_to_be_sent_counts(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_quota)
-async def test_the_quota_rules_the_store(c, s, a):
+async def test_the_store_obeys_the_quota(c, s, a):
     stored = a.data
     assert type(stored) is Store
     target = int(0.6 * a.memory_manager.memory_limit)
@@ -974,7 +974,7 @@ async def test_results_are_shared_under_the_quota(c, s):
 # --- without the package ------------------------------------------------------------------
 
 
-def test_a_worker_without_the_package_comes_up(start_scheduler, start):
+def test_a_worker_without_the_package_starts(start_scheduler, start):
     address, _ = start_scheduler()
     with Client(address) as client:
         client.register_plugin(with_quota())

@@ -1,9 +1,9 @@
-"""The options below ``marsched`` in Dask's configuration: defaults, checks, settings."""
+"""Reads and checks the options below ``marsched`` in Dask's configuration."""
 
 from dask_marsched.config.settings import (
     NAMESPACE,
     OPTIONS,
-    Option,
+    WORKER_PARTS,
     Settings,
     changed_options,
     check,
@@ -13,7 +13,7 @@ from dask_marsched.config.settings import (
 __all__ = [
     "NAMESPACE",
     "OPTIONS",
-    "Option",
+    "WORKER_PARTS",
     "Settings",
     "changed_options",
     "check",

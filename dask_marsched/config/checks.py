@@ -1,7 +1,8 @@
-"""What options accept: pairs of a check, which converts a value, and what it accepts, as text.
+"""Checks of the options' values.
 
-A check returns the value in the type and unit of `dask_marsched.config.Settings` and raises any of
-``ValueError``, ``TypeError``, ``KeyError``, ``OverflowError`` where it is not accepted.
+A check is a pair: a function that converts a value to the type and unit of
+`dask_marsched.config.Settings`, and a function that returns what is accepted, for error messages.
+The first raises ``ValueError``, ``TypeError``, ``KeyError`` or ``OverflowError`` for other values.
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from typing import Any
 from dask.utils import parse_timedelta
 
 from dask_marsched.policies import registry
+
+Check = tuple[Callable[[Any], Any], Callable[[], str]]
+
+#: Values of `marsched.fusion.graph`.
+FUSION = ("off", "chains", "subgraphs")
+#: Values of `marsched.failover.adopt`.
+ADOPTED = ("off", "published", "all")
 
 
 def _switch(value: Any) -> bool:
@@ -36,7 +44,7 @@ def _at_least_zero(value: Any) -> float:
 
 
 def _seconds(value: Any) -> float:
-    # dask reads "-5ms" as "1-5ms" and True as a unit: sort these out before it sees them
+    # Dask reads "-5ms" as "1-5ms" and True as a unit: neither must reach its parser
     if isinstance(value, str) and value[:1].isdigit():
         return _at_least_zero(float(parse_timedelta(value)))
     return _at_least_zero(value)
@@ -61,75 +69,56 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-#: What `marsched.fusion.graph` accepts.
-FUSION = ("off", "chains", "subgraphs")
-
-
-def _fusion(value: Any) -> str:
-    # YAML reads a bare `off` as false.
-    name = "off" if value is False else value
-    if name not in FUSION:
-        raise ValueError
-    return str(name)
-
-
-#: What `marsched.failover.adopt` accepts.
-ADOPTED = ("off", "published", "all")
-
-
-def _adoption(value: Any) -> str:
-    # YAML reads a bare `off` as false.
-    name = "off" if value is False else value
-    if name not in ADOPTED:
-        raise ValueError
-    return str(name)
-
-
-def _cache(value: Any) -> str | None:
-    if value in (None, "off", False):
+def _text_or_none(value: Any, none: tuple[Any, ...]) -> str | None:
+    if value in none:
         return None
     if not isinstance(value, str) or not value:
         raise TypeError
     return value
-
-
-def _compression(value: Any) -> str | None:
-    if value in (None, False):
-        return None
-    # which ones there are is known where it is used: on the worker
-    if not isinstance(value, str) or not value:
-        raise TypeError
-    return value
-
-
-def _policy(kind: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if value not in registry.names(kind):
-            raise ValueError
-        return str(value)
-
-    return parse
-
-
-def _policies(kind: str) -> Callable[[], str]:
-    return lambda: f"the name of a registered policy ({', '.join(registry.names(kind))})"
 
 
 def _text(text: str) -> Callable[[], str]:
     return lambda: text
 
 
-SWITCH = (_switch, _text("true or false"))
-SHARE = (_share, _text("a number above 0 and not above 1"))
-GRAPH_FUSION = (_fusion, _text("one of " + ", ".join(FUSION)))
-ADOPTION = (_adoption, _text("one of " + ", ".join(ADOPTED)))
-COUNT = (_count, _text("a whole number of 0 or more"))
-DURATION = (_seconds, _text('a duration of 0 or more, such as "10ms", or a number of seconds'))
-NAMES = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
-COMPRESSION = (_compression, _text('"auto", the name of one of Dask\'s compressions, or null'))
-CACHE = (_cache, _text('"auto", "off" or the path of a directory'))
+def _one_of(names: tuple[str, ...]) -> Check:
+    def parse(value: Any) -> str:
+        # YAML reads a bare `off` as false.
+        name = "off" if value is False else value
+        if name not in names:
+            raise ValueError
+        return str(name)
+
+    return parse, _text("one of " + ", ".join(names))
 
 
-def named(kind: str) -> tuple[Callable[[Any], str], Callable[[], str]]:
+def policy_name(kind: str) -> Check:
     """Return the check of the name of a policy."""
-    return _policy(kind), _policies(kind)
+
+    def parse(value: Any) -> str:
+        if value not in registry.names(kind):
+            raise ValueError
+        return str(value)
+
+    return parse, lambda: f"the name of a registered policy ({', '.join(registry.names(kind))})"
+
+
+SWITCH: Check = (_switch, _text("true or false"))
+SHARE: Check = (_share, _text("a number above 0 and not above 1"))
+GRAPH_FUSION = _one_of(FUSION)
+ADOPTION = _one_of(ADOPTED)
+COUNT: Check = (_count, _text("a whole number of 0 or more"))
+DURATION: Check = (
+    _seconds,
+    _text('a duration of 0 or more, such as "10ms", or a number of seconds'),
+)
+NAMES: Check = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
+#: Only the worker knows which compressions there are: any name passes.
+COMPRESSION: Check = (
+    lambda value: _text_or_none(value, (None, False)),
+    _text('"auto", the name of one of Dask\'s compressions, or null'),
+)
+CACHE: Check = (
+    lambda value: _text_or_none(value, (None, False, "off")),
+    _text('"auto", "off" or the path of a directory'),
+)

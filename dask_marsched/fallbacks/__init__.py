@@ -1,1 +1,1 @@
-"""Exceptions in our hooks: counted, logged once, and the decision falls back to Dask's own."""
+"""Catches and counts exceptions of the plugin's hooks, so that Dask decides in their place."""

@@ -1,4 +1,4 @@
-"""What the plugin counts, for `status`, tests and whoever wonders."""
+"""Counts what the plugin does, for `status` and reports."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ class Counters:
     Attributes
     ----------
     graphs_planned, operands_planned
-        Graphs, and operands in them, that a plan was made for.
+        Graphs that were planned, and the operands in them.
     exact_sizes
-        Operands planned whose result's size was known exactly before they ran.
-    replanned
-        Plans made again, as sizes were learned or workers came.
-    refined
-        Plans replaced by what a search beside the event loop had found.
-    recalled
-        Plans remembered from a graph of the same structure.
+        Planned operands whose result's size was known exactly before they ran.
     operands_placed
-        Decisions for a worker that were ours.
+        Tasks sent to a worker that the plugin has chosen.
+    replanned
+        Plans made again, as sizes were learned or workers joined.
+    refined
+        Plans replaced by the result of a search in a thread.
+    recalled
+        Plans reused from a graph of the same structure.
     withheld
-        How withheld operands came to their worker: ``own``, ``opened``, ``taken``.
+        Withheld operands that were sent, by origin: of the worker's ``own`` units, of a unit
+        ``opened`` for it, or ``taken`` from another worker's unit.
     copies_dropped
-        Copies of results that no task needed any more, dropped at once.
+        Unneeded replicas that were dropped.
     retried
-        Failures after which an operand is tried again.
+        Failures after which an operand is retried.
     fused, fused_into
-        Tasks that became part of others before they were scheduled, and of how many.
+        Tasks that were fused before they were scheduled, and the number of fused tasks.
     left_to_dask
         Decisions left to Dask, by reason.
     exceptions
-        Exceptions caught in our hooks, by hook; the decision was left to Dask.
+        Exceptions caught in the plugin's hooks, by hook; Dask decided instead.
     """
 
     graphs_planned: int = 0
@@ -59,7 +60,7 @@ class Counters:
     last_exception: str | None = None
 
     def caught(self, hook: str, error: Exception) -> None:
-        """Count an exception of a hook, and log it with its cause the first time."""
+        """Count an exception of a hook, and log the first one with its traceback."""
         self.exceptions[hook] += 1
         self.last_exception = "".join(traceback.format_exception_only(error)).strip()
         if self.exceptions[hook] == 1:

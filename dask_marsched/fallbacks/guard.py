@@ -1,4 +1,4 @@
-"""No exception of ours gets out of a hook."""
+"""Keeps exceptions of the plugin's hooks from reaching Dask: `guarded`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dask_marsched.fallbacks.counters import Counters
 
 
 class Guarded(Protocol):
-    """What has guarded hooks."""
+    """A class with guarded hooks."""
 
     counters: Counters
-    #: Why it has given up, or None.
+    #: Why stock Dask has to take over, or None.
     failure: str | None
 
 
@@ -26,16 +26,15 @@ R = TypeVar("R")
 def guarded(
     default: Callable[[], Any], *, fatal: bool = False
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Decorate a hook: count its exceptions, and return what leaves the decision to Dask.
+    """Decorate a hook so that exceptions are counted and leave the decision to Dask.
 
     Parameters
     ----------
     default
-        Makes the value returned after an exception.
+        Returns the value to return after an exception.
     fatal
-        After an exception of this hook it is not known any more what is withheld and for whom:
-        a task could wait for ever. `Guarded.failure` is set then, and the adapter restores
-        stock Dask.
+        Whether an exception leaves it unknown which tasks are withheld, so that one could wait for
+        ever. It sets `Guarded.failure`, and the adapter restores stock Dask.
     """
 
     def decorate(hook: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:

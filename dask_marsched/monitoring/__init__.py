@@ -1,1 +1,1 @@
-"""Watches a cluster for users: operand states, progress, recordings, metrics of workers."""
+"""Reports on a cluster for users: operand states, progress, metrics, status texts, recordings."""

@@ -1,4 +1,4 @@
-"""The last executions, with the times of their phases, and the graphs that they belong to."""
+"""Remembers the last executions of operands, and the last graphs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Executions and graphs that are remembered. Together they take a few megabytes at most.
+#: Most executions and graphs that are remembered, in a few megabytes.
 _MOST_EXECUTIONS = 10_000
 _MOST_GRAPHS = 100
-#: Of the graphs but the last: keys outlive what they are names of.
+#: Most keys of wanted results, except for those of the last graph.
 _MOST_WANTED = 200_000
 
 _LOADING = frozenset({"transfer", "disk-read", "deserialize"})
@@ -18,22 +18,22 @@ _LOADING = frozenset({"transfer", "disk-read", "deserialize"})
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """An execution of an operand on a worker, in its four phases.
+    """An execution of an operand on a worker, divided into four phases.
 
     Attributes
     ----------
     worker
         The worker's address.
     sent
-        When the scheduler sent it there, in seconds of the scheduler's clock.
+        When the scheduler sent the operand, in seconds of its clock.
     waiting
-        Seconds from then until it began, without those of `loading`: for a thread and for memory.
+        Seconds until it began, except for `loading`: waiting for a thread or for memory.
     loading
         Seconds in which its inputs were fetched and read from disk.
     calculating
         Seconds in which it ran.
     storing
-        Seconds from then until the scheduler heard of the result.
+        Seconds from its end until the scheduler was notified.
     """
 
     worker: str
@@ -47,16 +47,16 @@ class Execution:
 def execution(
     worker: str, sent: float, heard: float, startstops: Iterable[Mapping[str, Any]]
 ) -> Execution | None:
-    """Return the phases of an execution, None if there is no telling when it ran.
+    """Return the phases of an execution, None if the worker did not measure it.
 
     Parameters
     ----------
     worker
         The worker's address.
     sent, heard
-        When the scheduler sent it, and when it heard of the end, seconds.
+        When the scheduler sent it, and when it was notified of the end, seconds.
     startstops
-        What the worker measured: ``action``, ``start`` and ``stop`` of each.
+        The worker's measurements, each with ``action``, ``start`` and ``stop``.
     """
     begun, ended, loading = heard, 0.0, 0.0
     loads: list[tuple[float, float]] = []
@@ -68,12 +68,12 @@ def execution(
     if not ended:
         return None
     upto = sent
-    for start, stop in sorted(loads):  # several inputs come at the same time
+    for start, stop in sorted(loads):  # inputs may be loaded at the same time
         first = max(start, upto)
         if stop > first:
             loading += stop - first
             upto = stop
-    # Clocks of two machines differ: no phase is shorter than nothing.
+    # Clocks of two machines differ, so a phase could be negative.
     waiting = max(0.0, begun - sent - loading)
     return Execution(worker, sent, waiting, loading, ended - begun, max(0.0, heard - ended))
 
@@ -85,15 +85,15 @@ class Graph:
     Attributes
     ----------
     number
-        From 0, in the order in which they came.
+        From 0, in the order of arrival.
     client
-        Who submitted it.
+        The client that submitted it.
     arrived
-        When, in seconds of the scheduler's clock.
+        When it arrived, in seconds of the scheduler's clock.
     operands
-        How many operands came with it that the scheduler had not known.
+        Number of operands that were new to the scheduler.
     wanted
-        The keys of the results that the client wants.
+        Keys of the results that the client wants.
     """
 
     number: int
@@ -129,7 +129,7 @@ class Executions:
         self._sent[key] = now
 
     def left(self, key: Hashable) -> None:
-        """Take note that a worker will not run an operand after all."""
+        """Forget that an operand was sent, as its worker will not run it."""
         self._sent.pop(key, None)
 
     def finished(self, key: Hashable, worker: str, now: float, startstops: Any) -> None:

@@ -1,29 +1,29 @@
-"""HTML by hand: everything that is not markup is escaped, colours are those of the surroundings."""
+"""Builds HTML from Python values, escaping all text that is not `Markup`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-#: A line that is seen on light and on dark ground.
+#: A line that is visible on light and on dark backgrounds.
 _LINE = "1px solid rgba(128,128,128,.4)"
 _CELL = f"text-align:left;padding:.15em .6em;border-bottom:{_LINE};vertical-align:top"
 _NUMBER = _CELL.replace("text-align:left", "text-align:right;white-space:nowrap")
 
 
 class Markup(str):
-    """Text that is HTML already; any other text is escaped."""
+    """Text that is HTML already, and not to be escaped."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Markup:
-    """Return a value as HTML: `Markup` as it is, anything else escaped."""
+    """Return a value as HTML: `Markup` unchanged, other values escaped."""
     return value if isinstance(value, Markup) else Markup(escape(str(value)))
 
 
 def element(name: str, *content: object, attributes: Mapping[str, object] | None = None) -> Markup:
-    """Return an element with its content; attributes of value None are left out."""
+    """Return an element with its content; attributes with value None are omitted."""
     given = "".join(
         f' {key}="{escape(str(value))}"'
         for key, value in (attributes or {}).items()
@@ -33,7 +33,7 @@ def element(name: str, *content: object, attributes: Mapping[str, object] | None
 
 
 def joined(parts: Iterable[object]) -> Markup:
-    """Return parts one after the other."""
+    """Concatenate parts."""
     return Markup("".join(map(text, parts)))
 
 
@@ -45,11 +45,11 @@ def table(
     Parameters
     ----------
     header
-        Names of the columns; nothing for a table of names and values.
+        Names of the columns; empty for a table without a header.
     rows
         Cells of each row.
     numbers
-        Columns that are aligned to the right.
+        Indices of the columns that are aligned to the right.
     """
     right = set(numbers)
     styles = [_NUMBER if i in right else _CELL for i in range(100)]

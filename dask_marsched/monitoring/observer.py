@@ -1,15 +1,13 @@
-"""The observer: what dashboard, JSON API and reports tell of a scheduler, in plain bounded values.
+"""Answers the questions of dashboard, JSON API and reports about a scheduler: `Observer`.
 
-``scheduler.plugins["marsched"].observer`` is it, None where ``marsched.observer.enabled`` is off or
-the plugin is not in force. It never steers: a hook of it that fails ends it (`Observer.failure`
-tells why), and the scheduler goes on.
+``scheduler.plugins["marsched"].observer`` is the observer, None if ``marsched.observer.enabled`` is
+off or the plugin is not in force. If one of its hooks fails it stops observing (`Observer.failure`
+tells why), and the scheduler is not affected.
 
-What is followed when: each transition of an operand changes one byte and two counts. Counts over
-time and the memory of all workers together are sampled when operands move, once a second at most
-(less often as time goes by), and whenever somebody asks. Pictures of plans, the history of each
-worker's memory and estimates of what stock Dask would have moved are made only for those who ask.
-Workers tell their figures with the heartbeats that they send anyway
-(`dask_marsched.worker.heartbeat_metrics`); nobody is asked anything for a page.
+A transition of an operand changes one byte and two counts. Counts over time and the memory of the
+workers are sampled at most once a second. Pictures of plans, the memory history of each worker
+and estimates of the bytes that stock Dask would have moved are made on request only. Metrics of
+workers come with their heartbeats (`dask_marsched.worker.heartbeat_metrics`).
 """
 
 from __future__ import annotations
@@ -17,9 +15,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from distributed.utils import offload
-
-from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.graph_record import (
     CANCELLED,
     FATAL,
@@ -37,25 +32,27 @@ from dask_marsched.core.graph_record import (
     split,
     told,
 )
-from dask_marsched.core.plan import Unit
-from dask_marsched.core.plan_layout import NO_UNIT
-from dask_marsched.monitoring.observer_hooks import LOOKS, SHIFT, Following
-from dask_marsched.policies import stock_estimate
-from dask_marsched.policies.stock_estimate import StockEstimate
+from dask_marsched.monitoring.observer_hooks import SHIFT, WATCHED, OperandTracker
 
-#: Operands laid out in one go, a few milliseconds.
-_AT_ONCE = 10_000
+#: Operands laid out in one step, a few milliseconds.
+_STEP = 10_000
+#: States of operands in the cells of a picture, but for those that depend on heartbeats.
+_CELL_STATES = (
+    ("unscheduled", WAITING),
+    ("finished", FINISHED),
+    ("freed", FREED),
+    ("fatal", FATAL),
+    ("cancelled", CANCELLED),
+)
 
 
-class Observer(Following):
-    """Tells of one scheduler what `Following` has found.
+class Observer(OperandTracker):
+    """Returns what `OperandTracker` has recorded of one scheduler.
 
-    All that is returned is made of dicts with text keys, lists, text, numbers, booleans and None,
-    of bounded size whatever the graph's, and belongs to the caller. Times are seconds of the
-    scheduler's clock (as of `time.time`), sizes are bytes.
+    All methods return plain values for JSON, of bounded size whatever the size of the graph, that
+    belong to the caller. Times are seconds of the scheduler's clock (as of `time.time`), sizes
+    are bytes.
     """
-
-    _estimating: asyncio.Future[StockEstimate] | None = None
 
     def graphs(self) -> list[dict[str, Any]]:
         """Return the planned graphs that are remembered, the oldest first; 100 at most.
@@ -63,13 +60,13 @@ class Observer(Following):
         Returns
         -------
         list of dict
-            ``number`` (the same as in `dask_marsched.operands`; -1 for what was there when the
-            plugin was registered), ``planned`` and ``finished`` (seconds; None while it goes on),
-            ``done``, ``operands``, ``units``, ``initial`` (operands in units), ``replanned``
-            (times), ``policies``, ``counts`` (by name of the state), ``moved`` (bytes of its
-            results between workers).
+            ``number`` (the same as in `dask_marsched.operands`; -1 for tasks that existed when
+            the plugin was registered), ``planned`` and ``finished`` (times; None while the graph
+            is running), ``done``, ``operands``, ``units``, ``initial`` (operands in units),
+            ``replanned`` (number of new plans), ``policies``, ``counts`` (by name of the state),
+            ``moved`` (bytes of its results between workers).
         """
-        self._asked()
+        self._update()
         return [
             {
                 "number": record.number,
@@ -101,26 +98,25 @@ class Observer(Following):
         -------
         dict
             ``graph``, ``operands``, ``units``; ``ready``, False while a large graph is being laid
-            out (ask again, or await `drawn`), and ``share`` of that work done. Then ``columns``
-            and ``rows``, the size of the picture; ``depth``, how many depths the columns stand
-            for; ``aggregated``, whether cells stand for several
-            operands; ``workers``, addresses; and ``cells``, a dict of lists of equal length:
-            ``column`` (depth, from 0), ``row`` (place of the unit, from 0 at the top),
-            ``operands``, ``worker`` (index of the one that most operands of the cell were sent
-            to, -1 for none yet), ``worker_share`` (of the operands that were sent), and the
-            number of operands by state: ``unscheduled``, ``ready``, ``running``, ``finished``,
-            ``freed``, ``fatal``, ``cancelled``.
+            out (ask again, or await `drawn`), and ``share`` of that work done; ``columns`` and
+            ``rows``, the size of the picture; ``depth``, the number of depths that the columns
+            represent; ``aggregated``, whether cells represent several operands; ``workers``,
+            addresses; and ``cells``, a dict of lists of equal length: ``column`` (depth, from 0),
+            ``row`` (position of the unit, from 0 at the top), ``operands``, ``worker`` (index of
+            the worker that got most operands of the cell, -1 for none yet), ``worker_share`` (of
+            the operands that were sent), and the number of operands by state: ``unscheduled``,
+            ``ready``, ``running``, ``finished``, ``freed``, ``fatal``, ``cancelled``.
 
         Raises
         ------
         KeyError
-            There is no such graph.
+            The graph does not exist or is no longer remembered.
         """
-        self._asked()
+        self._update()
         record = self._record(graph)
         picture = record.draw(most)
         if not picture.layout.done:
-            self._go_on(picture)
+            self._lay_out(picture)
         layout = picture.layout
         found: dict[str, Any] = {
             "graph": record.number,
@@ -142,30 +138,30 @@ class Observer(Following):
         return found
 
     def draw(self, graph: int | None, most: int) -> Picture:
-        """Return the picture of a graph, laid out or not; `plan` shows it."""
+        """Return the picture of a graph on which `plan` is based, laid out or not."""
         return self._record(graph).draw(most)
 
     async def drawn(self, graph: int | None = None, most: int = 2000) -> dict[str, Any]:
-        """Return what `plan` does, once it is ready."""
+        """Return what `plan` returns once it is ready."""
         while not (found := self.plan(graph, most))["ready"]:
             await asyncio.sleep(0)
         return found
 
-    def _go_on(self, picture: Picture) -> None:
-        """Lay out a step. The event loop gets its turns between two of them."""
-        if picture.advance(_AT_ONCE) or picture.goes_on:
+    def _lay_out(self, picture: Picture) -> None:
+        """Lay out a picture in steps, between which the event loop can run other callbacks."""
+        if picture.advance(_STEP) or picture.goes_on:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            while not picture.advance(_AT_ONCE):
+            while not picture.advance(_STEP):
                 pass
         else:
             picture.goes_on = True
             loop.call_soon(self._continue, picture, loop)
 
     def _continue(self, picture: Picture, loop: asyncio.AbstractEventLoop) -> None:
-        if not picture.advance(_AT_ONCE):
+        if not picture.advance(_STEP):
             loop.call_soon(self._continue, picture, loop)
 
     def _cells(self, record: GraphRecord, picture: Picture) -> dict[str, list[Any]]:
@@ -188,13 +184,9 @@ class Observer(Following):
             "operands": by_code.sum(1).tolist(),
             "worker": [-1 if w == NO_WORKER else w for w in worker.tolist()],
             "worker_share": share.tolist(),
-            "unscheduled": by_code[:, WAITING].tolist(),
             "ready": ready,
             "running": running,
-            "finished": by_code[:, FINISHED].tolist(),
-            "freed": by_code[:, FREED].tolist(),
-            "fatal": by_code[:, FATAL].tolist(),
-            "cancelled": by_code[:, CANCELLED].tolist(),
+            **{name: by_code[:, code].tolist() for name, code in _CELL_STATES},
         }
 
     def operand_counts(self, graph: int | None = None) -> dict[str, Any]:
@@ -210,16 +202,16 @@ class Observer(Following):
         dict
             ``counts`` by name of the state, now. ``series``: ``time`` and a list for each of
             ``unscheduled``, ``ready``, ``running``, ``finished``, ``freed``, ``fatal``,
-            ``cancelled``; 240 points at most over the whole time. ``causes``: of fatal and
-            cancelled operands, the most frequent first: ``state``, ``operand`` (name of the
-            operation that failed first, or was given up), ``cause``, ``count``.
+            ``cancelled``; at most 240 points. ``causes`` of fatal and cancelled operands, the most
+            frequent first: ``state``, ``operand`` (name of the operation that failed first or was
+            cancelled), ``cause``, ``count``.
 
         Raises
         ------
         KeyError
-            There is no such graph.
+            The graph does not exist or is no longer remembered.
         """
-        now = self._asked()
+        now = self._update()
         if graph is None:
             counts, running, series = self._totals(), self._running, self._series
             causes = Causes.joined(
@@ -240,78 +232,78 @@ class Observer(Following):
         }
 
     def memory(self, most: int = 200) -> dict[str, Any]:
-        """Return the memory of the workers, bytes, as their last heartbeats tell.
+        """Return the memory of the workers, bytes, according to their last heartbeats.
 
-        Each worker is followed over time from the first call on, until nobody has called for half
-        a minute.
+        The history of each worker is recorded from the first call on, until there was no call for
+        half a minute.
 
         Parameters
         ----------
         most
-            Workers at most, the fullest.
+            Number of workers at most, the fullest.
 
         Returns
         -------
         dict
             ``workers``, for each: ``worker`` (address), ``name``, ``host``, ``status``, ``limit``
-            (None where there is none), ``process`` (all that it takes), of this ``private``
-            results, ``mapped`` ones of others, ``shared`` ones that it published, and ``other``;
-            ``disk``; of the quota ``quota`` (its limit), ``used``, ``promised``, ``queued``,
-            ``deferrals``, ``forced``, ``evictions``, None where the quota is off; ``last_seen``;
-            ``recent``: lists ``time``, ``used``, ``process``, ``disk``. ``more_workers`` that are
-            not shown; ``quota_on``; ``total``: the sums over all workers over time; ``thresholds``
-            of the limit at which Dask's workers ``target``, ``spill``, ``pause``, ``terminate``
-            (of the scheduler's configuration; a share, or None for off).
+            or None, ``process`` (all its memory), which consists of ``private`` results, results
+            ``mapped`` from others, ``shared`` results that it published, and ``other``; ``disk``;
+            ``quota`` (its limit), ``used``, ``promised``, ``queued``, ``deferrals``, ``forced``,
+            ``evictions``, None if the quota is off; ``last_seen``; ``recent``: lists ``time``,
+            ``used``, ``process``, ``disk``. ``more_workers`` that are not shown; ``quota_on``;
+            ``total``: sums over all workers over time; ``thresholds`` ``target``, ``spill``,
+            ``pause`` and ``terminate`` of Dask's workers, as shares of the limit or None for off
+            (according to the scheduler's configuration).
         """
         now = self._clock()
-        if now - self._looked_closely > LOOKS:
-            self.due = now  # whoever begins to look sees something at once
-        self._looked_closely = now
-        self._asked()
+        if now - self._asked_for_memory > WATCHED:
+            self.due = now  # so that the first caller gets a sample
+        self._asked_for_memory = now
+        self._update()
         return self._workers.memory(most)
 
     def transfers(self, most: int = 32, graph: int | None = None) -> dict[str, Any]:
         """Return the bytes of results moved between workers since the plugin was registered.
 
-        Counted on the scheduler when a worker reports what it has fetched; P2P shuffles are not
-        among them. What came by handle (mapped on the same host) and by connection the workers
-        that share memory count themselves.
+        The scheduler counts them when a worker reports what it has fetched, without P2P shuffles.
+        Bytes received as handles (mapped on the same host) and by connection are counted by the
+        workers that share memory.
 
         Parameters
         ----------
         most
-            Rows and columns of the matrix at most. Where there are more workers it is between
-            hosts, and of these the ones that moved least count as ``others``.
+            Rows and columns of the matrix at most. With more workers it is between hosts, and
+            those that moved least are summed as ``others``.
         graph
             The graph to estimate for; None for the last one.
 
         Returns
         -------
         dict
-            ``moved``, bytes; ``unsure``, of these bytes that several workers could have sent, so
-            that each counts a part; ``by_handle`` and ``by_comm``, bytes, None where no worker
-            shares memory; ``matrix``: ``between`` (``"workers"`` or ``"hosts"``), ``names``,
-            ``bytes`` (a row for each sender, a column for each receiver); ``series``: ``time``,
-            ``moved``; ``estimate``: an *estimate* of ``stock``, the bytes that stock Dask would
-            have moved of ``graph``, beside the ``plan``'s by the same forecast (which tells how
-            far to trust it) and those really ``moved``; from the first ``operands`` ``of`` so
-            many, extrapolated, of whose sizes ``known_sizes`` (a share) were known. None, with
-            the ``reason``, where there is none (yet).
+            ``moved``, bytes; ``unsure``, those of them that several workers could have sent, so
+            that each counts a part; ``by_handle`` and ``by_comm``, bytes, None if no worker shares
+            memory; ``matrix``: ``between`` (``"workers"`` or ``"hosts"``), ``names``, ``bytes`` (a
+            row for each sender, a column for each receiver); ``series``: ``time``, ``moved``;
+            ``estimate``: forecasts for ``graph`` of the bytes moved by ``stock`` Dask and by the
+            ``plan``, and the bytes really ``moved``, which show how accurate the forecasts are;
+            extrapolated from the first ``operands`` out ``of`` all, of whose sizes the share
+            ``known_sizes`` was known. None, with the ``reason``, if there is no estimate yet.
         """
-        now = self._asked()
+        now = self._update()
         host_of = {ws.address: ws.host for ws in self.scheduler.workers.values()}
         sums = self._workers.counts()
         shares = self._workers.parts()["shared"] or sums["shared.by_handle"]
-        over_time = self._moved_over_time.to_dict()
+        moved = self._transfers.moved
+        over_time = self._transfers.series.to_dict()
         over_time["time"].append(now)
-        over_time["moved"].append(self._moved.total)
+        over_time["moved"].append(moved.total)
         estimate, reason = self._estimate(graph)
         return {
-            "moved": self._moved.total,
-            "unsure": self._unsure,
+            "moved": moved.total,
+            "unsure": self._transfers.unsure,
             "by_handle": int(sums["shared.bytes_by_handle"]) if shares else None,
             "by_comm": int(sums["shared.bytes_by_comm"]) if shares else None,
-            "matrix": self._moved.table(most, host_of),
+            "matrix": moved.table(most, host_of),
             "series": over_time,
             "estimate": estimate,
             "reason": reason,
@@ -322,91 +314,46 @@ class Observer(Following):
             record = self._record(graph)
         except KeyError:
             return None, "no graph has been planned"
-        slot = next(slot for slot, one in self._records.items() if one is record)
-        if slot not in self._estimates:
-            threads = [ws.nthreads or 1 for ws in self.scheduler.workers.values()]
-            if not threads:
-                return None, "there are no workers to estimate for"
-            self._start_estimate(slot, record, threads)
-        found = self._estimates[slot]
-        if isinstance(found, str):
-            return None, found
-        scale = record.operands / max(1, found.operands)
-        return {
-            "graph": record.number,
-            "stock": found.stock * scale,
-            "plan": found.plan * scale,
-            "moved": record.moved,
-            "operands": found.operands,
-            "of": record.operands,
-            "known_sizes": found.known,
-        }, None
-
-    def _start_estimate(self, slot: int, record: GraphRecord, threads: list[int]) -> None:
-        """Estimate in a thread where there is an event loop to hold up."""
-        count = min(record.operands, stock_estimate.MOST)
-        # On as many fewer workers as the operands are fewer, but several.
-        some = threads[: max(8, len(threads) * count // max(1, record.operands))]
-        work = (_head(record, count), _units(record, count), some)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._estimates[slot] = stock_estimate.estimate(*work)
-            return
-        self._estimates[slot] = "being estimated"
-
-        def done(future: asyncio.Future[StockEstimate]) -> None:
-            if slot not in self._records or future.cancelled():
-                return
-            error = future.exception()
-            if error is None:
-                self._estimates[slot] = future.result()
-            else:
-                self._estimates[slot] = f"the estimate failed: {error!r}"
-                self.counters.caught("estimate", Exception(repr(error)))
-
-        self._estimating = asyncio.ensure_future(offload(stock_estimate.estimate, *work))
-        self._estimating.add_done_callback(done)
+        threads = [ws.nthreads or 1 for ws in self.scheduler.workers.values()]
+        return self._estimates.of(record, threads)
 
     def close(self) -> None:
-        """Wait for no estimate any more: the event loop may end."""
-        if self._estimating is not None:
-            self._estimating.cancel()
+        """Stop estimating, as the event loop may end."""
+        self._estimates.close()
 
     def kernels(self, most: int = 50) -> dict[str, Any]:
-        """Return what fused kernels do on the workers, as their last heartbeats tell.
+        """Return the work of fused kernels on the workers, according to their last heartbeats.
 
         Parameters
         ----------
         most
-            Expressions at most, those that matter most. Of each worker the first four are known.
+            Expressions at most. Heartbeats contain the first four of each worker.
 
         Returns
         -------
         dict
-            ``workers_on``, how many workers of ``workers`` evaluate by kernels; ``saved``, seconds
-            of processor time that NumPy would have taken more; ``runs`` and ``fused``, chunks
-            evaluated and those of them not by NumPy; ``compiled``, seconds spent on compiling;
-            ``expressions``: ``text``, ``dtypes``, ``backend``, ``runs``, ``saved``, ``compiled``,
-            ``given_up`` (backends that failed on it), ``workers``; ``more_expressions``.
+            ``workers_on``, how many of the ``workers`` use kernels; ``saved``, seconds of
+            processor time compared with NumPy; ``runs``, chunks evaluated, and ``fused``, those
+            not evaluated by NumPy; ``compiled``, seconds spent on compiling; ``expressions``:
+            ``text``, ``dtypes``, ``backend``, ``runs``, ``saved``, ``compiled``, ``given_up``
+            (backends that failed on it), ``workers``; ``more_expressions``.
         """
-        self._asked()
+        self._update()
         return self._workers.kernels(most)
 
     def faults(self) -> dict[str, Any]:
-        """Return what died or failed since the plugin was registered, and what became of it.
+        """Return losses and failures since the plugin was registered, and the recoveries.
 
         Returns
         -------
         dict
-            ``losses`` of workers that held or ran something, ``recovered`` of them,
-            ``results_lost``, ``results_adopted``, ``computed_again`` operands and how many of
-            these in ``excess`` of what had to be; ``last``: the last 20 losses, see
-            `Recoveries.report`; ``retried`` operands; ``fatal`` and ``cancelled`` operands;
-            ``interrupted`` ones on workers; ``exceptions`` caught in our
-            hooks; ``failure`` of the observer itself, or None.
+            ``losses`` of workers with results or tasks, ``recovered`` ones, ``results_lost``,
+            ``results_adopted``, operands ``computed_again`` and how many of these in ``excess`` of
+            the necessary ones; ``last``: the last 20 losses, see `Recoveries.report`;
+            ``retried``, ``fatal``, ``cancelled`` and ``interrupted`` operands; ``exceptions``
+            caught in the plugin's hooks; ``failure`` of the observer, or None.
         """
-        self._asked()
+        self._update()
         totals = self._totals()
         return {
             **self._recoveries(),
@@ -417,19 +364,3 @@ class Observer(Following):
             "exceptions": dict(self.counters.exceptions),
             "failure": self.failure,
         }
-
-
-def _head(record: GraphRecord, count: int) -> OperandGraph:
-    """Return the first operands of a graph."""
-    starts = record.starts[: count + 1].tolist()
-    inputs = Edges(starts, record.flat[: starts[-1]].tolist())
-    nbytes = record.nbytes[:count].tolist()
-    return OperandGraph(range(count), inputs, nbytes, record.known[:count])
-
-
-def _units(record: GraphRecord, count: int) -> list[Unit]:
-    members: dict[int, list[int]] = {}
-    for i, first in enumerate(record.unit_of[:count].tolist()):
-        if first != NO_UNIT:
-            members.setdefault(first, []).append(i)
-    return [Unit(tuple(own)) for own in members.values()]

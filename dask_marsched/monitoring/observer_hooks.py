@@ -1,8 +1,7 @@
-"""Tracks the states of a scheduler's operands: the hooks of the observer.
+"""Tracks the states of a scheduler's operands with the hooks of the observer.
 
-A transition of an operand is only written down. What was written down is gone through when it is
-time for another sample, when there is much of it, and before somebody is told of anything: many at
-once take a third of the time.
+Transitions are only logged. The log is processed when a sample is due, when it is long, and before
+a question is answered: in batches that takes a third of the time.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from dask_marsched.core.graph_record import (
     GraphRecord,
     split,
 )
-from dask_marsched.core.moved_bytes import MovedBytes
 from dask_marsched.core.plan import Unit
 from dask_marsched.core.series import Series
 from dask_marsched.fallbacks.counters import Counters
@@ -41,46 +39,34 @@ from dask_marsched.monitoring.operand_codes import (
     code_at_end,
     code_of,
 )
+from dask_marsched.monitoring.stock_estimates import StockEstimates
+from dask_marsched.monitoring.transfers import Transfers
 from dask_marsched.monitoring.worker_metrics import ObservedWorkers
-from dask_marsched.policies.stock_estimate import StockEstimate
 
-#: Graphs that are remembered, and operands of them together: the oldest done are dropped.
+#: Most graphs that are remembered, and most operands in them; the oldest done are dropped.
 _MOST_GRAPHS, _MOST_OPERANDS = 100, 2_000_000
-#: Seconds between two samples, at least.
+#: Least seconds between two samples.
 _EVERY = 1.0
-#: Seconds for which somebody who has asked for memory is taken to look on.
-LOOKS = 30.0
-#: Seconds for which what workers run is not looked up again.
+#: Seconds after a question about memory during which each worker's memory is recorded.
+WATCHED = 30.0
+#: Seconds during which the count of running tasks is reused.
 _FRESH = 0.2
-#: Where the number of an operand in its graph ends, and that of the record begins.
+#: Bits for the index of an operand in its graph; the record's number is above them.
 SHIFT = 32
 _MASK = (1 << SHIFT) - 1
-#: Entries of the log at most: some ten thousand transitions, a few milliseconds.
+#: Most entries of the log, three for each transition; to process them takes a few milliseconds.
 _MOST_LOGGED = 30_000
-#: Entries of the log, three a transition, that are gone through faster one by one than together.
+#: Up to this many entries of the log are processed one by one, which is faster for few.
 _FEW = 48
 
 
-class Following:
-    """Follows one scheduler. `dask_marsched.monitoring.observer.Observer` tells what it found.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`, read only.
-    counters
-        Where failures of this are counted.
-    clock
-        Returns the time in seconds.
-    policies
-        Name of the policy in force, by kind.
-    recoveries
-        Returns what `dask_marsched.scheduling.worker_losses.Recoveries.report` does.
+class OperandTracker:
+    """Tracks one scheduler; its subclass `Observer` answers questions about it.
 
     Attributes
     ----------
     failure : str or None
-        Why nothing is followed any more.
+        The exception after which tracking has stopped.
     """
 
     def __init__(
@@ -99,29 +85,29 @@ class Following:
         self._clock = clock
         self._policies = dict(policies)
         self._recoveries = recoveries
-        self._looked_closely = self._looked = float("-inf")
+        self._asked_for_memory = self._counted = float("-inf")
         self._reset()
 
     def _reset(self) -> None:
-        #: From when on it is time for another sample.
+        #: When the next sample is due.
         self.due = float("-inf")
         self._workers = ObservedWorkers(self.scheduler)
         self._records: dict[int, GraphRecord] = {}
         self._slots = 0
         self._slot_of: dict[int, int] = {}
-        #: Where each operand of a planned graph is: its record and its number in it.
+        #: Place of each operand of a planned graph: the slot of its record, and its index there.
         self._at: dict[Key, int] = {}
-        #: The same for those of several graphs, in the others.
+        #: Further places of operands of several graphs.
         self._also: dict[Key, list[int]] = {}
-        #: Transitions that were not gone through, three entries each: see `moved`.
+        #: Transitions that were not processed yet, three entries each: see `moved`.
         self._log: list[Any] = []
-        #: Whether one of them has to be looked at for itself.
+        #: Whether the log has transitions that must be processed one by one.
         self._rare = False
-        #: Whether anything has failed ever.
+        #: Whether any operand has ever failed.
         self._failed = False
-        #: When an operand was computed, or failed, last.
+        #: When an operand was last computed, or failed.
         self._computed = float("-inf")
-        #: The codes of all other operands.
+        #: Codes of the operands in no planned graph.
         self._loose: dict[Key, int] = {}
         self._others = [0] * CODES
         self._causes = Causes()
@@ -129,22 +115,20 @@ class Following:
         self._running = 0
         self._worker_numbers: dict[str, int] = {}
         self._worker_names: list[str] = []
-        self._moved = MovedBytes()
-        self._moved_over_time = Series(("moved",))
-        self._unsure = 0.0
-        self._estimates: dict[int, StockEstimate | str] = {}
+        self._transfers = Transfers()
+        self._estimates = StockEstimates(self.counters.caught)
 
     # -- hooks -----------------------------------------------------------------------------
 
     @guarded(lambda: None, fatal=True)
     def planned(self, graph: OperandGraph, tasks: list[Any], units: Iterable[Unit]) -> None:
-        """Follow a graph that was planned; `tasks` are its operands by number."""
+        """Track a graph that was planned; `tasks` are its operands by index."""
         if self.failure is not None:
             return
         self._catch_up()
         codes = list(map(code_of, tasks))
         now = self._clock()
-        self.sample(now)  # what was before, where nothing has moved for long
+        self.sample(now)  # the state before this graph
         record = GraphRecord(self.arriving, now, graph, units, codes)
         record.series.add(now, split(record.counts, 0))
         slot = self._slots
@@ -154,7 +138,7 @@ class Following:
         first = slot << SHIFT
         at, also = self._at, self._also
         keys = [ts.key for ts in tasks]
-        for key in at.keys() & keys if at else ():  # of a graph before, that still goes on
+        for key in at.keys() & keys if at else ():  # also part of an earlier graph
             also.setdefault(key, []).append(at[key])
         for key in self._loose.keys() & keys if self._loose else ():
             self._others[self._loose.pop(key)] -= 1
@@ -166,14 +150,14 @@ class Following:
 
     @guarded(lambda: None, fatal=True)
     def planned_again(self, tasks: list[Any], units: Iterable[Unit]) -> None:
-        """Take note of other units for some operands of a graph."""
+        """Record new units for some operands of a graph."""
         record = self._records.get(self._slot_of.get(id(tasks), -1))
         if record is not None and self.failure is None:
             record.plan_again(units)
 
     @guarded(lambda: None, fatal=True)
     def arrived(self, tasks: Iterable[Any]) -> None:
-        """Follow tasks that came with a graph and are in no plan."""
+        """Track tasks that came with a graph and are in no plan."""
         if self.failure is not None:
             return
         self._catch_up()
@@ -184,7 +168,7 @@ class Following:
                 counts[code] += 1
 
     def moved(self, ts: Any, finish: str, stimulus_id: str) -> None:
-        """Take note of a transition of a task. This and `_catch_up` are what the observer costs."""
+        """Log a transition of a task. This and `_catch_up` are the cost of the observer."""
         if self.failure is not None:
             return
         try:
@@ -199,7 +183,7 @@ class Following:
                 self._computed = self._clock()
             elif finish == "waiting":
                 if ts.nbytes < 0 and not self._failed:
-                    return  # as it came
+                    return  # its code is WAITING already
             elif finish == "erred":
                 more = cause_of_failure(ts)
                 self._rare = self._failed = True
@@ -214,13 +198,13 @@ class Following:
 
     @guarded(lambda: None, fatal=True)
     def _catch_up(self) -> None:
-        """Go through what was written down."""
+        """Process the log."""
         log, self._log = self._log, []
         if self.failure is not None or not log:
             return
         keys, finishes, more = log[::3], log[1::3], log[2::3]
-        # Whatever happens to an operand meanwhile, the last of it counts; unless a cause is to be
-        # kept, what failed comes to its end, or several graphs have it.
+        # In a batch only the last transition of each operand counts. That is not enough if causes
+        # are to be recorded, operands had failed before, or several graphs share an operand.
         if len(log) <= _FEW or self._also or self._rare or self._totals()[FATAL]:
             self._rare = False
             for transition in zip(keys, finishes, more, strict=True):
@@ -237,7 +221,7 @@ class Following:
             if slot in self._records:
                 record = self._records[slot]
                 record.moved_together(places[of_slot] & _MASK, codes[of_slot], workers[of_slot])
-                self._look_whether_done(record)
+                self._check_done(record)
             elif slot < 0:
                 for k in np.flatnonzero(of_slot).tolist():
                     self._moved_loose(keys[k], finishes[k], more[k])
@@ -255,7 +239,7 @@ class Following:
             record = self._records.get(place >> SHIFT)
             if record is not None:
                 self._moved_in(record, place & _MASK, key, finish, more)
-                self._look_whether_done(record)
+                self._check_done(record)
         if finish == "forgotten":
             del self._at[key]
             self._also.pop(key, None)
@@ -265,7 +249,7 @@ class Following:
         code = CODE_OF.get(finish)
         if code is None:
             if before == FATAL:
-                return  # it stays so for those who look, until it is tried again
+                return  # it stays fatal until it is retried
             code = code_at_end(before, finish, more)
             if code == CANCELLED != before:
                 record.causes.add(*cause_of_end(key, more))
@@ -276,7 +260,7 @@ class Following:
         if code != before:
             record.moved_to(i, code)
 
-    def _look_whether_done(self, record: GraphRecord) -> None:
+    def _check_done(self, record: GraphRecord) -> None:
         if not record.left and record.finished is None:
             record.finished = max(record.planned, min(self._computed, self._clock()))
             record.series.add(record.finished, split(record.counts, 0))
@@ -300,56 +284,40 @@ class Following:
 
     @guarded(lambda: None, fatal=True)
     def fetched(self, worker: str, keys: Iterable[Key]) -> None:
-        """Take note of results that a worker has got from others."""
-        if self.failure is not None:
-            return
+        """Record results that a worker has fetched from others."""
         tasks, ws = self.scheduler.tasks, self.scheduler.workers.get(worker)
-        if ws is None:
+        if self.failure is not None or ws is None:
             return
         for key in keys:
             ts = tasks.get(key)
             if ts is None or ts.state != "memory":
                 continue
-            holders = [one for one in ts.who_has if one is not ws]
-            if not holders:
-                continue  # adopted from a worker that died: nothing was moved
-            nbytes = ts.get_nbytes()
-            if len(holders) == 1:
-                self._moved.add(holders[0].address, worker, nbytes)
-            else:
-                self._moved_from_several(holders, ws, nbytes)
+            moved = self._transfers.fetched(ts, ws)
             record = self._records.get(self._at.get(key, -1) >> SHIFT)
             if record is not None:
-                record.moved += nbytes
-
-    def _moved_from_several(self, holders: list[Any], ws: Any, nbytes: int) -> None:
-        # A worker fetches from its own host where it can; beyond that nobody tells.
-        holders = [one for one in holders if one.host == ws.host] or holders
-        if len(holders) > 1:
-            self._unsure += nbytes
-        for one in holders:
-            self._moved.add(one.address, ws.address, nbytes / len(holders))
+                record.moved += moved
 
     @guarded(lambda: None, fatal=True)
     def worker_left(self, worker: str) -> None:
-        """Take note that a worker was removed."""
+        """Record that a worker was removed."""
         self._workers.left(worker)
-        self._moved.left(worker)
+        self._transfers.moved.left(worker)
 
     @guarded(lambda: None, fatal=True)
     def sample(self, now: float) -> None:
-        """Take note of how things stand, if it is time; called when operands move."""
+        """Add a sample to the series if it is due."""
         if now >= self.due and self.failure is None:
             self.due = now + _EVERY
             self._catch_up()
-            self._look_up_running(now)
-            self._look(now)
+            self._count_running(now)
+            self._sample_series(now)
 
     def clear(self) -> None:
-        """Forget everything: the cluster restarts."""
+        """Forget everything, as the cluster restarts."""
+        self._estimates.close()
         self._reset()
 
-    # -- keeping up ------------------------------------------------------------------------
+    # -- records ---------------------------------------------------------------------------
 
     def _worker_number(self, address: str) -> int:
         number = self._worker_numbers.get(address)
@@ -360,7 +328,7 @@ class Following:
         return number
 
     def _drop_old(self) -> None:
-        """Drop the oldest graphs that are done, and whatever graph is too much."""
+        """Drop the oldest graphs that are done, and running ones if there are too many graphs."""
         total = sum(record.operands for record in self._records.values())
         too_many = len(self._records) - _MOST_GRAPHS
         for slot, record in list(self._records.items())[:-1]:
@@ -370,26 +338,25 @@ class Following:
                 del self._records[slot]
                 total -= record.operands
                 too_many -= 1
-                self._estimates.pop(slot, None)
+                self._estimates.forget(record)
                 for code, count in enumerate(record.counts):
-                    # What goes on is not followed any more.
+                    # Unfinished operands are not tracked any more.
                     if code >= FINISHED:
                         self._others[code] += count
         self._slot_of = {i: slot for i, slot in self._slot_of.items() if slot in self._records}
 
-    def _look(self, now: float) -> None:
+    def _sample_series(self, now: float) -> None:
         for record in self._records.values():
             if record.finished is None and record.series.due(now):
                 record.series.add(now, split(record.counts, record.running))
         if self._series.due(now):
             self._series.add(now, split(self._totals(), self._running))
-        if self._moved_over_time.due(now):
-            self._moved_over_time.add(now, (self._moved.total,))
-        self._workers.sample(now, now - self._looked_closely < LOOKS)
+        self._transfers.sample(now)
+        self._workers.sample(now, now - self._asked_for_memory < WATCHED)
 
-    def _look_up_running(self, now: float) -> None:
-        """Count what workers have begun with, as their last heartbeats tell."""
-        self._looked = now
+    def _count_running(self, now: float) -> None:
+        """Count running tasks according to the workers' last heartbeats."""
+        self._counted = now
         for record in self._records.values():
             record.running = 0
         self._running = 0
@@ -401,12 +368,13 @@ class Following:
                     if found is not None:
                         found.running += 1
 
-    def _asked(self) -> float:
+    def _update(self) -> float:
+        """Process the log before a question is answered; return the time."""
         now = self._clock()
         if self.failure is None:
             self._catch_up()
-            if now - self._looked > _FRESH:
-                self._look_up_running(now)
+            if now - self._counted > _FRESH:
+                self._count_running(now)
             self.sample(now)
         return now
 
@@ -418,13 +386,7 @@ class Following:
         return counts
 
     def _record(self, graph: int | None) -> GraphRecord:
-        """Return a record: of a graph by its number, else of the last one.
-
-        Raises
-        ------
-        KeyError
-            There is none.
-        """
+        """Return the record of a graph by its number, or the last one; raise KeyError."""
         records = list(self._records.values())
         if graph is None and records:
             return records[-1]

@@ -1,4 +1,4 @@
-"""What transitions make of the operands that the observer follows: their codes, and why."""
+"""Translates transitions of Dask into the observer's operand codes and causes of failure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dask_marsched.core.graph_record import (
     WAITING,
 )
 
-#: Characters of a cause.
+#: Most characters of a cause.
 _CHARACTERS = 120
 
-#: The codes after most transitions.
+#: The code after each transition but `ENDS`.
 CODE_OF: Mapping[str, int] = {
     "waiting": WAITING,
     "no-worker": READY,
@@ -30,11 +30,11 @@ CODE_OF: Mapping[str, int] = {
     "memory": FINISHED,
     "erred": FATAL,
 }
-#: The other transitions.
+#: Final states of transitions whose code depends on what was before.
 ENDS = ("released", "forgotten")
-#: The codes after transitions, for what ends that it was computed.
+#: The code after each transition of an operand that was computed before it ends.
 FREQUENT = {**CODE_OF, **dict.fromkeys(ENDS, FREED)}
-#: What a stimulus of Dask's that gives operands up is for people.
+#: Explanations of the stimuli by which Dask cancels operands.
 _WHY = {
     "cancel-key": "cancelled by a client",
     "client-releases-keys": "its client dropped the future",
@@ -43,7 +43,7 @@ _WHY = {
 
 
 def code_of(ts: Any) -> int:
-    """Return the code of a task as it is."""
+    """Return the code of a task in its present state."""
     code = CODE_OF.get(ts.state)
     return code if code is not None else (FREED if ts.nbytes >= 0 else WAITING)
 
@@ -57,13 +57,13 @@ def cause_of_failure(ts: Any) -> tuple[str, str, str]:
 
 
 def cause_of_end(key: Key, stimulus_id: str) -> tuple[str, str, str]:
-    """Return state, operation and cause of an operand that was given up."""
+    """Return state, operation and cause of an operand that was cancelled."""
     stimulus = stimulus_id.rsplit("-", 1)[0]
     return "cancelled", key_split(key), _WHY.get(stimulus, "not wanted any more")
 
 
 def code_at_end(before: int | None, finish: str, stimulus_id: str | None) -> int:
-    """Return the code of what was released or forgotten; no stimulus where it was computed."""
+    """Return the code of a released or forgotten operand; no stimulus if it was computed."""
     if stimulus_id is None or before in (FINISHED, FREED):
         return FREED
     return CANCELLED if finish == "forgotten" else WAITING

@@ -1,4 +1,4 @@
-"""What becomes of each operand: `operands` asks the scheduler."""
+"""Returns the states of a scheduler's operands: `operands`."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from dask_marsched.monitoring.executions import Executions
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """What `operands` found out; ``str()`` of it is a text for people.
+    """States of operands; ``str()`` of it is a text for people.
 
     Attributes
     ----------
     counts : dict
-        Number of operands by the name of their state: of the scheduler, or of the graph asked for.
+        Number of operands by name of their state, on the scheduler or in the graph asked for.
     rows : list of dict
-        The operands asked for: ``key``, ``state``, ``worker`` (who runs it or holds its result),
-        ``nbytes`` (of the result, None before there is one), ``priority``, ``retries`` left,
-        ``cause`` (the key of the operand that failed first), ``execution`` (the last one that is
-        remembered: ``worker``, ``sent`` and the seconds of its phases ``waiting``, ``loading``,
+        The operands asked for: ``key``, ``state``, ``worker`` (that runs it or holds its result),
+        ``nbytes`` (of the result, None before it exists), ``priority``, ``retries`` left,
+        ``cause`` (key of the operand that failed first), ``execution`` (the last one remembered:
+        ``worker``, ``sent`` and the seconds of its phases ``waiting``, ``loading``,
         ``calculating``, ``storing``).
     history : list of dict
-        Of the one operand asked for by ``key``: ``state``, ``time``, ``dask`` (states of the task
-        before and after), ``stimulus``.
+        Transitions of the operand asked for by ``key``: ``state``, ``time``, ``dask`` (states of
+        the task before and after), ``stimulus``.
     graphs : list of dict
-        The last graphs: ``number``, ``client``, ``arrived``, ``operands`` that were new,
-        ``wanted`` results and how many of these are ``ready``, have ``failed``, are ``gone``.
+        The last graphs: ``number``, ``client``, ``arrived``, number of new ``operands``, number of
+        ``wanted`` results and how many of these are ``ready``, have ``failed`` or are ``gone``.
     """
 
     counts: dict[str, int]
@@ -46,7 +46,7 @@ class Operands:
     graphs: list[dict[str, Any]]
 
     def to_json(self) -> str:
-        """Return everything as JSON; keys of operands as text."""
+        """Return all attributes as JSON, with keys of operands as text."""
         found = dataclasses.asdict(self)
         for row in found["rows"]:
             row["key"] = str(row["key"])
@@ -72,23 +72,22 @@ def operands(
 ) -> Any:
     """Return the states of the operands of a scheduler.
 
-    They are read from Dask's own state at this moment, so that they work with and without the
-    plugin; dask_marsched must be installed on the scheduler. Executions and graphs are known
-    where the plugin is registered, since it was.
+    They are derived from Dask's own state, with or without the plugin; dask_marsched must be
+    installed on the scheduler. Executions and graphs are known since the plugin was registered.
 
     Parameters
     ----------
     client : distributed.Client
         A client.
     key
-        Tell of this operand, with its history.
+        Return this operand, with its history.
     state : str or State, optional
         List operands in this state only.
     graph
-        Count and list operands of one graph: a collection or futures that were submitted, or the
-        ``number`` of one of `Operands.graphs`.
+        Count and list the operands of one graph: a collection or futures that were submitted, or
+        the ``number`` of one of `Operands.graphs`.
     most : int
-        List no more operands than this.
+        Number of operands to list at most.
 
     Returns
     -------
@@ -98,9 +97,9 @@ def operands(
     Raises
     ------
     TypeError
-        ``client`` is not a client, or ``graph`` is no graph.
+        ``client`` is not a client, or ``graph`` is none of these.
     ValueError
-        There is no such state.
+        The state does not exist.
 
     Examples
     --------
@@ -119,13 +118,7 @@ def operands(
 
 
 def graph_keys(graph: Any) -> tuple[int | None, list[Key] | None]:
-    """Return the number of a graph, or the keys of its results.
-
-    Raises
-    ------
-    TypeError
-        It is no number, collection, future or list of these.
-    """
+    """Return the number of a graph, or the keys of its results; raise TypeError for others."""
     if isinstance(graph, int) and not isinstance(graph, bool):
         return graph, None
     keys: list[Key] = []
@@ -152,7 +145,7 @@ async def _answer(
     most: int,
     dask_scheduler: Any = None,
 ) -> dict[str, Any]:
-    """Answer on the scheduler."""
+    """Return the attributes of `Operands`; runs on the scheduler."""
     plugin = dask_scheduler.plugins.get("marsched")
     executions: Executions = getattr(plugin, "executions", None) or Executions()
     if number is not None:
@@ -182,7 +175,7 @@ async def _answer(
 def _cancelling(
     known: OperandDetails, tasks: Mapping[Key, Any], key: Key | None, wanted: Iterable[Any] | None
 ) -> list[dict[str, Any]]:
-    """Return a row for each operand that is being interrupted: the scheduler has forgotten it."""
+    """Return rows for the operands being interrupted, which the scheduler has forgotten."""
     asked = None if key is None and wanted is None else {key, *(wanted or ())}
     rows: list[dict[str, Any]] = []
     for worker, keys in sorted(known.interrupted.items()):
@@ -197,7 +190,7 @@ def _cancelling(
 
 
 def history(steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """Return what an operand went through as plain values."""
+    """Return the transitions of an operand as plain values."""
     return [
         {
             "state": step.state.value,
@@ -210,7 +203,7 @@ def history(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def row(ts: Any, state: State, executions: Executions) -> dict[str, Any]:
-    """Return what is told of an operand, as one of `Operands.rows`."""
+    """Return one of `Operands.rows`."""
     worker = ts.processing_on or next(iter(ts.who_has or ()), None)
     last = executions.of(ts.key)
     return {

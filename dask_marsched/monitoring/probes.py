@@ -1,8 +1,8 @@
-"""Small functions that other processes run to say what they are.
+"""Makes small functions that report on the process that runs them.
 
-They are made inside of functions: cloudpickle sends such functions by value, so that they run
-also where dask_marsched is not installed. For the same reason they import what they need
-themselves, and answer in plain types only.
+They are defined inside functions because cloudpickle sends those by value, so that they also run
+where dask_marsched is not installed. For the same reason they contain their imports and return
+plain types.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 
 
 def scheduler_probe() -> Callable[..., dict[str, Any]]:
-    """Return the function to run on the scheduler.
+    """Return a function for the scheduler.
 
-    It answers with ``installed`` and ``version`` of dask_marsched, ``report`` (of the plugin, or
-    None where it is not registered), ``preload_failure`` and ``workers`` (address -> versions as
-    told when the worker registered).
+    It returns ``installed`` and ``version`` of dask_marsched, ``report`` (of the plugin, None if
+    it is not registered), ``preload_failure`` and ``workers`` (versions of packages by address).
     """
     package = package_probe()
 
@@ -35,7 +34,6 @@ def scheduler_probe() -> Callable[..., dict[str, Any]]:
         preload = sys.modules.get("dask_marsched.preload")
         if preload is not None:
             answer["preload_failure"] = preload.failures.get(dask_scheduler)
-        # What was never imported cannot be registered.
         loaded = sys.modules.get("dask_marsched.scheduler_plugin")
         if loaded is None:
             return answer
@@ -44,7 +42,7 @@ def scheduler_probe() -> Callable[..., dict[str, Any]]:
             for plugin in list(dask_scheduler.plugins.values())
             if isinstance(plugin, loaded.MarsSchedulerPlugin)
         ]
-        # Registered twice under different names: the one that is at work answers.
+        # If two are registered under different names, an active one comes first.
         reports.sort(key=lambda report: not report["active"])
         answer["report"] = reports[0] if reports else None
         return answer
@@ -53,10 +51,10 @@ def scheduler_probe() -> Callable[..., dict[str, Any]]:
 
 
 def worker_probe() -> Callable[..., dict[str, Any]]:
-    """Return the function to run on a worker.
+    """Return a function for workers.
 
-    It answers with ``installed`` and ``version`` of dask_marsched, and the ``report`` of its
-    plugin there, or None.
+    It returns ``installed`` and ``version`` of dask_marsched, and the ``report`` of its plugin on
+    the worker, or None.
     """
     package = package_probe()
 
@@ -68,7 +66,7 @@ def worker_probe() -> Callable[..., dict[str, Any]]:
 
 
 def heartbeat_probe() -> Callable[..., Awaitable[None]]:
-    """Return the function that has a worker tell its figures now, instead of a little later."""
+    """Return a function that makes a worker send a heartbeat now."""
 
     async def probe(dask_worker: Any = None) -> None:
         await dask_worker.heartbeat()
@@ -77,11 +75,10 @@ def heartbeat_probe() -> Callable[..., Awaitable[None]]:
 
 
 def package_probe() -> Callable[[], dict[str, Any]]:
-    """Return the part of these functions that tells of the package.
+    """Return a function that looks for the package.
 
-    It answers with ``installed`` (whether dask_marsched is there) and its ``version`` (None also
-    where that cannot be told). It does not import the package: that would hold up the event loop
-    of the process for about a second.
+    It returns ``installed`` and ``version`` (None if unknown). It does not import the package,
+    which would block the event loop of the process for about a second.
     """
 
     def probe() -> dict[str, Any]:
@@ -96,7 +93,7 @@ def package_probe() -> Callable[[], dict[str, Any]]:
             spec = importlib.util.find_spec("dask_marsched")
         except (ImportError, ValueError):
             spec = None
-        # A directory without `__init__.py` that happens to have this name is not the package.
+        # A directory of this name without `__init__.py` is not the package.
         if spec is None or spec.origin is None:
             return {"installed": False, "version": None}
         try:
@@ -109,10 +106,10 @@ def package_probe() -> Callable[[], dict[str, Any]]:
 
 
 def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
-    """Return the function that tells of all threads of a process how long they ran and waited.
+    """Return a function that measures the processor time of all threads of a process.
 
-    It answers, by thread identifier, with the seconds that the thread was on a core, and those
-    that it was ready to run and waited for one; with nothing where the system does not tell.
+    It returns, by thread identifier, the seconds that the thread ran on a core and those that it
+    waited for one; empty where the system does not report them.
     """
 
     def probe() -> dict[int, tuple[float, float]]:
@@ -133,10 +130,10 @@ def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
 
 
 def load_probe() -> Callable[..., dict[str, Any]]:
-    """Return the function that tells what a worker has had to do so far.
+    """Return a function that measures the load of a worker so far.
 
-    It answers with ``threads`` as `processor_probe`, the identifier of the ``loop``'s, the ``pid``
-    of the process, how many transfers to other workers it has ``sent``, and their ``nbytes``.
+    It returns ``threads`` as `processor_probe`, the identifier of the ``loop``'s thread, the
+    ``pid`` of the process, the number of transfers ``sent`` to other workers, and their ``nbytes``.
     """
     threads = processor_probe()
 

@@ -1,4 +1,4 @@
-"""`progress`: how far a computation is, by phases, and how long it will go on."""
+"""Shows the progress of a computation in terminals and notebooks: `progress`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from distributed.utils import is_kernel
 from dask_marsched.installation import INSTALL
 from dask_marsched.monitoring import progress_feed, progress_view
 
-Told = dict[str, Any]
+Progress = dict[str, Any]
 
-#: Where there is no terminal a line is written after each of these shares, and of seconds.
+#: In files, a line is written after this share of the work, or this many seconds.
 _STEP, _EVERY = 0.1, 30.0
-#: Seconds to wait for the end after Ctrl-C.
+#: Seconds to wait for the last line after Ctrl-C.
 _PATIENCE = 2.0
 
 
@@ -38,42 +38,41 @@ def progress(
     interval: str | float = "200ms",
     file: TextIO | None = None,
 ) -> Any:
-    """Show how far a computation is: operands by phase, and an estimate of the time left.
+    """Show the progress of a computation: operands by phase, and an estimate of the time left.
 
-    As `distributed.progress`: in a terminal it returns when the computation has ended, with a
-    result, an error or by being cancelled; in a notebook it returns at once and leaves something
-    to look at, and must be the last statement of the cell. Ctrl-C ends it and leaves the
-    computation alone.
+    As with `distributed.progress`, in a terminal it returns when the computation has finished,
+    failed or was cancelled; in a notebook it returns a view at once, and must be the last
+    statement of the cell. Ctrl-C stops the display, not the computation.
 
-    The estimate rests on the durations of the operands that have run, of each kind, and on how
-    many threads have been at work on them so far. It is unknown as long as nothing has run.
+    The estimate is derived from the durations of the operands of each kind that have run, and the
+    number of threads that were busy with them. It is unknown until an operand has run.
 
     Parameters
     ----------
     *futures
         Futures, persisted collections, or lists of these.
     notebook : bool, optional
-        Whether this is a notebook; guessed by default.
+        Whether this is a notebook; detected by default.
     multi : bool
-        Whether a notebook shows the kinds of operands too.
+        Whether a notebook also shows the kinds of operands.
     complete : bool
-        Whether operands count that had a result when it began.
+        Whether to count operands that already had a result at the start.
     interval : str or float
-        Time between two looks, seconds.
+        Time between two updates, seconds.
     file : file, optional
-        Where to write in place of the standard output. On a terminal one line is written again
-        and again, elsewhere a line for each tenth of the work, and each half minute.
+        Where to write instead of the standard output. On a terminal one line is updated, elsewhere
+        a line is written for each tenth of the work, and each half minute.
 
     Returns
     -------
     None or ProgressView
-        Something that a notebook displays; None in a terminal. With an asynchronous client, and
-        not in a notebook, an awaitable of None.
+        The view that a notebook displays, else None. For an asynchronous client, except in a
+        notebook, an awaitable of None.
 
     Raises
     ------
     RuntimeError
-        dask_marsched is not installed on the scheduler. In a notebook it is shown instead.
+        dask_marsched is not installed on the scheduler. A notebook shows the message instead.
 
     Examples
     --------
@@ -93,45 +92,37 @@ def progress(
         return listener.client.sync(listener.listen, out.draw)
     except KeyboardInterrupt:
         listener.client.loop.add_callback(listener.stop)
-        listener.ended.wait(_PATIENCE)  # so that its last line comes before what is next
+        listener.ended.wait(_PATIENCE)  # for its last line
         raise
 
 
 class Listener:
-    """Asks the scheduler again and again, until a computation has ended.
-
-    Parameters
-    ----------
-    futures
-        What is computed.
-    complete
-        As of `progress`.
-    interval
-        Seconds between two answers.
-    """
+    """Receives the progress of a computation from the scheduler until it has ended."""
 
     def __init__(self, futures: list[Any], complete: bool, interval: float) -> None:
         self.client: Any = futures[0].client if futures else None
         self._futures = futures
-        self._feed = progress_feed.Feed(list(dict.fromkeys(f.key for f in futures)), complete)
+        self._feed = progress_feed.ProgressFeed(
+            list(dict.fromkeys(f.key for f in futures)), complete
+        )
         self._interval = interval
         self._task: asyncio.Task[Any] | None = None
         self.ended = threading.Event()
 
     def stop(self) -> None:
-        """Listen no more; on the event loop's thread."""
+        """Stop listening; called on the event loop's thread."""
         if self._task is not None:
             self._task.cancel()
 
-    async def listen(self, draw: Callable[[Told], None]) -> None:
-        """Draw whatever is told, the last time when the computation has ended.
+    async def listen(self, draw: Callable[[Progress], None]) -> None:
+        """Draw each message, the last when the computation has ended.
 
         Raises
         ------
         RuntimeError
-            The scheduler cannot answer.
+            The scheduler cannot follow the computation.
         """
-        last: Told = {**_NOTHING, "status": "lost"}
+        last: Progress = {**_EMPTY, "status": "lost"}
         comm = None
         self._task = asyncio.current_task()
         try:
@@ -145,10 +136,10 @@ class Listener:
                     "interval": self._interval,
                 }
             )
-            while not progress_view.is_ended(told := self._checked(await comm.read())):
-                last = told
-                draw(told)
-            last = told
+            while not progress_view.is_ended(state := self._checked(await comm.read())):
+                last = state
+                draw(state)
+            last = state
         except OSError:  # CommClosedError among others
             last = {**last, "status": "lost"}
         except asyncio.CancelledError:
@@ -160,20 +151,22 @@ class Listener:
             self.ended.set()
         draw(last)
 
-    def _checked(self, told: Any) -> Told:
-        if not isinstance(told, dict) or "phases" not in told:
-            reason = told.get("text") or told.get("exception") if isinstance(told, dict) else told
+    def _checked(self, state: Any) -> Progress:
+        if not isinstance(state, dict) or "phases" not in state:
+            reason = (
+                state.get("text") or state.get("exception") if isinstance(state, dict) else state
+            )
             raise RuntimeError(
-                "the scheduler cannot tell of the computation. dask_marsched must be installed "
+                "the scheduler cannot follow the computation. dask_marsched must be installed "
                 f"there: run `{INSTALL}` in its environment and restart it. It says: {reason}"
             )
-        found: Told = told
+        found: Progress = state
         if found["status"] == "expected" and any(f.cancelled() for f in self._futures):
-            found["status"] = "cancelled"  # and so will never come
+            found["status"] = "cancelled"  # the scheduler will never get it
         return found
 
 
-_NOTHING: Told = {
+_EMPTY: Progress = {
     "phases": dict.fromkeys(progress_feed.PHASES, 0),
     "kinds": [],
     "seconds": None,
@@ -186,32 +179,32 @@ _NOTHING: Told = {
 
 
 class _Lines:
-    """Draws in a terminal, or writes to a file."""
+    """Draws on a terminal, or writes lines to a file."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
         self._written: tuple[float, float] | None = None
 
-    def draw(self, told: Told) -> None:
-        """Draw what was told."""
-        # Looked up each time: it may be put elsewhere meanwhile.
+    def draw(self, state: Progress) -> None:
+        """Draw a message."""
+        # The standard output may be redirected meanwhile.
         file = sys.stdout if self._file is None else self._file
-        # A file that has been closed meanwhile ends nothing.
+        # A file may be closed meanwhile.
         with contextlib.suppress(ValueError, OSError):
-            ended = progress_view.is_ended(told)
+            ended = progress_view.is_ended(state)
             if file.isatty():
-                text = progress_view.last_line(told) if ended else progress_view.line(told)
+                text = progress_view.last_line(state) if ended else progress_view.line(state)
                 width = shutil.get_terminal_size().columns - 1
                 file.write(f"\r{text if ended else text[:width]}\033[K" + ("\n" if ended else ""))
             elif ended:
-                file.write(progress_view.last_line(told) + "\n")
-            elif self._is_due(told):
-                file.write(progress_view.line(told) + "\n")
+                file.write(progress_view.last_line(state) + "\n")
+            elif self._is_due(state):
+                file.write(progress_view.line(state) + "\n")
             file.flush()
 
-    def _is_due(self, told: Told) -> bool:
-        share, now = progress_view.share(told["phases"]), time.monotonic()
-        if told["status"] != "running":
+    def _is_due(self, state: Progress) -> bool:
+        share, now = progress_view.share(state["phases"]), time.monotonic()
+        if state["status"] != "running":
             return False
         if self._written is not None:
             before, at = self._written
@@ -222,21 +215,13 @@ class _Lines:
 
 
 class ProgressView:
-    """What a notebook shows of a computation; it goes on while other cells run.
-
-    Parameters
-    ----------
-    listener
-        Asks the scheduler.
-    multi
-        Whether the kinds of operands are shown.
-    """
+    """Displays the progress of a computation in a notebook, also while other cells run."""
 
     def __init__(self, listener: Listener, multi: bool = True) -> None:
         self._listener = listener
         self._multi = multi
         status = "nothing" if listener.client is None else "expected"
-        self.html = progress_view.to_html({**_NOTHING, "status": status})
+        self.html = progress_view.to_html({**_EMPTY, "status": status})
         self._show: Callable[[str], None] | None = None
 
     def _repr_html_(self) -> str:
@@ -253,8 +238,8 @@ class ProgressView:
         except RuntimeError as error:
             self._put(f"<pre>{html.escape(str(error))}</pre>")
 
-    def _draw(self, told: Told) -> None:
-        self._put(progress_view.to_html(told, by_kind=self._multi))
+    def _draw(self, state: Progress) -> None:
+        self._put(progress_view.to_html(state, by_kind=self._multi))
 
     def _put(self, text: str) -> None:
         if text != self.html and self._show is not None:
@@ -263,7 +248,7 @@ class ProgressView:
 
 
 def _display(text: str, kwargs: dict[str, Any]) -> Callable[[str], None]:
-    """Display HTML in a notebook, and return what replaces it."""
+    """Display HTML in a notebook; return a function that replaces it."""
     from IPython.display import HTML, display
 
     try:

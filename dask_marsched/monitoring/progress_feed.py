@@ -1,4 +1,4 @@
-"""What `progress` is told by the scheduler: the phases of the operands that it shows."""
+"""Tracks the phases of a computation's operands on the scheduler, for `progress`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dask_marsched.policies.time_left import Pace, Remaining, time_left
 
 logger = logging.getLogger("dask_marsched")
 
-#: The phases in their order; each operand is in one.
+#: The phases, of which each operand is in one.
 PHASES = ("waiting", "ready", "running", "finished", "failed", "given up")
 _WAITING, _READY, _RUNNING, _FINISHED, _FAILED, _GIVEN_UP = range(len(PHASES))
 _PHASE_OF = {
@@ -31,14 +31,14 @@ _PHASE_OF = {
     State.FATAL: _FAILED,
     State.CANCELLED: _GIVEN_UP,
 }
-#: Operands taken in one go, a few milliseconds.
-_AT_ONCE = 5_000
-#: Kinds that are told apart; what is less frequent counts as one.
+#: Operands collected in one step, a few milliseconds.
+_STEP = 5_000
+#: Kinds that are listed; the less frequent ones are summed up.
 _MOST_KINDS = 20
 
 
 class _Kind:
-    """Operands of one operation."""
+    """The operands with one key prefix."""
 
     __slots__ = ("counts", "done", "name", "prefix", "running", "seconds", "spent")
 
@@ -52,7 +52,7 @@ class _Kind:
         self.spent = 0.0
 
     def mean(self) -> float | None:
-        """Return the mean seconds of those that ran here, else of earlier ones, else None."""
+        """Return the mean seconds of these operands, else of earlier ones, else None."""
         if self.done:
             return self.seconds / self.done
         before = self.prefix.duration_average
@@ -63,19 +63,11 @@ class _Kind:
         return Remaining(left, self.mean(), min(self.running, left), self.spent)
 
 
-class Watch(SchedulerPlugin):
-    """Follows the operands that some results rely on.
+class ProgressTracker(SchedulerPlugin):
+    """Tracks the operands that some results depend on, with or without `MarsSchedulerPlugin`.
 
-    It only listens: the scheduler is as it is without it, and need not have our other plugin.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    keys
-        Keys of the results. They may be on their way to the scheduler.
-    complete
-        Whether operands count that had a result when it began.
+    The keys of the results may not have reached the scheduler yet. Operands that already had a
+    result at the start count with `complete` only.
     """
 
     def __init__(self, scheduler: Any, keys: Iterable[Key], complete: bool = True) -> None:
@@ -87,7 +79,7 @@ class Watch(SchedulerPlugin):
         self._open: set[Key] = set()
         self._kinds: list[_Kind] = []
         self._number: dict[str, int] = {}
-        # Of each operand the number of its kind, and its phase, in one integer.
+        # By operand, the index of its kind and its phase, in one integer.
         self._of: dict[Key, int] = {}
         self._work = 0.0
         self._pace = Pace()
@@ -98,7 +90,7 @@ class Watch(SchedulerPlugin):
     # -- operands ---------------------------------------------------------------------------
 
     async def _collect(self) -> None:
-        """Find all operands; the event loop gets its turns in between."""
+        """Find all operands in steps, between which the event loop can run other callbacks."""
         tasks = self.scheduler.tasks
         stack = [tasks[key] for key in self._wanted if key in tasks]
         self._open = set(self._wanted)
@@ -113,7 +105,7 @@ class Watch(SchedulerPlugin):
             self._take(ts)
             stack.extend(ts.dependencies)
             turn += 1
-            if turn % _AT_ONCE == 0:
+            if turn % _STEP == 0:
                 await asyncio.sleep(0)
         if self.status == "collected":
             self.status = "running"
@@ -132,14 +124,13 @@ class Watch(SchedulerPlugin):
     def transition(
         self, key: Key, start: str, finish: str, *args: Any, stimulus_id: str, **kwargs: Any
     ) -> None:
-        """Follow an operand."""
+        """Update the phase of an operand."""
         code = self._of.get(key)
         if code is None:
             return
         ts = self.scheduler.tasks[key]
         number, before = divmod(code, len(PHASES))
         kind = self._kinds[number]
-        # What had a result and is needed again has none for now.
         phase = _PHASE_OF[state_of(finish, computed=start == "memory" or ts.nbytes >= 0)]
         if start == "processing" and finish == "memory":
             for part in kwargs.get("startstops") or ():
@@ -174,38 +165,39 @@ class Watch(SchedulerPlugin):
             self.status = "finished"
 
     def restart(self, scheduler: Any) -> None:
-        """Take note that all operands are gone."""
+        """Note that all operands are gone."""
         if self.status in ("expected", "collected", "running"):
             self.status = "cancelled"
 
-    # -- telling ----------------------------------------------------------------------------
+    # -- report -----------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Listen no more. Idempotent."""
+        """Stop tracking. Idempotent."""
         if self._task is not None:
             self._task.cancel()
         if self.name in self.scheduler.plugins:
             self.scheduler.remove_plugin(name=self.name)
 
     def look(self) -> dict[str, Any]:
-        """Return how things stand, as plain values.
+        """Return the progress as plain values.
 
         Returns
         -------
         dict
-            ``status``: ``expected`` (they are not at the scheduler yet), ``collected`` (they are
-            being counted), ``running``, ``finished``, ``error`` or ``cancelled``; ``phases``,
-            numbers by name; ``kinds``, for each ``name``, ``total``, ``finished``, ``running``,
-            ``failed``, the most frequent first; ``seconds`` left or None with the ``reason``,
-            ``at_least``; ``threads``; ``spilled``, bytes that all workers have on disk;
-            ``elapsed`` seconds; ``error``, the key and the exception of what failed, or None.
+            ``status``: ``expected`` (not at the scheduler yet), ``collected`` (operands are being
+            counted), ``running``, ``finished``, ``error`` or ``cancelled``; ``phases``, number of
+            operands by name; ``kinds``, for each ``name``, ``total``, ``finished``, ``running``,
+            ``failed``, the most frequent first; ``seconds`` left, or None with the ``reason``;
+            ``at_least``, whether it may be more; ``threads``; ``spilled``, bytes that the workers
+            have on disk; ``elapsed`` seconds; ``error``, key and exception of the operand that
+            failed, or None.
         """
         if self.status == "expected" and all(k in self.scheduler.tasks for k in self._wanted):
             self.status = "collected"
             self._task = asyncio.ensure_future(self._collect())
-            self._task.add_done_callback(_told)
+            self._task.add_done_callback(_log_failure)
         now = time()
-        running = self._look_up_running()
+        running = self._count_running()
         spent = sum(kind.spent for kind in self._kinds)
         self._pace.look(now, self._work + spent)
         threads = sum(ws.nthreads for ws in self.scheduler.running)
@@ -220,7 +212,7 @@ class Watch(SchedulerPlugin):
         return {
             "status": self.status,
             "phases": dict(zip(PHASES, phases, strict=True)),
-            "kinds": self._told_kinds(),
+            "kinds": self._kind_rows(),
             "seconds": left.seconds if self.status != "collected" else None,
             "at_least": left.at_least,
             "reason": left.reason,
@@ -230,17 +222,19 @@ class Watch(SchedulerPlugin):
             "error": None if self._error is None else list(self._error),
         }
 
-    def _look_up_running(self) -> int:
-        """Count what runs: what heartbeats told of, and for threads beside that what came first."""
+    def _count_running(self) -> int:
+        """Count running tasks: those in heartbeats and, for other threads, those sent first."""
         for kind in self._kinds:
             kind.running, kind.spent = 0, 0.0
         count = 0
         for ws in self.scheduler.workers.values():
-            told = {ts: max(0.0, s) for ts, s in ws.executing.items() if ts in ws.processing}
+            running_tasks = {
+                ts: max(0.0, s) for ts, s in ws.executing.items() if ts in ws.processing
+            }
             for ts in islice(ws.processing, ws.nthreads):
-                if len(told) < ws.nthreads:
-                    told.setdefault(ts, 0.0)
-            for ts, seconds in told.items():
+                if len(running_tasks) < ws.nthreads:
+                    running_tasks.setdefault(ts, 0.0)
+            for ts, seconds in running_tasks.items():
                 code = self._of.get(ts.key)
                 if code is not None:
                     kind = self._kinds[code // len(PHASES)]
@@ -249,15 +243,15 @@ class Watch(SchedulerPlugin):
                     count += 1
         return count
 
-    def _told_kinds(self) -> list[dict[str, Any]]:
+    def _kind_rows(self) -> list[dict[str, Any]]:
         kinds = sorted(self._kinds, key=lambda kind: -sum(kind.counts))
-        rows = [_told_kind(kind.name, [kind]) for kind in kinds[:_MOST_KINDS]]
+        rows = [_kind_row(kind.name, [kind]) for kind in kinds[:_MOST_KINDS]]
         if kinds[_MOST_KINDS:]:
-            rows.append(_told_kind("others", kinds[_MOST_KINDS:]))
+            rows.append(_kind_row("others", kinds[_MOST_KINDS:]))
         return rows
 
 
-def _told_kind(name: str, kinds: list[_Kind]) -> dict[str, Any]:
+def _kind_row(name: str, kinds: list[_Kind]) -> dict[str, Any]:
     return {
         "name": name,
         "total": sum(sum(kind.counts) for kind in kinds),
@@ -272,7 +266,7 @@ def _on_disk(ws: Any) -> int:
     return int(spilled.get("disk") or 0)
 
 
-def _told(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         logger.error("progress cannot count the operands", exc_info=task.exception())
 
@@ -280,32 +274,26 @@ def _told(task: asyncio.Task[None]) -> None:
 # -- for `Scheduler.feed`, which calls these on the scheduler ----------------------------------
 
 
-class Feed:
-    """What a client sends to the scheduler to be told of its operands.
-
-    Parameters
-    ----------
-    keys, complete
-        As of `Watch`.
-    """
+class ProgressFeed:
+    """Makes a tracker on the scheduler; sent by the client."""
 
     def __init__(self, keys: list[Key], complete: bool) -> None:
         self.keys = keys
         self.complete = complete
 
-    def __call__(self, scheduler: Any) -> Watch:
-        """Begin."""
-        watch = Watch(scheduler, self.keys, self.complete)
-        scheduler.add_plugin(watch)
-        return watch
+    def __call__(self, scheduler: Any) -> ProgressTracker:
+        """Start tracking."""
+        tracker = ProgressTracker(scheduler, self.keys, self.complete)
+        scheduler.add_plugin(tracker)
+        return tracker
 
 
-def look(scheduler: Any, watch: Watch) -> dict[str, Any]:
-    """Return how things stand."""
-    return watch.look()
+def look(scheduler: Any, tracker: ProgressTracker) -> dict[str, Any]:
+    """Return the progress."""
+    return tracker.look()
 
 
-def end(scheduler: Any, watch: Watch | None) -> None:
-    """End."""
-    if watch is not None:
-        watch.stop()
+def end(scheduler: Any, tracker: ProgressTracker | None) -> None:
+    """Stop tracking."""
+    if tracker is not None:
+        tracker.stop()

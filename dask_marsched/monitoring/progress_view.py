@@ -1,4 +1,7 @@
-"""How `progress` looks: a line for terminals, a table for notebooks. Made of what it was told."""
+"""Formats the progress of a computation: a line for terminals, a table for notebooks.
+
+The argument `state` of the functions is as of `ProgressTracker.look`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from dask.utils import format_bytes
 
 from dask_marsched.monitoring.palette import BLUE, GREY, ORANGE, PINK, RED, SKY
 
-#: Shown in this order, the first ones from the left of the bar. Colours that the colour-blind tell
-#: apart, on light and on dark (Okabe and Ito).
+#: In the order of the bar. Colours that the colour-blind can tell apart, on light and dark (Okabe
+#: and Ito).
 _COLOURS = {
     "finished": BLUE,
     "running": ORANGE,
@@ -21,10 +24,10 @@ _COLOURS = {
     "failed": RED,
     "given up": PINK,
 }
-#: Of the bar in a terminal.
+#: Characters and width of the bar in a terminal.
 _SIGNS = {"finished": "#", "running": "=", "ready": "-"}
 _BAR = 20
-#: What is said of each way to end.
+#: Text for each final status.
 _ENDS = {
     "finished": "finished",
     "error": "failed",
@@ -49,18 +52,18 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def left_text(told: Mapping[str, Any]) -> str:
-    """Return what is known of the time that is left."""
-    if told["status"] == "expected":
+def left_text(state: Mapping[str, Any]) -> str:
+    """Return the estimate of the time left."""
+    if state["status"] == "expected":
         return "on the way to the scheduler"
-    if told["status"] == "collected":
+    if state["status"] == "collected":
         return "being counted"
-    if told["seconds"] is None:
-        return f"time left unknown: {told['reason']}"
-    text = duration(told["seconds"])
-    if told["at_least"]:
-        # Less than a second or more says nothing.
-        return f"about {text} or more left" if told["seconds"] >= 1 else "time left unknown"
+    if state["seconds"] is None:
+        return f"time left unknown: {state['reason']}"
+    text = duration(state["seconds"])
+    if state["at_least"]:
+        # "Less than a second or more" would be no information.
+        return f"about {text} or more left" if state["seconds"] >= 1 else "time left unknown"
     return f"{'' if text.startswith('less') else 'about '}{text} left"
 
 
@@ -78,49 +81,49 @@ def bar(phases: Mapping[str, int], width: int = _BAR) -> str:
         so_far = 0
         for phase, sign in _SIGNS.items():
             so_far += phases[phase]
-            # Rounded down: it is full only when all is finished.
+            # Rounded down, so that it is full only when all operands are finished.
             text += sign * (width * so_far // total - len(text))
     return text.ljust(width)
 
 
-def line(told: Mapping[str, Any]) -> str:
+def line(state: Mapping[str, Any]) -> str:
     """Return the line for a terminal."""
-    phases = told["phases"]
+    phases = state["phases"]
     counts = [
         f"{phase} {phases[phase]:,}"
         for phase in ("waiting", "ready", "running", "finished", "failed", "given up")
         if phases[phase] or phase not in ("failed", "given up")
     ]
     percent = math.floor(100 * share(phases))
-    parts = [f"[{bar(phases)}] {percent:3d} %", left_text(told), ", ".join(counts)]
-    if told["spilled"]:
-        parts.append(f"{format_bytes(told['spilled'])} on disk")
+    parts = [f"[{bar(phases)}] {percent:3d} %", left_text(state), ", ".join(counts)]
+    if state["spilled"]:
+        parts.append(f"{format_bytes(state['spilled'])} on disk")
     return " | ".join(parts)
 
 
-def last_line(told: Mapping[str, Any]) -> str:
-    """Return the line that stays when it has ended."""
-    status = told["status"]
+def last_line(state: Mapping[str, Any]) -> str:
+    """Return the line for a computation that has ended."""
+    status = state["status"]
     if status == "nothing":
         return _ENDS[status]
-    phases = told["phases"]
+    phases = state["phases"]
     done, total = phases["finished"], sum(phases.values())
-    text = f"{_ENDS[status]}: {done:,} of {total:,} operands in {duration(told['elapsed'])}"
-    if told["error"] is not None:
-        key, error = told["error"]
+    text = f"{_ENDS[status]}: {done:,} of {total:,} operands in {duration(state['elapsed'])}"
+    if state["error"] is not None:
+        key, error = state["error"]
         text += f"; {key}: {error}"
     return text
 
 
-def is_ended(told: Mapping[str, Any]) -> bool:
-    """Whether nothing more will be told."""
-    return told["status"] in _ENDS
+def is_ended(state: Mapping[str, Any]) -> bool:
+    """Whether the computation has ended, or is no longer watched."""
+    return state["status"] in _ENDS
 
 
-def to_html(told: Mapping[str, Any], *, by_kind: bool = True) -> str:
-    """Return the table for a notebook; everything in it that others have named is escaped."""
-    phases = told["phases"]
-    head = last_line(told) if is_ended(told) else left_text(told)
+def to_html(state: Mapping[str, Any], *, by_kind: bool = True) -> str:
+    """Return the table for a notebook; all names in it are escaped."""
+    phases = state["phases"]
+    head = last_line(state) if is_ended(state) else left_text(state)
     total = sum(phases.values())
     pieces = [
         f'<div title="{phase} {phases[phase]:,}" style="background:{colour};'
@@ -133,9 +136,9 @@ def to_html(told: Mapping[str, Any], *, by_kind: bool = True) -> str:
         for phase, colour in _COLOURS.items()
         if phases[phase] or phase not in ("failed", "given up")
     )
-    if told["spilled"]:
-        legend += f" &nbsp; {format_bytes(told['spilled'])} on disk"
-    rows = "".join(map(_row, told["kinds"])) if by_kind else ""
+    if state["spilled"]:
+        legend += f" &nbsp; {format_bytes(state['spilled'])} on disk"
+    rows = "".join(map(_row, state["kinds"])) if by_kind else ""
     return (
         f"<div><b>{html.escape(head)}</b> &nbsp; {math.floor(100 * share(phases))} % "
         f"of {total:,} operands</div>"

@@ -1,4 +1,4 @@
-"""A ``with`` block during which a plugin of the scheduler records."""
+"""Base class of ``with`` blocks during which a scheduler plugin records: `RecordedBlock`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dask_marsched.installation import INSTALL
 
 
 class RecordedBlock(abc.ABC):
-    """The two ways of writing such a block: ``with``, and ``async with`` of asynchronous clients.
+    """Implements ``with``, and ``async with`` for asynchronous clients.
 
     Attributes
     ----------
     called : str
-        How users call it, for what goes wrong.
+        How users call the block, for error messages.
     """
 
     called: str
@@ -30,19 +30,19 @@ class RecordedBlock(abc.ABC):
 
     @abc.abstractmethod
     async def _begin(self) -> None:
-        """Begin to record."""
+        """Start recording."""
 
     @abc.abstractmethod
     async def _end(self, error: BaseException | None) -> None:
-        """End it; `error` is the block's, if it failed."""
+        """Stop recording; `error` is the exception that has ended the block, if any."""
 
     async def _record_by(self, recorder: SchedulerPlugin, name: str) -> None:
-        """Register what records.
+        """Register the recording plugin.
 
         Raises
         ------
         RuntimeError
-            The scheduler cannot import it.
+            The scheduler cannot import the plugin.
         """
         try:
             await self.client.register_plugin(recorder, name=name)

@@ -1,7 +1,4 @@
-"""What workers told with their last heartbeats: memory, what they share, fused kernels.
-
-Reads public attributes of the scheduler's `WorkerState`, and asks no worker anything.
-"""
+"""Collects the metrics in the workers' heartbeats: memory, transfers, fused kernels."""
 
 from __future__ import annotations
 
@@ -14,13 +11,15 @@ import dask.config
 from dask_marsched.core.series import Series
 from dask_marsched.worker.heartbeat_metrics import METRIC
 
-#: Bytes of the whole cluster that are followed over time.
+#: Sums over all workers, in bytes, that are recorded over time.
 TOTALS = ("limit", "quota", "used", "promised", "queued", "process", "private", "shared", "disk")
-#: Samples that are kept of each worker while somebody looks.
+#: Figures of the quota that are shown of each worker.
+_OF_QUOTA = ("used", "promised", "queued", "deferrals", "forced", "evictions")
+#: Samples kept of each worker while its history is recorded.
 _RECENT = 120
-#: The shares of its memory limit at which a worker reacts, in Dask's configuration.
+#: Shares of the memory limit at which Dask's workers react.
 _THRESHOLDS = ("target", "spill", "pause", "terminate")
-#: What a worker tells that only grows.
+#: Metrics that only grow.
 _COUNTERS = frozenset(
     {
         "quota.deferrals",
@@ -38,18 +37,12 @@ _COUNTERS = frozenset(
         "kernels.compiled",
     }
 )
-#: Expressions that are remembered of workers that are gone.
+#: Most expressions remembered of removed workers.
 _MOST_GONE = 200
 
 
 class ObservedWorkers:
-    """Follows the workers of one scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`, read only.
-    """
+    """Records the metrics of the workers of one scheduler."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -64,12 +57,12 @@ class ObservedWorkers:
         return self._totals.due(now)
 
     def sample(self, now: float, closely: bool) -> None:
-        """Take note of how things stand; of each worker only where somebody looks closely."""
+        """Record the sums, and with `closely` the memory of each worker."""
         sums = dict.fromkeys(TOTALS, 0.0)
         for ws in self._scheduler.workers.values():
-            told = ws.metrics.get(METRIC)
-            if told:
-                self._last[ws.address] = told
+            metric = ws.metrics.get(METRIC)
+            if metric:
+                self._last[ws.address] = metric
             row = _memory(ws)
             for name in TOTALS:
                 sums[name] += row[name] or 0
@@ -82,29 +75,24 @@ class ObservedWorkers:
             self._recent.clear()
 
     def left(self, address: str) -> None:
-        """Take note that a worker is gone: its counts are kept, in sum."""
+        """Forget a worker that was removed, but keep its counts in the sums."""
         self._recent.pop(address, None)
-        told = self._last.pop(address, None)
-        if told:
-            for name, value in _counts(told).items():
+        metric = self._last.pop(address, None)
+        if metric:
+            for name, value in _counts(metric).items():
                 self._gone[name] += value
             if len(self._gone_expressions) < _MOST_GONE:
-                _merge(self._gone_expressions, told)
+                _merge(self._gone_expressions, metric)
 
-    def clear_history(self) -> None:
-        """Forget what was over time, not the counts."""
-        self._totals = Series(TOTALS)
-        self._recent.clear()
-
-    # -- telling ---------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------
 
     def memory(self, most: int) -> dict[str, Any]:
-        """Return what `Observer.memory` does."""
+        """Return the answer of `Observer.memory`."""
         rows = [_memory(ws) for ws in self._scheduler.workers.values()]
         shown = rows
         if len(rows) > most:
             shown = sorted(rows, key=lambda row: -(row["process"] / (row["limit"] or 1e18)))[:most]
-        # Names are numbers, mostly: 2 comes before 10.
+        # Names are mostly numbers: 2 comes before 10.
         shown.sort(key=lambda row: (len(row["name"]), row["name"]))
         quota = any(row["quota"] is not None for row in rows)
         for row in shown:
@@ -125,23 +113,23 @@ class ObservedWorkers:
         }
 
     def counts(self) -> dict[str, float]:
-        """Return the sums of what workers count, of those that are gone too."""
+        """Return the sums of the workers' counters, including removed workers."""
         sums = defaultdict(float, self._gone)
         for ws in self._scheduler.workers.values():
-            told = ws.metrics.get(METRIC)
-            if told:
-                for name, value in _counts(told).items():
+            metric = ws.metrics.get(METRIC)
+            if metric:
+                for name, value in _counts(metric).items():
                     sums[name] += value
         return sums
 
     def parts(self) -> Counter[str]:
-        """Return how many workers tell of each part."""
+        """Return the number of workers with each part."""
         return Counter(
             part for ws in self._scheduler.workers.values() for part in ws.metrics.get(METRIC) or ()
         )
 
     def kernels(self, most: int) -> dict[str, Any]:
-        """Return what `Observer.kernels` does."""
+        """Return the answer of `Observer.kernels`."""
         merged = {key: list(row) for key, row in self._gone_expressions.items()}
         for ws in self._scheduler.workers.values():
             _merge(merged, ws.metrics.get(METRIC) or {})
@@ -156,28 +144,24 @@ class ObservedWorkers:
             "compiled": sums["kernels.compiled"],
             "expressions": [
                 {
-                    "text": text,
-                    "dtypes": dtypes,
-                    "backend": backend,
+                    **dict(zip(("text", "dtypes", "backend"), expression, strict=True)),
                     "runs": int(runs),
                     "saved": saved,
                     "compiled": compiled,
                     "given_up": int(given_up),
                     "workers": int(workers),
                 }
-                for (text, dtypes, backend), (runs, saved, compiled, given_up, workers) in rows[
-                    :most
-                ]
+                for expression, (runs, saved, compiled, given_up, workers) in rows[:most]
             ],
             "more_expressions": max(0, len(rows) - most),
         }
 
 
 def _memory(ws: Any) -> dict[str, Any]:
-    """Return the memory of a worker, bytes; None for what is not known of it."""
+    """Return the memory of a worker, bytes; None for unknown values."""
     metrics = ws.metrics
-    told = metrics.get(METRIC) or {}
-    quota, shared = told.get("quota"), told.get("shared") or {}
+    metric = metrics.get(METRIC) or {}
+    quota, shared = metric.get("quota"), metric.get("shared") or {}
     spilled = metrics.get("spilled_bytes") or {}
     process = metrics.get("memory", 0)
     published, mapped = shared.get("published", 0), shared.get("mapped", 0)
@@ -195,27 +179,22 @@ def _memory(ws: Any) -> dict[str, Any]:
         "other": max(0, process - held),
         "disk": spilled.get("disk", 0),
         "quota": quota["limit"] if quota else None,
-        "used": quota["used"] if quota else None,
-        "promised": quota["promised"] if quota else None,
-        "queued": quota["queued"] if quota else None,
-        "deferrals": quota.get("deferrals", 0) if quota else None,
-        "forced": quota.get("forced", 0) if quota else None,
-        "evictions": quota.get("evictions", 0) if quota else None,
+        **{name: quota.get(name, 0) if quota else None for name in _OF_QUOTA},
         "last_seen": ws.last_seen,
     }
 
 
-def _counts(told: Mapping[str, Any]) -> dict[str, float]:
+def _counts(metric: Mapping[str, Any]) -> dict[str, float]:
     return {
         f"{part}.{name}": value
-        for part, own in told.items()
+        for part, own in metric.items()
         for name, value in own.items()
         if f"{part}.{name}" in _COUNTERS
     }
 
 
-def _merge(merged: dict[tuple[str, str, str], list[float]], told: Mapping[str, Any]) -> None:
-    for text, dtypes, backend, *numbers in (told.get("kernels") or {}).get("expressions", ()):
+def _merge(merged: dict[tuple[str, str, str], list[float]], metric: Mapping[str, Any]) -> None:
+    for text, dtypes, backend, *numbers in (metric.get("kernels") or {}).get("expressions", ()):
         row = merged.setdefault((text, dtypes, backend), [0.0] * 5)
         for i, number in enumerate(numbers):
             row[i] += number

@@ -1,7 +1,9 @@
-"""The placement engine: snapshots in, policies' decisions out.
+"""Answers the scheduler adapter's questions from the policies' decisions: `PlacementEngine`.
 
-It is the `SchedulerDelegate` of a `dask_marsched.host.scheduler.adapter.SchedulerAdapter`. What is
-decided, the policies decide; when and by whom it is carried out is the adapter's business.
+A ready task goes to `decide`. A planned one is withheld until `dask_marsched.scheduling.dispatch`
+sends it to a worker with a free slot; the worker of any other one is chosen by
+`dask_marsched.scheduling.placement`. Plans are made by `dask_marsched.scheduling.planner`, and
+`dask_marsched.host.scheduler.adapter` carries the decisions out.
 """
 
 from __future__ import annotations
@@ -10,10 +12,9 @@ import itertools
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.config import Settings
@@ -22,39 +23,26 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler import snapshot, task_hints
 from dask_marsched.host.scheduler.adapter import LEAVE_TO_DASK, WITHHOLD
-from dask_marsched.monitoring.observer_hooks import Following
-from dask_marsched.policies.dispatch_pace import ROUND_TRIP, Pace
+from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
-from dask_marsched.policies.slots import SlotRule
-from dask_marsched.policies.withholding import Offer
-from dask_marsched.scheduling.free_slots import Vacancies, in_progress
-from dask_marsched.scheduling.placement import Suitability
+from dask_marsched.scheduling.dispatch import Dispatcher
+from dask_marsched.scheduling.placement import TaskPlacement
 from dask_marsched.scheduling.planner import Planner, Policies
 from dask_marsched.scheduling.retries import Retries
-from dask_marsched.scheduling.unneeded_replicas import Replicas
+from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 
-#: Bytes of inputs from which on a withheld operand has a home. Less is fetched in the time of a
-#: message; the array object that all the sources of a Zarr store read is the common case.
-_WORTH_STAYING_FOR = 64 * 2**10
+#: Bytes of inputs on a worker that bind a withheld operand to it. Less is fetched in the time of a
+#: message; the common case is the array object that all sources of a Zarr store read.
+_BINDING_BYTES = 64 * 2**10
 
-#: Seconds that operands of unknown duration stay behind others with their inputs.
-_LONG = 1.0
+#: Seconds that operands of unknown duration wait behind others before they may be stolen.
+_LONG_WAIT = 1.0
 
 
 class PlacementEngine:
-    """Decides where and when the tasks of one scheduler run.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    policies
-        What decides.
-    settings
-        Thresholds.
-    """
+    """Decides where and when the tasks of one scheduler run."""
 
     def __init__(self, scheduler: Scheduler, policies: Policies, settings: Settings) -> None:
         self.scheduler: Any = scheduler
@@ -62,32 +50,31 @@ class PlacementEngine:
         self.settings = settings
         self.counters = Counters()
         self.failure: str | None = None
-        self.observer: Following | None = None
-        saturation = scheduler.WORKER_SATURATION
-        self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
-        self.pace = Pace()
+        self.observer: OperandTracker | None = None
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
-        self.replicas = Replicas()
+        self.replicas = UnneededReplicas()
         self.retries = Retries(scheduler, RetryRule(settings.retries, settings.retry_errors))
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
-        self._suitability = Suitability(scheduler, policies, self._seniority)
-        self.vacancies = Vacancies(scheduler, self.slots, self._seniority)
+        self._placement = TaskPlacement(scheduler, policies, self._seniority)
+        self.dispatcher = Dispatcher(
+            scheduler, policies.withholding, self.planner, self.counters, self._seniority
+        )
 
-    def observe(self, observer: Following | None) -> None:
-        """Tell an observer of what is planned and fetched."""
+    def observe(self, observer: OperandTracker | None) -> None:
+        """Report plans and transfers to an observer from now on."""
         self.observer = self.planner.observer = observer
 
     # -- graphs and results ----------------------------------------------------------------
 
     def graph_arrives(self, sizes: Any) -> None:
-        """Keep the sizes that came with a graph until its tasks are there."""
+        """Keep the sizes that came with a graph until its tasks exist."""
         self.planner.graph_arrives(sizes)
 
     @guarded(dict)
     def foresee(self, ts: TaskState) -> dict[str, Any]:
-        """Return what a worker is told of a task's future."""
+        """Return the hints that are sent to a worker with a task."""
         nbytes = self.planner.known_nbytes(ts) if self.settings.quota_enabled else None
         shared = (
             self.settings.store_shared
@@ -97,7 +84,7 @@ class PlacementEngine:
         return task_hints.hints(nbytes, shared)
 
     def _expected_nbytes(self, ts: TaskState) -> float:
-        """Return the size of a result, known or expected, bytes; 0 where nothing is."""
+        """Return the known or expected bytes of a result, 0 if there is no estimate."""
         if ts.nbytes >= 0:
             return float(ts.nbytes)
         nbytes = self.planner.known_nbytes(ts)
@@ -108,13 +95,13 @@ class PlacementEngine:
 
     @guarded(lambda: None)
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
-        """Plan what must run for the wanted tasks."""
+        """Plan the tasks that must run for the wanted ones."""
         self.workers_changed()
         self.planner.plan(wanted, touched)
 
     @guarded(lambda: None, fatal=True)
     def install(self, tasks: list[TaskState], units: list[Unit]) -> None:
-        """Put a plan in force."""
+        """Hand the units of a plan to the withholding policy."""
         shares: dict[int, Share] = defaultdict(Share)
         for unit in units:
             members = [tasks[i] for i in unit.operands]
@@ -125,10 +112,8 @@ class PlacementEngine:
 
     @guarded(lambda: None)
     def finished(self, ts: TaskState) -> None:
-        """Learn from a result, and remember that its worker has a slot again."""
-        for ws in ts.who_has or ():
-            self.vacancies.finished[ws] = None
-        self.pace.back(ts, snapshot.duration(ts))
+        """Learn from a result, and record that its worker may have a free slot."""
+        self.dispatcher.finished(ts)
         self.replicas.progressed(ts)
         self.retries.settled(ts)
         if self.planner.learn(ts):
@@ -137,7 +122,7 @@ class PlacementEngine:
 
     @guarded(lambda: None)
     def failed(self, ts: TaskState) -> None:
-        """Forget how often a task was tried: where its user has it tried again, that is anew."""
+        """Forget the retries of a failed task: if its user retries it, counting begins anew."""
         self.retries.settled(ts)
 
     @guarded(lambda: None, fatal=True)
@@ -145,26 +130,26 @@ class PlacementEngine:
         """Drop a task that Dask has forgotten."""
         self.policies.withholding.forget(ts)
         self.planner.forget(ts)
-        self.pace.forget(ts)
+        self.dispatcher.pace.forget(ts)
         self.retries.settled(ts)
         self.replicas.forget(ts)
 
     @guarded(lambda: None)
     def sent(self, ts: TaskState) -> None:
-        """Take note of a task that was sent to a worker."""
-        self.pace.sent(ts, time())
+        """Note that a task was sent to a worker."""
+        self.dispatcher.sent(ts)
         self.replicas.progressed(ts)
 
     @guarded(lambda: None)
     def copied(self, worker: str, keys: Iterable[Any]) -> None:
-        """Take note of results that a worker has fetched."""
+        """Note the results that a worker has fetched."""
         if self.observer is not None:
             self.observer.fetched(worker, keys)
         self.replicas.copied(map(self.scheduler.tasks.get, keys))
 
     @guarded(lambda: {})
     def superfluous(self) -> dict[WorkerState, list[TaskState]]:
-        """Return the copies to be dropped, by worker."""
+        """Return the replicas to drop, by worker."""
         found = self.replicas.superfluous()
         self.counters.copies_dropped += sum(map(len, found.values()))
         return found
@@ -173,27 +158,27 @@ class PlacementEngine:
 
     @guarded(lambda: None, fatal=True)
     def workers_changed(self) -> None:
-        """Spread again what was planned for workers that are gone, paused or retiring."""
+        """Plan again what was planned for workers that are gone, paused or retiring."""
         if self.scheduler.running == self._running:
             return
         running = set(self.scheduler.running)
-        # Sorted: several that come at once come in no particular order.
+        # Sorted by address, as the set has no order.
         for ws in sorted(running - self._running, key=lambda ws: ws.address):
             if ws.address not in self._joined:
                 self._joined[ws.address] = next(self._numbers)
         for ws in self._running - running:
             self.policies.withholding.release(ws.address)
-            self.vacancies.left(ws)
-        # One that is paused keeps its number for when it comes back.
+            self.dispatcher.free_slots.worker_left(ws)
+        # A paused worker keeps its number.
         for address in [a for a in self._joined if a not in self.scheduler.workers]:
             del self._joined[address]
         self._running = running
         hosts = Counter(ws.host for ws in running)
-        several = self._suitability.several_to_a_host = 1 < len(hosts) < len(running)
+        several = self._placement.several_to_a_host = 1 < len(hosts) < len(running)
         self.policies.withholding.locate({ws.address: ws.host for ws in running} if several else {})
         self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
 
-    # -- decisions (the adapter's `SchedulerDelegate`) --------------------------------------
+    # -- decisions --------------------------------------------------
 
     @guarded(lambda: LEAVE_TO_DASK)
     def decide(self, ts: TaskState) -> WorkerState | str:
@@ -207,7 +192,7 @@ class PlacementEngine:
             if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
                 return WITHHOLD
             if ts.dependencies:
-                ws = self._suitability.most_suitable(ts)
+                ws = self._placement.worker_for(ts)
                 if ws is not None:
                     self.counters.operands_placed += 1
                     return ws
@@ -223,149 +208,38 @@ class PlacementEngine:
     @guarded(lambda: None, fatal=True)
     def enqueued(self, ts: TaskState) -> None:
         """Withhold a task that went to the scheduler's queue."""
-        home = None
+        bound_to = None
         if ts.dependencies:
             s = self.scheduler
             there = snapshot.held(snapshot.fetches(ts, len(s.running) or 1, s.bandwidth))
             best = min(there, key=lambda ws: (-there[ws], self._seniority(ws)), default=None)
-            if best is not None and there[best] >= _WORTH_STAYING_FOR:
-                home = best.address
-        self.policies.withholding.enqueue(ts, ts.priority or (), home)
+            if best is not None and there[best] >= _BINDING_BYTES:
+                bound_to = best.address
+        self.policies.withholding.enqueue(ts, ts.priority or (), bound_to)
 
     @guarded(lambda: None, fatal=True)
     def dequeued(self, ts: TaskState) -> None:
-        """Take note that a task left the scheduler's queue."""
+        """Note that a task left the scheduler's queue."""
         self.policies.withholding.withdraw(ts)
 
     @guarded(lambda: None, fatal=True)
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
-        """Return which withheld tasks go to which workers now."""
+        """Return the withheld tasks to send now, with their workers; None after a failure."""
         self.workers_changed()
-        placed: list[tuple[TaskState, WorkerState]] = []
-        if len(self.policies.withholding):
-            now = time()
-            if self.pace.most(now) < self.scheduler.total_nthreads:
-                placed = self._paced(now)
-            else:
-                placed = self._evenly(self.vacancies.look(now))
-        self.vacancies.told()
-        return placed
-
-    def _evenly(self, free: set[WorkerState]) -> list[tuple[TaskState, WorkerState]]:
-        """Give workers what they have slots for, each one more in turn."""
-        placed: list[tuple[TaskState, WorkerState]] = []
-        more: dict[WorkerState, dict[TaskState, float]] = {ws: {} for ws in free}
-        turn = sorted(free, key=self._seniority)
-        while turn:
-            turn.sort(key=lambda ws: (len(ws.processing) + len(more[ws])) / ws.nthreads)
-            still_free = []
-            for ws in turn:
-                offer = self._next(ws, more[ws])
-                if offer is not None:
-                    placed.append((self._accept(offer, ws), ws))
-                    still_free.append(ws)
-            turn = still_free
-        return placed
-
-    def _paced(self, now: float) -> list[tuple[TaskState, WorkerState]]:
-        """Give workers with a free thread all that they have slots for, one after the other.
-
-        Those in the middle of a unit come first, the most urgent before: a sum waits for the last
-        of its inputs, and the others with it. Then those that have just finished something, for
-        they are sent messages anyway, then those that hold least, so that not a few hold all.
-        """
-        placed: list[tuple[TaskState, WorkerState]] = []
-        room = self.pace.room(now)
-        if room <= 0:
-            return placed
-        get, withholding = self.scheduler.workers.get, self.policies.withholding
-        self._fill(filter(None, map(get, withholding.begun())), room, placed)
-        if len(placed) < room and len(withholding):
-            self._fill(sorted(self.vacancies.finished, key=self._load), room, placed)
-        if len(placed) < room and len(withholding):
-            self._fill(sorted(self.vacancies.look(now), key=self._load), room, placed)
-        return placed
-
-    def _load(self, ws: WorkerState) -> tuple[int, int]:
-        return ws.nbytes, self._seniority(ws)
-
-    def _fill(
-        self,
-        turn: Iterable[WorkerState],
-        room: float,
-        placed: list[tuple[TaskState, WorkerState]],
-    ) -> None:
-        for ws in turn:
-            if len(placed) >= room:
-                return
-            if not self.vacancies.has_free_thread(ws):
-                continue
-            more: dict[TaskState, float] = {}
-            while len(placed) < room and (offer := self._next(ws, more)) is not None:
-                placed.append((self._accept(offer, ws), ws))
-
-    def _accept(self, offer: Offer, ws: WorkerState) -> TaskState:
-        ts: TaskState = offer.operand
-        self.policies.withholding.accept(offer, ws.address)
-        self.planner.started(ts)
-        self.counters.withheld[offer.how] += 1
-        self.counters.operands_placed += 1
-        return ts
+        return self.dispatcher.dispatch()
 
     def overdue(self) -> float:
-        """Return after how many seconds to look again for what may be sent, infinity for never."""
-        return ROUND_TRIP if self.pace.most(time()) < self.scheduler.total_nthreads else math.inf
-
-    def _next(self, ws: WorkerState, more: dict[TaskState, float]) -> Offer | None:
-        """Return what a worker runs next, None if it has no slot for it.
-
-        `more` holds what it got in this dispatch already, and the expected durations.
-        """
-        having = in_progress(ws) + len(more)
-        backlog = ws.occupancy + sum(more.values())
-        ahead = self.planner.has_tiles and self.slots.may_fetch(ws.nthreads, having)
-        if not ahead and self.slots.is_full(ws.nthreads, having, backlog):
-            return None  # the frequent case: to look for an offer takes longer
-        offer = self.policies.withholding.offer(
-            ws.address,
-            lambda ts, _: snapshot.input_bytes_on(ts, ws),
-        )
-        if offer is None:
-            return None
-        duration = snapshot.duration(offer.operand)
-        if not self.slots.has_free_thread(ws.nthreads, having):
-            admitted = self.slots.admits(
-                ws.nthreads,
-                having,
-                duration,
-                backlog,
-                snapshot.mean_nbytes(offer.operand),
-                read=bool(offer.operand.dependents),
-            )
-            ahead = ahead and offer.how == "own" and self.planner.in_tile(offer.operand)
-            if not admitted and not ahead and not self._may_wait(ws, having, more, offer.operand):
-                return None
-        more[offer.operand] = duration or 0.0
-        return offer
-
-    def _may_wait(
-        self, ws: WorkerState, having: int, more: Collection[TaskState], ts: TaskState
-    ) -> bool:
-        """Whether a task may wait on a worker whose threads are all busy."""
-        if not ts.dependents or not self.slots.may_wait(ws.nthreads, having):
-            return False  # what nobody reads is no start of anything
-        here, everywhere = snapshot.input_bytes_on(ts, ws)
-        # One that has to fetch is left for a worker that may not have to.
-        return here == everywhere and not snapshot.releases_work(ws, more)
+        """Return after how many seconds to dispatch again without an event, or infinity."""
+        return self.dispatcher.overdue()
 
     @guarded(lambda: True)
     def may_steal(self, ts: TaskState) -> bool:
         """Whether work stealing may move a task.
 
-        While operands are withheld, a worker with nothing to do is given one of those instead.
-        None of those may be where a task is bound to be, though. A task of unknown duration stays
-        with its inputs: Dask would take it for a long one. But not for long behind others: these
-        may be long ones, or even wait for it.
+        While operands are withheld, idle workers get those instead; but restricted tasks may be
+        stolen, as no withheld operand may be allowed on their workers. A task of unknown duration,
+        which Dask assumes to be long, stays with its inputs unless it would wait long behind
+        others: these may even wait for it.
         """
         if snapshot.restricted(ts):
             return True
@@ -375,26 +249,25 @@ class PlacementEngine:
             return True
         ws = ts.processing_on
         fetching = ts.get_nbytes_deps() / self.scheduler.bandwidth
-        return ws is not None and snapshot.busy_for(ws) >= max(_LONG, 2 * fetching)
+        return ws is not None and snapshot.busy_for(ws) >= max(_LONG_WAIT, 2 * fetching)
 
     @guarded(lambda: math.inf)
     def retry_after(self, ts: TaskState, worker: str, error: str) -> float:
-        """Return after how many seconds to try a failed task again, infinity to let it fail."""
+        """Return after how many seconds to retry a failed task, infinity to let it fail."""
         seconds = self.retries.wait(ts, worker, error)
         self.counters.retried += math.isfinite(seconds)
         return seconds
 
     @guarded(lambda: None)
     def removed(self) -> None:
-        """Drop everything: the plugin has been removed."""
+        """Drop all plans and stop searches, as the plugin has been removed."""
         self.planner.close()
         self.clear()
 
     def clear(self) -> None:
-        """Drop all plans: the scheduler restarts, or the plugin has been removed."""
+        """Drop all plans, as the scheduler restarts or the plugin has been removed."""
         self.planner.clear()
-        self.vacancies.clear()
-        self.pace.clear()
+        self.dispatcher.clear()
         self.replicas.clear()
         self.retries.clear()
         for ts in list(self.scheduler.tasks.values()):

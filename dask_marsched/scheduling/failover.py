@@ -1,10 +1,16 @@
-"""The part of the scheduler plugin that deals with what dies, or stands still."""
+"""Handles lost workers and stragglers: adoption, protection, second runs, recoveries.
+
+`Failover` passes the scheduler plugin's hooks on to those parts that are switched on. When a worker
+dies, `host/scheduler/adoption.py` has its shared results taken over before the scheduler removes
+the worker. Then `MarsSchedulerPlugin.remove_worker` calls `Failover.worker_lost`, and the engine
+plans the worker's units again (`PlacementEngine.workers_changed`).
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from dask.typing import Key
 from distributed.scheduler import Scheduler, TaskState
@@ -23,19 +29,11 @@ from dask_marsched.scheduling.worker_losses import Recoveries
 logger = logging.getLogger("dask_marsched")
 
 
-class Failover:
-    """Tells of losses, has results taken over or copied before, runs stragglers a second time.
+_P = TypeVar("_P", Adoption, SpeculativeExecution, ExtraReplicas)
 
-    Parameters
-    ----------
-    scheduler
-        A running `distributed.Scheduler`.
-    settings
-        What is switched on.
-    engine
-        Whose counters count failures of this, and which is told which copies to keep.
-    clock
-        Returns the time in seconds.
+
+class Failover:
+    """Reports lost workers, saves their results, and runs stragglers a second time.
 
     Attributes
     ----------
@@ -54,25 +52,20 @@ class Failover:
         caught = engine.counters.caught
         self.recoveries = Recoveries(scheduler, engine.counters, clock)
         self._dropping = ReplicaRemoval(scheduler)
-        self._protection: ExtraReplicas | None = None
         self._adoption: Adoption | None = None
         self._seconds: SpeculativeExecution | None = None
+        self._protection: ExtraReplicas | None = None
         if settings.adopts:
-            self._adoption = Adoption(scheduler, caught, settings.restart_patience)
-            if _installed(self._adoption):
-                engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
-            else:
-                self._adoption = None
+            self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
         if settings.second_runs:
-            self._seconds = SpeculativeExecution(scheduler, StragglerRule(), caught)
-            if not _installed(self._seconds):
-                self._seconds = None
+            self._seconds = _installed(SpeculativeExecution(scheduler, StragglerRule(), caught))
         if settings.protects:
-            self._protection = ExtraReplicas(scheduler, ProtectionRule(), self._dropping, caught)
-            if _installed(self._protection):
-                engine.replicas.protected = self._protection.is_protected
-            else:
-                self._protection = None
+            protection = ExtraReplicas(scheduler, ProtectionRule(), self._dropping, caught)
+            self._protection = _installed(protection)
+        if self._adoption is not None:
+            engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
+        if self._protection is not None:
+            engine.replicas.protected = self._protection.is_protected
         if self._adoption is not None or self._protection is not None:
             self._dropping.install()
 
@@ -84,23 +77,23 @@ class Failover:
                 part.uninstall()
 
     def clear(self) -> None:
-        """Wait for nothing any more: all tasks are gone."""
+        """Forget the recoveries under way, as all tasks are gone."""
         self.recoveries.clear()
 
     # -- hooks -----------------------------------------------------------------------------
 
     def sent(self) -> None:
-        """Take note that something was sent to a worker."""
+        """Note that a task was sent to a worker."""
         if self._seconds is not None:
             self._seconds.sent()
 
     def left(self, ts: TaskState) -> None:
-        """Take note that no worker is to run a task any more, for whatever reason."""
+        """Note that a task is no longer processing, for whatever reason."""
         if self._seconds is not None:
             self._seconds.left(ts)
 
     def ran(self, ts: TaskState, startstops: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of an execution, and how long it took."""
+        """Note that a task has run, with the times that the worker measured."""
         parts = [part for part in (self._seconds, self._protection) if part is not None]
         if not parts:
             return
@@ -110,23 +103,23 @@ class Failover:
                     part.finished(ts, action["stop"] - action["start"])
 
     def settled(self, key: Key) -> None:
-        """Take note that an operand has a result, has failed or is not wanted any more."""
+        """Note that an operand has a result, has failed or is no longer wanted."""
         self.recoveries.settled(key)
 
     def released(self, ts: TaskState) -> None:
-        """Take note that an operand has no result, or none any more."""
+        """Note that an operand has no result, or no longer has one."""
         if self._adoption is not None:
             self._adoption.forget(ts.key)
         if self._protection is not None:
             self._protection.released(ts)
 
     def worker_came(self) -> None:
-        """Take note that there is another worker."""
+        """Note that a worker has joined."""
         if self._protection is not None:
             self._protection.workers_changed()
 
     def worker_lost(self, worker: str, stimulus_id: str) -> None:
-        """Tell what the loss of a worker makes necessary."""
+        """Note that a worker was removed."""
         if self._seconds is not None:
             self._seconds.worker_lost(worker)
         if self._protection is not None:
@@ -138,7 +131,7 @@ class Failover:
         self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted, reassigned=reassigned)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Take note of where workers keep their results, and of who can take them over."""
+        """Handle the events by which workers announce shared results and readiness to adopt."""
         if self._adoption is None:
             return
         if topic == KEPT:
@@ -146,14 +139,14 @@ class Failover:
         elif topic == READY:
             self._adoption.adopters.ready(msg)
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- report ----------------------------------------------------------------------------
 
     def kept(self) -> set[Key]:
         """Return the keys of the results that outlive their worker's process."""
         return self._adoption.kept() if self._adoption is not None else set()
 
     def report(self) -> dict[str, int]:
-        """Return counts of second runs and second copies, as plain values for JSON."""
+        """Return counts of second runs and protected results, as plain values for JSON."""
         seconds, protection = self._seconds, self._protection
         return {
             "second_runs": seconds.begun if seconds is not None else 0,
@@ -163,10 +156,11 @@ class Failover:
         }
 
 
-def _installed(part: Adoption | SpeculativeExecution | ExtraReplicas) -> bool:
+def _installed(part: _P) -> _P | None:
+    """Install a part; return it, or None if its contract checks fail."""
     try:
         part.install()
     except RuntimeError as misfit:
         logger.warning("%s", misfit)
-        return False
-    return True
+        return None
+    return part

@@ -1,4 +1,4 @@
-"""Vacancies: which workers are looked at for more of what is withheld."""
+"""Tracks which workers may have free slots, so that dispatch need not scan them all."""
 
 from __future__ import annotations
 
@@ -9,29 +9,20 @@ from distributed.scheduler import Scheduler, WorkerState
 
 from dask_marsched.policies.slots import SlotRule
 
-#: Up to as many workers all are looked at each time.
+#: With up to this many workers each dispatch scans all of them.
 _FEW = 64
-#: Seconds after which all are looked at again where there are more. A worker may have got a free
-#: thread without a result of it: by a steal, or as a running task stepped aside.
-_ALL_EVERY = 0.05
-#: As many workers without a free thread are looked at in turn for what may wait there.
+#: Seconds between two scans of more workers. A worker may also get a free thread without finishing
+#: a task: by work stealing, or as a task secedes.
+_SCAN_EVERY = 0.05
+#: Busy workers per dispatch that may get a task which waits there for a thread.
 _MOST_BUSY = 16
 
 
-class Vacancies:
-    """Finds the workers with a free thread, or just done with something, or next in turn.
+class FreeSlots:
+    """Finds workers with a free thread, workers that just finished a task, and a few busy ones.
 
-    Those whose threads are busy may have another wait for them as what they rely on comes
-    elsewhere. To look at each of a hundred for every result takes longer than most tasks.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    slots
-        What a free thread is.
-    seniority
-        The place of a worker in the order in which they joined.
+    A busy worker may get a task that waits for a thread. To scan a hundred workers for every
+    result takes longer than most tasks run.
     """
 
     def __init__(
@@ -44,7 +35,7 @@ class Vacancies:
         self._free: set[WorkerState] = set()
         self._busy: list[WorkerState] = []
         self._turn = 0
-        self._seen_all = float("-inf")
+        self._scanned_at = float("-inf")
 
     def has_free_thread(self, ws: WorkerState) -> bool:
         """Return whether a running worker has a thread with nothing to do."""
@@ -52,34 +43,34 @@ class Vacancies:
             ws.nthreads, in_progress(ws)
         )
 
-    def left(self, ws: WorkerState) -> None:
-        """Take note that a worker left, paused or retires."""
+    def worker_left(self, ws: WorkerState) -> None:
+        """Forget a worker that left, paused or retires."""
         self.finished.pop(ws, None)
         self._free.discard(ws)
         self._busy = []
-        self._seen_all = float("-inf")
+        self._scanned_at = float("-inf")
 
-    def told(self) -> None:
-        """Take note that those which had finished something have been looked at."""
-        self._free.update(self.finished)  # and may still have a free thread
+    def dispatched(self) -> None:
+        """Forget which workers have just finished a task."""
+        self._free.update(self.finished)  # they may still have a free thread
         self.finished.clear()
 
     def clear(self) -> None:
-        """Forget everything: the scheduler restarts."""
+        """Forget everything, as the scheduler restarts."""
         self.finished.clear()
         self._free.clear()
         self._busy = []
 
-    def look(self, now: float) -> set[WorkerState]:
-        """Return the workers to look at."""
+    def candidates(self, now: float) -> set[WorkerState]:
+        """Return the workers that may get tasks."""
         s = self.scheduler
         if (
             len(s.running) <= _FEW
             or not self.finished
-            or not 0 <= now - self._seen_all < _ALL_EVERY
+            or not 0 <= now - self._scanned_at < _SCAN_EVERY
         ):
-            self._look_at_all()
-            self._seen_all = now
+            self._scan()
+            self._scanned_at = now
         else:
             self._free = {ws for ws in self._free if self.has_free_thread(ws)}
         found = {ws for ws in self.finished if ws in s.running} | self._free
@@ -89,7 +80,7 @@ class Vacancies:
             busy = (busy + busy)[self._turn : self._turn + _MOST_BUSY]
         return found.union(ws for ws in busy if ws in s.idle_task_count)
 
-    def _look_at_all(self) -> None:
+    def _scan(self) -> None:
         self._free, self._busy = set(), []
         has_free_thread = self.slots.has_free_thread
         for ws in self.scheduler.idle_task_count:
@@ -102,5 +93,5 @@ class Vacancies:
 
 
 def in_progress(ws: WorkerState) -> int:
-    """Return how many tasks a worker has that take a thread."""
+    """Return the number of tasks of a worker that need a thread."""
     return len(ws.processing) - len(ws.long_running)

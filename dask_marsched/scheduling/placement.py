@@ -1,4 +1,4 @@
-"""Which worker suits a task whose inputs are in memory: asks the placement policy."""
+"""Chooses the worker for a task whose inputs are in memory, with the placement policy."""
 
 from __future__ import annotations
 
@@ -12,29 +12,20 @@ from dask_marsched.host.scheduler import snapshot
 from dask_marsched.policies.placement import Candidate
 from dask_marsched.scheduling.planner import Policies
 
-#: Other workers that are looked at in place of one that has the inputs but is busy.
-_MOST_OTHERS = 8
-#: Of more workers with inputs the policy is asked about those with most of them only: copies of a
-#: result that all tasks read may be on all workers.
+#: Workers that are considered in place of a busy one.
+_MOST_ALTERNATIVES = 8
+#: With more holders of inputs than this the policy is asked about those with most bytes only: a
+#: result that all tasks read may have copies on all workers.
 _MOST_ASKED = 32
 
 
-class Suitability:
-    """Finds the worker for a task.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only.
-    policies
-        What decides.
-    seniority
-        The place of a worker in the order in which they joined.
+class TaskPlacement:
+    """Chooses workers for the tasks of one scheduler.
 
     Attributes
     ----------
     several_to_a_host : bool
-        Whether there are several hosts, and several workers on one of them.
+        Whether there are several hosts, one of them with several workers.
     """
 
     def __init__(
@@ -45,11 +36,11 @@ class Suitability:
         self.seniority = seniority
         self.several_to_a_host = False
 
-    def most_suitable(self, ts: TaskState) -> WorkerState | None:
-        """Return the worker for a ready task, None if its inputs are on none that runs."""
+    def worker_for(self, ts: TaskState) -> WorkerState | None:
+        """Return the worker for a ready task, None if no running worker has its inputs."""
         s = self.scheduler
         fetches = snapshot.fetches(ts, len(s.running) or 1, s.bandwidth)
-        # What costs nothing to fetch decides nothing, and all workers may hold it.
+        # Inputs that cost nothing to fetch decide only if there are no others.
         saved = snapshot.held({dts: cost for dts, cost in fetches.items() if cost})
         holders = [ws for ws in saved if ws in s.running]
         if not holders:
@@ -71,12 +62,12 @@ class Suitability:
             return ws
         if snapshot.duration(ts) is None:
             return ws
-        there = snapshot.input_bytes(ts)  # by itself it waits for all that it fetches
+        there = snapshot.input_bytes(ts)  # a single task waits for the transfer of all its inputs
         ws = self._less_busy(ts, ws, holders, there)
         return self._spare(ts, ws, there) if s.idle else ws
 
     def _last_wave(self) -> bool:
-        """Whether so little is withheld that workers who finish early will find nothing to do."""
+        """Whether so few tasks are withheld that workers which finish early will idle."""
         return len(self.policies.withholding) <= int(self.scheduler.total_nthreads)
 
     @staticmethod
@@ -91,7 +82,7 @@ class Suitability:
     def _on_one_host(
         self, fetches: dict[TaskState, float], holders: list[WorkerState]
     ) -> list[WorkerState]:
-        """Return the workers of the hosts with most of the inputs: within one they move fast."""
+        """Return the holders on the hosts with most input bytes: transfers within one are fast."""
         if not self.several_to_a_host:
             return holders
         there = snapshot.held_by_host(fetches)
@@ -109,7 +100,9 @@ class Suitability:
         near = [ws for ws in holders if 2 * there[ws] >= there[chosen] and ws is not chosen]
         if not near:
             return chosen
-        near = heapq.nsmallest(_MOST_OTHERS, near, key=lambda ws: (-there[ws], self.seniority(ws)))
+        near = heapq.nsmallest(
+            _MOST_ALTERNATIVES, near, key=lambda ws: (-there[ws], self.seniority(ws))
+        )
         met = snapshot.met_bytes(ts, [chosen, *near])
         index = self.policies.placement.relief(
             snapshot.candidate(chosen, _input_bytes(ts), met[chosen], backlog=True),
@@ -126,7 +119,7 @@ class Suitability:
         if not idle or len(chosen.processing) < chosen.nthreads:
             return chosen
         idle = heapq.nsmallest(
-            _MOST_OTHERS, idle, key=lambda ws: (-there.get(ws, 0), self.seniority(ws))
+            _MOST_ALTERNATIVES, idle, key=lambda ws: (-there.get(ws, 0), self.seniority(ws))
         )
         index = self.policies.placement.spare(
             snapshot.candidate(chosen, _input_bytes(ts), backlog=True),

@@ -1,4 +1,7 @@
-"""Finds plans: remembered ones, prompt ones, and better ones by a search beside the event loop."""
+"""Finds the plan of a graph: a remembered one, a prompt one, or the result of a search.
+
+A long search runs in a thread. Meanwhile the graph begins with a prompt plan.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,14 @@ from dask_marsched.policies.planning.search_budget import (
     seconds_at_stake,
 )
 
-#: Plans that are remembered, and operands in all of them.
-_PLANS, _OPERANDS = 100, 300_000
+#: Most plans that are remembered, and most operands in all of them.
+_MOST_PLANS, _MOST_OPERANDS = 100, 300_000
 
 Adopt = Callable[[list[Unit]], None]
 
 
-class Searching:
-    """Finds the plans of one scheduler.
-
-    Parameters
-    ----------
-    policy
-        Makes them.
-    counters
-        Where to count.
-    """
+class PlanFinder:
+    """Finds the plans of one scheduler."""
 
     def __init__(self, policy: AssignmentPolicy, counters: Counters) -> None:
         self._policy = policy
@@ -51,18 +46,18 @@ class Searching:
         pending: Collection[int],
         adopt: Adopt,
     ) -> tuple[list[Unit], bool]:
-        """Return the plan to begin with, and whether a search for a better one goes on.
+        """Return the plan to begin with, and whether a search for a better one is running.
 
         Parameters
         ----------
         graph
             The graph.
         workers
-            The workers.
+            The workers to plan for.
         pending
             The initial operands to plan.
         adopt
-            Called on the event loop with what such a search has found; nothing if it failed.
+            Called on the event loop with the plan that the search has found, empty if it failed.
         """
         policy = self._searching
         if policy is None:
@@ -87,11 +82,11 @@ class Searching:
         return units, False
 
     def clear(self) -> None:
-        """Adopt nothing any more; what was found stays remembered."""
+        """Ignore the results of running searches; they are still remembered."""
         self._waiting.clear()
 
     def close(self) -> None:
-        """Let the thread end, with the search that it is at."""
+        """End the thread, after the search that it runs."""
         self.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -104,7 +99,7 @@ class Searching:
         work: tuple[OperandGraph, Sequence[WorkerSlot], Collection[int]],
         adopt: Adopt,
     ) -> None:
-        """Search in a thread of our own: the offload thread reads the graphs that arrive."""
+        """Search in a separate thread, as the offload thread reads the graphs that arrive."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="marsched-plans")
         adopters = self._waiting[digest] = [adopt]
@@ -123,14 +118,14 @@ class Searching:
                 self._remember(digest, future.result())
             if wanted:
                 for each in adopters:
-                    self._tell(each, future.result() if error is None else [])
+                    self._deliver(each, future.result() if error is None else [])
 
         future.add_done_callback(done)
 
-    def _tell(self, adopt: Adopt, units: list[Unit]) -> None:
+    def _deliver(self, adopt: Adopt, units: list[Unit]) -> None:
         try:
             adopt(units)
-        except Exception as error:  # the plan in force stays
+        except Exception as error:  # the present plan stays
             self._counters.caught("adopt", error)
 
     def _recall(self, digest: bytes) -> list[Unit] | None:
@@ -144,7 +139,7 @@ class Searching:
             return
         self._remembered[digest] = units
         self._operands += _operands(units)
-        while len(self._remembered) > _PLANS or self._operands > _OPERANDS:
+        while len(self._remembered) > _MOST_PLANS or self._operands > _MOST_OPERANDS:
             _, dropped = self._remembered.popitem(last=False)
             self._operands -= _operands(dropped)
 

@@ -1,4 +1,8 @@
-"""Plans: from graphs that arrive to units of operands, and again as sizes are learned."""
+"""Plans the graphs that arrive: divides their initial operands into units for workers.
+
+Operands that are not started yet are planned again as sizes are learned, and as workers join and
+leave.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
-from dask_marsched.scheduling.plan_finder import Searching
+from dask_marsched.scheduling.plan_finder import PlanFinder
 
 
 @dataclass(frozen=True)
@@ -40,27 +44,27 @@ class Policies:
         }
 
 
-class Observer(Protocol):
-    """Who is told of plans; it never raises."""
+class PlanObserver(Protocol):
+    """Receives plans; its methods never raise."""
 
     def planned(self, graph: OperandGraph, tasks: list[TaskState], units: list[Unit]) -> None:
-        """Take note of a plan."""
+        """Record a plan."""
 
     def planned_again(self, tasks: list[TaskState], units: list[Unit]) -> None:
-        """Take note of other units for some of the tasks of a plan."""
+        """Record new units for some of the tasks of a plan."""
 
 
-#: A plan is made again when there are so many times the workers that it was made for.
+#: A plan is made again when the number of workers has grown by this factor.
 _MANY_MORE = 4
 
 
 @dataclass(eq=False)
 class _Plan:
-    """A plan that may be made again: as sizes are learned, or workers come and go.
+    """A plan that may be made again, as sizes are learned or workers join and leave.
 
-    `unstarted` holds its initial operands that have not been sent to a worker yet; the plan is
-    dropped with the last of them, but not before a search for it has ended, nor later if it is not
-    `lasting`. `workers` are those that it was last made for.
+    `unstarted` holds its initial operands that have not been sent to a worker yet, and `workers`
+    those that it was last made for. The plan is dropped when nothing is unstarted and no search is
+    running, or after the search if it is not `lasting`.
     """
 
     graph: OperandGraph
@@ -75,27 +79,17 @@ class _Plan:
 
 
 class Planner:
-    """Makes the plans of one scheduler, and makes them again.
+    """Makes and remakes the plans of one scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler, read only but for the tasks' priorities.
-    policies
-        What decides.
-    settings
-        Whether workers are told of sizes.
-    counters
-        Where to count.
-    install
-        Called with a graph's tasks and the units of their numbers, to put a plan in force.
+    `install` is called with a graph's tasks, and the units by indices into these, to put a plan in
+    force. Priorities of tasks are the only thing that is changed on the scheduler.
 
     Attributes
     ----------
     workers
         Addresses of the running workers, in the order in which they joined.
     observer
-        Told of each plan, if there is one.
+        Receives each plan.
     """
 
     def __init__(
@@ -112,8 +106,8 @@ class Planner:
         self.counters = counters
         self.install = install
         self.workers: list[str] = []
-        self.observer: Observer | None = None
-        self._searching = Searching(policies.assignment, counters)
+        self.observer: PlanObserver | None = None
+        self._finder = PlanFinder(policies.assignment, counters)
         self._sizes: Any = None
         self._model = SizeModel()
         self._unlearned: dict[TaskState, Any] = {}
@@ -126,38 +120,38 @@ class Planner:
         self._next_replan = self._observed = 0
 
     def is_piece(self, ts: TaskState) -> bool:
-        """Whether a task only cuts a piece off a result that all goes to pieces.
+        """Whether a task only cuts a piece off a result, all of which is cut into pieces.
 
-        That is less work than to move the result, so it runs where the result is.
+        It runs where the result is, as cutting is cheaper than moving the result.
         """
         return len(ts.dependencies) == 1 and not self._cut_up.isdisjoint(ts.dependencies)
 
     @property
     def has_tiles(self) -> bool:
-        """Whether a tile of any plan is not done."""
+        """Whether any plan has an unfinished tile."""
         return bool(self._tiled)
 
     def in_tile(self, ts: TaskState) -> bool:
-        """Whether a task belongs to a tile: its worker may fetch for it ahead."""
+        """Whether a task belongs to a tile, so that its worker may prefetch inputs."""
         return ts in self._tiled
 
     def known_nbytes(self, ts: TaskState) -> int | None:
-        """Return the size of a result as its graph tells it, bytes; kept for workers only."""
+        """Return the exact bytes of a result as derived from its graph, None if unknown."""
         return self._known.get(ts)
 
     def graph_arrives(self, sizes: Any) -> None:
-        """Keep the sizes that came with a graph until its tasks are there."""
+        """Keep the sizes that came with a graph until its tasks exist."""
         self._sizes = sizes
 
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
-        """Plan what must run for the wanted tasks.
+        """Plan the tasks that must run for the wanted ones.
 
         Parameters
         ----------
         wanted
-            Tasks whose results somebody wants.
+            Tasks whose results clients want.
         touched
-            All tasks of a graph that arrived, if it is one.
+            All tasks of a graph that has just arrived.
         """
         sizes, self._sizes = self._sizes, None
         tasks = snapshot.tasks_to_compute(wanted, touched)
@@ -168,7 +162,7 @@ class Planner:
         try:
             graph = self._graph(tasks, sizes, guessed)
         except ValueError:
-            # Not a topological order: graphs with different priorities build on each other.
+            # Priorities are no topological order where a graph uses tasks of a later one.
             tasks, guessed = snapshot.topological(tasks), {}
             graph = self._graph(tasks, sizes, guessed)
         self._order(graph, tasks)
@@ -189,7 +183,7 @@ class Planner:
                 exact = sizes.exact
                 self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
         learning = bool(guessed)
-        # Others are as good as they get, but for a larger cluster: too little to keep a graph for.
+        # Only a larger cluster could improve other plans, which is no reason to keep the graph.
         plan.lasting = plan.bound_to_workers or learning or not self.workers
         if plan.lasting or plan.searching:
             plan.unstarted = {tasks[i]: i for unit in units for i in unit.operands}
@@ -219,7 +213,7 @@ class Planner:
             else:
                 nbytes[i] = size
         if 0 in known:
-            # An operand of unknown size counts as an average one.
+            # An operand of unknown size counts as average.
             found = [size for size in nbytes if size >= 0]
             mean = sum(found) / len(found) if found else 1.0
             nbytes = [mean if size < 0 else size for size in nbytes]
@@ -236,7 +230,7 @@ class Planner:
                 ts.priority = (*ts.priority[:-1], rank)
 
     def _assign(self, plan: _Plan, pending: set[int]) -> list[Unit]:
-        """Return units for what is pending; better ones may be adopted later."""
+        """Return units for the pending operands; a search may replace them later."""
         graph, tasks = plan.graph, plan.tasks
         bound: dict[str, int] = {}
         for i in graph:
@@ -247,7 +241,7 @@ class Planner:
         slots = snapshot.worker_slots((self.scheduler.workers[a] for a in self.workers), bound)
         plan.workers = slots
         adopt = partial(self._adopt, plan, slots)
-        units, plan.searching = self._searching.find(graph, slots, pending, adopt)
+        units, plan.searching = self._finder.find(graph, slots, pending, adopt)
         return units
 
     def _install(self, plan: _Plan, units: list[Unit]) -> None:
@@ -257,11 +251,11 @@ class Planner:
         self.install(tasks, units)
 
     def _adopt(self, plan: _Plan, workers: list[WorkerSlot], units: list[Unit]) -> None:
-        """Put a plan in force that was searched for, for what no worker has begun with."""
+        """Put the result of a search in force for the units that no worker has opened."""
         if plan not in self._plans or plan.workers is not workers:
-            return  # it has ended, or was planned again meanwhile
+            return  # the plan has ended or was remade meanwhile
         pending = self._unopened(plan)
-        # Products are initial in tiles only.
+        # Tiles also contain operands with inputs, which no other plan assigns.
         first = {i for unit in units for i in unit.operands if self._is_to_come(plan.tasks[i])}
         pending |= first
         rest = [replace(u, operands=o) for u in units if (o := _among(u.operands, pending))]
@@ -279,7 +273,7 @@ class Planner:
             self._drop(plan)
 
     def _is_to_come(self, ts: TaskState) -> bool:
-        """Whether a task waits for its inputs, and is in no unit."""
+        """Whether a task waits for its inputs and is in no unit."""
         return ts.state == "waiting" and not self.policies.withholding.planned(ts)
 
     def _unopened(self, plan: _Plan) -> set[int]:
@@ -295,10 +289,10 @@ class Planner:
     # -- planning again --------------------------------------------------------------------
 
     def learn(self, ts: TaskState) -> bool:
-        """Learn from a result whose size was a guess; True if it pays to plan again.
+        """Learn from a result of guessed size; return whether it pays to plan again.
 
-        It does when results of a new kind were seen, and at least twice as many results as the
-        last time.
+        It does when a new kind of result was seen, and the number of results has doubled since
+        the last time.
         """
         of = self._unlearned.pop(ts, None)
         if of is None:
@@ -313,12 +307,12 @@ class Planner:
         return True
 
     def plan_again(self) -> None:
-        """Make the plans again that rest on guessed sizes."""
+        """Remake the plans with guessed sizes."""
         for plan in [p for p in self._plans if p.guessed]:
             self._replan(plan)
 
     def spread_again(self, workers: list[str]) -> None:
-        """Plan again what was planned for particular workers, or for far fewer."""
+        """Set the running workers; remake plans for particular workers or for far fewer of them."""
         self.workers = workers
         for plan in list(self._plans):
             many_more = bool(workers) and len(workers) >= _MANY_MORE * plan.n_workers
@@ -326,7 +320,7 @@ class Planner:
                 self._replan(plan)
 
     def _replan(self, plan: _Plan) -> None:
-        """Plan again the units that no worker has begun with."""
+        """Plan again the units that no worker has opened."""
         graph = plan.graph
         if plan.guessed:
             nbytes, known = list(graph.nbytes), bytearray(graph.known)
@@ -344,7 +338,7 @@ class Planner:
             self.counters.replanned += 1
 
     def started(self, ts: TaskState) -> None:
-        """Take note that a task has been sent to a worker, or never will be."""
+        """Note that a task was sent to a worker, or never will be."""
         plan = self._plan_of.pop(ts, None)
         if plan is not None:
             del plan.unstarted[ts]
@@ -359,19 +353,19 @@ class Planner:
         self._known.pop(ts, None)
         self.started(ts)
         group = ts.group
-        # Names of groups hold tokens, so that most never come again.
+        # Group names contain tokens, so most never recur.
         if group.name in self._model and not any(
             count for state, count in group.states.items() if state != "forgotten"
         ):
             self._model.forget(group.name)
 
     def close(self) -> None:
-        """Search for no plan any more."""
-        self._searching.close()
+        """Stop searches for plans."""
+        self._finder.close()
 
     def clear(self) -> None:
-        """Drop all plans, and what was learned."""
-        self._searching.clear()
+        """Drop all plans and learned sizes."""
+        self._finder.clear()
         self._plans.clear()
         self._plan_of.clear()
         self._unlearned.clear()

@@ -1,6 +1,7 @@
-"""Who put a plugin in force on a scheduler, when, and what it took the place of.
+"""Records who registered the plugin on a scheduler, when, and which registration it replaced.
 
-What one client registers is in force for all that use the scheduler: `status` tells each of them.
+A plugin that one client registers affects all users of the scheduler; `status` shows them this
+record.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ from typing import Any
 
 from dask_marsched.config import NAMESPACE, OPTIONS, Settings
 from dask_marsched.host.client import clients_here
+from dask_marsched.monitoring.status_text import registrant
 
 logger = logging.getLogger("dask_marsched")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a plugin comes from.
+    """The process that made a plugin.
 
     Attributes
     ----------
     by : str
-        ``"client"``, ``"preload"`` or ``"scheduler"`` where it was made in the scheduler's process.
+        ``"client"``, ``"preload"``, or ``"scheduler"`` for other code in the scheduler's process.
     user, host : str
-        Of the process that made it.
+        The user who runs the process, and its host.
     pid : int
-        Of that process.
+        Its process id.
     clients : tuple of str
         Ids of the clients in it.
     """
@@ -43,7 +45,7 @@ class Origin:
 
     @classmethod
     def here(cls, by: str) -> Origin:
-        """Return this process."""
+        """Return the origin of a plugin made in this process."""
         try:
             user = getpass.getuser()
         except (OSError, KeyError):  # a container without a name for its user
@@ -53,20 +55,20 @@ class Origin:
 
 @dataclass(frozen=True)
 class Registration:
-    """One plugin in force.
+    """A plugin in force.
 
     Attributes
     ----------
     origin : Origin
-        Where it comes from.
+        The process that made the plugin.
     time : float
-        When it was put in force, seconds since the epoch.
+        When it was started, seconds since the epoch.
     settings : Settings
-        What it goes by.
+        Its settings.
     policies : mapping of str to str
         Names of its policies.
     replaced : Registration or None
-        What was in force before.
+        The registration that it replaced.
     """
 
     origin: Origin
@@ -76,12 +78,12 @@ class Registration:
     replaced: Registration | None = None
 
     def __post_init__(self) -> None:
-        """Forget what was replaced before that."""
+        """Drop the predecessor of the replaced registration."""
         if self.replaced is not None and self.replaced.replaced is not None:
             object.__setattr__(self, "replaced", replace(self.replaced, replaced=None))
 
     def report(self, connected: Mapping[str, Any]) -> dict[str, Any]:
-        """Return who registered it and what that replaced, as plain values for JSON.
+        """Return this registration and the replaced one, as plain values for JSON.
 
         Parameters
         ----------
@@ -104,7 +106,7 @@ class Registration:
         return found
 
     def changed(self) -> dict[str, list[Any]]:
-        """Return the options that differ from what was in force before: its value, and the new."""
+        """Return the options that differ from the replaced registration: old and new value."""
         if self.replaced is None:
             return {}
         before, now = vars(self.replaced.settings), vars(self.settings)
@@ -112,30 +114,29 @@ class Registration:
             f"{NAMESPACE}.{option.key}": [before[option.attribute], now[option.attribute]]
             for option in OPTIONS
         }
-        pairs |= {
-            f"{NAMESPACE}.{kind}.policy": [self.replaced.policies[kind], name]
-            for kind, name in self.policies.items()
-        }
+        # A policy given as an object takes precedence over the setting.
+        configured = {option.key for option in OPTIONS}
+        for kind, name in self.policies.items():
+            key = f"{kind}.policy"
+            label = f"{NAMESPACE}.{key}" if key in configured else kind
+            pairs[label] = [self.replaced.policies[kind], name]
         return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
-    def tell(self) -> None:
-        """Log whose configuration goes where it is another one."""
+    def log_changes(self) -> None:
+        """Log a warning if this replaces another configuration."""
         changed = self.changed()
         if self.replaced is not None and changed:
             text = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             logger.warning(
                 "%s has replaced the configuration of dask_marsched that %s had registered (%s)",
-                who(self.report({})),
-                who(self.replaced.report({})),
+                registrant(self.report({})),
+                registrant(self.replaced.report({})),
                 text,
             )
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether one plugin does just what another does.
-
-    A policy of the user's own is never the same: what it goes by may be anywhere in it.
-    """
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two plugins behave the same; false for policies that users wrote."""
     return (
         type(one) is type(other)
         and one.settings == other.settings
@@ -153,11 +154,3 @@ def _same_policy(one: Any, other: Any) -> bool:
 
 def _parameters(policy: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(policy).items() if not name.startswith("_")}
-
-
-def who(found: Mapping[str, Any]) -> str:
-    """Return who registered something, for people."""
-    process = f"{found['user']} (process {found['pid']} on {found['host']})"
-    if found["by"] == "client":
-        return " ".join([process, *(["as", *found["clients"]] if found["clients"] else [])])
-    return f"{'--preload of' if found['by'] == 'preload' else 'code in the process of'} {process}"

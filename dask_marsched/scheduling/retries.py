@@ -1,6 +1,7 @@
-"""Which operands are tried again, how often they were, and where not to.
+"""Decides which failed operands are retried, after how long, and on which worker.
 
-Only those of which it is known that they compute or read: stock Dask would let them fail.
+Only operands whose tasks are known to compute or read are retried; all others fail as in stock
+Dask.
 """
 
 from __future__ import annotations
@@ -15,15 +16,7 @@ from dask_marsched.policies.retries import RetryRule
 
 
 class Retries:
-    """Remembers the failures of operands by errors of the infrastructure.
-
-    Parameters
-    ----------
-    scheduler
-        A running `distributed.Scheduler`, read only.
-    rule
-        Decides.
-    """
+    """Remembers the operands that failed with infrastructure errors, and where."""
 
     def __init__(self, scheduler: Any, rule: RetryRule) -> None:
         self.scheduler = scheduler
@@ -31,14 +24,14 @@ class Retries:
         self._failed_on: dict[TaskState, list[str]] = {}
 
     def wait(self, ts: TaskState, worker: str, error: str) -> float:
-        """Take note of a failure; return after how many seconds to try again, infinity for never.
+        """Record a failure; return after how many seconds to retry, infinity for never.
 
         Parameters
         ----------
         ts
-            What failed.
+            The task that failed.
         worker
-            Where, its address.
+            Address of the worker on which it failed.
         error
             The exception's ``repr``.
         """
@@ -50,9 +43,9 @@ class Retries:
         return seconds
 
     def elsewhere(self, ts: TaskState) -> WorkerState | None:
-        """Return where to try an operand again, None if that is the placement's business.
+        """Return the worker for a retry, None if the operand has not failed.
 
-        A worker on which it has not failed, with most bytes of its inputs, then with least to do.
+        It is one on which the operand has not failed, with most input bytes, then least load.
         """
         failed_on = self._failed_on.get(ts)
         if failed_on is None:
@@ -61,11 +54,11 @@ class Retries:
         return min(others, key=lambda ws: (-_held(ts, ws), _load(ws), ws.address), default=None)
 
     def settled(self, ts: TaskState) -> None:
-        """Forget an operand: it has a result, or will not run again."""
+        """Forget an operand that has a result or will not run again."""
         self._failed_on.pop(ts, None)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all operands."""
         self._failed_on.clear()
 
 

@@ -1,4 +1,4 @@
-"""Losses of workers and what became of them: counted, logged as events, timed."""
+"""Reports lost workers: what had to be computed again, and how long the recovery took."""
 
 from __future__ import annotations
 
@@ -16,22 +16,15 @@ from dask_marsched.host.scheduler.worker_losses import LastTransitions, Loss, re
 
 #: Topic of the events, for ``client.get_events`` and ``client.subscribe_topic``.
 TOPIC = "marsched-failover"
-#: Recoveries that are remembered for `status`, and keys that an event names.
+#: Losses remembered for `status`, and keys named in an event.
 _MOST = 20
 
 
-class Recoveries:
-    """Watches losses of workers, and how long it takes to make up for them.
+_TOTALS = ("losses", "recovered", "results_lost", "results_adopted", "computed_again", "excess")
 
-    Parameters
-    ----------
-    scheduler
-        A running `distributed.Scheduler`, read only.
-    counters
-        Where failures of this are counted.
-    clock
-        Returns the time in seconds.
-    """
+
+class Recoveries:
+    """Counts losses of workers, measures the recoveries, and logs both as events."""
 
     def __init__(self, scheduler: Any, counters: Counters, clock: Callable[[], float]) -> None:
         self.scheduler = scheduler
@@ -39,10 +32,10 @@ class Recoveries:
         self.failure: str | None = None
         self._clock = clock
         self._last: deque[dict[str, Any]] = deque(maxlen=_MOST)
-        self._missing: dict[Key, list[_Open]] = {}
+        self._missing: dict[Key, list[_OpenRecovery]] = {}
         self._totals: Counter[str] = Counter()
         self._moves = LastTransitions()
-        #: called with each transition: key, state before, state after, stimulus
+        #: hook for each transition: key, state before, state after, stimulus
         self.moved = self._moves.note
 
     @guarded(lambda: None)
@@ -54,24 +47,24 @@ class Recoveries:
         adopted: int = 0,
         reassigned: ReassignedTasks | None = None,
     ) -> None:
-        """Take note that a worker was removed; the scheduler has reacted already.
+        """Record the removal of a worker, after the scheduler has reacted to it.
 
         Parameters
         ----------
         worker
             Its address.
         stimulus_id
-            Of the removal.
+            The stimulus of the removal.
         adopted
-            Results of it that other workers have taken over.
+            Number of its results that other workers have taken over.
         reassigned
-            What it was to do, if that went to others before it was removed.
+            Its tasks that were given to other workers before the removal.
         """
         died, sent_again = reassigned or (self._clock(), ())
         moves = [(key, "processing", "released") for key in sent_again]
         loss = read_loss(self.scheduler, moves + self._moves.of(stimulus_id))
         if not (loss.lost or loss.interrupted or adopted):
-            return  # it had nothing to do
+            return  # an idle worker without results
         event = _event(worker, loss, adopted)
         event["time"] = died
         self._last.append(event)
@@ -84,46 +77,38 @@ class Recoveries:
         )
         self.scheduler.log_event(TOPIC, {"action": "worker-lost", **event})
         if loss.pending:
-            opened = _Open(event, set(loss.pending))
+            opened = _OpenRecovery(event, set(loss.pending))
             for key in loss.pending:
                 self._missing.setdefault(key, []).append(opened)
         else:
-            self._ended(event)
+            self._end(event)
 
     def settled(self, key: Key) -> None:
-        """Take note that an operand has a result, has failed or is not wanted any more."""
+        """Note that an operand has a result, has failed or is no longer wanted."""
         if not self._missing:  # the frequent case
             return
         for opened in self._missing.pop(key, ()):
             opened.missing.discard(key)
             if not opened.missing:
-                self._ended(opened.event)
+                self._end(opened.event)
 
-    def _ended(self, event: dict[str, Any]) -> None:
+    def _end(self, event: dict[str, Any]) -> None:
         event["seconds"] = self._clock() - event["time"]
         self._totals["recovered"] += 1
-        told = {name: event[name] for name in ("worker", "time", "lost", "again", "seconds")}
-        self.scheduler.log_event(TOPIC, {"action": "recovered", **told})
+        summary = {name: event[name] for name in ("worker", "time", "lost", "again", "seconds")}
+        self.scheduler.log_event(TOPIC, {"action": "recovered", **summary})
 
     def clear(self) -> None:
-        """Wait for nothing any more: all tasks are gone."""
+        """Forget the recoveries under way, as all tasks are gone."""
         self._missing.clear()
 
     def report(self) -> dict[str, Any]:
         """Return totals, and the last losses, as plain values for JSON."""
-        names = (
-            "losses",
-            "recovered",
-            "results_lost",
-            "results_adopted",
-            "computed_again",
-            "excess",
-        )
-        return {**{name: self._totals[name] for name in names}, "last": list(self._last)}
+        return {**{name: self._totals[name] for name in _TOTALS}, "last": list(self._last)}
 
 
-class _Open:
-    """A recovery that goes on."""
+class _OpenRecovery:
+    """A recovery under way, with the keys still to be computed."""
 
     __slots__ = ("event", "missing")
 

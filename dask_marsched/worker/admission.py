@@ -1,4 +1,4 @@
-"""Admission: which ready operand a worker starts, what it fetches, and for what it makes room."""
+"""Admits a worker's operands and fetches by their memory need, and evicts to make room for them."""
 
 from __future__ import annotations
 
@@ -25,32 +25,30 @@ from dask_marsched.policies.footprints import Footprints, Known
 from dask_marsched.policies.memory_needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Quota, Request
 from dask_marsched.worker.evictor import Evictor
+from dask_marsched.worker.idle_time import IdleTime
 
-#: What the process takes is not read again while it cannot have filled what was free: bytes that
-#: it fills in a second at most, and bounds in seconds. To read it costs as much as all else here.
+#: The resident memory, which is expensive to read, is read again once the process can have filled
+#: what was free: bytes that it fills in a second at most, and bounds of that time in seconds.
 _FILLS, _RSS_AGES = 4 << 30, (0.005, 0.25)
-#: Seconds between two looks while something is deferred: memory also comes back unheard of.
+#: Seconds between two checks while an operand is deferred: not all releases are signalled.
 _WATCH = 0.2
-#: Operands below this share of the limit are measured a few times, then no more: hundreds of them
-#: would have to be wrong together, and to measure one takes a fifth of a millisecond.
+#: Operands below this share of the limit are measured this many times only: a measurement takes
+#: 0.2 ms, and an error in a few of them does no harm.
 _SMALL, _MEASURED = 1 / 64, 3
-#: Share of the limit from which on an operand of a kind never measured runs alone of its kind:
-#: two that take five times what was guessed were the end of a worker.
+#: From this share of the limit on, operands of a kind that was never measured run one at a time.
 _UNTRIED = 1 / 16
 #: Share of the limit for each of the two buffers of distributed's shuffles.
 _SHUFFLES = 0.1
 #: States of a task that may be running.
 _ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
-#: Share of a core below which the threads of tasks are taken to wait for something.
-_QUIET = 0.05
-#: Seconds without work on the worker after which whatever waits for memory is let in: by then what
-#: runs seems to wait for it. What waits for a disk or a server for so long is rare.
+#: Seconds that the task threads may idle before deferred operands are admitted anyway: running
+#: tasks that idle for so long probably wait for one of them.
 PATIENCE = 10.0
 
 
 @dataclass
 class AdmissionCounts:
-    """Counts of one worker, operands and bytes."""
+    """Numbers of operands and fetches of one worker, by what was decided."""
 
     admitted: int = 0
     deferrals: int = 0
@@ -60,26 +58,17 @@ class AdmissionCounts:
 
 
 class Admission:
-    """The brain of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
+    """Decides for a `WorkerAdapter`: asks the quota, learns memory needs, orders evictions.
 
-    Parameters
-    ----------
-    worker
-        The worker.
-    store
-        Its data.
-    settings
-        The share of the memory limit to use.
-    surplus
-        Bytes that the kernel counts in this process beyond what distributed is told: pages of
-        shared memory.
+    `surplus` returns the bytes of shared memory that the kernel counts in this process, but
+    `WorkerAdapter.resident_memory` does not.
 
     Raises
     ------
     Unsuited
         By `install`: the worker has no memory limit.
     RuntimeError
-        By `install`: it is not as expected.
+        By `install`: it fails the contract checks.
     """
 
     def __init__(
@@ -99,7 +88,7 @@ class Admission:
         self.needs = NeedModel()
         self._meter = PeakMeter()
         self._surplus = surplus
-        #: of all that was admitted, until it has ended
+        #: of each admitted operand until it ends
         self._kinds: dict[Key, Kind] = {}
         self._deferred: dict[Key, int] = {}
         self._refused_at = 0
@@ -108,7 +97,7 @@ class Admission:
         self.evictor = Evictor(self.host, self.counters)
         self._observed = 0.0
         self._watching = False
-        self._quiet_since = self._cpu = 0.0
+        self._idle = IdleTime()
         self._warned: set[str] = set()
 
     def install(self) -> None:
@@ -144,7 +133,7 @@ class Admission:
         return self._choose_among(chain([first], queue))
 
     def _choose_among(self, queue: Iterable[TaskState]) -> TaskState | None:
-        """Ask the quota for the tasks one by one, and make room if it grants none."""
+        """Return the first task that the quota grants; make room if it grants none."""
         asked: dict[Key, tuple[TaskState, Kind, Request]] = {}
 
         def requests() -> Iterable[Request]:
@@ -169,12 +158,12 @@ class Admission:
     def _admit(self, ts: TaskState, kind: Kind) -> TaskState:
         self._kinds[ts.key] = kind
         self._deferred.pop(ts.key, None)
-        self._quiet_since = 0.0
+        self._idle.stop()
         self.counts.admitted += 1
         return ts
 
     def _is_being_tried(self, kind: Kind, need: Need) -> bool:
-        """Whether to wait for what another operand of the same kind is found to take."""
+        """Whether to wait until another operand of the same kind has been measured."""
         if (
             need.total < _UNTRIED * self.quota.limit
             or not self._meter.available
@@ -187,15 +176,17 @@ class Admission:
         return True
 
     def _refuse(self, ts: TaskState, request: Request) -> Request | None:
-        """Make room for the first operand of the queue; grant it where nothing else helps."""
+        """Make room for the first operand of the queue; grant it if nothing else helps."""
         nbytes = request.need.total
         if ts.key not in self._deferred:
             self.counts.deferrals += 1
         self._deferred[ts.key] = nbytes
         idle = not self.host.state.executing or self._stuck()
         inputs = {dep.key for dep in ts.dependencies}
-        hope = self.evictor.evict(nbytes - self.quota.free, inputs, None if idle else ts.priority)
-        if idle and not hope:
+        evicting = self.evictor.evict(
+            nbytes - self.quota.free, inputs, None if idle else ts.priority
+        )
+        if idle and not evicting:
             self.counts.forced += 1
             self._warn_if_hopeless(ts, nbytes)
             self.quota.force(request)
@@ -217,7 +208,7 @@ class Admission:
 
     @guarded(lambda: float("inf"))
     def fetchable(self) -> float:
-        """Return how many bytes may be on their way from other workers."""
+        """Return how many bytes may be in transfer from other workers."""
         self._refresh()
         first = self.host.next_fetch()
         incoming: int = self.host.state.transfer_incoming_bytes
@@ -226,13 +217,15 @@ class Admission:
             return room
         nbytes = max(first[0], 1)  # an empty result is fetched too
         if self.quota.fits(nbytes):
-            # What is negligible also where nothing is free: to answer with less would be to
-            # withhold it, and nobody would look again.
+            # Small fetches are always admitted: a refused fetch is only retried when memory is
+            # released.
             return max(room, incoming + nbytes)
-        waits = bool(incoming or (self.host.state.executing and not self._stuck()))
-        # Where nothing else will make room, even what is read earlier leaves.
-        hope = self.evictor.evict(nbytes - self.quota.free, (), first[1] if waits else None)
-        if waits or hope:
+        release_expected = bool(incoming or (self.host.state.executing and not self._stuck()))
+        # Without that, results that are read before the fetched one are evicted too.
+        evicting = self.evictor.evict(
+            nbytes - self.quota.free, (), first[1] if release_expected else None
+        )
+        if release_expected or evicting:
             self.counts.throttled += 1
             self._refused_at = self.quota.used
             self._watch()
@@ -241,26 +234,26 @@ class Admission:
 
     @guarded(lambda: True)
     def may_load(self, nbytes: int) -> bool:
-        """Whether so many bytes may be read from disk for another worker."""
+        """Whether this many bytes may be read from disk for another worker."""
         return self.quota.fits(nbytes)
 
     @guarded(lambda: False)
     def may_promote(self, key: Key, nbytes: int) -> bool:
-        """Whether a result that is read from disk becomes one in memory again.
+        """Whether a result that is read from disk stays in memory.
 
-        If it does, it must be written once more to make room. So only what is read again by
-        an operand that is here already does, or where there is plenty.
+        A promoted result must be written again to make room, so it must have another reader on
+        this worker, or memory must be plentiful.
         """
         if 2 * (self.quota.used + nbytes) < self.quota.limit:
             return True
         readers = self.host.state.tasks[key].dependents
         return sum(d.state in ("waiting", "ready", "constrained") for d in readers) > 0
 
-    # -- what happens ----------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------
 
     @guarded(lambda: None)
     def starting(self, ts: TaskState) -> None:
-        """Correct the grant by what was loaded, and begin to measure."""
+        """Subtract the inputs loaded by now from the grant, and begin to measure."""
         kind = self._kinds.get(ts.key)
         need = self.quota.grants.get(ts.key)
         if kind is None or need is None:
@@ -276,7 +269,7 @@ class Admission:
 
     @guarded(lambda: None)
     def finished(self, ts: TaskState) -> None:
-        """Give back inputs and working space; the result is not stored yet."""
+        """Release inputs and working space; the result is not stored yet."""
         if ts.key in self._footprints:
             self._lap()
             self.needs.observe_footprint(*self._footprints.end(ts.key))
@@ -287,7 +280,7 @@ class Admission:
 
     @guarded(lambda: None)
     def stimulated(self) -> None:
-        """Evict what is too much, and look again if memory came back."""
+        """Evict the excess, and retry deferred operands if memory was released."""
         self._settle_ended()
         if self._footprints.are_hidden_by(self.host.store.held, _SMALL * self.quota.limit):
             self._lap()
@@ -309,7 +302,7 @@ class Admission:
     # -- the ledger ------------------------------------------------------------------------
 
     def _is_at_ease(self) -> bool:
-        """Whether nothing waits for memory, and half of it is free or was so a moment ago."""
+        """Whether nothing waits for memory, and half of the quota was free at the last reading."""
         return (
             not self._watching
             and self._has_half_free()
@@ -321,18 +314,18 @@ class Admission:
         return 2 * (quota.used - quota.held + self.host.store.held) <= quota.limit
 
     def _refresh(self, exact: bool = False) -> None:
-        """Bring the ledger up to what the process holds."""
+        """Update the ledger with the memory of the process."""
         self._settle_ended()
         quota = self.quota
         for ts in self.host.state.long_running:
-            # It may wait for others to run, also of its kind. What it really takes shows in the
-            # process; how much of that was its own does not.
+            # A seceded task may wait for others of its kind; its own share of the memory of the
+            # process is unknown.
             quota.release(ts.key)
             self._footprints.drop(ts.key)
         now = time.monotonic()
         held = self.host.store.held
         age = min(max(quota.free / _FILLS, _RSS_AGES[0]), _RSS_AGES[1])
-        # Where results leave that are views of others, nothing leaves the process.
+        # Releasing results that are views of others frees no memory of the process.
         left = held < self._held_seen - _SMALL * quota.limit
         if exact or left or now - self._observed > age:
             self._observed, self._held_seen = now, held
@@ -343,15 +336,15 @@ class Admission:
             quota.held, quota.transfers = held, self.host.transfers()
 
     def _settle_ended(self) -> None:
-        """Close the books on what was admitted and has ended.
+        """Release the grants of operands that have ended.
 
-        Told by the state machine alone: what is cancelled before it starts never gets to
-        `finished`, wherever in the chain of those that wrap `execute` it is dropped.
+        The state machine is the source: operands cancelled before they start never reach
+        `finished`.
         """
         state = self.host.state
         for key, kind in list(self._kinds.items()):
             ts = state.tasks.get(key)
-            # Admitted, its state changes later. Executed, it leaves the set before it is stored.
+            # `executing` holds an operand from its admission until shortly before it is stored.
             if ts is not None and (ts in state.executing or ts.state in _ON_THREADS):
                 continue
             self.quota.release(key)
@@ -360,8 +353,8 @@ class Admission:
                 self.needs.observe_output(kind, ts.nbytes or 0)
 
     def _lap(self) -> None:
-        """Share what the process took since the last lap among the operands that ran in it."""
-        # Inputs that may have been gone before the peak are taken for working space.
+        """Divide the peak since the last call among the operands that ran meanwhile."""
+        # Inputs that may be released before the peak count as working space.
         inputs = sum(
             need.inputs
             for key, need in self.quota.grants.items()
@@ -370,13 +363,12 @@ class Admission:
         known = Known(self.host.store.held, self.host.transfers(), self._surplus(), inputs)
         self._footprints.lap(self._meter.lap(), known)
 
-    # -- while something is deferred -------------------------------------------------------
+    # -- watch while operands are deferred -------------------------------------------------
 
     def _watch(self) -> None:
         if not self._watching:
             self._watching = True
-            if not self._quiet_since:
-                self._quiet_since, self._cpu = time.monotonic(), _threads_time()
+            self._idle.start()
             asyncio.get_running_loop().call_later(_WATCH, self._look)
 
     @guarded(lambda: None)
@@ -384,26 +376,22 @@ class Admission:
         self._watching = False
         if not self.host.installed:
             return
-        cpu = _threads_time()
-        if cpu - self._cpu > _QUIET * _WATCH:
-            self._quiet_since = time.monotonic()
-        self._cpu = cpu
+        self._idle.check(_WATCH)
         ready = {ts.key for ts in self.host.state.ready} | {
             ts.key for ts in self.host.state.constrained
         }
         self._deferred = {k: n for k, n in self._deferred.items() if k in ready}
         self.quota.keep_only(ready)
-        # What is still refused watches again.
+        # `choose` and `fetchable` watch again if they still refuse something.
         self.host.poke()
         if not self._watching:
-            self._quiet_since = 0.0
+            self._idle.stop()
 
     def _stuck(self) -> bool:
-        """Whether the running operands seem to wait for one that was not let in."""
-        since = self._quiet_since
-        return since > 0 and time.monotonic() - since > PATIENCE
+        """Whether the running operands seem to wait for a deferred one."""
+        return self._idle.seconds() > PATIENCE
 
-    # -- what it did -----------------------------------------------------------------------
+    # -- report ----------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
         """Return the state of the ledger, and counts, as plain values for JSON."""
@@ -422,15 +410,6 @@ class Admission:
             "exceptions": dict(self.counters.exceptions),
             "last_exception": self.counters.last_exception,
         }
-
-
-def _threads_time() -> float:
-    """Return the CPU seconds of this process without those of the thread that asks.
-
-    That is the event loop's, which is never quiet: with its monitors and heartbeats it takes up to
-    a tenth of a core on a slow machine.
-    """
-    return time.process_time() - time.thread_time()
 
 
 def _kind(ts: TaskState) -> Kind:

@@ -1,4 +1,4 @@
-"""Evictions of a worker's results to disk: which, in what order, and beside the event loop."""
+"""Evicts a worker's results to disk, in threads."""
 
 from __future__ import annotations
 
@@ -14,19 +14,13 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker.adapter import WorkerAdapter
 from dask_marsched.policies.eviction import Resident, coldest
 
-#: Seconds without an attempt to evict after one failed: the disk is full, say.
+#: Seconds between a failed eviction, for example to a full disk, and the next attempt.
 _RETRY = 1.0
 
 
 @dataclass
 class EvictionCounts:
-    """Counts of one worker: results and bytes.
-
-    Attributes
-    ----------
-    parted
-        Small views that were copied, for what they were views of to leave memory.
-    """
+    """Counts of one worker; `parted` small views were copied so that their base can be freed."""
 
     evictions: int = 0
     evicted_bytes: int = 0
@@ -35,15 +29,7 @@ class EvictionCounts:
 
 
 class Evictor:
-    """Writes the coldest results of a worker to disk, in threads.
-
-    Parameters
-    ----------
-    host
-        The worker.
-    counters
-        Where exceptions of ours are counted.
-    """
+    """Writes the coldest results of a worker to disk, in threads."""
 
     def __init__(self, host: WorkerAdapter, counters: Counters) -> None:
         self.host = host
@@ -55,16 +41,16 @@ class Evictor:
         self._not_before = 0.0
 
     def evict(self, nbytes: int, keep: Collection[Key], before: Any) -> bool:
-        """See to it that so many bytes are being evicted; whether any are.
+        """Start evictions until this many bytes are leaving; return whether any are.
 
         Parameters
         ----------
         nbytes
-            How many.
+            Bytes to free.
         keep
-            Keys that must stay, beside those in use.
+            Keys that must stay, in addition to those in use.
         before
-            Where given, results that are read before this priority stay too.
+            Results that are read before this priority stay too; None for no such limit.
         """
         nbytes -= self._leaving
         if nbytes > 0 and time.monotonic() >= self._not_before:
@@ -94,7 +80,7 @@ class Evictor:
                 self.host.poke_soon()
 
     async def _evict(self, victim: Resident) -> bool:
-        """Write what is one in memory; whether all of it could be written."""
+        """Write the results that share memory; return whether all could be written."""
         loop, store = asyncio.get_running_loop(), self.host.store
         for key in victim.keys:
             nbytes = await loop.run_in_executor(self.host.disk, store.evict_key, key)

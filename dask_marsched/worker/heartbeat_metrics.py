@@ -1,7 +1,6 @@
-"""What a worker tells of itself with each heartbeat: a few counters, about one kilobyte at most.
+"""Adds a worker's counters to its heartbeats, about one kilobyte at most.
 
-The scheduler's observer reads them from ``WorkerState.metrics["marsched"]``. Nothing is sent where
-all parts are off.
+The scheduler's observer reads them from ``WorkerState.metrics["marsched"]``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 #: Name among the metrics of a worker.
 METRIC = "marsched"
-#: Expressions that are told of, and characters of each.
+#: Expressions that are sent, and characters of each.
 _EXPRESSIONS, _CHARACTERS = 4, 48
 
 _FIGURES: dict[str, tuple[str, ...]] = {
@@ -32,54 +31,38 @@ _FIGURES: dict[str, tuple[str, ...]] = {
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counters in a worker's report, of the parts that are on.
-
-    Parameters
-    ----------
-    report
-        See `dask_marsched.worker_plugin.MarsWorkerPlugin.report`.
-    """
-    told: dict[str, Any] = {}
+    """Return the counters in a worker's report, by part that is on."""
+    found: dict[str, Any] = {}
     for part, names in _FIGURES.items():
         own = report.get(part)
         if own:
-            told[part] = {name: _plain(own[name]) for name in names if name in own}
-    if "kernels" in told:
-        told["kernels"]["expressions"] = [
+            found[part] = {name: _rounded(own[name]) for name in names if name in own}
+    if "kernels" in found:
+        found["kernels"]["expressions"] = [
             [
-                _shortened(one["text"]),
-                _shortened(one["dtypes"]),
+                _truncate(one["text"]),
+                _truncate(one["dtypes"]),
                 one["backend"],
                 one["runs"],
-                _plain(one["saved"]),
-                _plain(one.get("compiled", 0.0)),
+                _rounded(one["saved"]),
+                _rounded(one.get("compiled", 0.0)),
                 len(one["given_up"]),
             ]
             for one in report["kernels"]["expressions"][:_EXPRESSIONS]
         ]
-    return told
+    return found
 
 
-def _plain(number: float) -> float:
+def _rounded(number: float) -> float:
     return round(number, 6) if isinstance(number, float) else int(number)
 
 
-def _shortened(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-class Telling:
-    """Has a worker tell its figures with each heartbeat.
-
-    Parameters
-    ----------
-    worker
-        A `distributed.Worker`.
-    report
-        Returns what is to be told.
-    caught
-        Told of an exception: (where, exception). Nothing is told then.
-    """
+class HeartbeatMetrics:
+    """Adds a metric to the heartbeats of a worker; `caught` is called with exceptions."""
 
     def __init__(
         self,
@@ -92,16 +75,15 @@ class Telling:
         self._caught = caught
 
     def install(self) -> None:
-        """Begin."""
-        self._worker.metrics[METRIC] = self._tell
+        """Add the metric."""
+        self._worker.metrics[METRIC] = self._measure
 
     def uninstall(self) -> None:
-        """End. Idempotent."""
-        # Not what another registration has put there since.
+        """Remove the metric, unless another registration has replaced it. Idempotent."""
         if getattr(self._worker.metrics.get(METRIC), "__self__", None) is self:
             del self._worker.metrics[METRIC]
 
-    def _tell(self, worker: Any) -> dict[str, Any]:
+    def _measure(self, worker: Any) -> dict[str, Any]:
         try:
             return figures(self._report())
         except Exception as error:

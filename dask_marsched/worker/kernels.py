@@ -1,4 +1,4 @@
-"""Fused kernels on a worker: made, started, told about and taken away again."""
+"""Starts and stops fused kernels on a worker."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ from dask_marsched.host.kernels.task_runner import KernelRunner
 from dask_marsched.kernels import backends, cache_files
 from dask_marsched.kernels.evaluator import Kernels, Means
 
-#: Seconds that NumPy spends on an expression before it is compiled, which takes about 0.1 s.
+#: An expression is compiled, in about 0.1 s, once NumPy has spent this many seconds on it.
 PATIENCE = 0.1
 
 
-class KernelPart:
-    """The part of `MarsWorkerPlugin` that evaluates chains of operations.
-
-    Parameters
-    ----------
-    worker
-        The worker.
-    settings
-        Of the plugin.
-    """
+class WorkerKernels:
+    """Evaluates a worker's fused tasks with compiled kernels."""
 
     def __init__(self, worker: Worker, settings: Settings) -> None:
         self._worker = worker
@@ -37,12 +29,12 @@ class KernelPart:
         self._missing: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Have the worker's tasks run by kernels. Backends are looked for when they may pay.
+        """Evaluate tasks with kernels from now on. Backends are imported on first use.
 
         Raises
         ------
         RuntimeError
-            The worker is not as expected; nothing has been changed.
+            The worker fails the contract checks; nothing has been changed.
         """
         for name, package in backends.PACKAGES.items():
             if importlib.util.find_spec(package) is None:
@@ -73,11 +65,11 @@ class KernelPart:
         if self._execution is not None:
             self._execution.uninstall()
         if self._kernels is not None:
-            # what is being compiled comes to its end first
+            # waits for the compilation under way
             await asyncio.to_thread(self._kernels.close)
 
     def report(self) -> dict[str, Any] | None:
-        """Return what `Kernels.report` does, and ``missing``: why a backend or the cache is."""
+        """Return `Kernels.report` and the reasons why backends or the cache are ``missing``."""
         if self._kernels is None:
             return None
         return {**self._kernels.report(), "missing": dict(self._missing)}

@@ -88,7 +88,7 @@ BOUNDED = (
     "_running",
     "workers",
     "_joined",
-    "vacancies",
+    "free_slots",
     "_moved",
     # histories of bounded length, and the names of kinds of errors
     "graphs",
@@ -174,7 +174,7 @@ async def test_nothing_is_left_of_workers_that_are_gone(c, s, a):
     await mixed_work(c, 10)
     engine = plugin_of(s)._engine
     assert len(engine._running) == 1
-    assert len(engine.vacancies.finished) <= 1
-    assert len(engine.vacancies._free) <= 1
+    assert len(engine.dispatcher.free_slots.finished) <= 1
+    assert len(engine.dispatcher.free_slots._free) <= 1
     assert len(engine.policies.withholding._moved) <= 1
     assert len(engine._joined) == 1

@@ -1,4 +1,4 @@
-"""What is remembered of executions and graphs."""
+"""Executions and graphs are remembered, in bounded memory."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_memory_is_bounded(monkeypatch):
     assert [len(graph.wanted) for graph in log.graphs] == [20]
 
 
-def test_what_left_its_worker_is_not_remembered():
+def test_operands_that_left_their_worker_are_not_remembered():
     log = Executions()
     log.sent("a", 1.0)
     log.left("a")

@@ -1,4 +1,4 @@
-"""HTML by hand: what is not markup cannot become markup."""
+"""HTML is built so that text cannot become markup."""
 
 from html.parser import HTMLParser
 
@@ -35,7 +35,7 @@ WORDS = st.text(st.characters(exclude_characters="\0\r", exclude_categories=("Cs
 
 
 @given(WORDS, WORDS)
-def test_text_stays_text(content, value):
+def test_text_is_escaped(content, value):
     read = Reader(element("p", content, attributes={"title": value}))
     assert read.elements == ["p"]
     assert "".join(read.text) == content
@@ -53,5 +53,5 @@ def test_markup_is_not_escaped_again():
     assert element("b", element("i", "<"), Markup("&amp;")) == "<b><i>&lt;</i>&amp;</b>"
 
 
-def test_attributes_without_a_value_are_left_out():
+def test_attributes_without_a_value_are_omitted():
     assert element("td", "x", attributes={"class": None, "id": 3}) == '<td id="3">x</td>'

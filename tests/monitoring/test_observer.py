@@ -1,4 +1,4 @@
-"""What the observer tells, on real clusters."""
+"""The observer's answers on real clusters."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ async def test_a_graph_from_its_arrival_to_its_end(c, s, *workers):
 
 
 @planned_cluster()
-async def test_the_picture_tells_who_ran_what(c, s, *workers):
+async def test_the_picture_shows_the_workers(c, s, *workers):
     x = c.persist(da.ones((40, 40), chunks=10).map_blocks(inc, dtype=float) + 1)
     await wait(x)
     plan = observer_of(s).plan()
@@ -97,7 +97,7 @@ async def test_the_picture_tells_who_ran_what(c, s, *workers):
 
 
 @planned_cluster()
-async def test_what_runs_is_told_apart_from_what_was_sent(c, s, *workers):
+async def test_running_operands_are_distinguished_from_sent_ones(c, s, *workers):
     x = da.ones(32, chunks=1).map_blocks(lambda block: Event("go").wait() and block, dtype=float)
     future = c.compute(x.sum())
     await async_poll_for(
@@ -106,7 +106,7 @@ async def test_what_runs_is_told_apart_from_what_was_sent(c, s, *workers):
     for worker in workers:
         await worker.heartbeat()
     observer = observer_of(s)
-    observer._looked = float("-inf")
+    observer._counted = float("-inf")
     threads = sum(w.state.nthreads for w in workers)
     assert observer.graphs()[0]["counts"]["running"] == threads
     assert sum(observer.plan()["cells"]["running"]) == threads
@@ -136,7 +136,7 @@ async def test_failures_and_what_depends_on_them_have_their_cause(c, s, *workers
 
 
 @planned_cluster()
-async def test_what_is_cancelled_has_its_cause(c, s, *workers):
+async def test_cancelled_operands_have_their_cause(c, s, *workers):
     x = da.ones(8, chunks=1).map_blocks(lambda block: Event("go").wait() and block, dtype=float)
     future = c.compute(x.sum())
     await async_poll_for(lambda: s.workers[workers[0].address].processing, 5)
@@ -199,7 +199,7 @@ async def test_moved_bytes_are_those_that_workers_received(c, s, *workers):
 
 
 @planned_cluster()
-async def test_an_estimate_ends_with_the_plugin(c, s, *workers):
+async def test_removal_of_the_plugin_cancels_an_estimate(c, s, *workers):
     await c.compute(da.ones((40, 40), chunks=10).sum())
     observer = observer_of(s)
     go = threading.Event()
@@ -207,14 +207,14 @@ async def test_an_estimate_ends_with_the_plugin(c, s, *workers):
         estimate.side_effect = lambda *args: go.wait(30)
         assert observer.transfers()["estimate"] is None  # it is begun
         await c.unregister_scheduler_plugin("marsched")
-        await asyncio.wait([observer._estimating], timeout=5)
+        await asyncio.wait([observer._estimates._running], timeout=5)
         go.set()
-    assert observer._estimating.cancelled()
+    assert observer._estimates._running.cancelled()
     await c.register_plugin(MarsSchedulerPlugin())
 
 
 @planned_cluster()
-async def test_a_worker_that_leaves_and_one_that_comes(c, s, *workers):
+async def test_a_worker_leaves_and_another_joins(c, s, *workers):
     x = c.persist(da.ones((40, 40), chunks=10).map_blocks(inc, dtype=float))
     await wait(x)
     held = len(s.workers[workers[0].address].has_what)
@@ -259,7 +259,7 @@ async def test_memory_of_a_worker_with_a_quota(c, s, a):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_a_hook_that_fails_ends_the_observer_and_nothing_else(c, s, a, b):
+async def test_a_failing_hook_stops_only_the_observer(c, s, a, b):
     await c.register_plugin(MarsSchedulerPlugin())
     observer = observer_of(s)
     observer._at = None
@@ -277,7 +277,7 @@ async def test_it_can_be_switched_off(c, s, a):
 
 
 @planned_cluster()
-async def test_what_ran_before_the_plugin_came_is_there(c, s, *workers):
+async def test_operands_that_ran_before_the_plugin_are_counted(c, s, *workers):
     await c.unregister_scheduler_plugin("marsched")
     x = da.ones(32, chunks=1).map_blocks(lambda block: Event("go").wait() and block, dtype=float)
     future = c.compute(x.sum())

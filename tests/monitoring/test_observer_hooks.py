@@ -1,4 +1,4 @@
-"""Transitions that are gone through together and one by one come to the same."""
+"""Transitions processed in batches and one by one give the same result."""
 
 from types import SimpleNamespace
 
@@ -84,7 +84,7 @@ def moves(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(moves(), st.integers(0, 2))
-def test_together_or_one_by_one(moves, overlap):
+def test_batches_give_the_same_result_as_single_transitions(moves, overlap):
     together, single = Run(overlap), Run(overlap)
     for move in moves:
         together.move(*move)

@@ -109,7 +109,7 @@ def deaf(started, go):
 
 
 @planned_cluster([("127.0.0.1", 1)])
-async def test_what_is_being_interrupted(c, s, a):
+async def test_operands_being_interrupted(c, s, a):
     with dask.annotate(pure=True):
         future = c.submit(deaf, "started", "go", key="deaf")
     await Event("started").wait()
@@ -126,7 +126,7 @@ async def test_what_is_being_interrupted(c, s, a):
 
 
 @planned_cluster([("127.0.0.1", 1)])
-async def test_what_is_on_disk(c, s, a):
+async def test_results_on_disk(c, s, a):
     x = c.submit(bytes, 1000, key="x")
     await wait(x)
     assert (await dask_marsched.operands(c, key="x")).rows[0]["state"] == "finished"

@@ -17,7 +17,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
 from dask_marsched.monitoring.progress import Listener, ProgressView
-from dask_marsched.monitoring.progress_feed import Watch
+from dask_marsched.monitoring.progress_feed import ProgressTracker
 from tests.compat.harness import check, planned_cluster
 
 
@@ -76,13 +76,13 @@ async def test_the_counts_are_those_of_the_tasks(c, s, a):
     y = c.persist((x + x.T).map_blocks(held, "a", dtype=float))
     keys = {future.key for future in y.dask.values()}
     await async_poll_for(lambda: keys <= set(s.tasks), 5)
-    early = Watch(s, keys)
+    early = ProgressTracker(s, keys)
     s.add_plugin(early)
     early.look()
     await async_poll_for(lambda: early.look()["status"] == "running", 5)
     await Event("a").set()
     await wait(y)
-    late = Watch(s, keys)
+    late = ProgressTracker(s, keys)
     s.add_plugin(late)
     late.look()
     await async_poll_for(lambda: late.look()["status"] == "finished", 5)
@@ -143,7 +143,7 @@ async def test_it_ends_when_cancelled(c, s, a):
 async def test_it_ends_with_the_scheduler_and_on_restart(c, s, a):
     told, task = await followed(c, s, c.submit(held, 1, "go"))
     await async_poll_for(lambda: told and told[-1]["status"] == "running", 5)
-    (watch,) = (plugin for plugin in s.plugins.values() if isinstance(plugin, Watch))
+    (watch,) = (plugin for plugin in s.plugins.values() if isinstance(plugin, ProgressTracker))
     watch.restart(s)
     await task
     assert told[-1]["status"] == "cancelled"
@@ -164,7 +164,7 @@ async def test_it_ends_with_the_scheduler_and_on_restart(c, s, a):
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)
-async def test_what_is_lost_is_open_again(c, s, *workers):
+async def test_lost_results_are_unfinished_again(c, s, *workers):
     futures = c.map(inc, range(20))
     last = c.submit(held, 1, "go")
     await wait(futures)
@@ -180,7 +180,7 @@ async def test_what_is_lost_is_open_again(c, s, *workers):
 
 
 @planned_cluster([("127.0.0.1", 1)])
-async def test_what_was_there_need_not_count(c, s, a):
+async def test_earlier_results_are_not_counted_without_complete(c, s, a):
     futures = c.map(inc, range(20))
     await wait(futures)
     total = c.submit(sum, futures)
@@ -195,7 +195,7 @@ async def test_what_was_there_need_not_count(c, s, a):
 @planned_cluster(
     [("127.0.0.1", 1)], plugin=lambda: dask_marsched.MarsSchedulerPlugin(fusion="subgraphs")
 )
-async def test_with_joined_tasks_and_an_asynchronous_client(c, s, a):
+async def test_fused_tasks_and_an_asynchronous_client(c, s, a):
     x = c.persist(da.ones((100, 100), chunks=10) + 1)
     out = io.StringIO()
     await dask_marsched.progress([x, [x]], notebook=False, file=out)
@@ -251,7 +251,7 @@ def test_ctrl_c_leaves_the_computation_alone(cluster, interruptible):
         assert "no longer watched; the computation goes on" in out.getvalue()
 
 
-def test_where_the_scheduler_lacks_the_package(bare_scheduler):
+def test_a_scheduler_without_the_package(bare_scheduler):
     with Client(bare_scheduler) as client:
         future = client.submit(inc, 1)
         with pytest.raises(RuntimeError, match=r"must be installed there: run `pip install"):
@@ -288,7 +288,7 @@ class Display:
 
 @pytest.mark.parametrize("widgets", [False, True], ids=["html", "ipywidgets"])
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_a_notebook_goes_on_meanwhile(c, s, a, widgets):
+async def test_a_notebook_view_does_not_block(c, s, a, widgets):
     display = Display(widgets)
     future = c.submit(held, 1, "go", key="<script>-1")
     with mock.patch.dict(sys.modules, display.modules):

@@ -1,4 +1,4 @@
-"""How `progress` looks."""
+"""Lines and tables of `progress`."""
 
 import pytest
 from hypothesis import given
@@ -74,7 +74,7 @@ def test_the_bar_is_full_only_when_all_is_finished(phases, width):
 
 
 @given(COUNTS, st.text())
-def test_what_others_named_is_escaped(phases, name):
+def test_names_are_escaped(phases, name):
     kind = {"name": name + "<script>", "total": 1, "finished": 0, "running": 0, "failed": 0}
     found = told("error", phases=phases, kinds=[kind], error=["<b>", "<i>&"])
     text = view.to_html(found)

@@ -1,4 +1,4 @@
-"""A worker's process dies by SIGKILL: others of its host take over what it had."""
+"""A worker's process dies by SIGKILL, and workers of its host adopt its results."""
 
 import asyncio
 import os
@@ -122,7 +122,7 @@ def change():
         np.negative(x, out=x)
 
 
-def test_what_is_changed_after_it_was_returned_is_taken_over_as_it_was(client):
+def test_results_changed_after_they_were_returned_are_adopted_unchanged(client):
     client.wait_for_workers(3, timeout=60)
     sharing(client)
     victim = next(iter(client.nthreads()))
@@ -137,7 +137,7 @@ def test_what_is_changed_after_it_was_returned_is_taken_over_as_it_was(client):
     assert losses(client)["computed_again"] == again
 
 
-def test_in_the_middle_of_a_run(client):
+def test_death_in_the_middle_of_a_run(client):
     client.wait_for_workers(3, timeout=60)  # one comes back
     sharing(client)
     rng = da.random.default_rng(1)
@@ -162,7 +162,7 @@ def kill_own():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_kills_its_workers_is_given_up_and_nothing_else(client):
+def test_only_a_task_that_kills_its_workers_fails(client):
     client.wait_for_workers(3, timeout=60)
     sharing(client)
     before = losses(client)
@@ -200,7 +200,7 @@ async def take_over(key, where, gone, dask_worker):
     return answer["adopted"], on_its_way, set(dask_worker.state.in_flight_workers)
 
 
-def test_who_takes_over_a_result_expects_it_from_nobody_else(client):
+def test_an_adopting_worker_does_not_fetch_the_result(client):
     # Dask's worker closes for good where the end of a fetch finds the task forgotten.
     client.wait_for_workers(3, timeout=60)
     sharing(client)
@@ -221,7 +221,7 @@ def test_who_takes_over_a_result_expects_it_from_nobody_else(client):
     assert dask_marsched.status(client).exceptions == {}
 
 
-def test_who_waits_for_a_result_hears_at_once_where_it_is(client):
+def test_workers_waiting_for_a_result_get_its_new_location_at_once(client):
     client.wait_for_workers(3, timeout=60)
     sharing(client)
     client.run(stop_looking)  # who is not told waits for ever
@@ -241,7 +241,7 @@ def test_who_waits_for_a_result_hears_at_once_where_it_is(client):
     assert dask_marsched.status(client).exceptions == {}
 
 
-def test_the_next_process_of_a_lonely_worker_takes_over():
+def test_the_restarted_process_of_the_only_worker_adopts():
     with (
         dask.config.set({"distributed.worker.profile.enabled": False}),
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
@@ -269,7 +269,7 @@ def test_the_next_process_of_a_lonely_worker_takes_over():
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_come_is_waited_for_no_longer_than_set():
+def test_waiting_for_a_restarted_process_ends_after_the_configured_time():
     settings = Settings(adopt="all", restart_patience=0.5)
     with (
         dask.config.set({"distributed.worker.profile.enabled": False}),
@@ -298,7 +298,7 @@ def pids(client):
     return client.run(os.getpid, on_error="ignore").values()
 
 
-def test_what_kills_a_lonely_worker_is_given_up_and_nothing_is_lost():
+def test_a_task_that_kills_the_only_worker_fails_and_no_result_is_lost():
     config = {
         "distributed.worker.profile.enabled": False,
         "distributed.scheduler.allowed-failures": 1,

@@ -1,4 +1,4 @@
-"""What is noted of chunks that are cut up does not outlive them."""
+"""Records of chunks that are cut into pieces are dropped with the chunks."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Where the scheduler is what all wait for, no more is on the way than keeps it busy."""
+"""If the scheduler is the bottleneck, no more tasks are sent than keep it busy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distributed.utils_test import async_poll_for
 
 from dask_marsched.policies.dispatch_pace import ROUND_TRIP, SCHEDULER_TIME, SURPLUS, Pace
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling import engine
+from dask_marsched.scheduling import dispatch
 from dask_marsched.simulation import Costs, SimulationReport, simulate
 from tests.compat.harness import planned_cluster
 
@@ -33,7 +33,7 @@ def trees(seconds: float, scheduler_time: float, threads: int = 1) -> Simulation
     ]
     costs = Costs(dict.fromkeys(names, 2**20), dict.fromkeys(names, seconds))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "Pace", partial(Pace, scheduler_time))
+        patch.setattr(dispatch, "Pace", partial(Pace, scheduler_time))
         return simulate(
             pairs,
             workers=WORKERS // threads,
@@ -59,7 +59,7 @@ def test_short_operands_do_not_go_to_all_workers() -> None:
     assert bound.makespan < 1.2 * free.makespan
 
 
-def test_nor_to_all_threads_of_workers_with_several() -> None:
+def test_short_operands_do_not_go_to_all_threads() -> None:
     bound, free = trees(0.001, SCHEDULER_TIME, threads=4), trees(0.001, 0.0, threads=4)
     assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / SCHEDULER_TIME
     assert bound.peak_memory < free.peak_memory
@@ -78,11 +78,11 @@ def block(event: str, x: int) -> int:
 
 def slow_scheduler(plugin: MarsSchedulerPlugin) -> None:
     assert plugin._engine is not None
-    plugin._engine.pace.scheduler_time = 0.01
+    plugin._engine.dispatcher.pace.scheduler_time = 0.01
 
 
 @pytest.mark.parametrize("long", [False, True])
-def test_what_turns_out_to_be_long_runs_on_all_threads(long: bool) -> None:
+def test_operands_that_turn_out_to_be_long_run_on_all_threads(long: bool) -> None:
     @planned_cluster([("127.0.0.1", 8)], tune=slow_scheduler)
     async def test(c: Any, s: Any, a: Any) -> None:
         if long:  # where the last ones were short

@@ -1,4 +1,4 @@
-"""Results that would take long to have again get a second copy, which stays."""
+"""Results that take long to compute get a second copy, which stays."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,7 +41,7 @@ def protecting_cluster(dear: float = 0.0, share: float = 0.5) -> Callable[..., A
 
 
 @protecting_cluster()
-async def test_there_are_two_copies_and_they_stay(c, s, a, b):
+async def test_a_second_copy_is_made_and_kept(c, s, a, b):
     future = c.submit(bytes, 1000, key="x")
     await wait(future)
     await async_poll_for(lambda: len(s.tasks["x"].who_has) == 2, 10)
@@ -64,14 +64,14 @@ async def test_there_are_two_copies_and_they_stay(c, s, a, b):
 
 
 @protecting_cluster(dear=5.0)
-async def test_what_is_cheap_is_not_copied(c, s, a, b):
+async def test_cheap_results_are_not_copied(c, s, a, b):
     await wait(c.submit(bytes, 1000, key="x"))
     s.plugins["marsched"]._failover._protection._look()
     assert check(s)["protected"] == 0
 
 
 @protecting_cluster(share=1e-12)
-async def test_the_budget_holds(c, s, a, b):
+async def test_the_budget_is_not_exceeded(c, s, a, b):
     future = c.submit(bytes, 1000, key="x")
     await wait(future)
     s.plugins["marsched"]._failover._protection._look()
@@ -90,7 +90,7 @@ def kept_by(s: Scheduler) -> set[Any]:
 
 
 @protecting_cluster(dear=10.0)
-async def test_what_becomes_dear_as_its_inputs_are_released_is_copied(c, s, a, b):
+async def test_a_result_that_becomes_expensive_as_its_inputs_are_released_is_copied(c, s, a, b):
     """Something else reads the first as long as the gate is shut."""
     protection = s.plugins["marsched"]._failover._protection
     first = c.submit(read, key="first", workers=[a.address])
@@ -110,7 +110,7 @@ async def test_what_becomes_dear_as_its_inputs_are_released_is_copied(c, s, a, b
 
 
 @protecting_cluster()
-async def test_what_the_budget_did_not_allow_is_copied_when_it_does(c, s, a, b):
+async def test_a_result_is_copied_once_the_budget_allows(c, s, a, b):
     protection = s.plugins["marsched"]._failover._protection
     x, y = c.submit(bytes, 1000, key="x"), c.submit(bytes, 1000, key="y")
     await wait([x, y])
@@ -128,7 +128,7 @@ async def test_what_the_budget_did_not_allow_is_copied_when_it_does(c, s, a, b):
 
 
 @protecting_cluster()
-async def test_what_is_left_of_two_copies_is_copied_again(c, s, a, b):
+async def test_a_lost_copy_is_replaced(c, s, a, b):
     future = c.submit(bytes, 1000, key="x")
     await wait(future)
     ts = s.tasks["x"]
@@ -174,7 +174,7 @@ def run_again(plugin: MarsSchedulerPlugin, **options: Any) -> tuple[float, int]:
     return max(found, key=lambda each: each[1])
 
 
-def test_the_twin_computes_less_again(monkeypatch):
+def test_simulated_losses_cause_less_recomputation(monkeypatch):
     without, again = run_again(MarsSchedulerPlugin(fusion="off"))
     assert again == 4
     monkeypatch.setattr(failover, "ProtectionRule", partial(ProtectionRule, 25.0))

@@ -1,4 +1,4 @@
-"""Of many workers those with a free thread are found without a look at all for each result."""
+"""Workers with a free thread are found without scanning all workers for each result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dask_marsched.policies.slots import SlotRule
-from dask_marsched.scheduling.free_slots import Vacancies
+from dask_marsched.scheduling.free_slots import FreeSlots
 
 
 class _Worker(SimpleNamespace):
@@ -28,7 +28,7 @@ class _Cluster:
         scheduler: Any = SimpleNamespace(
             running=set(self.workers), idle_task_count=set(self.workers)
         )
-        self.vacancies = Vacancies(scheduler, self, lambda ws: ws.number)  # type: ignore[arg-type]
+        self.free_slots = FreeSlots(scheduler, self, lambda ws: ws.number)  # type: ignore[arg-type]
         self.rule = SlotRule()
 
     def has_free_thread(self, nthreads: int, in_progress: int) -> bool:
@@ -38,16 +38,16 @@ class _Cluster:
     def ends(self, number: int, heard_of: bool = True) -> None:
         self.workers[number].processing.clear()
         if heard_of:
-            self.vacancies.finished[self.workers[number]] = None  # type: ignore[index]
+            self.free_slots.finished[self.workers[number]] = None  # type: ignore[index]
 
     def free(self, now: float) -> set[int]:
-        found: Any = self.vacancies.look(now)
-        self.vacancies.told()
+        found: Any = self.free_slots.candidates(now)
+        self.free_slots.dispatched()
         return {ws.number for ws in found if not ws.processing}
 
 
 @pytest.mark.parametrize("workers", [4, 64, 65, 1000])
-def test_a_worker_that_has_ended_something_is_found(workers: int) -> None:
+def test_a_worker_that_has_finished_a_task_is_found(workers: int) -> None:
     cluster = _Cluster(workers)
     assert cluster.free(0.0) == set()
     cluster.ends(3)
@@ -56,7 +56,7 @@ def test_a_worker_that_has_ended_something_is_found(workers: int) -> None:
     assert cluster.free(0.02) == {2, 3}
 
 
-def test_of_many_workers_not_all_are_looked_at_for_each_result() -> None:
+def test_many_workers_are_not_scanned_for_each_result() -> None:
     cluster = _Cluster(1000)
     cluster.free(0.0)
     cluster.looked_at = 0
@@ -67,7 +67,7 @@ def test_of_many_workers_not_all_are_looked_at_for_each_result() -> None:
     assert cluster.looked_at <= 200
 
 
-def test_one_that_nobody_told_of_is_found_when_nothing_has_ended_or_a_moment_later() -> None:
+def test_other_free_workers_are_found_by_the_next_scan() -> None:
     cluster = _Cluster(1000)
     cluster.free(0.0)
     cluster.ends(7, heard_of=False)
@@ -79,11 +79,11 @@ def test_one_that_nobody_told_of_is_found_when_nothing_has_ended_or_a_moment_lat
     assert cluster.free(0.07) == {7, 8, 9, 10}
 
 
-def test_busy_workers_are_looked_at_in_turn() -> None:
+def test_busy_workers_are_candidates_in_turn() -> None:
     cluster = _Cluster(100)
     found = set()
     for _ in range(7):
-        turn: Any = cluster.vacancies.look(0.0)
+        turn: Any = cluster.free_slots.candidates(0.0)
         assert len(turn) == 16
         found |= {ws.number for ws in turn}
     assert found == set(range(100))

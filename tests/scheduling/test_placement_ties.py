@@ -1,4 +1,4 @@
-"""Of workers that hold equally much of its inputs, an operand runs where its readers will."""
+"""If workers hold equally many input bytes, the one where the result is read is chosen."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def step_of_a_running_sum(c: Client, s: Scheduler, at: Worker, other: Work
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_at_the_first_worker_where_the_next_chunk_is(c, s, a, b):
+async def test_a_tie_goes_to_the_first_worker_if_it_has_the_next_chunk(c, s, a, b):
     await step_of_a_running_sum(c, s, a, b)
 
 
 @planned_cluster(TWO_WORKERS)
-async def test_at_the_second_worker_where_the_next_chunk_is(c, s, a, b):
+async def test_a_tie_goes_to_the_second_worker_if_it_has_the_next_chunk(c, s, a, b):
     await step_of_a_running_sum(c, s, b, a)

@@ -1,4 +1,4 @@
-"""Plans that are remembered, and plans that are searched for beside the event loop."""
+"""Plans are remembered, and searched for in a thread."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.policies.planning.search_budget import Search
 from dask_marsched.scheduling import plan_finder
-from dask_marsched.scheduling.plan_finder import Searching
+from dask_marsched.scheduling.plan_finder import PlanFinder
 from tests.compat.harness import planned_cluster, plugin_of, report_of
 from tests.graphs import pairwise
 
@@ -58,9 +58,9 @@ def policy():
     policy.go.set()
 
 
-async def test_a_search_holds_nothing_up_and_is_made_once(beside, policy):
+async def test_a_search_does_not_block_and_runs_once(beside, policy):
     counters = Counters()
-    finder = Searching(policy, counters)
+    finder = PlanFinder(policy, counters)
     adopted = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for future in adopted:
         assert finder.find(GRAPH, WORKERS, PENDING, future.set_result) == (PROMPT, True)
@@ -71,8 +71,8 @@ async def test_a_search_holds_nothing_up_and_is_made_once(beside, policy):
     finder.close()
 
 
-async def test_what_was_dropped_meanwhile_is_not_adopted(beside, policy):
-    finder = Searching(policy, Counters())
+async def test_results_of_searches_are_ignored_after_clear(beside, policy):
+    finder = PlanFinder(policy, Counters())
     finder.find(GRAPH, WORKERS, PENDING, pytest.fail)
     finder.clear()
     adopted = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ async def test_what_was_dropped_meanwhile_is_not_adopted(beside, policy):
 
 async def test_a_search_that_fails_leaves_the_prompt_plan(beside, policy):
     counters = Counters()
-    finder = Searching(policy, counters)
+    finder = PlanFinder(policy, counters)
     policy.error = ValueError("no plan")
     policy.go.set()
     adopted = asyncio.get_running_loop().create_future()
@@ -96,24 +96,24 @@ async def test_a_search_that_fails_leaves_the_prompt_plan(beside, policy):
 
 def test_without_an_event_loop_the_graph_waits(beside, policy):
     policy.go.set()
-    assert Searching(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail) == (
+    assert PlanFinder(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail) == (
         FOUND,
         False,
     )
 
 
 @pytest.mark.parametrize(("extent", "plan"), [(Search.NONE, PROMPT), (Search.NOW, FOUND)])
-def test_only_as_much_is_searched_as_pays(monkeypatch, policy, extent, plan):
+def test_the_extent_of_the_search_depends_on_the_time_at_stake(monkeypatch, policy, extent, plan):
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: extent)
     policy.go.set()
-    assert Searching(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail)[0] == plan
+    assert PlanFinder(policy, Counters()).find(GRAPH, WORKERS, PENDING, pytest.fail)[0] == plan
 
 
-def test_what_is_remembered_is_bounded(monkeypatch, policy):
+def test_the_number_of_remembered_plans_is_bounded(monkeypatch, policy):
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
-    monkeypatch.setattr(plan_finder, "_PLANS", 2)
+    monkeypatch.setattr(plan_finder, "_MOST_PLANS", 2)
     policy.go.set()
-    finder = Searching(policy, Counters())
+    finder = PlanFinder(policy, Counters())
     graphs = [pairwise(n) for n in (2, 3, 4)]
     for g in (*graphs, *reversed(graphs)):  # the first one is dropped for the third
         finder.find(g, WORKERS, PENDING, pytest.fail)
@@ -137,7 +137,7 @@ def gated(i):
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)
-async def test_a_plan_found_later_is_adopted_for_what_is_not_begun(c, s, *workers, beside):
+async def test_a_plan_found_later_is_adopted_for_unopened_units(c, s, *workers, beside):
     planner = plugin_of(s)._engine.planner
     tasks = [gated(i) for i in range(40)]
     future = c.compute(dask.delayed(sum)([a + b for a, b in itertools.pairwise(tasks)]))

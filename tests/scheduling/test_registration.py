@@ -1,4 +1,4 @@
-"""Who put the plugin in force: what several people who share a scheduler are told."""
+"""All users of a scheduler can see who registered the plugin."""
 
 import getpass
 import json
@@ -13,8 +13,9 @@ from distributed.utils_test import gen_cluster
 
 import dask_marsched
 from dask_marsched.config import Settings
+from dask_marsched.monitoring.status_text import registrant
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling.registration import Origin, Registration, who
+from dask_marsched.scheduling.registration import Origin, Registration
 
 HERE = {"user": getpass.getuser(), "host": socket.gethostname(), "pid": os.getpid()}
 
@@ -30,14 +31,14 @@ def registered(s):
 
 
 @gen_cluster(client=True, nthreads=[])
-async def test_who_has_registered_it(c, s):
+async def test_status_names_who_registered_the_plugin(c, s):
     await c.register_plugin(MarsSchedulerPlugin())
     found = registered(s)
     assert {key: found[key] for key in HERE} == HERE
     assert (found["by"], found["replaced"]) == ("client", None)
     assert c.id in found["clients"]
     text = str(await dask_marsched.status(c))
-    assert f"  registered        by {who(found)}, " in text
+    assert f"  registered        by {registrant(found)}, " in text
     assert c.id in text
     assert "in place of" not in text
     json.dumps(found)
@@ -45,7 +46,7 @@ async def test_who_has_registered_it(c, s):
 
 @pytest.mark.filterwarnings("ignore:Scheduler already contains a plugin")
 @gen_cluster(client=True, nthreads=[])
-async def test_the_later_configuration_wins_and_both_are_told(c, s, told):
+async def test_the_later_configuration_wins_and_status_shows_both(c, s, told):
     await c.register_plugin(MarsSchedulerPlugin(settings=Settings(adopt="off")))
     first = registered(s)
     async with Client(s.address, asynchronous=True) as other:
@@ -75,8 +76,8 @@ async def test_by_preload_or_by_code_on_the_scheduler(s):
     await s.register_scheduler_plugin(MarsSchedulerPlugin(), idempotent=False)
     found = registered(s)
     assert (found["by"], found["replaced"]["by"]) == ("scheduler", "preload")
-    assert "--preload" in who(found["replaced"])
-    assert "code in the process" in who(found)
+    assert "--preload" in registrant(found["replaced"])
+    assert "code in the process" in registrant(found)
 
 
 def test_only_the_last_replacement_is_kept():

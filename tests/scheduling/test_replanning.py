@@ -1,4 +1,4 @@
-"""Plans are made again for a cluster that has become much larger, but not at each join."""
+"""Plans are remade when a cluster has grown much, but not whenever a worker joins."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Failures of the infrastructure on a real cluster: tried again, elsewhere first."""
+"""Infrastructure errors on a real cluster: operands are retried, on another worker first."""
 
 import asyncio
 from typing import ClassVar
@@ -54,7 +54,7 @@ def log(request):
 
 
 @retrying_cluster()
-async def test_another_worker_is_tried(c, s, a, b, d, log):
+async def test_an_operand_is_retried_on_another_worker(c, s, a, b, d, log):
     broken = [a.address, b.address]
     first = submit(c, run_where, log, broken, ConnectionResetError(104, "reset"), key="x")
     after = c.submit(len, first)
@@ -66,7 +66,7 @@ async def test_another_worker_is_tried(c, s, a, b, d, log):
 
 
 @retrying_cluster()
-async def test_in_the_end_it_is_fatal_with_its_cause(c, s, a, b, d, log):
+async def test_after_the_last_retry_it_fails_with_its_cause(c, s, a, b, d, log):
     first = submit(c, run_where, log, None, OSError(5, "the disk is gone"), key="x")
     after = c.submit(inc, first)
     with pytest.raises(OSError, match="the disk is gone"):
@@ -77,7 +77,7 @@ async def test_in_the_end_it_is_fatal_with_its_cause(c, s, a, b, d, log):
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("x"), FileNotFoundError(2, "x")])
 @retrying_cluster()
-async def test_errors_of_the_program_are_not_tried_again(c, s, a, b, d, log, error):
+async def test_errors_of_the_program_are_not_retried(c, s, a, b, d, log, error):
     with pytest.raises(type(error)):
         await submit(c, run_where, log, None, error)
     assert len(LOGS[log]) == 1
@@ -90,7 +90,7 @@ def write_and_fail(path):
 
 
 @retrying_cluster()
-async def test_what_may_write_is_not_tried_again(c, s, a, b, d, tmp_path):
+async def test_tasks_that_may_write_are_not_retried(c, s, a, b, d, tmp_path):
     written = tmp_path / "written"
     with pytest.raises(OSError, match="the disk is gone"):
         await c.submit(write_and_fail, written, pure=True)
@@ -125,7 +125,7 @@ class Unsteady:
 
 
 @retrying_cluster()
-async def test_what_reads_a_store_is_tried_again(c, s, a, b, d):
+async def test_tasks_that_read_a_store_are_retried(c, s, a, b, d):
     x = da.from_array(Unsteady(on="__getitem__"), chunks=2, name="x", meta=np.empty(0))
     assert await c.compute((x + 1).sum()) == 8
     assert report_of(s)["retried"] == 2
@@ -139,7 +139,7 @@ async def test_the_users_own_retries_come_after(c, s, a, b, d, log):
 
 
 @retrying_cluster(delay=3600)
-async def test_cancelled_while_it_waits(c, s, a, b, d, log):
+async def test_cancellation_while_waiting_for_a_retry(c, s, a, b, d, log):
     future = submit(c, run_where, log, None, OSError(5, "x"), key="x")
     await async_poll_for(lambda: report_of(s)["retried"], 5)
     await c.cancel(future)
@@ -148,7 +148,7 @@ async def test_cancelled_while_it_waits(c, s, a, b, d, log):
 
 
 @retrying_cluster(delay=3600)
-async def test_its_worker_dies_while_it_waits(c, s, a, b, d, log):
+async def test_death_of_the_worker_while_waiting_for_a_retry(c, s, a, b, d, log):
     future = submit(c, run_where, log, [a.address], OSError(5, "x"), workers=[a.address], key="x",
                       allow_other_workers=True)  # fmt: skip
     await async_poll_for(lambda: report_of(s)["retried"], 5)
@@ -157,7 +157,7 @@ async def test_its_worker_dies_while_it_waits(c, s, a, b, d, log):
 
 
 @retrying_cluster(delay=3600)
-async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
+async def test_waiting_operands_are_retried_when_the_plugin_is_removed(c, s, a, b, d, log):
     broken = [a.address, b.address, d.address]
     future = submit(c, run_where, log, broken, OSError(5, "x"), key="x", retries=0)
     await async_poll_for(lambda: report_of(s)["retried"], 5)
@@ -169,7 +169,7 @@ async def test_what_waits_is_tried_when_the_plugin_goes(c, s, a, b, d, log):
 
 
 @retrying_cluster()
-async def test_where_the_user_has_it_tried_again_it_counts_anew(c, s, a, b, d, log):
+async def test_a_retry_by_the_user_restarts_the_count(c, s, a, b, d, log):
     future = submit(c, run_where, log, None, OSError(5, "x"), key="x")
     await wait(future)
     await c.retry(future)
@@ -191,7 +191,7 @@ def fail_some(x, fails):
 
 
 @retrying_cluster([("127.0.0.1", 1)], delay=3600)
-async def test_what_waits_has_no_slot(c, s, a):
+async def test_waiting_for_a_retry_takes_no_slot(c, s, a):
     with dask.annotate(pure=True):
         futures = c.map(fail_some, range(40), [i % 10 == 0 for i in range(40)])
     good = [future for i, future in enumerate(futures) if i % 10]
@@ -203,7 +203,7 @@ async def test_what_waits_has_no_slot(c, s, a):
 
 
 @retrying_cluster([("127.0.0.1", 1)], delay=3600)
-async def test_what_waits_is_not_stolen(c, s, a):
+async def test_operands_waiting_for_a_retry_are_not_stolen(c, s, a):
     """Its worker would answer that it has failed, which Dask takes for a broken worker."""
     inputs = c.map(inc, range(10))
     await wait(inputs)

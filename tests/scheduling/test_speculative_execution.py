@@ -116,7 +116,7 @@ async def test_the_first_run_is_first(c, s, a, b):
 
 @pytest.mark.parametrize("which", ["first", "second"])
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
-async def test_one_of_the_workers_goes(c, s, a, b, which):
+async def test_one_of_the_two_workers_is_removed(c, s, a, b, which):
     futures = await parts(c)
     first, second = await twice(s)
     for gate in GATES:
@@ -127,7 +127,7 @@ async def test_one_of_the_workers_goes(c, s, a, b, which):
 
 
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
-async def test_nobody_wants_it_any_more(c, s, a, b):
+async def test_the_operand_is_cancelled(c, s, a, b):
     futures = await parts(c)
     await twice(s)
     await c.cancel(futures[5])
@@ -139,7 +139,7 @@ async def test_nobody_wants_it_any_more(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
-async def test_what_the_user_does_not_call_pure_runs_once(c, s, a, b):
+async def test_tasks_not_annotated_as_pure_run_once(c, s, a, b):
     futures = [c.submit(part, i, key=("part-6", i)) for i in range(6)]
     await async_poll_for(lambda: len(STARTED) == 1, 10)
     assert not may_run_twice(s.tasks["part-6", 5])
@@ -166,7 +166,7 @@ async def test_it_is_off_by_default(c, s, a, b):
     assert speculative_execution.misfits(s) == []
 
 
-def test_the_twin_waits_less_for_a_slow_worker():
+def test_simulated_slow_workers_delay_less():
     """One of four workers gets twenty times slower in the middle of 64 seconds of work."""
     x = da.ones((64, 64), chunks=8) + 1
     keys = list(flatten(x.__dask_keys__()))

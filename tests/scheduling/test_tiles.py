@@ -1,4 +1,4 @@
-"""Products in tiles on a cluster: the same results, nothing left of them, nothing lost."""
+"""Products in tiles on a real cluster give equal results and leave no records behind."""
 
 import dask.array as da
 import numpy as np
@@ -25,7 +25,7 @@ def always(monkeypatch):
 
 
 @planned_cluster([("127.0.0.1", 2)] * 4)
-async def test_products_come_out_the_same_and_are_forgotten(c, s, *workers):
+async def test_products_in_tiles_are_equal_and_forgotten(c, s, *workers):
     x, y = matrix(0), matrix(1)
     expected = x.compute(scheduler="sync") @ y.compute(scheduler="sync")
     future = c.compute(x @ y)
@@ -38,7 +38,7 @@ async def test_products_come_out_the_same_and_are_forgotten(c, s, *workers):
 
 
 @planned_cluster([("127.0.0.1", 1)] * 4)
-async def test_a_worker_that_leaves_takes_no_tile_with_it(c, s, *workers):
+async def test_tiles_survive_the_loss_of_a_worker(c, s, *workers):
     x = matrix(0)
     expected = x.compute(scheduler="sync")
     future = c.compute(x @ x)

@@ -1,4 +1,4 @@
-"""Copies that no task needs are dropped at once, and no others."""
+"""Replicas that no task needs are dropped at once, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling.unneeded_replicas import Replicas
+from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 from tests.compat.harness import check, our_failures, planned_cluster, plugin_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
@@ -89,7 +89,7 @@ async def dropped(s: Scheduler, worker: Worker, key: str) -> None:
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_the_original_goes_once_the_only_reader_has_a_copy(c, s, a, b):
+async def test_the_original_is_dropped_once_the_only_reader_has_a_copy(c, s, a, b):
     x, y = value_at(a, "x", 1), value_at(b, "y", 2, 3 * LARGE)
     (future,) = submit(c, joined("z", x, y, gate="go"))
     await runs(b, "z")
@@ -101,7 +101,7 @@ async def test_the_original_goes_once_the_only_reader_has_a_copy(c, s, a, b):
 
 
 @planned_cluster(THREE_WORKERS, config=CONFIG)
-async def test_it_goes_once_the_last_of_several_readers_was_sent(c, s, a, b, d):
+async def test_a_replica_is_dropped_once_the_last_reader_was_sent(c, s, a, b, d):
     """Three readers of x: one runs on b at once, one on d, the third is sent to b later."""
     x = value_at(a, "x", 1)
     late = joined("late", value_at(b, "seed", 1, 10), gate="later", at=b)
@@ -125,7 +125,7 @@ async def test_it_goes_once_the_last_of_several_readers_was_sent(c, s, a, b, d):
 
 
 @planned_cluster(THREE_WORKERS, config=CONFIG)
-async def test_copies_of_readers_that_are_done_go_too(c, s, a, b, d):
+async def test_replicas_of_finished_readers_are_dropped_too(c, s, a, b, d):
     x = value_at(a, "x", 1)
     futures = submit(
         c, joined("first", x, at=b, gate="first"), joined("last", x, at=d, gate="last")
@@ -163,7 +163,7 @@ async def nothing_went(s: Scheduler, future: Any, key: str, *workers: Worker) ->
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_while_a_reader_waits_all_copies_stay(c, s, a, b):
+async def test_all_replicas_stay_while_a_reader_waits(c, s, a, b):
     slow = joined("slow", value_at(a, "seed", 0, 10), gate="later", at=a)
     reader = joined("reader", value_at(a, "x", 1), slow)
     future = await copied_to_both(c, s, a, b, reader)
@@ -173,27 +173,27 @@ async def test_while_a_reader_waits_all_copies_stay(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_what_a_client_holds_stays(c, s, a, b):
+async def test_replicas_of_results_that_a_client_holds_stay(c, s, a, b):
     future = await copied_to_both(c, s, a, b, value_at(a, "x", 1))
     await nothing_went(s, future, "x", a, b)
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_what_both_workers_read_stays_on_both(c, s, a, b):
+async def test_replicas_that_both_workers_read_stay(c, s, a, b):
     future = await copied_to_both(c, s, a, b, joined("here", value_at(a, "x", 1), gate="go", at=a))
     await runs(a, "here")
     await nothing_went(s, future, "x", a, b)
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_what_outlives_its_worker_stays_there(c, s, a, b):
+async def test_a_replica_that_outlives_its_process_stays(c, s, a, b):
     plugin_of(s)._engine.replicas.keepers = lambda ts: [s.workers[a.address]]
     future = await copied_to_both(c, s, a, b)
     await nothing_went(s, future, "x", a, b)
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_what_outlives_several_workers_stays_with_the_one_of_its_readers_host(c, s, a, b):
+async def test_of_several_keepers_the_one_on_the_readers_host_stays(c, s, a, b):
     there = types.SimpleNamespace(host="there", address=b.address)
     plugin_of(s)._engine.replicas.keepers = lambda ts: [there, s.workers[a.address]]
     future = await copied_to_both(c, s, a, b)
@@ -201,7 +201,7 @@ async def test_what_outlives_several_workers_stays_with_the_one_of_its_readers_h
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_it_goes_if_its_readers_are_on_another_host(c, s, a, b):
+async def test_a_keeper_is_dropped_if_the_readers_are_on_another_host(c, s, a, b):
     there = types.SimpleNamespace(host="there", address=a.address)
     plugin_of(s)._engine.replicas.keepers = lambda ts: [there]
     future = await copied_to_both(c, s, a, b)
@@ -284,7 +284,7 @@ async def test_a_worker_retires_while_copies_are_dropped(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS, config=CONFIG)
-async def test_what_is_copied_away_from_a_worker_that_retires_stays(c, s, a, b):
+async def test_replicas_of_a_retiring_workers_results_stay(c, s, a, b):
     (future,) = submit(c, joined("z", value_at(a, "x", 1), gate="go", at=a))
     await runs(a, "z")
     # It ends when the copy is there; if that were dropped for the reader's sake, never.
@@ -294,7 +294,7 @@ async def test_what_is_copied_away_from_a_worker_that_retires_stays(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=TWO_WORKERS, config=CONFIG)
-async def test_uninstalled_the_scheduler_hears_of_copies_as_before(c, s, a, b):
+async def test_uninstall_restores_the_handler_of_replicas(c, s, a, b):
     handlers = dict(s.stream_handlers)
     with our_failures() as failures:
         await c.register_plugin(MarsSchedulerPlugin())
@@ -332,13 +332,13 @@ PLACES = st.none() | st.sampled_from(range(len(WORKERS)))
         st.tuples(st.integers(0, 29), PLACES | st.just("done"), st.sets(st.integers(0, 5)))
     ),
 )
-def test_what_is_remembered_of_a_result_changes_nothing(
+def test_the_remembered_reader_does_not_change_decisions(
     first: list[int | None], changes: list[tuple[int, Any, set[int]]]
 ) -> None:
     readers = [_Task(processing_on=None if at is None else WORKERS[at]) for at in first]
     ts: Any = _Task(nbytes=LARGE, state="memory", who_wants=None, waiters=set(readers))
     ts.who_has = set(WORKERS[:2])
-    replicas = Replicas()
+    replicas = UnneededReplicas()
     for number, at, there in changes:
         ts.who_has = {WORKERS[i] for i in there} or ts.who_has
         reader = readers[number % len(readers)]
@@ -346,13 +346,13 @@ def test_what_is_remembered_of_a_result_changes_nothing(
             ts.waiters.discard(reader)
         else:
             reader.processing_on = None if at is None else WORKERS[at]
-        fresh = Replicas()
+        fresh = UnneededReplicas()
         for one in (replicas, fresh):
             one.copied([ts])
         assert replicas.superfluous() == fresh.superfluous()
 
 
-def test_a_result_that_many_read_is_looked_at_as_a_whole_a_few_times_only() -> None:
+def test_all_readers_of_a_result_are_checked_a_few_times_only() -> None:
     """Of 10,000 tasks that read it each one that ends says that the result may be superfluous."""
     looks = 0
 
@@ -367,7 +367,7 @@ def test_a_result_that_many_read_is_looked_at_as_a_whole_a_few_times_only() -> N
     readers[-1].processing_on = None
     ts: Any = _Task(nbytes=LARGE, state="memory", who_wants=None, waiters=set(readers))
     ts.who_has = {here, there}
-    replicas = Replicas()
+    replicas = UnneededReplicas()
     for reader in readers[:-1]:
         ts.waiters.discard(reader)
         replicas.copied([ts])

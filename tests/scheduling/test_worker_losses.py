@@ -1,4 +1,4 @@
-"""What is told of a worker's loss, on a real cluster."""
+"""Losses of workers on a real cluster are reported."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from tests.compat.harness import planned_cluster, plugin_of
 
 
 @planned_cluster()
-async def test_a_loss_is_told(c, s, *workers):
+async def test_a_loss_is_reported(c, s, *workers):
     x = c.persist(da.ones((40, 40), chunks=5).map_blocks(inc, dtype=float, name="x"))
     await wait(x)
     held = len(s.workers[workers[0].address].has_what)
@@ -49,7 +49,7 @@ async def test_a_loss_of_more_than_the_log_holds(c, s, a, b):
 
 
 @planned_cluster()
-async def test_a_worker_that_had_nothing_is_no_loss(c, s, *workers):
+async def test_removal_of_an_idle_worker_is_no_loss(c, s, *workers):
     assert await c.submit(inc, 1, workers=[workers[0].address]) == 2
     await workers[2].close()
     assert plugin_of(s).report()["recoveries"]["losses"] == 0
@@ -67,7 +67,7 @@ def gated(name):
 
 @pytest.mark.parametrize("meanwhile", ["it ends elsewhere", "it still runs"])
 @planned_cluster([("127.0.0.1", 1)] * 2, plugin=adopting)
-async def test_what_waits_for_an_heir_is_told_from_the_death_on(c, s, a, b, meanwhile):
+async def test_recovery_is_timed_from_the_death_of_the_worker(c, s, a, b, meanwhile):
     adoption = plugin_of(s)._failover._adoption
     waits, goes_on = asyncio.Event(), asyncio.Event()
 

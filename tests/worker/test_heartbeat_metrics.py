@@ -1,11 +1,11 @@
-"""What workers tell with their heartbeats."""
+"""Metrics in the workers' heartbeats."""
 
 import msgpack
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.worker.heartbeat_metrics import METRIC, Telling, figures
+from dask_marsched.worker.heartbeat_metrics import METRIC, HeartbeatMetrics, figures
 
 BIG = 10**15
 
@@ -43,14 +43,14 @@ def full_report():
     }
 
 
-def test_it_is_about_a_kilobyte_at_most():
+def test_the_metrics_take_about_a_kilobyte_at_most():
     told = figures(full_report())
     assert len(msgpack.dumps(told)) <= 1100
     assert len(told["kernels"]["expressions"]) == 4
     assert told["kernels"]["expressions"][0][2:] == ["numexpr", BIG, round(1e9 / 7, 6), 0.333333, 1]
 
 
-def test_what_is_off_is_not_told():
+def test_parts_that_are_off_are_not_sent():
     assert figures({"quota": None, "kernels": None, "reasons": {"quota": "off"}}) == {}
 
 
@@ -59,9 +59,11 @@ class StandIn:
         self.metrics = {"other": None}
 
 
-def test_a_report_that_fails_is_told_of_and_leaves_the_heartbeat_alone():
+def test_a_failing_report_is_counted_and_does_not_affect_the_heartbeat():
     worker, caught = StandIn(), []
-    telling = Telling(worker, lambda: 1 / 0, lambda where, error: caught.append((where, error)))
+    telling = HeartbeatMetrics(
+        worker, lambda: 1 / 0, lambda where, error: caught.append((where, error))
+    )
     telling.install()
     assert worker.metrics[METRIC](worker) == {}
     assert [where for where, _ in caught] == ["heartbeat"]
@@ -70,9 +72,9 @@ def test_a_report_that_fails_is_told_of_and_leaves_the_heartbeat_alone():
     assert list(worker.metrics) == ["other"]
 
 
-def test_what_another_put_there_stays():
+def test_a_metric_of_another_registration_stays():
     worker = StandIn()
-    first, second = (Telling(worker, dict, lambda *_: None) for _ in range(2))
+    first, second = (HeartbeatMetrics(worker, dict, lambda *_: None) for _ in range(2))
     first.install()
     second.install()
     first.uninstall()
@@ -80,7 +82,7 @@ def test_what_another_put_there_stays():
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
-async def test_it_comes_with_heartbeats_and_ends_with_the_plugin(c, s, a, b):
+async def test_heartbeats_contain_the_metrics_until_the_plugin_is_removed(c, s, a, b):
     plugin = MarsSchedulerPlugin(settings=Settings(quota_enabled=True, kernels_enabled=True))
     await c.register_plugin(plugin)
     await c.submit(inc, 1)
@@ -96,7 +98,7 @@ async def test_it_comes_with_heartbeats_and_ends_with_the_plugin(c, s, a, b):
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_nothing_is_told_where_all_parts_are_off(c, s, a):
+async def test_nothing_is_sent_if_all_parts_are_off(c, s, a):
     off = Settings(quota_enabled=False, store_shared=False, interrupt=False, kernels_enabled=False)
     await c.register_plugin(MarsSchedulerPlugin(settings=off))
     await a.heartbeat()

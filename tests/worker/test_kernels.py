@@ -1,4 +1,4 @@
-"""Fused kernels on real workers: on, off, away again, and told in `status`."""
+"""Fused kernels on real workers are installed, removed and reported by `status`."""
 
 import dask.array as da
 import numpy as np
@@ -113,7 +113,7 @@ async def test_a_user_without_a_home_has_kernels_and_no_cache(c, s, a, monkeypat
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_a_worker_that_is_not_as_expected_stays_as_it_is(c, s, a, monkeypatch):
+async def test_a_worker_that_fails_the_contract_checks_is_left_unchanged(c, s, a, monkeypatch):
     monkeypatch.setattr(
         "dask_marsched.host.kernels.execution.misfits", lambda worker: ["no execute"]
     )
@@ -127,7 +127,7 @@ async def test_a_worker_that_is_not_as_expected_stays_as_it_is(c, s, a, monkeypa
 
 
 @gen_cluster(client=True, nthreads=ONE)
-async def test_nothing_is_looked_up_before_it_may_pay(c, s, a, monkeypatch, tmp_path):
+async def test_backends_are_imported_only_when_they_may_pay(c, s, a, monkeypatch, tmp_path):
     monkeypatch.setattr("dask_marsched.worker.kernels.PATIENCE", 1e9)
     directory = tmp_path / "cache"
     await c.register_plugin(with_kernels(kernels_cache=str(directory)))

@@ -1,0 +1,161 @@
+"""Formats what a status says, as pairs of a label and a text, for terminals and notebooks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dask.utils import format_bytes
+
+#: Expressions shown of each worker.
+_MOST_EXPRESSIONS = 5
+#: By part of a worker: labels and names of the sizes shown, and names of the counts.
+_SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "quota": (
+        {"limit": "limit", "used": "used", "promised": "promised", "queued": "queued"},
+        ("evictions", "deferrals", "forced"),
+    ),
+    "store": ({"in memory": "memory", "spilled": "spilled", "on disk": "disk"}, ()),
+    "shared": (
+        {
+            "published": "published",
+            "mapped": "mapped",
+            "received by handle": "bytes_by_handle",
+            "by TCP": "bytes_by_comm",
+        },
+        ("ahead", "made_here"),
+    ),
+    "interrupts": ({}, ("interrupted", "still_running")),
+}
+#: Parts of a worker that are shown.
+PARTS = (*_SHOWN, "kernels")
+
+
+def scheduler_facts(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is known of the scheduler and the plugin on it.
+
+    Parameters
+    ----------
+    status
+        As of `dask_marsched.status.Status.to_dict`.
+    """
+    details = status["details"]
+    if status["reason"]:
+        yield "reason", status["reason"]
+    if details.get("registered"):
+        yield from _registration(details["registered"])
+    if status["policies"]:
+        yield from _work(status, details)
+    if own := status["versions"].get("scheduler"):
+        yield "versions", _pairs(own)
+    for text in status["mismatches"]:
+        yield "version mismatch", text
+
+
+def _registration(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "registered", f"by {registrant(found)}, {_moment(found['time'])}"
+    before = found["replaced"]
+    if before is not None:
+        changed = (f"{key} {old} -> {new}" for key, (old, new) in before["changed"].items())
+        text = ", ".join(changed) or "of the same configuration"
+        yield "in place of", f"{registrant(before)}, {_moment(before['time'])}: {text}"
+
+
+def registrant(found: Mapping[str, Any]) -> str:
+    """Return who registered a plugin, for people.
+
+    Parameters
+    ----------
+    found
+        As of `dask_marsched.scheduling.registration.Registration.report`.
+    """
+    process = f"{found['user']} (process {found['pid']} on {found['host']})"
+    if found["by"] == "client":
+        return " ".join([process, *(["as", *found["clients"]] if found["clients"] else [])])
+    return f"{'--preload of' if found['by'] == 'preload' else 'code in the process of'} {process}"
+
+
+def _work(status: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    known = ""
+    if status["operands_planned"] and status["exact_sizes"] is not None:
+        known = f", the sizes of {status['exact_sizes']:.0%} known beforehand"
+    yield "policies", _pairs(status["policies"])
+    yield "graphs planned", f"{status['graphs_planned']}"
+    yield "operands planned", f"{status['operands_planned']}{known}"
+    yield "operands placed", f"{status['operands_placed']}"
+    fusion = details.get("fusion", {})
+    if fusion.get("mode", "off") != "off":
+        joined = f"{fusion['operands']} operands into {fusion['into']}"
+        yield "joined", f"{joined} ({fusion['mode']})"
+    yield "left to Dask", _pairs(status["left_to_dask"])
+    yield "exceptions", _pairs(status["exceptions"])
+    losses = details.get("recoveries") or {}
+    if losses.get("losses"):
+        yield (
+            "workers lost",
+            f"{losses['losses']}, with {losses['results_lost']} results; "
+            f"{losses['computed_again']} operands computed again, "
+            f"{losses['results_adopted']} results adopted",
+        )
+    api = details.get("api") or {}
+    if api.get("path") or api.get("reason"):
+        yield "JSON API", api["path"] or f"none: {api['reason']}"
+    if status["last_exception"]:
+        yield "last exception", status["last_exception"]
+
+
+def part_text(part: str, report: Mapping[str, Any]) -> str:
+    """Return the figures of a part of a worker, empty where it is off.
+
+    Parameters
+    ----------
+    part
+        One of `PARTS`.
+    report
+        As of `dask_marsched.worker_plugin.MarsWorkerPlugin.report`.
+    """
+    found = report.get(part)
+    if not found:
+        return ""
+    if part == "kernels":
+        return _kernels_text(found)
+    sizes, counts = _SHOWN[part]
+    shown = [f"{label} {format_bytes(found[name])}" for label, name in sizes.items()]
+    shown += [f"{name} {found[name]}" for name in counts]
+    if found.get("exceptions"):
+        shown.append(f"exceptions {_pairs(found['exceptions'])}")
+    return ", ".join(shown)
+
+
+def _kernels_text(found: Mapping[str, Any]) -> str:
+    shown = [f"saved {found['saved']:.3g} s of processor time on {found['fused']} chunks"]
+    for one in found["expressions"][:_MOST_EXPRESSIONS]:
+        text = f"{one['text']} of {one['dtypes']}: {one['backend']}, {one['runs']} chunks"
+        given_up = [f"{name} gave up ({why})" for name, why in one["given_up"].items()]
+        shown.append(", ".join([text, f"{one['saved']:.3g} s saved", *given_up]))
+    shown += [f"without {name}: {why}" for name, why in found["missing"].items()]
+    if found["exceptions"]:
+        shown.append(f"exceptions {_pairs(found['exceptions'])}")
+    return " | ".join(shown)
+
+
+def worker_text(report: Mapping[str, Any]) -> str:
+    """Return the figures of all parts of a worker in one line."""
+    reasons = report["reasons"]
+    texts = []
+    for part in PARTS:
+        text = part_text(part, report)
+        if text:
+            texts.append(f"{part} {text}")
+        elif reasons.get(part):
+            texts.append(f"no {part}: {reasons[part]}")
+    return "; ".join(texts)
+
+
+def _pairs(mapping: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in mapping.items()) or "none"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

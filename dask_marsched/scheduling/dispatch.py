@@ -1,0 +1,172 @@
+"""Sends withheld operands to workers with free slots: `Dispatcher`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.scheduler import snapshot
+from dask_marsched.policies.dispatch_pace import ROUND_TRIP, Pace
+from dask_marsched.policies.slots import SlotRule
+from dask_marsched.policies.withholding import Offer, WithholdingPolicy
+from dask_marsched.scheduling.free_slots import FreeSlots, in_progress
+from dask_marsched.scheduling.planner import Planner
+
+Placed = list[tuple[TaskState, WorkerState]]
+
+
+class Dispatcher:
+    """Chooses workers with free slots, and what they get with the withholding policy."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        withholding: WithholdingPolicy,
+        planner: Planner,
+        counters: Counters,
+        seniority: Callable[[WorkerState], int],
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.withholding = withholding
+        self.planner = planner
+        self.counters = counters
+        self.seniority = seniority
+        saturation = scheduler.WORKER_SATURATION
+        self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
+        self.free_slots = FreeSlots(scheduler, self.slots, seniority)
+        self.pace = Pace()
+
+    def sent(self, ts: TaskState) -> None:
+        """Note that a task was sent to a worker."""
+        self.pace.sent(ts, time())
+
+    def finished(self, ts: TaskState) -> None:
+        """Note that a task has a result, so that its worker may have a free slot."""
+        for ws in ts.who_has or ():
+            self.free_slots.finished[ws] = None
+        self.pace.back(ts, snapshot.duration(ts))
+
+    def clear(self) -> None:
+        """Forget everything, as the scheduler restarts."""
+        self.free_slots.clear()
+        self.pace.clear()
+
+    def overdue(self) -> float:
+        """Return after how many seconds to dispatch again without an event, or infinity."""
+        return ROUND_TRIP if self.pace.most(time()) < self.scheduler.total_nthreads else math.inf
+
+    def dispatch(self) -> Placed:
+        """Return the withheld tasks to send now, with their workers."""
+        placed: Placed = []
+        if len(self.withholding):
+            now = time()
+            if self.pace.most(now) < self.scheduler.total_nthreads:
+                placed = self._paced(now)
+            else:
+                placed = self._evenly(self.free_slots.candidates(now))
+        self.free_slots.dispatched()
+        return placed
+
+    def _evenly(self, free: set[WorkerState]) -> Placed:
+        """Fill the slots of workers in turns, with one task each, the least loaded first."""
+        placed: Placed = []
+        more: dict[WorkerState, dict[TaskState, float]] = {ws: {} for ws in free}
+        turn = sorted(free, key=self.seniority)
+        while turn:
+            turn.sort(key=lambda ws: (len(ws.processing) + len(more[ws])) / ws.nthreads)
+            still_free = []
+            for ws in turn:
+                offer = self._next(ws, more[ws])
+                if offer is not None:
+                    placed.append((self._accept(offer, ws), ws))
+                    still_free.append(ws)
+            turn = still_free
+        return placed
+
+    def _paced(self, now: float) -> Placed:
+        """Fill all slots of one worker with a free thread after the other, up to the paced number.
+
+        Workers with an unfinished unit come first, in the order of their units' priority, so that
+        units are completed and their inputs released. Workers that have just finished a task
+        follow, as they are sent messages anyway, then all others, those with least stored bytes
+        first.
+        """
+        placed: Placed = []
+        room = self.pace.room(now)
+        if room <= 0:
+            return placed
+        get, withholding = self.scheduler.workers.get, self.withholding
+        self._fill(filter(None, map(get, withholding.begun())), room, placed)
+        if len(placed) < room and len(withholding):
+            self._fill(sorted(self.free_slots.finished, key=self._load), room, placed)
+        if len(placed) < room and len(withholding):
+            self._fill(sorted(self.free_slots.candidates(now), key=self._load), room, placed)
+        return placed
+
+    def _load(self, ws: WorkerState) -> tuple[int, int]:
+        return ws.nbytes, self.seniority(ws)
+
+    def _fill(self, turn: Iterable[WorkerState], room: float, placed: Placed) -> None:
+        for ws in turn:
+            if len(placed) >= room:
+                return
+            if not self.free_slots.has_free_thread(ws):
+                continue
+            more: dict[TaskState, float] = {}
+            while len(placed) < room and (offer := self._next(ws, more)) is not None:
+                placed.append((self._accept(offer, ws), ws))
+
+    def _accept(self, offer: Offer, ws: WorkerState) -> TaskState:
+        ts: TaskState = offer.operand
+        self.withholding.accept(offer, ws.address)
+        self.planner.started(ts)
+        self.counters.withheld[offer.how] += 1
+        self.counters.operands_placed += 1
+        return ts
+
+    def _next(self, ws: WorkerState, more: dict[TaskState, float]) -> Offer | None:
+        """Return the next task for a worker, None if it has no slot for one.
+
+        `more` holds the tasks that it got in this dispatch already, with their expected durations.
+        """
+        having = in_progress(ws) + len(more)
+        backlog = ws.occupancy + sum(more.values())
+        ahead = self.planner.has_tiles and self.slots.may_fetch(ws.nthreads, having)
+        if not ahead and self.slots.is_full(ws.nthreads, having, backlog):
+            return None  # the frequent case, checked before the expensive search for an offer
+        offer = self.withholding.offer(
+            ws.address,
+            lambda ts, _: snapshot.input_bytes_on(ts, ws),
+        )
+        if offer is None:
+            return None
+        duration = snapshot.duration(offer.operand)
+        if not self.slots.has_free_thread(ws.nthreads, having):
+            admitted = self.slots.admits(
+                ws.nthreads,
+                having,
+                duration,
+                backlog,
+                snapshot.mean_nbytes(offer.operand),
+                read=bool(offer.operand.dependents),
+            )
+            ahead = ahead and offer.how == "own" and self.planner.in_tile(offer.operand)
+            if not admitted and not ahead and not self._may_wait(ws, having, more, offer.operand):
+                return None
+        more[offer.operand] = duration or 0.0
+        return offer
+
+    def _may_wait(
+        self, ws: WorkerState, having: int, more: Collection[TaskState], ts: TaskState
+    ) -> bool:
+        """Whether a task may wait on a worker whose threads are all busy."""
+        if not ts.dependents or not self.slots.may_wait(ws.nthreads, having):
+            return False  # a final result makes no other task ready
+        here, everywhere = snapshot.input_bytes_on(ts, ws)
+        # A task with inputs to fetch is left for a worker that may hold them.
+        return here == everywhere and not snapshot.releases_work(ws, more)
