@@ -77,7 +77,7 @@ class Grid:
         except (TypeError, IndexError):
             return None
 
-    def doubted(self) -> Grid:
+    def as_estimate(self) -> Grid:
         """Return the same sizes as an educated guess."""
         return Grid(
             self.lengths,

@@ -23,7 +23,7 @@ from dask_marsched.core.series import Series
 #: from time to time; one that was sent counts as `State.READY` but for that.
 WAITING, READY, SENT, FINISHED, FREED, FATAL, CANCELLED = range(7)
 CODES = 7
-#: The names of the counts by code; what is sent is split where it is told.
+#: The names of the counts by code; a sent operand counts as running or ready (`split`).
 NAMES = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
 #: Number of no worker.
 NO_WORKER = 0xFFFF
@@ -32,11 +32,11 @@ MOST_WORKERS = 128
 #: Changes that are remembered for a picture before all operands are gone through again: a share
 #: of these, and so many at least. To go through all at once is that much faster for each.
 _CHANGES, _LEAST_CHANGES = 1 / 20, 1000
-#: Kinds of failures that are told apart.
+#: Kinds of failures that are counted separately.
 _MOST_CAUSES = 20
 
 
-def told(counts: Sequence[int], running: int) -> dict[str, int]:
+def counts_by_state(counts: Sequence[int], running: int) -> dict[str, int]:
     """Return counts by code as counts by `State`, all names of it, with what runs among them."""
     by_name = {state.value: 0 for state in State}
     by_name.update(zip(NAMES, split(counts, running), strict=True))
@@ -170,7 +170,7 @@ class GraphRecord:
             self._initial, self._units = len(placed), len(np.unique(placed))
         return self._units
 
-    def moved_to(self, i: int, code: int) -> None:
+    def set_code(self, i: int, code: int) -> None:
         """Take note of the new state of an operand."""
         before = self.codes[i]
         if code == before:
@@ -187,7 +187,7 @@ class GraphRecord:
         if self.picture is not None:
             self.picture.changed((i,))
 
-    def moved_together(self, numbers: Any, codes: Any, workers: Any) -> None:
+    def set_codes(self, numbers: Any, codes: Any, workers: Any) -> None:
         """Take note of transitions in their order, by arrays.
 
         Parameters
@@ -214,7 +214,7 @@ class GraphRecord:
         if self.picture is not None:
             self.picture.changed(touched.tolist())
 
-    def sent_to(self, i: int, worker: int) -> None:
+    def set_worker(self, i: int, worker: int) -> None:
         """Take note of the worker that an operand was sent to."""
         self.worker_of[i] = min(worker, NO_WORKER)
 
@@ -240,7 +240,7 @@ class Picture:
         self.most = most
         self.layout = PlanLayout(record.starts, record.flat, record.unit_of, most)
         #: Whether somebody goes on with the layout already.
-        self.goes_on = False
+        self.is_being_drawn = False
         self._record = record
         self._changes: list[int] = []
         self._most_changes = max(_LEAST_CHANGES, int(_CHANGES * record.operands))

@@ -56,7 +56,7 @@ class MovedBytes:
                 self._bytes = larger
         return number
 
-    def left(self, worker: str) -> None:
+    def remove(self, worker: str) -> None:
         """Take note that a worker is gone."""
         self._settle()
         number = self._number.pop(worker, None)

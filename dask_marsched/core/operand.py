@@ -184,7 +184,7 @@ def state_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StateChange:
     """A change of an operand's state.
 
     Attributes
@@ -205,7 +205,7 @@ class Step:
     stimulus: str
 
 
-def history(log: Iterable[tuple[str, str, str, float]]) -> list[Step]:
+def history(log: Iterable[tuple[str, str, str, float]]) -> list[StateChange]:
     """Return the states that an operand went through.
 
     Parameters
@@ -219,7 +219,7 @@ def history(log: Iterable[tuple[str, str, str, float]]) -> list[Step]:
     IllegalTransitionError
         Dask's transitions do not add up to ones of `TRANSITIONS`.
     """
-    steps: list[Step] = []
+    steps: list[StateChange] = []
     computed = False
     before: State | None = None
     for start, finish, stimulus, time in log:
@@ -235,7 +235,7 @@ def history(log: Iterable[tuple[str, str, str, float]]) -> list[Step]:
                 continue
             if before is not None:
                 check(before, state)
-            steps.append(Step(state, time, (start, finish), stimulus))
+            steps.append(StateChange(state, time, (start, finish), stimulus))
             before = state
         # The scheduler knows nothing any more of what it has forgotten: the next is a new task.
         computed = computed and finish != "forgotten"

@@ -34,8 +34,8 @@ from dask_marsched.core.graph_record import (
     Causes,
     GraphRecord,
     Picture,
+    counts_by_state,
     split,
-    told,
 )
 from dask_marsched.core.plan import Unit
 from dask_marsched.core.plan_layout import NO_UNIT
@@ -81,7 +81,7 @@ class Observer(Following):
                 "initial": record.initial,
                 "replanned": record.replanned,
                 "policies": dict(self._policies),
-                "counts": told(record.counts, record.running),
+                "counts": counts_by_state(record.counts, record.running),
                 "moved": record.moved,
             }
             for record in self._records.values()
@@ -153,7 +153,7 @@ class Observer(Following):
 
     def _go_on(self, picture: Picture) -> None:
         """Lay out a step. The event loop gets its turns between two of them."""
-        if picture.advance(_AT_ONCE) or picture.goes_on:
+        if picture.advance(_AT_ONCE) or picture.is_being_drawn:
             return
         try:
             loop = asyncio.get_running_loop()
@@ -161,7 +161,7 @@ class Observer(Following):
             while not picture.advance(_AT_ONCE):
                 pass
         else:
-            picture.goes_on = True
+            picture.is_being_drawn = True
             loop.call_soon(self._continue, picture, loop)
 
     def _continue(self, picture: Picture, loop: asyncio.AbstractEventLoop) -> None:
@@ -234,7 +234,7 @@ class Observer(Following):
         for name, value in zip(("time", *NAMES), (end, *split(counts, running)), strict=True):
             over_time[name].append(value)
         return {
-            "counts": told(counts, running),
+            "counts": counts_by_state(counts, running),
             "series": over_time,
             "causes": causes.to_list(),
         }

@@ -15,7 +15,7 @@ from distributed.metrics import time
 from distributed.scheduler import TaskState
 
 from dask_marsched.core.operand import State, state_of
-from dask_marsched.policies.time_left import Pace, Remaining, time_left
+from dask_marsched.policies.time_left import BusyThreads, Remaining, time_left
 
 logger = logging.getLogger("dask_marsched")
 
@@ -90,7 +90,7 @@ class Watch(SchedulerPlugin):
         # Of each operand the number of its kind, and its phase, in one integer.
         self._of: dict[Key, int] = {}
         self._work = 0.0
-        self._pace = Pace()
+        self._pace = BusyThreads()
         self._began = time()
         self._error: tuple[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -207,7 +207,7 @@ class Watch(SchedulerPlugin):
         now = time()
         running = self._look_up_running()
         spent = sum(kind.spent for kind in self._kinds)
-        self._pace.look(now, self._work + spent)
+        self._pace.observe(now, self._work + spent)
         threads = sum(ws.nthreads for ws in self.scheduler.running)
         left = time_left(
             [kind.remaining() for kind in self._kinds],

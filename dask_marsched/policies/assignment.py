@@ -26,8 +26,8 @@ from dask_marsched.policies.planning.host_shares import (
 from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
     FEW,
-    Bounds,
-    Checks,
+    PlanChecks,
+    UnitBounds,
     choose_bounds,
     sample,
     sample_size,
@@ -229,7 +229,7 @@ class BoundedUnits:
 
     def __init__(self, kappa: float | None = None) -> None:
         self.kappa = kappa
-        self._checks = Checks()
+        self._checks = PlanChecks()
 
     def assign(
         self,
@@ -245,7 +245,7 @@ class BoundedUnits:
             units = planning.plan(self._fixed(graph))
         elif by_host:
             # What is cut apart meets on the same host: the leanest units serve best.
-            units = planning.plan(Bounds(CANDIDATES[0]))
+            units = planning.plan(UnitBounds(CANDIDATES[0]))
         else:
             part, some = sample(graph, workers)
             bounds, units = choose_bounds(part, some, lambda bounds: planning.plan(bounds, part))
@@ -266,7 +266,7 @@ class BoundedUnits:
             least = runs_to_a_host(graph, units, hosts, stock_peak(graph, workers))
             if not known:
                 return least
-            lean = Bounds(self.kappa or CANDIDATES[0])
+            lean = UnitBounds(self.kappa or CANDIDATES[0])
             return choose_runs(graph, workers, lambda part: planning.plan(lean, part), least)
 
         found = self._checks.runs(graph, workers, runs)
@@ -303,10 +303,10 @@ class BoundedUnits:
         """Whether bounds are chosen: sizes and workers are known, and the user did not choose."""
         return self.kappa is None and bool(workers) and _mostly_known(graph)
 
-    def _fixed(self, graph: OperandGraph) -> Bounds:
+    def _fixed(self, graph: OperandGraph) -> UnitBounds:
         if not _mostly_known(graph):
-            return Bounds(_KAPPA_UNKNOWN)
-        return Bounds(self.kappa or _KAPPA)
+            return UnitBounds(_KAPPA_UNKNOWN)
+        return UnitBounds(self.kappa or _KAPPA)
 
 
 class _Planning:
@@ -323,7 +323,7 @@ class _Planning:
         self._hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
         self._prepared: dict[int, Clustering] = {}
 
-    def plan(self, bounds: Bounds, part: OperandGraph | None = None) -> list[Unit]:
+    def plan(self, bounds: UnitBounds, part: OperandGraph | None = None) -> list[Unit]:
         """Return the units of the graph, or of its first operands."""
         part = part or self._graph
         # Parts are the first so many operands: their number tells which.

@@ -39,7 +39,7 @@ _ALIKE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class GroupBounds:
     """Bounds of what is joined beyond single lines.
 
     Attributes
@@ -64,13 +64,13 @@ class Bounds:
     small: float = 0.0
 
 
-def bounds(
+def group_bounds(
     graph: OperandGraph,
     *,
     threads: int,
     thread_memory: float,
     batches: Sequence[str | None] = (),
-) -> Bounds:
+) -> GroupBounds:
     """Return the bounds for a graph.
 
     Parameters
@@ -83,20 +83,20 @@ def bounds(
         Bytes of memory for each thread of a worker, 0 where it is unlimited. A group may hold an
         eighth of it.
     batches
-        See `Bounds`.
+        See `GroupBounds`.
     """
     typical = typical_nbytes(graph, [i for i in graph if not graph.inputs[i]])
     most = max(_KAPPA * typical, 16 * CRUMB)
     if thread_memory:
         most = min(most, thread_memory / 8)
-    return Bounds(most, _GROUPS * max(8, threads), batches, typical / 4)
+    return GroupBounds(most, _GROUPS * max(8, threads), batches, typical / 4)
 
 
 def compress(
     graph: OperandGraph,
     roles: Sequence[int],
     kinds: Sequence[int],
-    limits: Bounds | None = None,
+    limits: GroupBounds | None = None,
 ) -> list[int]:
     """Decide which operands become one.
 
@@ -184,7 +184,7 @@ class _Compression:
         graph: OperandGraph,
         roles: Sequence[int],
         kinds: Sequence[int],
-        limits: Bounds | None,
+        limits: GroupBounds | None,
     ) -> None:
         self.graph = graph
         self.roles, self.kinds, self.limits = roles, kinds, limits

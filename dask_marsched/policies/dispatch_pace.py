@@ -25,7 +25,7 @@ _OVERDUE = 2.0
 _SHARE = 0.05
 
 
-class Pace:
+class DispatchPace:
     """Bounds the withheld operands on the way by what keeps the scheduler busy.
 
     An operand that is sent comes back after the round trip of the messages and its duration;
@@ -51,7 +51,7 @@ class Pace:
         if self.scheduler_time:
             self._on_the_way[operand] = now
 
-    def back(self, operand: Any, duration: float | None) -> None:
+    def ended(self, operand: Any, duration: float | None) -> None:
         """Take note that an operand has ended; its kind takes so many seconds in the mean."""
         if self._on_the_way.pop(operand, None) is None or duration is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from dask_marsched.policies.memory_needs import Kind
+from dask_marsched.policies.memory_needs import OperandKind
 
 #: The process is taken to grow by what an operand needs, divided by this. As much for each,
 #: whatever its size, would hide what large ones take behind many small ones.
@@ -13,7 +13,7 @@ _GROWTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownMemory:
     """Bytes of a process that are not what operands make.
 
     Parameters
@@ -36,7 +36,7 @@ class Known:
 
 @dataclass(slots=True)
 class _Running:
-    kind: Kind
+    kind: OperandKind
     expected: int
     most: int = 0
 
@@ -56,7 +56,7 @@ class Footprints:
     def __init__(self) -> None:
         self.floor = 0
         self._running: dict[Hashable, _Running] = {}
-        self._before = Known()
+        self._before = KnownMemory()
 
     def __contains__(self, who: Hashable) -> bool:
         return who in self._running
@@ -77,11 +77,11 @@ class Footprints:
         """Whether so much has left since the lap began that it would hide what operands take."""
         return bool(self._running) and held < self._before.held - least
 
-    def begin(self, who: Hashable, kind: Kind, expected: int) -> None:
+    def begin(self, who: Hashable, kind: OperandKind, expected: int) -> None:
         """Measure an operand from now on: a lap has just begun."""
         self._running[who] = _Running(kind, expected)
 
-    def end(self, who: Hashable) -> tuple[Kind, int]:
+    def end(self, who: Hashable) -> tuple[OperandKind, int]:
         """Return the kind of an operand and what it took: a lap has just ended."""
         running = self._running.pop(who)
         return running.kind, running.most
@@ -90,7 +90,7 @@ class Footprints:
         """Measure an operand no more. Idempotent."""
         self._running.pop(who, None)
 
-    def lap(self, peak: int, now: Known) -> None:
+    def lap(self, peak: int, now: KnownMemory) -> None:
         """End a lap, and begin the next one.
 
         Parameters

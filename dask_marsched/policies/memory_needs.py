@@ -24,7 +24,7 @@ class _Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OperandKind:
     """What makes operands alike.
 
     Parameters
@@ -60,30 +60,30 @@ class NeedModel:
         self._fine: dict[Hashable, _Learned] = {}
         self._coarse: dict[Hashable, _Learned] = {}
 
-    def observe_output(self, kind: Kind, nbytes: int) -> None:
+    def observe_output(self, kind: OperandKind, nbytes: int) -> None:
         """Learn from a result of `nbytes`."""
         scale = kind.input_bytes or 1
         for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
             learned.output = _larger_at_once(learned.output, value)
             learned.outputs += 1
 
-    def observe_footprint(self, kind: Kind, nbytes: int) -> None:
+    def observe_footprint(self, kind: OperandKind, nbytes: int) -> None:
         """Learn from an operand that took `nbytes` at most at one time, its inputs apart."""
         scale = kind.input_bytes or 1
         for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
             learned.footprint = _larger_at_once(learned.footprint, value)
             learned.footprints += 1
 
-    def seen(self, kind: Kind) -> int:
+    def seen(self, kind: OperandKind) -> int:
         """Return how often the footprint of this kind was observed."""
         learned = self._fine.get(kind.fine)
         return learned.footprints if learned is not None else 0
 
-    def is_measured(self, kind: Kind) -> bool:
+    def is_measured(self, kind: OperandKind) -> bool:
         """Whether any footprint of this operation was observed, of whatever size."""
         return self._find(kind, "footprints") is not None
 
-    def output(self, kind: Kind) -> int:
+    def output(self, kind: OperandKind) -> int:
         """Return the size to expect of a result, bytes."""
         found = self._find(kind, "outputs")
         if found is not None:
@@ -91,7 +91,7 @@ class NeedModel:
             return int(learned.output * scale)
         return kind.input_bytes
 
-    def footprint(self, kind: Kind, output: int | None = None) -> int:
+    def footprint(self, kind: OperandKind, output: int | None = None) -> int:
         """Return what to expect an operand to take, its inputs apart, bytes.
 
         An operation that was never seen is taken to need once more the size of its result, which
@@ -110,7 +110,7 @@ class NeedModel:
             expected = min(expected, _MOST_EXTRAPOLATED * max(output, kind.input_bytes))
         return max(expected, output)
 
-    def _find(self, kind: Kind, count: str) -> tuple[_Learned, int] | None:
+    def _find(self, kind: OperandKind, count: str) -> tuple[_Learned, int] | None:
         learned = self._fine.get(kind.fine)
         if learned is not None and getattr(learned, count):
             return learned, 1
@@ -119,14 +119,14 @@ class NeedModel:
             return learned, kind.input_bytes or 1
         return None
 
-    def _of(self, kind: Kind) -> _Learned:
+    def _of(self, kind: OperandKind) -> _Learned:
         return self._fine.setdefault(kind.fine, _Learned())
 
-    def _like(self, kind: Kind) -> _Learned:
+    def _like(self, kind: OperandKind) -> _Learned:
         return self._coarse.setdefault(self._name(kind), _Learned())
 
     @staticmethod
-    def _name(kind: Kind) -> Hashable:
+    def _name(kind: OperandKind) -> Hashable:
         # Without inputs there is nothing to be in proportion to.
         return kind.prefix, kind.input_bytes > 0
 

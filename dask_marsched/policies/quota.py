@@ -17,7 +17,7 @@ _OVERTAKES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """What an operand takes from its start to its end, in bytes.
 
     Parameters
@@ -41,11 +41,11 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MemoryRequest:
     """An operand that could start, and what it needs."""
 
     who: Hashable
-    need: Need
+    need: MemoryNeed
 
 
 class Quota:
@@ -83,7 +83,7 @@ class Quota:
         self.transfers = 0
         self.unmanaged = 0
         self.promised = 0
-        self.grants: dict[Hashable, Need] = {}
+        self.grants: dict[Hashable, MemoryNeed] = {}
         self._overtaken: dict[Hashable, int] = {}
 
     @property
@@ -126,7 +126,7 @@ class Quota:
         """
         return nbytes <= self.free or nbytes * _NEGLIGIBLE <= self.limit
 
-    def choose(self, queue: Iterable[Request]) -> Request | None:
+    def choose(self, queue: Iterable[MemoryRequest]) -> MemoryRequest | None:
         """Grant the first request that may be granted, and return it.
 
         Parameters
@@ -146,14 +146,14 @@ class Quota:
             ahead.append(request.who)
         return None
 
-    def force(self, request: Request) -> None:
+    def force(self, request: MemoryRequest) -> None:
         """Grant a request whether it fits or not."""
         self.release(request.who)
         self._overtaken.pop(request.who, None)
         self.grants[request.who] = request.need
         self.promised += request.need.total
 
-    def change(self, who: Hashable, need: Need) -> None:
+    def change(self, who: Hashable, need: MemoryNeed) -> None:
         """Replace what was granted, as inputs arrive or working space is given back."""
         if who in self.grants:
             self.promised += need.total - self.grants[who].total

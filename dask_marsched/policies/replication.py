@@ -15,7 +15,7 @@ _DEAR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate(Generic[Operand]):
+class ReplicaCandidate(Generic[Operand]):
     """A result of which there is one copy.
 
     Attributes
@@ -33,7 +33,7 @@ class Candidate(Generic[Operand]):
     seconds: float
 
 
-def seconds_to_have_again(
+def recomputation_seconds(
     operand: Operand,
     inputs: Callable[[Operand], Iterable[Operand]],
     is_held: Callable[[Operand], bool],
@@ -78,7 +78,9 @@ class ProtectionRule:
     def __init__(self, least: float = _DEAR) -> None:
         self.least = least
 
-    def choose(self, candidates: Sequence[Candidate[Operand]], budget: float) -> list[Operand]:
+    def choose(
+        self, candidates: Sequence[ReplicaCandidate[Operand]], budget: float
+    ) -> list[Operand]:
         """Return which get one: what saves most time for each byte, as far as the budget goes.
 
         Parameters

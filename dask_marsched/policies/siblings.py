@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.compression import ALONE, CRUMB, FREE, Bounds, durations
+from dask_marsched.policies.compression import ALONE, CRUMB, FREE, GroupBounds, durations
 
 
 def siblings(
-    graph: OperandGraph, roles: Sequence[int], kinds: Sequence[int], limits: Bounds
+    graph: OperandGraph, roles: Sequence[int], kinds: Sequence[int], limits: GroupBounds
 ) -> list[list[int]]:
     """Decide which operands become one whose result holds theirs.
 

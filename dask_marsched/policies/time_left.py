@@ -105,7 +105,7 @@ def time_left(kinds: Iterable[Remaining], threads: int, pace: float | None = Non
     return TimeLeft(seconds, len(known) < len(kinds))
 
 
-class Pace:
+class BusyThreads:
     """How many threads have been at work in the mean, of the last minute or so.
 
     Parameters
@@ -118,18 +118,18 @@ class Pace:
 
     def __init__(self, most: int = 60, every: float = 1.0) -> None:
         self._every = every
-        self._looks: deque[tuple[float, float]] = deque(maxlen=most)
+        self._samples: deque[tuple[float, float]] = deque(maxlen=most)
 
-    def look(self, now: float, work: float) -> None:
+    def observe(self, now: float, work: float) -> None:
         """Take note of the work done so far, in seconds of a thread; `now` in seconds."""
-        if not self._looks or now - self._looks[-1][0] >= self._every:
-            self._looks.append((now, work))
+        if not self._samples or now - self._samples[-1][0] >= self._every:
+            self._samples.append((now, work))
 
     def mean(self, now: float, work: float) -> float | None:
         """Return the mean number of threads until now, None where it cannot be told yet."""
-        if not self._looks:
+        if not self._samples:
             return None
-        start, before = self._looks[0]
+        start, before = self._samples[0]
         if now - start < _SETTLED or work <= before:
             return None
         return (work - before) / (now - start)

@@ -23,7 +23,7 @@ from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler import snapshot, task_hints
 from dask_marsched.host.scheduler.adapter import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.monitoring.observer_hooks import Following
-from dask_marsched.policies.dispatch_pace import ROUND_TRIP, Pace
+from dask_marsched.policies.dispatch_pace import ROUND_TRIP, DispatchPace
 from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
@@ -65,7 +65,7 @@ class PlacementEngine:
         self.observer: Following | None = None
         saturation = scheduler.WORKER_SATURATION
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
-        self.pace = Pace()
+        self.pace = DispatchPace()
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
         self.replicas = Replicas()
         self.retries = Retries(scheduler, RetryRule(settings.retries, settings.retry_errors))
@@ -128,7 +128,7 @@ class PlacementEngine:
         """Learn from a result, and remember that its worker has a slot again."""
         for ws in ts.who_has or ():
             self.vacancies.finished[ws] = None
-        self.pace.back(ts, snapshot.duration(ts))
+        self.pace.ended(ts, snapshot.duration(ts))
         self.replicas.progressed(ts)
         self.retries.settled(ts)
         if self.planner.learn(ts):

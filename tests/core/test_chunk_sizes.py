@@ -52,9 +52,9 @@ def test_the_whole_is_the_sum_of_the_chunks():
 
 
 def test_doubt_changes_no_size():
-    doubted = Grid([(3, 2)], 16, overhead=200).doubted()
-    assert not doubted.certain
-    assert doubted.nbytes(("x", 1)) == 232
+    as_estimate = Grid([(3, 2)], 16, overhead=200).as_estimate()
+    assert not as_estimate.certain
+    assert as_estimate.nbytes(("x", 1)) == 232
 
 
 def test_slices_of_several_arrays_in_a_chunk_are_left_open():

@@ -46,8 +46,8 @@ def test_too_many_hosts_join_those_that_move_least():
 def test_what_left_counts_to_the_others_and_its_place_is_used_again():
     moved = MovedBytes()
     moved.add("a", "b", 10)
-    moved.left("a")
-    moved.left("never there")
+    moved.remove("a")
+    moved.remove("never there")
     moved.add("c", "b", 1)
     found = moved.table(8, {})
     assert found["names"] == [OTHERS, "b", "c"]
@@ -65,7 +65,7 @@ def test_no_byte_is_lost_whoever_comes_and_goes(steps, most):
     moved = MovedBytes()
     for sender, receiver, nbytes, leaves in steps:
         if leaves:
-            moved.left(sender)
+            moved.remove(sender)
         else:
             moved.add(sender, receiver, nbytes)
     found = moved.table(most, {f"w{i}": f"h{i % 5}" for i in range(12)})

@@ -12,7 +12,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies import assignment, registry
 from dask_marsched.policies.assignment import BoundedUnits, BreadthFirst, DepthFirst
-from dask_marsched.policies.planning.plan_search import Bounds, choose_bounds
+from dask_marsched.policies.planning.plan_search import UnitBounds, choose_bounds
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -76,7 +76,7 @@ def test_the_bound_is_chosen_by_forecasts_unless_it_is_given(
 ) -> None:
     g, chosen = tree(leaves=64, fan=8), []
 
-    def watched(*args: Any) -> tuple[Bounds, list[Unit]]:
+    def watched(*args: Any) -> tuple[UnitBounds, list[Unit]]:
         chosen.append(choose_bounds(*args))
         return chosen[-1]
 

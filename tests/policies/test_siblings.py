@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.compression import ALONE, CRUMB, FREE, VISIBLE, Bounds
+from dask_marsched.policies.compression import ALONE, CRUMB, FREE, VISIBLE, GroupBounds
 from dask_marsched.policies.siblings import siblings
 from tests.graphs import graph
 
 MIB = 2.0**20
-BOUNDS = Bounds(nbytes=64 * MIB, groups=4)
+BOUNDS = GroupBounds(nbytes=64 * MIB, groups=4)
 
 
 def slices(count: int = 3, nbytes: float = 8192.0, chunks: int = 8) -> OperandGraph:
@@ -27,7 +27,7 @@ def slices(count: int = 3, nbytes: float = 8192.0, chunks: int = 8) -> OperandGr
 
 def found(
     g: OperandGraph,
-    limits: Bounds = BOUNDS,
+    limits: GroupBounds = BOUNDS,
     roles: Mapping[str, int] | None = None,
     kinds: Mapping[str, int] | None = None,
 ) -> list[list[str]]:
@@ -75,7 +75,7 @@ def test_what_others_see_or_must_not_be_joined_stays() -> None:
 def test_what_takes_nobody_knows_how_long_stays() -> None:
     g = slices(2)
     batches = ["mine" if str(k).startswith("slice") else None for k in g.keys]
-    assert found(g, Bounds(64 * MIB, 4, batches)) == []
+    assert found(g, GroupBounds(64 * MIB, 4, batches)) == []
 
 
 def test_threads_keep_their_work() -> None:
@@ -84,4 +84,4 @@ def test_threads_keep_their_work() -> None:
     for n in range(10):
         inputs |= {f"sum{n}": ["x"], f"read{n}": [f"sum{n}"]}
     g = graph(inputs, {"x": 800 * MIB})
-    assert all(len(group) <= 3 for group in found(g, Bounds(1e12, 8)))
+    assert all(len(group) <= 3 for group in found(g, GroupBounds(1e12, 8)))

@@ -48,7 +48,7 @@ class Policy:
 
 @pytest.fixture
 def beside(monkeypatch):
-    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.BESIDE)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.IN_BACKGROUND)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_without_an_event_loop_the_graph_waits(beside, policy):
     )
 
 
-@pytest.mark.parametrize(("extent", "plan"), [(Search.NONE, PROMPT), (Search.NOW, FOUND)])
+@pytest.mark.parametrize(("extent", "plan"), [(Search.NONE, PROMPT), (Search.BEFORE_START, FOUND)])
 def test_only_as_much_is_searched_as_pays(monkeypatch, policy, extent, plan):
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: extent)
     policy.go.set()
@@ -110,7 +110,7 @@ def test_only_as_much_is_searched_as_pays(monkeypatch, policy, extent, plan):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch, policy):
-    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.BEFORE_START)
     monkeypatch.setattr(plan_finder, "_PLANS", 2)
     policy.go.set()
     finder = Searching(policy, Counters())

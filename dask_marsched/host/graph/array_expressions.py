@@ -95,14 +95,14 @@ class _Reader:
             if grid is not None:
                 self._results[node._name] = result
                 empty = any(0 in axis for array in arrays for axis in array.chunks)
-                return grid.doubted() if empty else grid
+                return grid.as_estimate() if empty else grid
         return Grid(lengths, node.dtype.itemsize, certain=False)
 
     def _combined(self, node: Any, lengths: Any) -> Grid | None:
         probe = self._results.get(node.array._name)
         if probe is None or not trusted(node.func):
             grid = annotated_grid(lengths, node.dtype, _type_name(node._meta), None)
-            return None if grid is None else grid.doubted()
+            return None if grid is None else grid.as_estimate()
         nested = probe
         for _ in node.split_every:
             nested = [nested]
@@ -143,7 +143,7 @@ def _plain_grid(node: Any, kind: str) -> Grid | None:
         scalar = scalar and node.dtype.kind != "b"
         return Grid((), grid.itemsize, certain=scalar)
     doubtful = _is_blockwise(node) and is_unsure_function(node.func, node.kwargs or {})
-    return grid.doubted() if doubtful else grid
+    return grid.as_estimate() if doubtful else grid
 
 
 def _is_blockwise(node: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from dask.typing import Key
 from distributed.scheduler import TaskState
 
-from dask_marsched.core.operand import State, Step, history, state_of
+from dask_marsched.core.operand import State, StateChange, history, state_of
 from dask_marsched.host.scheduler.worker_queries import NOTHING, Known
 
 #: Tasks looked at in one go: a few milliseconds, so that the scheduler stays responsive.
@@ -48,7 +48,7 @@ def operand_state(ts: TaskState, known: Known = NOTHING) -> State:
     return state_of(ts.state, computed=ts.nbytes >= 0, running=running, kept=kept)
 
 
-def operand_history(scheduler: Any, key: Key) -> list[Step]:
+def operand_history(scheduler: Any, key: Key) -> list[StateChange]:
     """Return what an operand went through, as far back as the scheduler's log goes.
 
     The log holds the last 100,000 transitions of all tasks

@@ -42,7 +42,7 @@ _LATENCY = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class PlanForecast:
     """What a plan would do.
 
     Attributes
@@ -72,7 +72,7 @@ def forecast(
     link: float = LINK,
     scheduler_time: float = 0.0,
     hosts: Sequence[Hashable] = (),
-) -> Forecast:
+) -> PlanForecast:
     """Forecast a run of a graph.
 
     Parameters
@@ -95,10 +95,10 @@ def forecast(
         The host of each worker, where several share one: each opens the units of its share, and
         operands run on the host with most of their inputs.
     """
-    return _Run(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
+    return _ForecastRun(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
 
 
-class _Run:
+class _ForecastRun:
     """State of one forecast: a discrete-event simulation of operands on workers."""
 
     def __init__(
@@ -154,7 +154,7 @@ class _Run:
         self.events: list[tuple[float, int, int, int, bool]] = []
         self.sequence = 0
 
-    def run(self) -> Forecast:
+    def run(self) -> PlanForecast:
         for i, missing in enumerate(self.missing):
             if not missing:
                 self._ready(i)
@@ -173,7 +173,7 @@ class _Run:
                 self._start(w)
             if not events or events[0][0] > self.now:
                 self._dispatch()
-        return Forecast(self.moved, self.peak, self.now, self.between)
+        return PlanForecast(self.moved, self.peak, self.now, self.between)
 
     def _duration(self, i: int) -> float:
         nbytes = self.graph.nbytes

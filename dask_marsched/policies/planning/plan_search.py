@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning.forecast import LINK, Forecast, forecast
+from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecast
 
 #: Bounds that are tried, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
@@ -93,7 +93,7 @@ def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _
     return found.peak * len(workers) / len(some)
 
 
-class Bounds(NamedTuple):
+class UnitBounds(NamedTuple):
     """Bounds of a unit: on its memory in typical initial results, on its initial operands."""
 
     kappa: float
@@ -103,8 +103,8 @@ class Bounds(NamedTuple):
 def choose_bounds(
     graph: OperandGraph,
     workers: Sequence[WorkerSlot],
-    plan: Callable[[Bounds], list[Unit]],
-) -> tuple[Bounds, list[Unit]]:
+    plan: Callable[[UnitBounds], list[Unit]],
+) -> tuple[UnitBounds, list[Unit]]:
     """Choose the bounds for a graph, and return them with its plan.
 
     Parameters
@@ -118,29 +118,29 @@ def choose_bounds(
 
     Returns
     -------
-    Bounds, list of Unit
+    UnitBounds, list of Unit
         Of the bounds whose plan does not hold more than stock Dask would, or hardly more than
         the leanest plan, with fast links between hosts neither, those that move least, weighed
         with what they hold and how long they take; of those that hardly differ in this the
         leanest. Where there are several hosts the highest of those that make this plan.
     """
-    highest = plan(Bounds(CANDIDATES[-1]))
+    highest = plan(UnitBounds(CANDIDATES[-1]))
     if len(highest) == sum(len(unit.operands) for unit in highest):
-        return Bounds(CANDIDATES[0]), highest  # nothing belongs together: any bound is the same
-    plans: dict[Bounds, list[Unit]] = {}
-    alike: dict[Bounds, Bounds] = {}
+        return UnitBounds(CANDIDATES[0]), highest  # nothing belongs together: any bound is the same
+    plans: dict[UnitBounds, list[Unit]] = {}
+    alike: dict[UnitBounds, UnitBounds] = {}
     for kappa in CANDIDATES:
-        units = highest if kappa == CANDIDATES[-1] else plan(Bounds(kappa))
+        units = highest if kappa == CANDIDATES[-1] else plan(UnitBounds(kappa))
         if not plans or units != list(plans.values())[-1]:
-            plans[Bounds(kappa)] = units
-        alike[Bounds(kappa)] = list(plans)[-1]
+            plans[UnitBounds(kappa)] = units
+        alike[UnitBounds(kappa)] = list(plans)[-1]
     run = Forecaster(graph, [w.nthreads or 1 for w in workers])
     stock = run.stock()
     found = {bounds: run.plan(units) for bounds, units in plans.items()}
     leanest = min(found, key=lambda bounds: (found[bounds].peak, bounds.kappa))
     if found[leanest].peak > stock.peak:
         for size in SIZES:
-            bounds = Bounds(leanest.kappa, size)
+            bounds = UnitBounds(leanest.kappa, size)
             plans[bounds] = plan(bounds)
             found[bounds] = run.plan(plans[bounds])
     most = max(stock.peak, _TOLERANCE * min(f.peak for f in found.values()))
@@ -163,9 +163,9 @@ def choose_bounds(
 def check_bounds(
     graph: OperandGraph,
     workers: Sequence[WorkerSlot],
-    plan: Callable[[Bounds, OperandGraph], list[Unit]],
-    chosen: Bounds,
-) -> Bounds:
+    plan: Callable[[UnitBounds, OperandGraph], list[Unit]],
+    chosen: UnitBounds,
+) -> UnitBounds:
     """Check on a larger part of a graph what was chosen on a small one.
 
     On few workers little is in wait between them, and the scheduler keeps up with them. Of means of
@@ -187,7 +187,7 @@ def check_bounds(
 
     Returns
     -------
-    Bounds
+    UnitBounds
         Of those chosen and the next lower ones that hold no more than stock Dask would with fast
         links, the leanest that moves hardly more than the first; if there is none, those that
         hold least.
@@ -198,12 +198,12 @@ def check_bounds(
     scheduler_time = SCHEDULER_TIME * len(workers) / len(some)
     run = Forecaster(part, [w.nthreads or 1 for w in some], scheduler_time)
     most = run.stock(FAST_LINK).peak
-    found: dict[Bounds, Forecast] = {}
-    best: Bounds | None = None
+    found: dict[UnitBounds, PlanForecast] = {}
+    best: UnitBounds | None = None
     least = math.inf
     before: list[Unit] = []
     for kappa in sorted((k for k in CANDIDATES if k <= chosen.kappa), reverse=True):
-        bounds = Bounds(kappa, chosen.size)
+        bounds = UnitBounds(kappa, chosen.size)
         units = plan(bounds, part)
         if units == before:
             continue
@@ -216,7 +216,7 @@ def check_bounds(
     return best or min(found, key=lambda bounds: found[bounds].peak)
 
 
-class Checks:
+class PlanChecks:
     """What was checked for a graph, once for each: it takes longer than all else in planning.
 
     A graph whose sizes were learned is planned again. What was found for it stays in force unless
@@ -233,9 +233,9 @@ class Checks:
         self,
         graph: OperandGraph,
         workers: Sequence[WorkerSlot],
-        plan: Callable[[Bounds, OperandGraph], list[Unit]],
-        chosen: Bounds,
-    ) -> Bounds:
+        plan: Callable[[UnitBounds, OperandGraph], list[Unit]],
+        chosen: UnitBounds,
+    ) -> UnitBounds:
         """Return what `check_bounds` returns, or what it returned for this graph before."""
         last = self._look_at(graph, workers)
         found = last.bounds
@@ -273,7 +273,7 @@ class _Checked:
 
     of: tuple[Hashable, ...]
     nbytes: float
-    bounds: Bounds | None = None
+    bounds: UnitBounds | None = None
     runs: int | None = None
 
 
@@ -285,23 +285,23 @@ class Forecaster(NamedTuple):
     scheduler_time: float = 0.0
     hosts: Sequence[Hashable] = ()
 
-    def stock(self, link: float = LINK) -> Forecast:
+    def stock(self, link: float = LINK) -> PlanForecast:
         """Forecast stock Dask, which withholds what reads nothing."""
         roots = [Unit((i,)) for i in self.graph if not self.graph.inputs[i]]
         return self._forecast(roots, link, like_stock=True)
 
-    def plan(self, units: list[Unit], link: float = LINK) -> Forecast:
+    def plan(self, units: list[Unit], link: float = LINK) -> PlanForecast:
         """Forecast a plan."""
         return self._forecast(units, link)
 
-    def _forecast(self, units: list[Unit], link: float, like_stock: bool = False) -> Forecast:
+    def _forecast(self, units: list[Unit], link: float, like_stock: bool = False) -> PlanForecast:
         return forecast(
             self.graph, units, self.threads,
             like_stock=like_stock, link=link, scheduler_time=self.scheduler_time, hosts=self.hosts,
         )  # fmt: skip
 
 
-def _lean_with_fast_links(run: Forecaster, plans: dict[Bounds, list[Unit]]) -> list[Bounds]:
+def _lean_with_fast_links(run: Forecaster, plans: dict[UnitBounds, list[Unit]]) -> list[UnitBounds]:
     """Return those plans that do not hold much more than stock Dask if links are fast."""
     peaks = {bounds: run.plan(units, FAST_LINK).peak for bounds, units in plans.items()}
     stock = run.stock(FAST_LINK).peak
@@ -309,7 +309,7 @@ def _lean_with_fast_links(run: Forecaster, plans: dict[Bounds, list[Unit]]) -> l
     return [bounds for bounds, peak in peaks.items() if peak <= most]
 
 
-def cost(plan: Forecast, stock: Forecast) -> float:
+def cost(plan: PlanForecast, stock: PlanForecast) -> float:
     """Return what a plan costs: the logarithms of its shares of stock's, weighed."""
     moved = max(plan.moved, _LEAST_MOVED * stock.moved, 1.0) / max(stock.moved, 1.0)
     return (

@@ -23,9 +23,9 @@ class Search(Enum):
     #: Nothing: the prompt plan stays.
     NONE = "none"
     #: The graph waits for it.
-    NOW = "now"
+    BEFORE_START = "now"
     #: The prompt plan is in force until the search ends, in a thread.
-    BESIDE = "beside"
+    IN_BACKGROUND = "beside"
 
 
 def seconds_at_stake(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
@@ -47,5 +47,5 @@ def extent_of_search(effort: float, at_stake: float) -> Search:
         Seconds that the best plan can save against the worst.
     """
     if effort <= min(_LONGEST, _WAITS * at_stake):
-        return Search.NOW
-    return Search.BESIDE if effort <= _WORTH_IT * at_stake else Search.NONE
+        return Search.BEFORE_START
+    return Search.IN_BACKGROUND if effort <= _WORTH_IT * at_stake else Search.NONE

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning.forecast import LINK, _Run, forecast
+from dask_marsched.policies.planning.forecast import LINK, _ForecastRun, forecast
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -28,7 +28,7 @@ def plans(draw: st.DrawFn, g: OperandGraph) -> list[Unit]:
     return sorted((u for u in units if u.operands), key=lambda u: u.operands)
 
 
-class WatchedRun(_Run):
+class WatchedRun(_ForecastRun):
     """A forecast that takes note of what ends where, and of what is held then."""
 
     def _finish(self, i: int, w: int) -> None:
@@ -93,7 +93,7 @@ def test_a_single_worker_moves_nothing_and_holds_no_copies(
 def test_no_run_is_shorter_than_its_longest_path_or_its_share_of_the_work(
     g: OperandGraph, threads: list[int]
 ) -> None:
-    run = _Run(g, alone(g), threads, False, LINK)
+    run = _ForecastRun(g, alone(g), threads, False, LINK)
     path = list[float]()
     for i in g:
         path.append(run.seconds[i] + max((path[j] for j in g.inputs[i]), default=0.0))
