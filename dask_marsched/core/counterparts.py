@@ -1,7 +1,7 @@
-"""Results that are read together later, as far as their names tell.
+"""Finds results that are likely to be read together later, by their keys.
 
-Arrays that are persisted together and cut in the same way, as the variables of a dataset, are
-combined chunk by chunk nearly always. Nothing in their graph says so yet.
+Arrays with equal chunks that are persisted together, such as the variables of a dataset, are
+usually combined chunk by chunk later.
 """
 
 from __future__ import annotations
@@ -12,17 +12,9 @@ from dask_marsched.core.graph import OperandGraph
 
 
 def counterparts(graph: OperandGraph) -> list[list[int]]:
-    """Return the final operands that have the same place in arrays with the same places.
+    """Return groups of at least two final operands at the same place of equally chunked arrays.
 
-    Parameters
-    ----------
-    graph
-        The graph; the key of a chunk is the array's name with the chunk's indices behind it.
-
-    Returns
-    -------
-    list of lists of int
-        At least two operands each, by their lowest number.
+    A chunk's key is the array's name followed by its indices. Groups are sorted by lowest number.
     """
     layers: dict[Hashable, dict[tuple[Hashable, ...], int]] = {}
     readers = graph.dependents

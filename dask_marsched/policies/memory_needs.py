@@ -1,15 +1,15 @@
-"""What operands need, learned from operands of the same kind that have run."""
+"""Predicts the memory of operands from operands of the same kind."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-#: Share of an estimate that a smaller observation takes away; a larger one replaces it. To be
-#: too low once costs a process its memory, to be too high a little parallelism.
+#: Weight of an observation below the estimate; one above replaces it. Estimates that are too low
+#: can exhaust memory, estimates that are too high only cost parallelism.
 _DECAY = 0.1
 
-#: How often an operation of a size never seen is taken to need its result's or inputs' size.
+#: Upper bound on extrapolated footprints, as a multiple of the larger of result and inputs.
 _MOST_EXTRAPOLATED = 8
 
 
@@ -25,16 +25,16 @@ class _Learned:
 
 @dataclass(frozen=True, slots=True)
 class OperandKind:
-    """What makes operands alike.
+    """Features of operands that need about as much memory.
 
     Parameters
     ----------
     prefix
-        Name of the operation, without the token of the collection.
+        Name of the operation, without the collection's token.
     n_inputs
         Number of inputs.
     input_bytes
-        Their size.
+        Their total size.
     """
 
     prefix: str
@@ -43,48 +43,44 @@ class OperandKind:
 
     @property
     def fine(self) -> Hashable:
-        """Same operation, number of inputs, and size of them to within a fifth."""
-        # Three bits of mantissa: chunks at the edges are of another kind than those inside.
+        """Operation, number of inputs, and their size to within a fifth."""
+        # Three bits of mantissa separate edge chunks from inner ones.
         shift = max(self.input_bytes.bit_length() - 3, 0)
         return self.prefix, self.n_inputs, shift, self.input_bytes >> shift
 
 
 class NeedModel:
-    """Results and working space of operands, by kind.
-
-    An estimate is that of the kind; else that of the operation, in proportion to the inputs;
-    else a guess from the inputs.
-    """
+    """Predicts result sizes and footprints by kind, else by operation and input size."""
 
     def __init__(self) -> None:
         self._fine: dict[Hashable, _Learned] = {}
         self._coarse: dict[Hashable, _Learned] = {}
 
     def observe_output(self, kind: OperandKind, nbytes: int) -> None:
-        """Learn from a result of `nbytes`."""
+        """Learn the size of a result."""
         scale = kind.input_bytes or 1
         for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
             learned.output = _larger_at_once(learned.output, value)
             learned.outputs += 1
 
     def observe_footprint(self, kind: OperandKind, nbytes: int) -> None:
-        """Learn from an operand that took `nbytes` at most at one time, its inputs apart."""
+        """Learn the peak memory of an operand, inputs excluded."""
         scale = kind.input_bytes or 1
         for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
             learned.footprint = _larger_at_once(learned.footprint, value)
             learned.footprints += 1
 
     def seen(self, kind: OperandKind) -> int:
-        """Return how often the footprint of this kind was observed."""
+        """Return how often a footprint of this kind was observed."""
         learned = self._fine.get(kind.fine)
         return learned.footprints if learned is not None else 0
 
     def is_measured(self, kind: OperandKind) -> bool:
-        """Whether any footprint of this operation was observed, of whatever size."""
+        """Whether any footprint of this operation was observed."""
         return self._find(kind, "footprints") is not None
 
     def output(self, kind: OperandKind) -> int:
-        """Return the size to expect of a result, bytes."""
+        """Return the expected size of a result in bytes."""
         found = self._find(kind, "outputs")
         if found is not None:
             learned, scale = found
@@ -92,11 +88,10 @@ class NeedModel:
         return kind.input_bytes
 
     def footprint(self, kind: OperandKind, output: int | None = None) -> int:
-        """Return what to expect an operand to take, its inputs apart, bytes.
+        """Return the expected peak memory in bytes, inputs excluded.
 
-        An operation that was never seen is taken to need once more the size of its result, which
-        may be given where it is known, or that of its inputs: what returns little, a reduction,
-        may make much of them before.
+        An unknown operation is assumed to need twice the larger of its inputs and its result, whose
+        size may be given: a reduction with a small result may make large intermediate ones.
         """
         if output is None:
             output = self.output(kind)
@@ -106,7 +101,7 @@ class NeedModel:
         learned, scale = found
         expected = int(learned.footprint * scale)
         if scale > 1:
-            # The least noise measured on a small operand would make a large one need gigabytes.
+            # Noise measured on small operands must not scale to gigabytes.
             expected = min(expected, _MOST_EXTRAPOLATED * max(output, kind.input_bytes))
         return max(expected, output)
 
@@ -127,7 +122,7 @@ class NeedModel:
 
     @staticmethod
     def _name(kind: OperandKind) -> Hashable:
-        # Without inputs there is nothing to be in proportion to.
+        # Without inputs nothing can be scaled.
         return kind.prefix, kind.input_bytes > 0
 
 

@@ -1,4 +1,4 @@
-"""Units whose results are read together later are made one."""
+"""Joins units whose results are read together later."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from dask_marsched.core.plan import Unit
 def join_counterparts(
     graph: OperandGraph, units: Sequence[Unit], hub: bytes, *, stake: float, limit: int
 ) -> list[Unit]:
-    """Join the units that make chunks of the same place in arrays that are cut alike.
+    """Join the units that produce counterparts, chunks at the same place of equally chunked arrays.
 
-    Such results stay in memory, wherever they are, so that a joined unit holds no more than its
-    parts would: they run one after the other.
+    Such results stay in memory anyway and units run one after the other, so a joined unit holds no
+    more than its parts.
 
     Parameters
     ----------
-    graph
-        The graph.
-    units
-        Its units, bound to no worker.
+    graph, units
+        The graph and its units, bound to no worker.
     hub
-        For each operand a 1 where it is read by so many that it tells nothing.
+        Flags of hubs, which are ignored.
     stake
-        Least size of such a result, in typical initial results: crumbs are fetched as easily.
+        Least size of a counterpart, in typical initial results.
     limit
         Most initial operands in a joined unit.
 
@@ -56,7 +54,7 @@ def join_counterparts(
 
 
 def _makers(graph: OperandGraph, units: Sequence[Unit], hub: bytes) -> list[int]:
-    """Return, by operand, the unit that makes all that it reads; -1 where several do."""
+    """Return for each operand the unit that produces all its inputs, or -1."""
     maker = [-1] * len(graph)
     for number, unit in enumerate(units):
         for i in unit.operands:

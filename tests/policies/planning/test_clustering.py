@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.roles import roles
-from dask_marsched.policies.planning.clustering import cluster_initial_operands
+from dask_marsched.policies.planning.clustering import Clustering
 from tests.graphs import graph
 
 CHUNKS = 64
@@ -24,7 +24,7 @@ def deviations(wait: bool) -> OperandGraph:
 
 def most_chunks(g: OperandGraph, kappa: float) -> int:
     """Return how many chunks are in the largest unit."""
-    groups = cluster_initial_operands(g, roles(g), stake=0.15, kappa=kappa, limit=2 * CHUNKS)
+    groups = Clustering(g, roles(g), stake=0.15).groups(kappa=kappa, limit=2 * CHUNKS)
     return max(sum(str(g.keys[i])[0] == "x" for i in group) for group in groups)
 
 
@@ -39,7 +39,7 @@ def test_what_runs_after_the_hub_takes_nothing_of_the_bound() -> None:
     """There is room for half of the chunks, not for as many pieces of the sum as well."""
     assert most_chunks(deviations(wait=True), kappa=0.75 * CHUNKS) == CHUNKS // 2
     g = deviations(wait=True)
-    groups = cluster_initial_operands(g, roles(g), stake=0.15, kappa=48.0, limit=2 * CHUNKS)
+    groups = Clustering(g, roles(g), stake=0.15).groups(kappa=48.0, limit=2 * CHUNKS)
     for group in groups:
         letters = sorted(str(g.keys[i]) for i in group)
         chunks = {key[1:] for key in letters if key[0] == "x"}

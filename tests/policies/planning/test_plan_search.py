@@ -12,7 +12,7 @@ from dask_marsched.core.roles import roles
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
 from dask_marsched.policies.planning import plan_search
-from dask_marsched.policies.planning.clustering import cluster_initial_operands
+from dask_marsched.policies.planning.clustering import Clustering
 from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecast
 from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
@@ -39,7 +39,7 @@ def planner(g: OperandGraph, limit: int) -> Callable[[UnitBounds], list[Unit]]:
 
     def plan(bounds: UnitBounds) -> list[Unit]:
         most = min(limit, bounds.size or limit)
-        groups = cluster_initial_operands(g, role, stake=0.15, kappa=bounds.kappa, limit=most)
+        groups = Clustering(g, role, stake=0.15).groups(kappa=bounds.kappa, limit=most)
         return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
     return plan
