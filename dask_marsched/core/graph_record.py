@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,9 +29,6 @@ NAMES = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cance
 NO_WORKER = 0xFFFF
 #: Workers that a picture distinguishes; the others count as one.
 MOST_WORKERS = 128
-#: Changes that are remembered for a picture before all operands are gone through again: a share
-#: of these, and so many at least. To go through all at once is that much faster for each.
-_CHANGES, _LEAST_CHANGES = 1 / 20, 1000
 #: Causes that are counted separately.
 _MOST_CAUSES = 20
 
@@ -54,14 +52,14 @@ class Causes:
     """Counts why operands failed or were cancelled, for a bounded number of causes."""
 
     def __init__(self) -> None:
-        self.count: dict[tuple[str, str, str], int] = {}
+        self.count: Counter[tuple[str, str, str]] = Counter()
         self.more = 0
 
     def add(self, state: str, what: str, why: str) -> None:
         """Count an operand that entered `state` because `what` raised or met `why`."""
         cause = (state, what, why)
         if cause in self.count or len(self.count) < _MOST_CAUSES:
-            self.count[cause] = self.count.get(cause, 0) + 1
+            self.count[cause] += 1
         else:
             self.more += 1
 
@@ -71,15 +69,14 @@ class Causes:
         joined = cls()
         for own in several:
             joined.more += own.more
-            for cause, count in own.count.items():
-                joined.count[cause] = joined.count.get(cause, 0) + count
+            joined.count.update(own.count)
         return joined
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return ``state``, ``operand``, ``cause`` and ``count``, the most frequent cause first."""
         rows = [
             {"state": state, "operand": what, "cause": why, "count": count}
-            for (state, what, why), count in sorted(self.count.items(), key=lambda c: -c[1])
+            for (state, what, why), count in self.count.most_common()
         ]
         if self.more:
             rows.append({"state": "", "operand": "", "cause": "others", "count": self.more})
@@ -99,17 +96,6 @@ class GraphRecord:
         The graph and its plan.
     codes
         The initial code of each operand.
-
-    Attributes
-    ----------
-    counts : list of int
-        Operands by code.
-    left : int
-        Operands not done yet.
-    finished : float or None
-        When the last operand was done, in seconds.
-    moved : float
-        Bytes of its results moved between workers.
     """
 
     def __init__(
@@ -122,7 +108,9 @@ class GraphRecord:
     ) -> None:
         self.number = number
         self.planned = planned
+        #: When the last operand was done, in seconds.
         self.finished: float | None = None
+        #: Bytes of its results moved between workers.
         self.moved = 0.0
         self.replanned = 0
         self.running = 0
@@ -137,7 +125,9 @@ class GraphRecord:
         self._place(units)
         self.codes = bytearray(codes)
         self.worker_of = array.array("H", [NO_WORKER]) * self.operands
-        self.counts = np.bincount(self._code_array(), minlength=CODES).tolist()
+        #: Operands by code.
+        self.counts = np.bincount(self.code_array(), minlength=CODES).tolist()
+        #: Operands not done yet.
         self.left: int = sum(self.counts[:FINISHED])
         self.causes = Causes()
         self.series = Series(NAMES)
@@ -183,8 +173,6 @@ class GraphRecord:
         elif code < FINISHED <= before:
             self.left += 1
             self.finished = None
-        if self.picture is not None:
-            self.picture.changed((i,))
 
     def set_codes(self, numbers: Any, codes: Any, workers: Any) -> None:
         """Record transitions given as arrays: operands, new codes, and workers or `NO_WORKER`.
@@ -203,8 +191,6 @@ class GraphRecord:
             self.finished = None
         sent = workers != NO_WORKER
         np.frombuffer(self.worker_of, dtype=np.uint16)[numbers[sent]] = workers[sent]
-        if self.picture is not None:
-            self.picture.changed(touched.tolist())
 
     def set_worker(self, i: int, worker: int) -> None:
         """Record the worker that an operand was sent to."""
@@ -220,8 +206,8 @@ class GraphRecord:
             self.picture = Picture(self, most)
         return self.picture
 
-    def _code_array(self) -> Any:
-        # A copy: a bytearray with exported buffers cannot be pickled.
+    def code_array(self) -> Any:
+        """Return a copy of the codes: a bytearray with exported buffers cannot be pickled."""
         return np.frombuffer(bytes(self.codes), dtype=np.uint8)
 
 
@@ -234,22 +220,6 @@ class Picture:
         #: Whether a callback on the event loop continues the layout.
         self.is_being_drawn = False
         self._record = record
-        self._changes: list[int] = []
-        self._most_changes = max(_LEAST_CHANGES, int(_CHANGES * record.operands))
-        self._all = True
-        self._shown: Any = None
-        self._by_code: Any = None
-        self._by_worker: Any = None
-        self._shown_worker: Any = None
-
-    def changed(self, numbers: Iterable[int]) -> None:
-        """Take note that operands have changed."""
-        if self._all:
-            return
-        self._changes.extend(numbers)
-        if len(self._changes) > self._most_changes:
-            self._all = True
-            self._changes.clear()
 
     def advance(self, count: int) -> bool:
         """Lay out `count` more operands; return whether the layout is complete."""
@@ -260,44 +230,14 @@ class Picture:
 
         The worker with most operands of a cell; `NO_WORKER` where none has been sent yet.
         """
-        if self._all or self._shown is None:
-            self._count_all()
-        elif self._changes:
-            self._count_changes()
-        by_worker = self._by_worker
-        sent = by_worker.sum(1)
-        most = by_worker.argmax(1)
-        share = by_worker[np.arange(len(most)), most] / np.maximum(sent, 1)
-        return self._by_code, np.where(sent > 0, most, NO_WORKER), share
-
-    def _count_all(self) -> None:
-        record, cell_of = self._record, self.layout.cell_of
+        cell_of = self.layout.cell_of.astype(np.int64)
         cells = len(self.layout.column)
-        self._changes.clear()
-        self._all = False
-        self._shown = np.frombuffer(bytes(record.codes), dtype=np.uint8).copy()
-        self._shown_worker = np.array(record.worker_of, dtype=np.uint16)
-        at = cell_of.astype(np.int64) * CODES + self._shown
-        self._by_code = np.bincount(at, minlength=cells * CODES).reshape(cells, CODES)
-        sent = self._shown_worker != NO_WORKER
-        worker = np.minimum(self._shown_worker[sent], MOST_WORKERS - 1)
-        at = cell_of[sent].astype(np.int64) * MOST_WORKERS + worker
-        counted = np.bincount(at, minlength=cells * MOST_WORKERS)
-        self._by_worker = counted.reshape(cells, MOST_WORKERS)
-
-    def _count_changes(self) -> None:
-        record = self._record
-        changed = np.unique(np.array(self._changes))
-        self._changes.clear()
-        numbers = changed.tolist()
-        cell = self.layout.cell_of[changed]
-        code = np.array([record.codes[i] for i in numbers], dtype=np.uint8)
-        np.subtract.at(self._by_code, (cell, self._shown[changed]), 1)
-        np.add.at(self._by_code, (cell, code), 1)
-        self._shown[changed] = code
-        worker = np.array([record.worker_of[i] for i in numbers], dtype=np.uint16)
-        for sign, workers in ((-1, self._shown_worker[changed]), (1, worker)):
-            sent = workers != NO_WORKER
-            column = np.minimum(workers[sent], MOST_WORKERS - 1)
-            np.add.at(self._by_worker, (cell[sent], column), sign)
-        self._shown_worker[changed] = worker
+        codes = np.bincount(cell_of * CODES + self._record.code_array(), minlength=cells * CODES)
+        worker_of = np.array(self._record.worker_of, dtype=np.uint16)
+        sent = worker_of != NO_WORKER
+        at = cell_of[sent] * MOST_WORKERS + np.minimum(worker_of[sent], MOST_WORKERS - 1)
+        by_worker = np.bincount(at, minlength=cells * MOST_WORKERS).reshape(cells, MOST_WORKERS)
+        total = by_worker.sum(1)
+        most = by_worker.argmax(1)
+        share = by_worker[np.arange(cells), most] / np.maximum(total, 1)
+        return codes.reshape(cells, CODES), np.where(total > 0, most, NO_WORKER), share

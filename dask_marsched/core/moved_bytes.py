@@ -89,13 +89,7 @@ class MovedBytes:
         place = {name: i for i, name in enumerate(names)}
         numbers = np.array([0, *(self._number[w] for w in workers)])
         groups = np.array([0, *(place[name_of[w]] for w in workers)])
-        joined = np.zeros((len(names), len(names)))
-        if len(names) == len(numbers):
-            joined[np.ix_(groups, groups)] = self._bytes[np.ix_(numbers, numbers)]
-        else:
-            rows = np.zeros((len(names), len(numbers)))
-            np.add.at(rows, groups, self._bytes[np.ix_(numbers, numbers)])
-            np.add.at(joined.T, groups, rows.T)
+        joined = _grouped(self._bytes[np.ix_(numbers, numbers)], groups, len(names))
         if len(names) > most:
             names, joined = _largest(names, joined, most)
         if not joined[0].any() and not joined[:, 0].any():
@@ -109,9 +103,13 @@ def _largest(names: list[str], joined: Any, most: int) -> tuple[list[str], Any]:
     kept = sorted((np.argsort(-moved[1:], kind="stable")[: most - 1] + 1).tolist())
     groups = np.zeros(len(names), dtype=int)
     groups[kept] = np.arange(1, len(kept) + 1)
-    size = len(kept) + 1
-    rows = np.zeros((size, len(names)))
-    np.add.at(rows, groups, joined)
-    table = np.zeros((size, size))
-    np.add.at(table.T, groups, rows.T)
-    return [OTHERS, *(names[k] for k in kept)], table
+    return [OTHERS, *(names[k] for k in kept)], _grouped(joined, groups, len(kept) + 1)
+
+
+def _grouped(table: Any, groups: Any, size: int) -> Any:
+    """Return a table with the rows and columns of each group summed up."""
+    rows = np.zeros((size, len(groups)))
+    np.add.at(rows, groups, table)
+    grouped = np.zeros((size, size))
+    np.add.at(grouped.T, groups, rows.T)
+    return grouped

@@ -13,38 +13,25 @@ from types import MappingProxyType
 
 
 class State(Enum):
-    """State of an operand.
+    """State of an operand."""
 
-    Attributes
-    ----------
-    UNSCHEDULED
-        It waits for inputs.
-    READY
-        All inputs are in memory. It waits for a worker, or for a thread of its worker.
-    RUNNING
-        A worker runs it.
-    FINISHED
-        Its result is in a worker's memory.
-    CACHED
-        Its result is on disk, or in memory that outlives its worker.
-    FREED
-        Its result was released after use, or was lost and is not needed.
-    FATAL
-        It failed for good, or an operand that it reads did.
-    CANCELLING
-        It was cancelled while running and is being interrupted.
-    CANCELLED
-        It was cancelled before it had a result.
-    """
-
+    #: It waits for inputs.
     UNSCHEDULED = "unscheduled"
+    #: All inputs are in memory. It waits for a worker, or for a thread of its worker.
     READY = "ready"
+    #: A worker runs it.
     RUNNING = "running"
+    #: Its result is in a worker's memory.
     FINISHED = "finished"
+    #: Its result is on disk, or in memory that outlives its worker.
     CACHED = "cached"
+    #: Its result was released after use, or was lost and is not needed.
     FREED = "freed"
+    #: It failed for good, or an operand that it reads did.
     FATAL = "fatal"
+    #: It was cancelled while running and is being interrupted.
     CANCELLING = "cancelling"
+    #: It was cancelled before it had a result.
     CANCELLED = "cancelled"
 
 
@@ -178,23 +165,15 @@ def state_of(
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A change of an operand's state.
+    """A change of an operand's state."""
 
-    Attributes
-    ----------
-    state
-        The new state.
-    time
-        Scheduler time in seconds.
-    dask
-        The states of its task on the scheduler, before and after.
-    stimulus
-        Dask's stimulus id.
-    """
-
+    #: The new state.
     state: State
+    #: Scheduler time in seconds.
     time: float
+    #: The states of its task on the scheduler, before and after.
     dask: tuple[str, str]
+    #: Dask's stimulus id.
     stimulus: str
 
 

@@ -27,19 +27,6 @@ class PlanLayout:
         For each operand the first operand of its unit, or `NO_UNIT`.
     most
         Most cells.
-
-    Attributes
-    ----------
-    done : bool
-        Whether all operands have a cell.
-    cell_of
-        The cell of each operand.
-    column, row
-        Column and row of each cell.
-    columns, rows
-        Size of the picture.
-    depth
-        Depth of the graph; a column stands for several depths where this exceeds `columns`.
     """
 
     def __init__(self, starts: Ints, flat: Ints, unit_of: Ints, most: int = 2000) -> None:
@@ -61,9 +48,13 @@ class PlanLayout:
         self._place = np.maximum(place, 0.0)
         self._depth = np.zeros(self.operands, dtype=np.int32)
         self._next = 0
+        #: The cell of each operand.
         self.cell_of: Ints = np.zeros(0, dtype=np.int32)
+        #: Column and row of each cell.
         self.column: Ints = np.zeros(0, dtype=np.int32)
         self.row: Ints = np.zeros(0, dtype=np.int32)
+        #: Size of the picture, and depth of the graph; a column stands for several depths where the
+        #: depth exceeds `columns`.
         self.columns = self.rows = self.depth = 0
         self.done = False
 

@@ -13,25 +13,16 @@ _FEW = 6
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Roles of the operands of a graph.
+    """Roles of the operands of a graph."""
 
-    Attributes
-    ----------
-    initial
-        Flags of operands that can start first: all their inputs in the graph are hubs.
-    hub
-        Flags of operands with so many dependents that no placement keeps these together.
-    shared
-        A larger number of dependents makes a hub.
-    """
-
+    #: Flags of operands that can start first: all their inputs in the graph are hubs.
     initial: bytes
+    #: Flags of operands with so many dependents that no placement keeps these together.
     hub: bytes
-    shared: int
 
     def head(self, count: int) -> Roles:
         """Return the roles of the first `count` operands."""
-        return Roles(self.initial[:count], self.hub[:count], self.shared)
+        return Roles(self.initial[:count], self.hub[:count])
 
     def initial_operands(self) -> list[int]:
         """Return the numbers of the initial operands, ascending."""
@@ -67,7 +58,7 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     for i, inputs in enumerate(graph.inputs):
         if not hub[i] and all(hub[j] for j in inputs):
             initial[i] = 1
-    return Roles(bytes(initial), bytes(hub), shared)
+    return Roles(bytes(initial), bytes(hub))
 
 
 def cut_up_operands(graph: OperandGraph, parallelism: int = 1) -> list[int]:

@@ -55,10 +55,6 @@ class SizeModel:
         """Whether a result of this group was observed."""
         return group in self._sums
 
-    def __len__(self) -> int:
-        """Return the number of groups observed."""
-        return len(self._sums)
-
     def forget(self, group: str) -> None:
         """Drop a group."""
         self._sums.pop(group, None)

@@ -211,9 +211,11 @@ class BoundedUnits:
         Upper bound on what a unit holds, in typical initial results. None chooses it for each graph
         by forecasts (`dask_marsched.policies.planning.plan_search`).
 
-    Notes ----- No single bound serves all graphs. In simulation on 16 workers a kappa of 16 moved
-    0.34 of stock Dask's bytes at 1.2 times its memory for means of products over time, and 0.16 at
-    1.12 for a climatology; kappa chosen by forecast gave 0.33 at 0.95, and 0.21 at 0.62.
+    Notes
+    -----
+    No single bound serves all graphs. In simulation on 16 workers a kappa of 16 moved 0.34 of stock
+    Dask's bytes at 1.2 times its memory for means of products over time, and 0.16 at 1.12 for a
+    climatology; kappa chosen by forecast gave 0.33 at 0.95, and 0.21 at 0.62.
     """
 
     name: ClassVar[str] = "units"

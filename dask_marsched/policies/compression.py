@@ -39,25 +39,18 @@ _ALIKE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GroupBounds:
-    """Bounds on groups other than chains.
+    """Bounds on groups other than chains."""
 
-    Attributes
-    ----------
-    nbytes
-        Most bytes of results that a group run alone may hold, its inputs excluded.
-    groups
-        The critical path may grow by the time of all operands on one thread, divided by this. It is
-        about the least number of groups.
-    batches
-        For each operand of unknown duration the name of its batch, None for others. The operands of
-        a batch are spread over about `groups` groups. Empty if all durations are known.
-    small
-        Bytes up to which a hub's result may be copied to every worker.
-    """
-
+    #: Most bytes of results that a group run alone may hold, its inputs excluded.
     nbytes: float
+    #: The critical path may grow by the time of all operands on one thread, divided by this.
+    #: It is about the least number of groups.
     groups: int
+    #: For each operand of unknown duration the name of its batch, None for others. The
+    #: operands of a batch are spread over about `groups` groups. Empty if all durations are
+    #: known.
     batches: Sequence[str | None] = ()
+    #: Bytes up to which a hub's result may be copied to every worker.
     small: float = 0.0
 
 
@@ -101,10 +94,11 @@ def compress(
     them, directly or through others of the group, if
 
     - they read no more bytes outside of the group's inputs than their own result has. So wherever
-    Dask would run them, the group can run without more bytes moved; - the group run alone, one
-    operand after the other, does not exceed the memory bound; - they share the group's large hubs:
-    otherwise they would have to run where the hub is; - the critical path does not grow beyond its
-    bound; - the group does not exceed its share of a batch of unknown duration.
+      Dask would run them, the group can run without more bytes moved;
+    - the group run alone, one operand after the other, does not exceed the memory bound;
+    - they share the group's large hubs: otherwise they would have to run where the hub is;
+    - the critical path does not grow beyond its bound;
+    - the group does not exceed its share of a batch of unknown duration.
 
     Parameters
     ----------
@@ -142,29 +136,19 @@ def durations(graph: OperandGraph) -> list[float]:
 
 @dataclass(slots=True)
 class _Group:
-    """A group as it grows.
+    """A group as it grows."""
 
-    Attributes
-    ----------
-    reads
-        How many members read each operand outside of the group.
-    members
-        The operands except the head.
-    seconds
-        The total duration of all members.
-    peak
-        Most bytes held when run alone, its inputs excluded.
-    batches
-        Number of members in each batch.
-    little
-        Whether it is known to add little to any other group (`_Compression._brings_little`).
-    """
-
+    #: How many members read each operand outside of the group.
     reads: dict[int, int]
+    #: The total duration of all members.
     seconds: float
+    #: Most bytes held when run alone, its inputs excluded.
     peak: float
+    #: The operands except the head.
     members: list[int] = field(default_factory=list)
+    #: Number of members in each batch.
     batches: dict[str, int] = field(default_factory=dict)
+    #: Whether it is known to add little to any other group (`_Compression._brings_little`).
     little: bool = False
 
 
@@ -181,7 +165,7 @@ class _Compression:
         self.nbytes = graph.nbytes
         starts = graph.dependents.starts
         self.readers = [b - a for a, b in itertools.pairwise(starts)]
-        #: As `core.roles.Roles.shared`.
+        #: An operand with more dependents is a hub, as in `core.roles`.
         self.shared = max(16.0, math.sqrt(len(graph)) / 2)
         self.groups: dict[int, _Group] = {}
         #: Earliest finish of each head with the groups formed so far.

@@ -10,26 +10,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A result in memory, or several that share memory.
+    """A result in memory, or several that share memory."""
 
-    Parameters
-    ----------
-    keys
-        Keys to evict.
-    nbytes
-        Bytes freed by the eviction.
-    next_use
-        Priority of the next operand known to read one of them, or None.
-    made
-        Their own priority.
-    staying
-        Keys of small views that are copied instead.
-    """
-
+    #: Keys to evict.
     keys: tuple[Any, ...]
+    #: Bytes freed by the eviction.
     nbytes: int
+    #: Priority of the next operand known to read one of them, or None.
     next_use: Any
+    #: Their own priority.
     made: Any
+    #: Keys of small views that are copied instead.
     staying: tuple[Any, ...] = ()
 
 
@@ -49,8 +40,10 @@ def coldest(
     before
         If given, results read before this priority stay too.
 
-    Notes ----- Results without a known reader go first, the last made before others: a later graph
-    most likely reads them in the order in which they were made. Then those with the latest reader.
+    Notes
+    -----
+    Results without a known reader go first, the last made before others: a later graph most likely
+    reads them in the order in which they were made. Then those with the latest reader.
     """
     if nbytes <= 0:
         return []

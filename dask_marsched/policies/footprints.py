@@ -14,23 +14,15 @@ _GROWTH = 1000
 
 @dataclass(frozen=True, slots=True)
 class KnownMemory:
-    """Bytes of a process that are not made by running operands.
+    """Bytes of a process that are not made by running operands."""
 
-    Parameters
-    ----------
-    held
-        Results in memory.
-    transfers
-        Transfers under way.
-    surplus
-        Pages of shared memory that the kernel counts in addition.
-    inputs
-        Inputs of running operands that are read from disk.
-    """
-
+    #: Results in memory.
     held: int = 0
+    #: Transfers under way.
     transfers: int = 0
+    #: Pages of shared memory that the kernel counts in addition.
     surplus: int = 0
+    #: Inputs of running operands that are read from disk.
     inputs: int = 0
 
 
@@ -46,14 +38,10 @@ class Footprints:
 
     A lap lasts from one reading of the high-water mark to the next. The process is only known at
     the ends of laps, so a lap should end whenever it changes much.
-
-    Attributes
-    ----------
-    floor : int
-        Bytes of the process without results when nothing runs.
     """
 
     def __init__(self) -> None:
+        #: Bytes of the process without results when nothing runs.
         self.floor = 0
         self._running: dict[Hashable, _Running] = {}
         self._before = KnownMemory()
@@ -91,15 +79,7 @@ class Footprints:
         self._running.pop(who, None)
 
     def lap(self, peak: int, now: KnownMemory) -> None:
-        """End a lap and begin the next one.
-
-        Parameters
-        ----------
-        peak
-            High-water mark of the process in this lap, in bytes.
-        now
-            The known bytes at its end.
-        """
+        """End a lap with this high-water mark in bytes and known memory, and begin the next one."""
         if self._running:
             # The peak may have been at either end of the lap.
             before = self._before

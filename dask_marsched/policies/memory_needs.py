@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -13,32 +14,15 @@ _DECAY = 0.1
 _MOST_EXTRAPOLATED = 8
 
 
-@dataclass(slots=True)
-class _Learned:
-    """Bytes learned of one kind."""
-
-    output: float = 0.0
-    footprint: float = 0.0
-    outputs: int = 0
-    footprints: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class OperandKind:
-    """Features of operands that need about as much memory.
+    """Features of operands that need about as much memory."""
 
-    Parameters
-    ----------
-    prefix
-        Name of the operation, without the collection's token.
-    n_inputs
-        Number of inputs.
-    input_bytes
-        Their total size.
-    """
-
+    #: Name of the operation, without the collection's token.
     prefix: str
+    #: Number of inputs.
     n_inputs: int
+    #: Their total size.
     input_bytes: int
 
     @property
@@ -48,44 +32,61 @@ class OperandKind:
         shift = max(self.input_bytes.bit_length() - 3, 0)
         return self.prefix, self.n_inputs, shift, self.input_bytes >> shift
 
+    @property
+    def coarse(self) -> Hashable:
+        """Same operation; without inputs it is separate, as nothing can be scaled."""
+        return self.prefix, self.input_bytes > 0
+
+
+class _Estimates:
+    """Estimates of one quantity by kind, and by operation for each byte of input."""
+
+    def __init__(self) -> None:
+        self._fine: dict[Hashable, float] = {}
+        self._coarse: dict[Hashable, float] = {}
+
+    def observe(self, kind: OperandKind, nbytes: int) -> None:
+        _update(self._fine, kind.fine, nbytes)
+        _update(self._coarse, kind.coarse, nbytes / (kind.input_bytes or 1))
+
+    def find(self, kind: OperandKind) -> tuple[float, int] | None:
+        """Return an estimate and the factor to scale it by."""
+        if (value := self._fine.get(kind.fine)) is not None:
+            return value, 1
+        if (value := self._coarse.get(kind.coarse)) is not None:
+            return value, kind.input_bytes or 1
+        return None
+
 
 class NeedModel:
     """Predicts result sizes and footprints by kind, else by operation and input size."""
 
     def __init__(self) -> None:
-        self._fine: dict[Hashable, _Learned] = {}
-        self._coarse: dict[Hashable, _Learned] = {}
+        self._outputs = _Estimates()
+        self._footprints = _Estimates()
+        self._seen: Counter[Hashable] = Counter()
 
     def observe_output(self, kind: OperandKind, nbytes: int) -> None:
         """Learn the size of a result."""
-        scale = kind.input_bytes or 1
-        for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
-            learned.output = _larger_at_once(learned.output, value)
-            learned.outputs += 1
+        self._outputs.observe(kind, nbytes)
 
     def observe_footprint(self, kind: OperandKind, nbytes: int) -> None:
         """Learn the peak memory of an operand, inputs excluded."""
-        scale = kind.input_bytes or 1
-        for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
-            learned.footprint = _larger_at_once(learned.footprint, value)
-            learned.footprints += 1
+        self._footprints.observe(kind, nbytes)
+        self._seen[kind.fine] += 1
 
     def seen(self, kind: OperandKind) -> int:
         """Return how often a footprint of this kind was observed."""
-        learned = self._fine.get(kind.fine)
-        return learned.footprints if learned is not None else 0
+        return self._seen[kind.fine]
 
     def is_measured(self, kind: OperandKind) -> bool:
         """Whether any footprint of this operation was observed."""
-        return self._find(kind, "footprints") is not None
+        return self._footprints.find(kind) is not None
 
     def output(self, kind: OperandKind) -> int:
         """Return the expected size of a result in bytes."""
-        found = self._find(kind, "outputs")
-        if found is not None:
-            learned, scale = found
-            return int(learned.output * scale)
-        return kind.input_bytes
+        found = self._outputs.find(kind)
+        return kind.input_bytes if found is None else int(found[0] * found[1])
 
     def footprint(self, kind: OperandKind, output: int | None = None) -> int:
         """Return the expected peak memory in bytes, inputs excluded.
@@ -95,36 +96,17 @@ class NeedModel:
         """
         if output is None:
             output = self.output(kind)
-        found = self._find(kind, "footprints")
+        found = self._footprints.find(kind)
         if found is None:
             return 2 * max(output, kind.input_bytes)
-        learned, scale = found
-        expected = int(learned.footprint * scale)
+        value, scale = found
+        expected = int(value * scale)
         if scale > 1:
             # Noise measured on small operands must not scale to gigabytes.
             expected = min(expected, _MOST_EXTRAPOLATED * max(output, kind.input_bytes))
         return max(expected, output)
 
-    def _find(self, kind: OperandKind, count: str) -> tuple[_Learned, int] | None:
-        learned = self._fine.get(kind.fine)
-        if learned is not None and getattr(learned, count):
-            return learned, 1
-        learned = self._coarse.get(self._name(kind))
-        if learned is not None and getattr(learned, count):
-            return learned, kind.input_bytes or 1
-        return None
 
-    def _of(self, kind: OperandKind) -> _Learned:
-        return self._fine.setdefault(kind.fine, _Learned())
-
-    def _like(self, kind: OperandKind) -> _Learned:
-        return self._coarse.setdefault(self._name(kind), _Learned())
-
-    @staticmethod
-    def _name(kind: OperandKind) -> Hashable:
-        # Without inputs nothing can be scaled.
-        return kind.prefix, kind.input_bytes > 0
-
-
-def _larger_at_once(estimate: float, value: float) -> float:
-    return value if value >= estimate else estimate + _DECAY * (value - estimate)
+def _update(estimates: dict[Hashable, float], kind: Hashable, value: float) -> None:
+    estimate = estimates.get(kind, 0.0)
+    estimates[kind] = value if value >= estimate else estimate + _DECAY * (value - estimate)

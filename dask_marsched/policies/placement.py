@@ -101,9 +101,11 @@ class MostBytes:
     Ties are broken by the bytes that the result will be read together with, then by the fewest
     operands in progress for each thread, the lowest memory use, and the time of joining.
 
-    Notes ----- The second criterion matters for a running sum: each step adds a chunk to the sum so
-    far. Running it at the chunk's worker keeps the next chunk local. Without it one worker pulled
-    all chunks over in half of the runs.
+    Notes
+    -----
+    The second criterion matters for a running sum: each step adds a chunk to the sum so far.
+    Running it at the chunk's worker keeps the next chunk local. Without it one worker pulled all
+    chunks over in half of the runs.
     """
 
     name: ClassVar[str] = "most-bytes"

@@ -16,20 +16,13 @@ _OVERTAKES = 8
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes that an operand needs from start to end.
+    """Bytes that an operand needs from start to end."""
 
-    Parameters
-    ----------
-    inputs
-        Inputs that are not in memory yet.
-    output
-        Its result.
-    working
-        Peak of its other memory.
-    """
-
+    #: Inputs that are not in memory yet.
     inputs: int = 0
+    #: Its result.
     output: int = 0
+    #: Peak of its other memory.
     working: int = 0
 
     @property
@@ -56,25 +49,21 @@ class Quota:
     overtakes
         How many requests of lower priority may be granted before one that does not fit.
 
-    Attributes
-    ----------
-    held
-        Bytes of results in memory.
-    transfers
-        Bytes of transfers in addition to these.
-    unmanaged
-        Other bytes of the process: modules, caches, fragmentation.
-
-    Notes ----- A request that does not fit waits, and smaller ones may overtake it at most
-    `overtakes` times. Then nothing behind it is granted, so running operands end, and `force`
-    grants it once the worker is idle. Later requests of higher priority do not count as overtaking.
+    Notes
+    -----
+    A request that does not fit waits, and smaller ones may overtake it at most `overtakes` times.
+    Then nothing behind it is granted, so running operands end, and `force` grants it once the
+    worker is idle. Later requests of higher priority do not count as overtaking.
     """
 
     def __init__(self, limit: int, overtakes: int = _OVERTAKES) -> None:
         self.limit = limit
         self.overtakes = overtakes
+        #: Bytes of results in memory.
         self.held = 0
+        #: Bytes of transfers in addition to these.
         self.transfers = 0
+        #: Other bytes of the process: modules, caches, fragmentation.
         self.unmanaged = 0
         self.promised = 0
         self.grants: dict[Hashable, MemoryNeed] = {}
@@ -102,9 +91,10 @@ class Quota:
         transfers
             Bytes of transfers under way that are not results yet.
 
-        Notes ----- How much of their grants operands have used is unknown. Unmanaged memory lies
-        between the rest after all of them and the rest after none; the last estimate is clipped to
-        that range.
+        Notes
+        -----
+        How much of their grants operands have used is unknown. Unmanaged memory lies between the
+        rest after all of them and the rest after none; the last estimate is clipped to that range.
         """
         self.held = held
         self.transfers = transfers

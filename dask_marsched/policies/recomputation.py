@@ -10,65 +10,39 @@ from dask_marsched.core.graph import Edges
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A graph after a loss, in a topological numbering.
+    """A graph after a loss, in a topological numbering."""
 
-    Attributes
-    ----------
-    inputs
-        For each operand the numbers of its inputs.
-    ran
-        1 for each operand that has had a result, lost or not.
-    held
-        1 for each operand whose result survives.
-    wanted
-        1 for each operand whose result is wanted.
-    """
-
+    #: For each operand the numbers of its inputs.
     inputs: Edges
+    #: 1 for each operand that has had a result, lost or not.
     ran: bytes
+    #: 1 for each operand whose result survives.
     held: bytes
+    #: 1 for each operand whose result is wanted.
     wanted: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The operands to compute after a loss.
+    """The operands to compute after a loss."""
 
-    Attributes
-    ----------
-    again
-        The smallest set of operands to recompute, ascending.
-    lost
-        Those of them whose results were lost now; others had been released before.
-    ready
-        Operands to compute, for the first time or again, whose inputs are all there.
-    unscheduled
-        Operands to compute that wait for others.
-    spared
-        Lost results that are not needed.
-    """
-
+    #: The smallest set of operands to recompute, ascending.
     again: list[int]
+    #: Those of them whose results were lost now; others had been released before.
     lost: list[int]
+    #: Operands to compute, for the first time or again, whose inputs are all there.
     ready: list[int]
+    #: Operands to compute that wait for others.
     unscheduled: list[int]
+    #: Lost results that are not needed.
     spared: list[int]
 
 
 def scan(lineage: Lineage, dependents: Edges, lost: Collection[int]) -> Recovery:
-    """Return the operands to compute after a loss.
+    """Return the operands to compute after the last copies of `lost` were lost.
 
     An operand is needed if its result is not held, and it is wanted or a needed operand reads it.
     Descending numbers visit each operand after its readers, each edge at most twice.
-
-    Parameters
-    ----------
-    lineage
-        The graph after the loss.
-    dependents
-        ``lineage.inputs.reversed()``.
-    lost
-        Operands whose last copy was lost.
     """
     ran, held, wanted = lineage.ran, lineage.held, lineage.wanted
     needed = bytearray(len(lineage.inputs))

@@ -16,20 +16,13 @@ _DEAR = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCandidate(Generic[Operand]):
-    """A result with a single copy.
+    """A result with a single copy."""
 
-    Attributes
-    ----------
-    operand
-        Its operand.
-    nbytes
-        Bytes of a copy.
-    seconds
-        Time to recompute it on one thread, if lost.
-    """
-
+    #: Its operand.
     operand: Operand
+    #: Bytes of a copy.
     nbytes: int
+    #: Time to recompute it on one thread, if lost.
     seconds: float
 
 
@@ -41,19 +34,8 @@ def recomputation_seconds(
 ) -> float:
     """Return how long it takes to recompute a lost result on one thread.
 
-    This includes all operands it depends on whose results are not held. After 2,000 operands the
-    sum is a lower bound.
-
-    Parameters
-    ----------
-    operand
-        The operand.
-    inputs
-        Returns the inputs of an operand.
-    is_held
-        Whether the result of an operand is held.
-    seconds
-        Returns the duration of an operand.
+    This includes all operands it depends on whose results are not held, as the three functions
+    tell. After 2,000 operands the sum is a lower bound.
     """
     stack, seen, total = [operand], {operand}, 0.0
     while stack and len(seen) <= _MOST:

@@ -28,13 +28,12 @@ class RetryRule:
     errors
         Names of exceptions of the infrastructure. A built-in one includes its subclasses, except
         errors about existing, missing or forbidden files, which a retry does not cure.
-    delay
-        Seconds before the first retry. Each further delay doubles, up to a minute.
     """
 
-    def __init__(self, most: int, errors: Iterable[str], delay: float = _DELAY) -> None:
+    def __init__(self, most: int, errors: Iterable[str]) -> None:
         self.most = most
-        self.delay = delay
+        #: Seconds before the first retry.
+        self.delay = _DELAY
         self._names = _with_derived(errors)
 
     def is_infrastructure(self, error: str) -> bool:
@@ -45,17 +44,12 @@ class RetryRule:
     def wait(self, error: str, tried: int) -> float:
         """Return the seconds before the next retry, infinity for none.
 
-        Parameters
-        ----------
-        error
-            The exception's ``repr``.
-        tried
-            Number of retries so far.
+        `error` is the ``repr`` of the exception. The delay doubles with each of the retries so far.
         """
         if tried >= self.most or not self.is_infrastructure(error):
             return math.inf
         # The exponent is capped to avoid overflow.
-        return min(self.delay * 2.0 ** min(tried, 30), max(_LONGEST, self.delay))
+        return min(self.delay * 2.0 ** min(tried, 30), _LONGEST)
 
 
 def _with_derived(names: Iterable[str]) -> frozenset[str]:

@@ -15,23 +15,15 @@ MOST = 2000
 
 @dataclass(frozen=True, slots=True)
 class StockEstimate:
-    """Forecasts of a graph or of its first operands.
+    """Forecasts of a graph or of its first operands."""
 
-    Attributes
-    ----------
-    stock
-        Bytes that stock Dask would move.
-    plan
-        Bytes that the plan moves.
-    operands
-        Number of operands in the forecast.
-    known
-        Share of their sizes that were known, from 0 to 1.
-    """
-
+    #: Bytes that stock Dask would move.
     stock: float
+    #: Bytes that the plan moves.
     plan: float
+    #: Number of operands in the forecast.
     operands: int
+    #: Share of their sizes that were known, from 0 to 1.
     known: float
 
 

@@ -20,21 +20,14 @@ _FACTOR, _LEAST = 4.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Running(Generic[Operand, Worker]):
-    """An operand that a worker runs.
+    """An operand that a worker runs."""
 
-    Attributes
-    ----------
-    operand, worker
-        The operand and its worker.
-    kind
-        Its kind.
-    seconds
-        How long it has run.
-    """
-
+    #: The operand and its worker.
     operand: Operand
     worker: Worker
+    #: Its kind.
     kind: str
+    #: How long it has run.
     seconds: float
 
 
@@ -89,14 +82,7 @@ class StragglerRule:
     ) -> list[SecondRun[Operand, Worker]]:
         """Return at most one second run for each idle worker, the latest stragglers first.
 
-        Parameters
-        ----------
-        running
-            Operands that run once.
-        durations
-            Usual durations.
-        idle
-            Idle workers, the best first.
+        `running` are operands that run once; `idle` workers are used in order.
         """
         late = []
         for one in running:

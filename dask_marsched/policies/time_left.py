@@ -13,23 +13,15 @@ _SETTLED = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The operands of one kind that are left.
+    """The operands of one kind that are left."""
 
-    Parameters
-    ----------
-    left
-        Operands without a result, running ones included.
-    mean
-        Mean duration in seconds, None if none has run.
-    running
-        Operands that run.
-    spent
-        Seconds for which these have run, summed.
-    """
-
+    #: Operands without a result, running ones included.
     left: int
+    #: Mean duration in seconds, None if none has run.
     mean: float | None
+    #: Operands that run.
     running: int = 0
+    #: Seconds for which these have run, summed.
     spent: float = 0.0
 
     @property
@@ -54,38 +46,22 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """An estimate.
+    """An estimate."""
 
-    Attributes
-    ----------
-    seconds
-        Seconds left, None if unknown.
-    at_least
-        Whether it omits kinds of which none has run.
-    reason
-        Why it is unknown.
-    """
-
+    #: Seconds left, None if unknown.
     seconds: float | None
+    #: Whether it omits kinds of which none has run.
     at_least: bool = False
+    #: Why it is unknown.
     reason: str | None = None
 
 
 def time_left(kinds: Iterable[Remaining], threads: int, pace: float | None = None) -> TimeLeft:
-    """Estimate the remaining time of a computation.
+    """Estimate the remaining time of a computation on so many threads.
 
     This is the remaining work divided by the threads in use, but not less than the longest operand.
-    Threads in use are bounded by the operands left and by `pace`, which reflects transfers, the
-    shape of the graph and other computations.
-
-    Parameters
-    ----------
-    kinds
-        The remaining operands.
-    threads
-        Threads of the workers.
-    pace
-        Mean number of busy threads so far, None if unknown.
+    Threads in use are bounded by the operands left and by `pace`, the mean number of busy threads
+    so far, which reflects transfers, the shape of the graph and other computations.
     """
     kinds = [kind for kind in kinds if kind.left > 0]
     if not kinds:

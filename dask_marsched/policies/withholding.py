@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -18,26 +18,18 @@ from dask_marsched.policies.registry import register
 
 #: Priority of an operand: user priority, generation of the graph, order. Lower runs first.
 Priority = tuple[float, ...]
-Worker = Hashable
-Operand = Hashable
 #: Bytes of an operand's inputs on a worker, and of all its inputs.
 Locality = Callable[[Any, Any], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An operand that a worker should run next.
+    """An operand that a worker should run next."""
 
-    Attributes
-    ----------
-    operand
-        The operand.
-    how
-        ``own`` (from a unit that the worker has opened), ``opened`` (the first of a new unit) or
-        ``taken`` (from another worker's unit).
-    """
-
+    #: The operand.
     operand: Any
+    #: ``own`` (from a unit that the worker has opened), ``opened`` (the first of a new unit)
+    #: or ``taken`` (from another worker's unit).
     how: str
     source: Any = field(repr=False, default=None)
 

@@ -1,3 +1,5 @@
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,24 +92,27 @@ steps = st.lists(
 )
 
 
-@given(steps, steps, st.integers(1, 30), st.integers(1, 30))
-def test_changes_add_up_to_what_going_through_all_gives(first, then, most, bound):
+@given(steps, st.integers(1, 30))
+def test_cells_agree_with_the_codes_and_workers_of_their_operands(steps, most):
     found = record(20, [range(10), range(10, 20)])
     picture = drawn(found, most)
-    picture._most_changes = bound
-    for part in (first, then):
-        for i, code, worker in part:
-            if code == SENT != found.codes[i]:
-                found.set_worker(i, worker)
-            found.set_code(i, code)
-        by_code, worker, share = picture.cells()
-    afresh = graph_record.Picture(found, most)
-    afresh.advance(1000)
-    again = afresh.cells()
-    assert by_code.tolist() == again[0].tolist()
+    for i, code, worker in steps:
+        if code == SENT != found.codes[i]:
+            found.set_worker(i, worker)
+        found.set_code(i, code)
+    by_code, worker, share = picture.cells()
     assert by_code.sum(0).tolist() == found.counts
-    assert share.tolist() == again[2].tolist()
-    assert worker.tolist() == again[1].tolist()
+    for cell in range(len(by_code)):
+        members = [i for i in range(20) if picture.layout.cell_of[i] == cell]
+        assert by_code[cell].tolist() == [
+            sum(found.codes[i] == code for i in members) for code in range(CODES)
+        ]
+        sent = [w for i in members if (w := found.worker_of[i]) != NO_WORKER]
+        workers = Counter(min(w, graph_record.MOST_WORKERS - 1) for w in sent)
+        assert (worker[cell] == NO_WORKER) == (not workers)
+        if workers:
+            best = min(workers, key=lambda w: (-workers[w], w))
+            assert (worker[cell], share[cell]) == (best, workers[best] / len(sent))
 
 
 def test_causes_are_counted_and_bounded():

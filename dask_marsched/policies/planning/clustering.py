@@ -12,30 +12,22 @@ class Clusters:
     """Disjoint sets of initial operands with the memory that running each alone takes.
 
     A cluster is identified by its root in a union-find forest. All sizes are in bytes.
-
-    Attributes
-    ----------
-    count
-        Number of initial operands.
-    live
-        Bytes still needed once the visited operands of the cluster have run, without results that
-        wait for a hub.
-    peak
-        Most bytes held when running the cluster alone.
-    first
-        The lowest number, that is the best priority, of its initial operands.
-    home, home_bytes
-        The worker that holds most of its inputs in memory, and their bytes there.
     """
 
     __slots__ = ("_parent", "count", "first", "home", "home_bytes", "live", "peak")
 
     def __init__(self, graph: OperandGraph, initial: list[int], late: Sequence[bool]) -> None:
         self._parent = list(range(len(graph)))
+        #: Number of initial operands.
         self.count = dict.fromkeys(initial, 1)
+        #: The lowest number, that is the best priority, of its initial operands.
         self.first = {i: i for i in initial}
+        #: Bytes still needed once the visited operands of the cluster have run, without results
+        #: that wait for a hub.
         self.live = {i: 0.0 if late[i] else float(graph.nbytes[i]) for i in initial}
+        #: Most bytes held when running the cluster alone.
         self.peak = dict(self.live)
+        #: The worker that holds most of its inputs in memory, and their bytes there.
         self.home = {i: graph.home[i] for i in initial}
         self.home_bytes = {i: graph.home_bytes[i] for i in initial}
 
@@ -82,16 +74,8 @@ class Clusters:
 class Clustering:
     """Clusters the initial operands of a graph for different bounds.
 
-    The constructor prepares what does not depend on the bounds.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    role
-        Its hubs and initial operands.
-    stake
-        Least part of a typical initial result that each side of a merge contributes to a join.
+    The constructor prepares what does not depend on the bounds. Each side of a merge must
+    contribute at least `stake` typical initial results to a join.
     """
 
     def __init__(self, graph: OperandGraph, role: Roles, *, stake: float) -> None:
@@ -120,12 +104,8 @@ class Clustering:
     def groups(self, *, kappa: float, limit: int) -> list[list[int]]:
         """Return the initial operands of each cluster, in no particular order.
 
-        Parameters
-        ----------
-        kappa
-            Upper bound on the memory of a cluster, in typical initial results.
-        limit
-            Most initial operands in a cluster.
+        A cluster holds at most `kappa` typical initial results and has at most `limit` initial
+        operands.
         """
         nbytes, late = self._graph.nbytes, self._late
         clusters = Clusters(self._graph, self._initial, late)

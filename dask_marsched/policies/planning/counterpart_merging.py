@@ -1,10 +1,13 @@
-"""Joins units whose results are read together later."""
+"""Joins units whose results are likely to be read together later, by their keys.
+
+Arrays with equal chunks that are persisted together, such as the variables of a dataset, are
+usually combined chunk by chunk later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from dask_marsched.core.counterparts import counterparts
 from dask_marsched.core.graph import OperandGraph, typical_nbytes
 from dask_marsched.core.plan import Unit
 
@@ -12,26 +15,11 @@ from dask_marsched.core.plan import Unit
 def join_counterparts(
     graph: OperandGraph, units: Sequence[Unit], hub: bytes, *, stake: float, limit: int
 ) -> list[Unit]:
-    """Join the units that produce counterparts, chunks at the same place of equally chunked arrays.
+    """Join the units that produce counterparts (`counterparts`), and return all by urgency.
 
     Such results stay in memory anyway and units run one after the other, so a joined unit holds no
-    more than its parts.
-
-    Parameters
-    ----------
-    graph, units
-        The graph and its units, bound to no worker.
-    hub
-        Flags of hubs, which are ignored.
-    stake
-        Least size of a counterpart, in typical initial results.
-    limit
-        Most initial operands in a joined unit.
-
-    Returns
-    -------
-    list of Unit
-        The units, the most urgent first.
+    more than its parts. Results smaller than `stake` typical initial results are ignored, and so
+    are inputs that are hubs. A joined unit has at most `limit` initial operands.
     """
     groups = counterparts(graph)
     if not groups:
@@ -51,6 +39,31 @@ def join_counterparts(
         for found in unique.values()
     ]
     return sorted(made, key=lambda unit: unit.operands[0])
+
+
+def counterparts(graph: OperandGraph) -> list[list[int]]:
+    """Return groups of at least two final operands at the same place of equally chunked arrays.
+
+    A chunk's key is the array's name followed by its indices. Groups are sorted by lowest number.
+    """
+    layers: dict[Hashable, dict[tuple[Hashable, ...], int]] = {}
+    readers = graph.dependents
+    for i, key in enumerate(graph.keys):
+        if isinstance(key, tuple) and len(key) > 1 and not readers[i] and i not in graph.kept:
+            layers.setdefault(key[0], {})[key[1:]] = i
+    if len(layers) < 2:
+        return []
+    alike: dict[frozenset[tuple[Hashable, ...]], list[dict[tuple[Hashable, ...], int]]] = {}
+    for places in layers.values():
+        if len(places) > 1:
+            alike.setdefault(frozenset(places), []).append(places)
+    groups = [
+        sorted(places[place] for places in found)
+        for shape, found in alike.items()
+        for place in shape
+        if len(found) > 1
+    ]
+    return sorted(groups)
 
 
 def _makers(graph: OperandGraph, units: Sequence[Unit], hub: bytes) -> list[int]:

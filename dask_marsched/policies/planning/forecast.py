@@ -38,23 +38,15 @@ _LATENCY = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class PlanForecast:
-    """The forecast of a plan.
+    """The forecast of a plan."""
 
-    Attributes
-    ----------
-    moved
-        Bytes moved between workers.
-    peak
-        Most bytes of results held at a time, copies included.
-    makespan
-        Seconds, on workers of unit speed.
-    between_hosts
-        Bytes moved between hosts; 0 if no hosts were given.
-    """
-
+    #: Bytes moved between workers.
     moved: float
+    #: Most bytes of results held at a time, copies included.
     peak: float
+    #: Seconds, on workers of unit speed.
     makespan: float
+    #: Bytes moved between hosts; 0 if no hosts were given.
     between_hosts: float = 0.0
 
 

@@ -49,17 +49,10 @@ class Fronts:
         return np.asarray(place)
 
     def peak(self, runs: int, at_once: int) -> float:
-        """Estimate the peak memory of results in bytes.
+        """Estimate the peak memory in bytes of `runs` runs, with `at_once` hosts on one run each.
 
         Runs are assumed to take equally long, and results to be held until the last reader has run.
         Queued operands and transfers are not counted.
-
-        Parameters
-        ----------
-        runs
-            Number of runs that the line is cut into.
-        at_once
-            Number of hosts, each working on one run at a time.
         """
         run = np.minimum((self._place * runs).astype(np.int64), runs - 1)
         counts = np.bincount(run, minlength=runs)

@@ -29,19 +29,9 @@ def choose_runs(
     """Choose into how many runs for each host a plan is cut; `NOT_CUT` for none.
 
     Among the numbers whose plan holds no more than stock Dask this is the lowest, or a higher one
-    that holds clearly less and hardly moves more between hosts. If there is none, it is the one
-    that holds least. Of a large graph the first operands are forecast, on fewer hosts.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    workers
-        The workers, on several hosts.
-    plan
-        Makes the plan of a graph.
-    least
-        The lowest number tried.
+    that holds clearly less and hardly moves more between hosts; numbers below `least` are not
+    tried. If there is none, it is the one that holds least. Of a large graph the first operands are
+    forecast, on fewer hosts.
     """
     part = graph.head(min(len(graph), CHECKED))
     some = _some_hosts(workers, len(part) / max(1, len(graph)))

@@ -69,20 +69,14 @@ def cut_into_shares(
 
 
 class Share:
-    """Units that belong on one host.
-
-    Attributes
-    ----------
-    host
-        The host that has begun with them, or None.
-    waiting
-        Units without an owner, the most urgent first.
-    """
+    """Units that belong on one host."""
 
     __slots__ = ("host", "waiting")
 
     def __init__(self) -> None:
+        #: The host that has begun with them, or None.
         self.host: Any | None = None
+        #: Units without an owner, the most urgent first.
         self.waiting = SortedKeyList(key=lambda unit: (unit.first, unit.number))
 
 

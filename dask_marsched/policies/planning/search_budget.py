@@ -37,15 +37,7 @@ def seconds_at_stake(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> floa
 
 
 def extent_of_search(effort: float, at_stake: float) -> Search:
-    """Return when to search.
-
-    Parameters
-    ----------
-    effort
-        Seconds that the search takes.
-    at_stake
-        Upper bound on the seconds that the best plan saves.
-    """
+    """Return when to search, if the search takes `effort` seconds and saves `at_stake` at most."""
     if effort <= min(_LONGEST, _WAITS * at_stake):
         return Search.BEFORE_START
     return Search.IN_BACKGROUND if effort <= _WORTH_IT * at_stake else Search.NONE
