@@ -112,14 +112,9 @@ class MostBytes:
 
     def choose(self, candidates: Sequence[Candidate]) -> int:
         """Return the candidate with most input bytes (`PlacementPolicy.choose`)."""
-        best = 0
-        if len(candidates) > 1:
-            key = _rank(candidates[0])
-            for i in range(1, len(candidates)):
-                other = _rank(candidates[i])
-                if other < key:
-                    best, key = i, other
-        return best
+        if len(candidates) == 1:
+            return 0
+        return min(range(len(candidates)), key=lambda i: _rank(candidates[i]))
 
     def relief(
         self, chosen: Candidate, others: Sequence[Candidate], bandwidth: float

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
-from dask_marsched.policies.planning.forecast import forecast
+from dask_marsched.policies.planning.plan_search import Forecaster
 
 #: Most operands that are forecast: two forecasts of 2,000 take about 40 ms.
 MOST = 2000
@@ -30,8 +30,7 @@ class StockEstimate:
 def estimate(graph: OperandGraph, units: Sequence[Unit], threads: Sequence[int]) -> StockEstimate:
     """Forecast the bytes moved by stock Dask and by a plan, on workers with these threads."""
     n = len(graph)
-    roots = [Unit((i,)) for i in graph if not graph.inputs[i]]
-    stock = forecast(graph, roots, threads, like_stock=True)
-    plan = forecast(graph, units, threads)
+    run = Forecaster(graph, list(threads))
+    stock, plan = run.stock(), run.plan(units)
     known = sum(graph.known) / n if n else 0.0
     return StockEstimate(stock.moved, plan.moved, n, known)
