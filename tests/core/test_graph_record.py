@@ -40,7 +40,7 @@ def test_counts_follow_transitions():
     assert found.is_done()
 
 
-def test_all_states_are_told_and_only_what_runs_is_running():
+def test_all_states_are_counted_and_only_running_operands_run():
     counts = [0] * CODES
     counts[SENT] = 5
     assert set(counts_by_state(counts, 2)) == {state.value for state in State}
@@ -51,7 +51,7 @@ def test_all_states_are_told_and_only_what_runs_is_running():
     assert counts_by_state(counts, 9)["ready"] == 0
 
 
-def test_planned_again_makes_other_units_and_another_picture():
+def test_planning_again_replaces_units_and_picture():
     found = record()
     before = found.draw(10)
     found.plan_again([Unit((2,)), Unit((3,))])
@@ -80,7 +80,7 @@ def test_a_cell_has_the_worker_of_most_of_its_operands():
     assert share.tolist() == [2 / 3, 1.0]
 
 
-def test_a_worker_of_too_many_is_one_of_the_others():
+def test_workers_beyond_the_limit_count_as_others():
     found = record()
     found.set_worker(0, 5000)
     found.set_code(0, SENT)

@@ -68,13 +68,13 @@ def test_a_line_ends_where_others_read_or_join() -> None:
     assert joined(g) == {"b": {"a", "b"}, "f": {"e", "f"}}
 
 
-def test_what_is_wanted_ends_a_line() -> None:
+def test_visible_operands_end_a_chain() -> None:
     g = graph({"a": [], "b": ["a"], "c": ["b"]})
     assert joined(g, roles={"b": VISIBLE, "c": VISIBLE}) == {"b": {"a", "b"}}
 
 
 @pytest.mark.parametrize("limits", [None, LOOSE])
-def test_what_must_be_alone_is(limits: GroupBounds | None) -> None:
+def test_alone_operands_are_not_joined(limits: GroupBounds | None) -> None:
     g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["c"]})
     assert joined(g, limits, roles={"b": ALONE, "d": VISIBLE}) == {"d": {"c", "d"}}
 
@@ -99,7 +99,7 @@ def test_a_diamond_becomes_one() -> None:
     assert joined(g, LOOSE) == {"sum": {"x", "sin", "cos", "sum"}}
 
 
-def test_what_others_read_stays() -> None:
+def test_operands_with_other_readers_are_not_joined() -> None:
     g = graph({"x": [], "y": [], "a": ["x", "y"], "b": ["x"]})
     assert joined(g, LOOSE) == {"a": {"y", "a"}}
 
@@ -123,7 +123,7 @@ def test_parallelism_is_kept() -> None:
     assert joined(g, GroupBounds(1e9, 1000)) == {}
 
 
-def test_a_chain_does_not_draw_in_what_could_run_beside_it() -> None:
+def test_a_chain_does_not_join_operands_that_could_run_in_parallel() -> None:
     inputs: dict[str, list[str]] = {"c0": []}
     for i in range(1, 40):
         inputs |= {f"x{i}": [], f"c{i}": [f"c{i - 1}", f"x{i}"]}
@@ -150,7 +150,7 @@ def test_no_large_input_comes_in_for_a_small_one() -> None:
     assert joined(graph(inputs, sizes), LOOSE, roles={"y": VISIBLE, "sum": VISIBLE}) == {}
 
 
-def test_what_all_read_is_no_reason_to_stay_apart() -> None:
+def test_small_hubs_do_not_prevent_joining() -> None:
     inputs: dict[str, list[str]] = {"mean": []}
     for i in range(32):
         inputs |= {f"x{i}": [], f"d{i}": ["mean", f"x{i}"], f"e{i}": [f"x{i}"]}
@@ -271,7 +271,7 @@ def test_a_group_that_waits_holds_no_more_than_its_parts_would(
             assert brought <= inner + len(members) * compression.CRUMB
 
 
-def test_nothing_is_bound_to_what_all_read_if_that_is_large_or_unknown() -> None:
+def test_large_or_unknown_hubs_prevent_joining() -> None:
     inputs: dict[str, list[str]] = {"model": []}
     for i in range(40):
         inputs |= {f"x{i}": [], f"y{i}": [f"x{i}", "model"]}

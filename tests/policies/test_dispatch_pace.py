@@ -29,7 +29,7 @@ def test_nothing_is_bounded_where_it_takes_no_time() -> None:
     assert pace.room(1.0) == math.inf
 
 
-def test_what_is_on_the_way_takes_room() -> None:
+def test_operands_in_flight_take_room() -> None:
     pace = experienced(0.005)
     room = pace.room(1.0)
     pace.sent("a", 1.0)

@@ -20,7 +20,7 @@ def started(*expected, known=None, floor=100 * MB):
     return footprints
 
 
-def test_what_one_took_is_beyond_the_floor_and_what_is_known():
+def test_a_footprint_excludes_floor_and_known_memory():
     footprints = started(10 * MB, known=KnownMemory(held=50 * MB))
     footprints.lap(
         300 * MB, KnownMemory(held=40 * MB, transfers=20 * MB, surplus=5 * MB, inputs=25 * MB)
@@ -29,7 +29,7 @@ def test_what_one_took_is_beyond_the_floor_and_what_is_known():
     assert 0 not in footprints
 
 
-def test_what_several_took_is_shared_by_what_was_expected():
+def test_growth_is_divided_by_expected_footprints():
     footprints = started(10 * MB, 30 * MB)
     footprints.lap(180 * MB, KnownMemory())
     assert footprints.end(0)[1] == 20 * MB
@@ -49,7 +49,7 @@ def test_of_several_laps_the_most_counts():
     assert footprints.end(0)[1] == 120 * MB
 
 
-def test_what_left_in_a_lap_hides_what_was_taken_unless_the_lap_ends():
+def test_released_memory_hides_footprints_within_a_lap():
     # 64 MB leave before the operand takes 60: the high-water mark is that of the beginning.
     hidden = started(10 * MB, known=KnownMemory(held=64 * MB))
     hidden.lap(164 * MB, KnownMemory())
@@ -66,7 +66,7 @@ def test_nothing_is_hidden_where_nothing_runs():
     assert not started(known=KnownMemory(held=64 * MB)).are_hidden_by(0, 8 * MB)
 
 
-def test_many_small_operands_do_not_hide_what_a_large_one_takes():
+def test_many_small_operands_do_not_hide_a_large_one():
     footprints = started()
     for _ in range(1000):
         footprints.grow(10_000)
@@ -85,7 +85,7 @@ def test_the_floor_rises_in_quiet_moments_only():
     assert footprints.floor == 300 * MB
 
 
-def test_what_is_dropped_is_measured_no_more():
+def test_dropped_operands_are_not_measured():
     footprints = started(10 * MB, 10 * MB)
     footprints.drop(0)
     footprints.drop(0)
@@ -99,7 +99,7 @@ def test_what_is_dropped_is_measured_no_more():
     st.lists(st.integers(0, 2**40), min_size=1, max_size=8),
     st.lists(st.tuples(*[st.integers(0, 2**40)] * 5), min_size=1, max_size=8),
 )
-def test_shares_are_no_more_than_what_was_taken(expected, laps):
+def test_footprints_sum_to_at_most_the_growth(expected, laps):
     footprints = started(*expected, floor=0)
     for peak, *known in laps:
         footprints.lap(peak, KnownMemory(*known))

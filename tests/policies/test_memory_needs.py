@@ -16,7 +16,7 @@ def test_unknown_operands_are_guessed_from_their_inputs():
     assert model.output(OperandKind("random", 0, 0)) == 0
 
 
-def test_a_result_that_is_known_is_no_guess():
+def test_a_known_result_size_is_used():
     model = NeedModel()
     assert model.footprint(OperandKind("random", 0, 0), 32 * MB) == 64 * MB
     # What makes little of much, a reduction, may need much meanwhile.
@@ -24,7 +24,7 @@ def test_a_result_that_is_known_is_no_guess():
     assert model.footprint(OperandKind("outer", 2, MB), 100 * MB) == 200 * MB
 
 
-def test_noise_on_small_operands_is_not_blown_up():
+def test_noise_on_small_operands_is_not_extrapolated():
     model = NeedModel()
     model.observe_output(OperandKind("getitem", 1, 1000), 1000)
     model.observe_footprint(OperandKind("getitem", 1, 1000), 2 * MB)

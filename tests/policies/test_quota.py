@@ -26,7 +26,7 @@ def request(who, nbytes):
     return MemoryRequest(who, MemoryNeed(output=nbytes))
 
 
-def test_what_fits_is_granted_in_order():
+def test_fitting_requests_are_granted_in_order():
     ledger = quota(held=30, unmanaged=10, transfers=10)
     queue = [request("a", 30), request("b", 20)]
     assert ledger.choose(queue).who == "a"
@@ -39,7 +39,7 @@ def test_what_fits_is_granted_in_order():
     assert ledger.promised == 21
 
 
-def test_what_makes_no_difference_is_granted_always():
+def test_negligible_requests_are_always_granted():
     ledger = Quota(10_000, 2)
     ledger.held = 20_000
     assert ledger.choose([request("small", 10)]).who == "small"

@@ -102,7 +102,7 @@ def test_examples(held, lost, again, spared):
     assert (found.again, found.spared) == (again, spared)
 
 
-def test_a_chain_of_a_hundred_thousand_is_no_recursion():
+def test_a_chain_of_a_hundred_thousand_does_not_recurse():
     n = 100_000
     graph = lineage([[]] + [[i] for i in range(n - 1)], range(n), set(), {n - 1})
     assert recovery(graph, {n - 1}).again == list(range(n))

@@ -22,7 +22,7 @@ RULE = ProtectionRule(least=10.0)
         ({"left"}, 1 + 4 + 8),
     ],
 )
-def test_what_a_loss_would_cost(held, expected):
+def test_the_cost_of_a_loss_includes_released_inputs(held, expected):
     inputs = {"first": [], "left": ["first"], "right": ["first"], "last": ["left", "right"]}
     seconds = {"first": 1.0, "left": 2.0, "right": 4.0, "last": 8.0}
     found = recomputation_seconds(
@@ -31,7 +31,7 @@ def test_what_a_loss_would_cost(held, expected):
     assert found == expected
 
 
-def test_a_long_line_is_not_followed_for_ever():
+def test_a_long_chain_is_followed_to_a_limit():
     looked_at = []
 
     def inputs(i):

@@ -34,7 +34,7 @@ def test_so_are_those_that_are_made_of_others() -> None:
     assert units(arrays("ab", 4, reads="ab")) == [{("a", n), ("b", n)} for n in range(4)]
 
 
-def test_crumbs_are_not_worth_it() -> None:
+def test_small_counterparts_do_not_join_units() -> None:
     assert len(units(arrays("ab", 4, reads="ab", nbytes=0.5))) == 8
 
 
@@ -52,14 +52,14 @@ def test_chunks_of_the_same_place_are_counterparts() -> None:
     assert counterparts(g) == [[0, 2], [1, 3]]
 
 
-def test_arrays_that_are_cut_otherwise_have_none() -> None:
+def test_arrays_with_different_chunks_have_no_counterparts() -> None:
     assert counterparts(of(("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2))) == []
 
 
-def test_what_is_read_on_is_not_final() -> None:
+def test_results_with_readers_are_not_final() -> None:
     g = of(("a", 0), ("a", 1), ("b", 0), ("b", 1), inputs={2: [0], 3: [1]})
     assert counterparts(g) == []
 
 
-def test_single_results_and_names_without_indices_have_none() -> None:
+def test_single_results_and_plain_names_have_no_counterparts() -> None:
     assert counterparts(of(("a", 0), ("b", 0), "c", "d")) == []

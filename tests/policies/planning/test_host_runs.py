@@ -133,7 +133,7 @@ def test_a_graph_is_looked_at_once_as_its_sizes_are_learned(
     assert len(made) == 2
 
 
-def test_a_plan_that_is_not_cut_has_no_shares(
+def test_an_uncut_plan_has_no_shares(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dask_marsched.policies.assignment.choose_runs", lambda *args: NOT_CUT)

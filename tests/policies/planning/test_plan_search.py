@@ -93,7 +93,7 @@ def test_no_plan_is_chosen_that_holds_more_than_stock_or_hardly_more_than_the_le
 
 
 @pytest.mark.parametrize("g", [tree(64, 8), columns(6, 12), pairwise(20)])
-def test_the_chosen_plan_is_no_worse_than_any_that_may_be_chosen(g: OperandGraph) -> None:
+def test_the_chosen_plan_is_the_best_admissible_one(g: OperandGraph) -> None:
     """Against a bound that holds no more and takes no longer, it moves no more."""
     plan = planner(g, 16)
     _, units = choose_bounds(g, workers(1, 1, 1), plan)

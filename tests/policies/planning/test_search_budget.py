@@ -27,7 +27,7 @@ def test_little_is_at_stake_in_little_data() -> None:
     assert math.isfinite(seconds_at_stake(large, []))
 
 
-def test_what_is_worth_it_does_not_hold_up_the_graph() -> None:
+def test_a_long_worthwhile_search_runs_in_the_background() -> None:
     assert extent_of_search(0.0, 0.0) is Search.BEFORE_START  # nothing to be searched
     assert extent_of_search(0.001, 1.0) is Search.BEFORE_START
     assert extent_of_search(0.1, 1.0) is Search.IN_BACKGROUND
