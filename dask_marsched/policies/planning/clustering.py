@@ -146,9 +146,10 @@ class Clustering:
 def _late(inputs: Sequence[Sequence[int]], hub: bytes) -> list[bool]:
     """Return whether each operand waits for a hub with inputs.
 
-    Results that wait for a hub are held whatever the unit, and memory sinks once it is there, so
-    they do not count for the bound. Counting them cut means by month on 100 workers into units of
-    eight chunks; at least four months then ran at a time and held twice stock Dask's memory.
+    Until the hub is there, a unit keeps the inputs of its late operands, so these count for the
+    bound. Memory sinks afterwards, so late results do not count. When inputs counted as released,
+    means by month on 100 workers ran in units of eight chunks under a bound of four: at least four
+    months ran at a time and held twice stock Dask's memory.
     """
     late = [False] * len(inputs)
     for i, own in enumerate(inputs):
