@@ -22,8 +22,8 @@ from distributed.worker_state_machine import WorkerState
 from dask_marsched.config import Settings
 from dask_marsched.host.graph.fused_tasks import join
 from dask_marsched.host.worker.data import Store
-from dask_marsched.policies.memory_needs import Kind, NeedModel
-from dask_marsched.policies.quota import Need, Request
+from dask_marsched.policies.memory_needs import NeedModel, OperandKind
+from dask_marsched.policies.quota import MemoryNeed, MemoryRequest
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
 from dask_marsched.worker_plugin import MarsWorkerPlugin
@@ -353,7 +353,7 @@ async def test_operands_that_do_not_fit_wait(c, s, a):
 @planned_cluster(ONE, plugin=with_quota)
 async def test_cold_results_are_evicted_to_make_room(c, s, a):
     await known(c, array, 1)
-    assert admission_of(a).needs.output(Kind("array", 0, 0)) >= 10 * MB
+    assert admission_of(a).needs.output(OperandKind("array", 0, 0)) >= 10 * MB
     x, y = c.submit(array, 1, key="array-1"), c.submit(array, 2, key="array-2")
     await wait([x, y])
     needed = c.submit(gated, "gate", x, key="needed")
@@ -448,12 +448,12 @@ async def test_a_released_input_does_not_hide_working_space(c, s, a):
     assert a.data.evict_key(x.key) == 100 * MB
     leave_free(a, 250 * MB)
     await a_fused_reader(c, x.key)
-    assert admission.needs.footprint(Kind("reader", 1, 100 * MB)) > 180 * MB
+    assert admission.needs.footprint(OperandKind("reader", 1, 100 * MB)) > 180 * MB
 
 
 @planned_cluster(ONE, plugin=with_quota)
 async def test_small_operands_are_measured_a_few_times_only(c, s, a):
-    admission, kind = admission_of(a), Kind("array", 0, 0)
+    admission, kind = admission_of(a), OperandKind("array", 0, 0)
     admission.quota.limit = 100 * 64 * MB
     for n in range(5):
         await known(c, array, n)
@@ -737,11 +737,11 @@ async def test_working_space_is_released_if_inputs_cannot_be_read(c, s, a, monke
     admission = admission_of(a)
     x = c.submit(gated, "gate", key="x")
     await async_poll_for(lambda: bool(a.state.executing), 5)
-    admission.quota.force(Request("x", Need(1, 2, 3)))
+    admission.quota.force(MemoryRequest("x", MemoryNeed(1, 2, 3)))
     monkeypatch.setattr(admission.host, "_load", fails)
     with pytest.raises(ZeroDivisionError, match="on purpose"):
         await admission.host._execute("x", stimulus_id="test")
-    assert admission.quota.grants == {"x": Need(output=2)}
+    assert admission.quota.grants == {"x": MemoryNeed(output=2)}
     await Event("gate").set()
     await wait(x)
     assert_nothing_is_left(a)
@@ -811,7 +811,7 @@ async def test_results_released_meanwhile_do_not_hide_working_space(c, s, a):
     gc.collect()
     await Event("gate").set()
     await running
-    assert admission.needs.footprint(Kind("allocating", 0, 0)) > 80 * MB
+    assert admission.needs.footprint(OperandKind("allocating", 0, 0)) > 80 * MB
 
 
 @planned_cluster(TWO_THREADS, plugin=with_quota)
@@ -906,7 +906,7 @@ def resident_there(dask_worker):
 
 def learned_there(dask_worker):
     """Return what `sums` of five arrays was found to take, bytes."""
-    return admission_of(dask_worker).needs.footprint(Kind("sums", 5, 100 * MB))
+    return admission_of(dask_worker).needs.footprint(OperandKind("sums", 5, 100 * MB))
 
 
 def is_sharing(dask_worker):

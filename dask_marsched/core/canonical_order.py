@@ -1,8 +1,7 @@
-"""An order of operands that follows from their graph alone.
+"""Orders operands by their graph alone, the same in every process.
 
-Sets of keys are iterated in an order that follows from the hash seed of the process, and the
-names of some keys hold random numbers. What is decided by either is decided otherwise by the next
-process.
+The iteration order of sets depends on the hash seed, and some keys hold random tokens; decisions
+must depend on neither.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import numpy as np
 
 from dask_marsched.core.graph import Edges, topological_order
 
-#: How far from a layer to look for what tells it from another one like it.
+#: Steps within which neighbours distinguish equal layers.
 _ROUNDS = 4
 
-#: How many operands of layers that are still alike are looked at for who reads them.
+#: Operands of each equal layer whose readers are compared.
 _LOOKED_AT = 4
 
 
@@ -28,33 +27,27 @@ def canonical_order(
     words: Mapping[str, str],
     inputs: Sequence[Sequence[int]],
 ) -> list[int]:
-    """Return the numbers of operands in an order that does not depend on how they are numbered.
+    """Return the operands in an order that does not depend on their numbering.
 
-    Layers come by depth, then by word, by size, and by the layers next to them up to four steps
-    away, then by which operands read their first ones: a left factor's are other ones than a right
-    factor's. Within a layer, operands come by their indices. Only layers that all of this does not
-    tell apart come in the order of their names, random or not.
+    Layers are sorted by depth, `words`, size, the layers up to four steps away, and the places of
+    the operands that read their first ones. Layers still equal are sorted by name. Within a layer
+    operands are sorted by index.
 
     Parameters
     ----------
     names
         For each operand the name of its layer.
     indices
-        For each operand its place in the layer; one without has ``()``.
+        For each operand its indices in the layer, or ``()``.
     words
-        For each layer what in its name is not random.
+        For each layer the part of its name that is not random.
     inputs
-        For each operand the numbers of those it reads.
-
-    Returns
-    -------
-    list of int
-        A permutation of the operands' numbers.
+        For each operand the numbers of its inputs.
 
     Raises
     ------
     graphlib.CycleError
-        An operand reads its own result, perhaps through others.
+        An operand depends on its own result.
     """
     edges = inputs if isinstance(inputs, Edges) else Edges.of(inputs)
     depth = _depths(edges)
@@ -76,7 +69,7 @@ def canonical_order(
 
 
 def _depths(inputs: Edges) -> list[int]:
-    """Return each operand's longest path from one that reads nothing."""
+    """Return each operand's longest path from an operand without inputs."""
     rows = list(inputs)
     depth = [0] * len(rows)
     for i in topological_order(rows):
@@ -89,7 +82,7 @@ def _depths(inputs: Edges) -> list[int]:
 
 
 def _between_layers(inputs: Edges, layer_of: Sequence[int], layers: int) -> list[list[int]]:
-    """Return for each layer those whose operands its own read."""
+    """Return for each layer the layers that it reads."""
     of = np.asarray(layer_of, dtype=np.int64)
     first = np.asarray(inputs.starts, dtype=np.int64)
     readers = np.repeat(of, first[1:] - first[:-1])
@@ -101,7 +94,7 @@ def _between_layers(inputs: Edges, layer_of: Sequence[int], layers: int) -> list
 
 
 def _refined(rank: list[int], reads: Sequence[Iterable[int]]) -> list[int]:
-    """Tell apart layers of one rank by the ranks of those that they read and that read them."""
+    """Distinguish layers of equal rank by the ranks of their neighbours."""
     readers: list[list[int]] = [[] for _ in rank]
     for n, own in enumerate(reads):
         for m in own:
@@ -127,7 +120,7 @@ def _by_readers(
     indices: Sequence[tuple[Any, ...]],
     inputs: Sequence[Sequence[int]],
 ) -> list[int]:
-    """Tell apart layers of one rank by which operands read the first ones of each."""
+    """Distinguish layers of equal rank by the readers of their first operands."""
     times = Counter(rank)
     shown = {i for n, row in enumerate(rows) if times[rank[n]] > 1 for i in row[:_LOOKED_AT]}
     readers: list[list[tuple[int, str]]] = [[] for _ in rank]

@@ -1,7 +1,6 @@
-"""The arithmetic of chunk sizes: what a chunk of a grid holds, what a slice leaves of it.
+"""Computes sizes of chunks and of their slices, on plain integers.
 
-Everything here works on plain integers, so that a graph of 100,000 chunks is measured in a
-fraction of a second. Who reads lengths and item sizes out of Dask's layers is `host.layers`.
+`dask_marsched.host.graph` reads chunk lengths and item sizes from Dask's layers.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ Shape = tuple[int, ...]
 
 
 class Grid:
-    """The chunks of one array: their lengths along every axis and what an element weighs.
+    """The chunks of an array: lengths along every axis and bytes an element.
 
     Parameters
     ----------
     lengths : sequence of sequences of int
         For every axis the lengths of its chunks, in elements.
     itemsize : int
-        Bytes of one element; the sum over the arrays if a chunk holds several of one shape.
+        Bytes of an element, summed over the arrays if a chunk holds several.
     overhead : int
-        Bytes of a chunk beside its elements, such as those of the dict around several arrays.
+        Bytes of a chunk beside its elements, such as those of a dict of arrays.
     certain : bool
-        False if the sizes are an educated guess.
+        False if the sizes are an estimate.
     uniform : bool
-        True if every chunk is one element, repeated by strides of zero: then only this element
-        is held, whatever the shape.
+        True if a chunk is one element repeated by strides of zero, which alone uses memory.
     """
 
     __slots__ = ("_arity", "_held", "certain", "itemsize", "lengths", "overhead", "uniform")
@@ -55,7 +53,7 @@ class Grid:
         self._arity = len(self.lengths) + 1
 
     def nbytes(self, key: tuple[Any, ...]) -> int | None:
-        """Bytes of the chunk ``(name, i, j, ...)``; None if the grid has no such chunk."""
+        """Bytes of the chunk ``(name, i, j, ...)``; None if there is no such chunk."""
         if len(key) != self._arity:
             return None
         size = self.itemsize
@@ -69,7 +67,7 @@ class Grid:
         return size + self.overhead
 
     def shape(self, key: tuple[Any, ...]) -> Shape | None:
-        """Shape of the chunk ``(name, i, j, ...)``; None if the grid has no such chunk."""
+        """Shape of the chunk ``(name, i, j, ...)``; None if there is no such chunk."""
         if len(key) != self._arity:
             return None
         try:
@@ -77,8 +75,8 @@ class Grid:
         except (TypeError, IndexError):
             return None
 
-    def doubted(self) -> Grid:
-        """Return the same sizes as an educated guess."""
+    def as_estimate(self) -> Grid:
+        """Return the same sizes as an estimate."""
         return Grid(
             self.lengths,
             self.itemsize,
@@ -88,10 +86,9 @@ class Grid:
         )
 
     def sliced_nbytes(self, key: tuple[Any, ...], index: Any) -> int | None:
-        """Bytes that slices leave of a chunk.
+        """Bytes of a slice of a chunk, if the index has one slice for every axis; else None.
 
-        The short way for what most slices of a chunk graph are: a slice for every axis. None for
-        everything else, and where strides of zero play a part: `sliced_shape` knows more.
+        A fast path for most slices of a chunk graph; `sliced_shape` handles the others.
         """
         lengths = self.lengths
         if self.uniform or self.overhead or type(index) is not tuple:
@@ -112,25 +109,19 @@ class Grid:
         return size
 
     def whole(self) -> int:
-        """Bytes of all elements together, as one array."""
+        """Bytes of the whole array."""
         return prod(map(sum, self.lengths)) * self.itemsize
 
 
 def sliced_shape(shape: Shape, index: Any) -> Shape | None:
-    """Shape that basic indexing leaves.
+    """Return the shape after basic indexing, or None if `index` is not understood or does not fit.
 
     Parameters
     ----------
     shape : tuple of int
-        Shape of the array that is indexed.
+        Shape of the indexed array.
     index : slice, int, None, Ellipsis, or a tuple of them
-        The index. Lists and vectors of integers ("fancy" indices) may stand at one place at
-        most and beside slices only; masks are not understood.
-
-    Returns
-    -------
-    tuple of int or None
-        None if the index is not understood or does not fit the shape.
+        One list or vector of integers may stand beside slices. Masks are not supported.
     """
     entries = _filled(index if type(index) is tuple else (index,), len(shape))
     if entries is None:
@@ -151,7 +142,7 @@ def sliced_shape(shape: Shape, index: Any) -> Shape | None:
         elif _is_int(entry):
             if not -length <= entry < length:
                 return None
-            # Beside a list an integer takes part in its broadcasting and may move axes.
+            # Beside a list an integer is broadcast with it and may move axes.
             fancy += 1
         elif _is_list_of_ints(entry):
             result.append(len(entry))
@@ -173,13 +164,13 @@ def _is_int(entry: Any) -> bool:
 def _is_list_of_ints(entry: Any) -> bool:
     if isinstance(entry, list):
         return bool(entry) and all(map(_is_int, entry))
-    # A vector of integers, told without importing NumPy.
+    # A vector of integers, detected without importing NumPy.
     kind = getattr(getattr(entry, "dtype", None), "kind", "")
     return kind in ("i", "u") and getattr(entry, "ndim", 0) == 1
 
 
 def _filled(entries: tuple[Any, ...], ndim: int) -> tuple[Any, ...] | None:
-    """Put full slices where an ellipsis stands or axes are left out."""
+    """Expand an ellipsis and missing axes to full slices."""
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
         return None
@@ -193,7 +184,7 @@ def _filled(entries: tuple[Any, ...], ndim: int) -> tuple[Any, ...] | None:
 def _sliced_length(length: int, entry: slice) -> int:
     start, stop, step = entry.start, entry.stop, entry.step
     if step is None or step == 1:
-        # Nearly all slices of a chunk graph are of these two kinds, and a range costs much more.
+        # Nearly all slices are of these two kinds; building a range costs much more.
         if start is None and stop is None:
             return length
         if type(start) is int and type(stop) is int and 0 <= start <= stop <= length:

@@ -1,4 +1,4 @@
-"""The graph of operands that the policies read."""
+"""Defines the graph of operands that the policies read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ NO_HOME = -1
 
 
 class Edges(Sequence[Sequence[int]]):
-    """For each operand the numbers of others, ascending, in one flat list.
+    """Rows of ascending operand numbers, one row an operand, stored in one flat list.
 
-    A list for each of a million operands would keep the garbage collector busy.
+    Separate lists for a million operands would slow down the garbage collector.
 
     Parameters
     ----------
     starts
-        Where the numbers of each operand begin in `flat`, and where the last ones end.
+        Where each row begins in `flat`, and where the last one ends.
     flat
-        The numbers.
+        The numbers of all rows.
     """
 
     __slots__ = ("flat", "starts")
@@ -35,7 +35,7 @@ class Edges(Sequence[Sequence[int]]):
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> Edges:
-        """Join the rows of operands."""
+        """Build edges from rows."""
         starts, flat = [0], list[int]()
         for row in rows:
             flat.extend(row)
@@ -43,13 +43,7 @@ class Edges(Sequence[Sequence[int]]):
         return cls(starts, flat)
 
     def renumbered(self, order: Sequence[int]) -> Edges:
-        """Return the edges of the same operands, numbered in another order.
-
-        Parameters
-        ----------
-        order
-            The numbers of all operands, that of the new first one first.
-        """
+        """Return the edges with operands renumbered: `order[k]` becomes operand ``k``."""
         n = len(self)
         first = np.asarray(self.starts, dtype=np.int64)
         old = np.asarray(order, dtype=np.int64)
@@ -69,7 +63,7 @@ class Edges(Sequence[Sequence[int]]):
         Raises
         ------
         ValueError
-            A number is not that of an operand before: the numbering is not topological.
+            An operand reads one with the same or a larger number.
         """
         n = len(self)
         first = np.asarray(self.starts, dtype=np.int64)
@@ -110,41 +104,39 @@ class Edges(Sequence[Sequence[int]]):
             return NotImplemented
         return self.starts == other.starts and self.flat == other.flat
 
-    __hash__ = None  # type: ignore[assignment]  # how Python says: unhashable
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandGraph:
-    """Operands still to be computed, numbered in order of priority.
+    """Operands still to be computed, numbered by priority.
 
-    Operand ``i`` comes before operand ``j`` in the order of execution that Dask proposes
-    (``dask.order``) exactly if ``i < j``; an operand's number is always larger than those of
-    its inputs. Inputs whose results are in memory already are not operands of the graph: what
-    matters of them is `home`.
+    Operand ``i`` precedes operand ``j`` in ``dask.order`` exactly if ``i < j``, and an operand's
+    number is larger than those of its inputs. Inputs already in memory are not operands of the
+    graph; `home` and `home_bytes` describe them.
 
     Parameters
     ----------
     keys
-        The operands' keys (Dask's task keys).
+        Dask's keys.
     inputs
-        For each operand the numbers of the operands that it reads, ascending.
+        For each operand the numbers of its inputs, ascending.
     nbytes
-        Size of each operand's result in bytes; a guess where `known` says so.
+        Size of each result in bytes; a guess unless `known` is set.
     known
-        For each operand a 1 where `nbytes` was derived from the graph or learned from results.
+        For each operand 1 if `nbytes` was derived from the graph or learned from results.
     home
-        For each operand the number of the worker that holds most of the input bytes which are
-        in memory already, or `NO_HOME`; by default that for all.
+        For each operand the number of the worker that holds most of its inputs in memory, or
+        `NO_HOME` (the default).
     home_bytes
-        Bytes of those inputs on the home worker.
+        Bytes of those inputs on that worker.
     kept
-        Operands that others read too, which are not in the graph: their results stay.
+        Operands whose results stay because operands outside of the graph read them.
 
     Raises
     ------
     ValueError
-        The sequences differ in length, or an operand reads one with a larger number (the order
-        is not topological).
+        The sequences differ in length, or the numbering is not topological.
     """
 
     keys: Sequence[Hashable]
@@ -174,7 +166,7 @@ class OperandGraph:
         return iter(range(len(self.keys)))
 
     def head(self, count: int) -> OperandGraph:
-        """Return the first operands as a graph of their own; what others read of them is `kept`."""
+        """Return the graph of the first `count` operands; `kept` are those that the rest reads."""
         if count >= len(self):
             return self
         readers = self.dependents
@@ -193,27 +185,17 @@ class OperandGraph:
         )
 
     def with_nbytes(self, nbytes: Sequence[float], known: bytes) -> OperandGraph:
-        """Return the same graph with other sizes (as learned from results)."""
+        """Return the graph with other sizes."""
         return replace(self, nbytes=nbytes, known=known)
 
 
 def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
-    """Return the numbers of operands in an order in which each comes after those it reads.
-
-    Parameters
-    ----------
-    inputs
-        For each operand the numbers of those it reads.
-
-    Returns
-    -------
-    list of int
-        Depth first: an operand comes soon after what it reads.
+    """Return the operands depth first, each after its inputs.
 
     Raises
     ------
     graphlib.CycleError
-        An operand reads its own result, perhaps through others.
+        An operand depends on its own result.
     """
     order: list[int] = []
     rows = list(inputs)
@@ -243,14 +225,9 @@ def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
 
 
 def depths(graph: OperandGraph, initial: Sequence[bool] | None = None) -> list[int]:
-    """Return each operand's depth: the longest path from an initial operand.
+    """Return the length of the longest path to each operand from an initial one.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    initial
-        Operands whose depth is 0 whatever they read; by default those without inputs.
+    `initial` flags the operands of depth 0; by default those without inputs.
     """
     depth = [0] * len(graph)
     for i, inputs in enumerate(graph.inputs):
@@ -265,10 +242,9 @@ def depths(graph: OperandGraph, initial: Sequence[bool] | None = None) -> list[i
 
 
 def typical_nbytes(graph: OperandGraph, operands: Sequence[int]) -> float:
-    """Return the size in bytes of the result that a byte of `operands` is in, on average.
+    """Return the mean size of results in bytes, weighted by size; at least 1.
 
-    Unlike the mean it does not sink where many tiny results (indices, parameters) stand beside
-    the chunks. At least one byte.
+    Many tiny results (indices, parameters) beside the chunks hardly lower it.
     """
     total = sum(graph.nbytes[i] for i in operands)
     if total <= 0:

@@ -1,13 +1,13 @@
-"""What is kept of a planned graph to show it: a state for each operand, counts, and a picture.
+"""Records the state of every operand of a planned graph, for display.
 
-A transition costs the change of one byte and two counts. The picture is brought up to date by what
-has changed since it was last looked at, and only while it is looked at.
+A transition updates one byte and two counts. `Picture` groups the operands into cells.
 """
 
 from __future__ import annotations
 
 import array
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,32 +19,29 @@ from dask_marsched.core.plan import Unit
 from dask_marsched.core.plan_layout import NO_UNIT, Ints, PlanLayout
 from dask_marsched.core.series import Series
 
-#: What a scheduler knows of each operand without asking its worker. `State.RUNNING` it hears of
-#: from time to time; one that was sent counts as `State.READY` but for that.
+#: The states that the scheduler knows without asking workers. Heartbeats tell how many of those
+#: that were sent are running.
 WAITING, READY, SENT, FINISHED, FREED, FATAL, CANCELLED = range(7)
 CODES = 7
-#: The names of the counts by code; what is sent is split where it is told.
+#: Names of the counts by code (see `split`).
 NAMES = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
-#: Number of no worker.
+#: The worker number of operands that were not sent.
 NO_WORKER = 0xFFFF
-#: Workers, or else hosts, that the cells of a picture tell apart; the rest counts as one.
+#: Workers that a picture distinguishes; the others count as one.
 MOST_WORKERS = 128
-#: Changes that are remembered for a picture before all operands are gone through again: a share
-#: of these, and so many at least. To go through all at once is that much faster for each.
-_CHANGES, _LEAST_CHANGES = 1 / 20, 1000
-#: Kinds of failures that are told apart.
+#: Causes that are counted separately.
 _MOST_CAUSES = 20
 
 
-def told(counts: Sequence[int], running: int) -> dict[str, int]:
-    """Return counts by code as counts by `State`, all names of it, with what runs among them."""
+def counts_by_state(counts: Sequence[int], running: int) -> dict[str, int]:
+    """Return counts by code as counts by name of `State`; `running` operands are running."""
     by_name = {state.value: 0 for state in State}
     by_name.update(zip(NAMES, split(counts, running), strict=True))
     return by_name
 
 
 def split(counts: Sequence[int], running: int) -> list[int]:
-    """Return counts in the order of `NAMES`: of what was sent only what runs is running."""
+    """Return counts in the order of `NAMES`: sent operands count as running, the rest as ready."""
     own = list(counts)
     own[SENT] = min(running, counts[SENT])
     own[READY] += counts[SENT] - own[SENT]
@@ -52,17 +49,17 @@ def split(counts: Sequence[int], running: int) -> list[int]:
 
 
 class Causes:
-    """Why operands failed or were given up: how many for each cause, the most frequent kept."""
+    """Counts why operands failed or were cancelled, for a bounded number of causes."""
 
     def __init__(self) -> None:
-        self.count: dict[tuple[str, str, str], int] = {}
+        self.count: Counter[tuple[str, str, str]] = Counter()
         self.more = 0
 
     def add(self, state: str, what: str, why: str) -> None:
-        """Count an operand that came to a state because `what` met with `why`."""
+        """Count an operand that entered `state` because `what` raised or met `why`."""
         cause = (state, what, why)
         if cause in self.count or len(self.count) < _MOST_CAUSES:
-            self.count[cause] = self.count.get(cause, 0) + 1
+            self.count[cause] += 1
         else:
             self.more += 1
 
@@ -72,15 +69,14 @@ class Causes:
         joined = cls()
         for own in several:
             joined.more += own.more
-            for cause, count in own.count.items():
-                joined.count[cause] = joined.count.get(cause, 0) + count
+            joined.count.update(own.count)
         return joined
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return ``state``, ``operand``, ``cause`` and ``count`` of each, the largest first."""
+        """Return ``state``, ``operand``, ``cause`` and ``count``, the most frequent cause first."""
         rows = [
             {"state": state, "operand": what, "cause": why, "count": count}
-            for (state, what, why), count in sorted(self.count.items(), key=lambda c: -c[1])
+            for (state, what, why), count in self.count.most_common()
         ]
         if self.more:
             rows.append({"state": "", "operand": "", "cause": "others", "count": self.more})
@@ -88,29 +84,18 @@ class Causes:
 
 
 class GraphRecord:
-    """A planned graph.
+    """The states of a planned graph's operands.
 
     Parameters
     ----------
     number
-        Of the graph.
+        Number of the graph.
     planned
-        When, in seconds.
+        When it was planned, in seconds.
     graph, units
         The graph and its plan.
     codes
-        Of each operand, as it is.
-
-    Attributes
-    ----------
-    counts : list of int
-        Operands by code.
-    left : int
-        How many of them are still to be done.
-    finished : float or None
-        When nothing of it was left to be done, seconds; None before.
-    moved : float
-        Bytes of its results that were moved between workers.
+        The initial code of each operand.
     """
 
     def __init__(
@@ -123,7 +108,9 @@ class GraphRecord:
     ) -> None:
         self.number = number
         self.planned = planned
+        #: When the last operand was done, in seconds.
         self.finished: float | None = None
+        #: Bytes of its results moved between workers.
         self.moved = 0.0
         self.replanned = 0
         self.running = 0
@@ -138,7 +125,9 @@ class GraphRecord:
         self._place(units)
         self.codes = bytearray(codes)
         self.worker_of = array.array("H", [NO_WORKER]) * self.operands
-        self.counts = np.bincount(self._code_array(), minlength=CODES).tolist()
+        #: Operands by code.
+        self.counts = np.bincount(self.code_array(), minlength=CODES).tolist()
+        #: Operands not done yet.
         self.left: int = sum(self.counts[:FINISHED])
         self.causes = Causes()
         self.series = Series(NAMES)
@@ -146,12 +135,12 @@ class GraphRecord:
 
     @property
     def initial(self) -> int:
-        """Return how many operands belong to units."""
+        """Number of operands in units."""
         self.unit_count()
         return self._initial
 
     def plan_again(self, units: Iterable[Unit]) -> None:
-        """Take note of other units for some of the operands."""
+        """Replace the units of some operands."""
         self.replanned += 1
         self._place(units)
         self.picture = None
@@ -164,14 +153,14 @@ class GraphRecord:
         self.unit_of[operands] = np.repeat(firsts, [len(own) for own in members])
 
     def unit_count(self) -> int:
-        """Return the number of units; counted once for each plan."""
+        """Return the number of units, computed once for each plan."""
         if self._units is None:
             placed = self.unit_of[self.unit_of != NO_UNIT]
             self._initial, self._units = len(placed), len(np.unique(placed))
         return self._units
 
-    def moved_to(self, i: int, code: int) -> None:
-        """Take note of the new state of an operand."""
+    def set_code(self, i: int, code: int) -> None:
+        """Record the new state of an operand."""
         before = self.codes[i]
         if code == before:
             return
@@ -184,20 +173,11 @@ class GraphRecord:
         elif code < FINISHED <= before:
             self.left += 1
             self.finished = None
-        if self.picture is not None:
-            self.picture.changed((i,))
 
-    def moved_together(self, numbers: Any, codes: Any, workers: Any) -> None:
-        """Take note of transitions in their order, by arrays.
+    def set_codes(self, numbers: Any, codes: Any, workers: Any) -> None:
+        """Record transitions given as arrays: operands, new codes, and workers or `NO_WORKER`.
 
-        Parameters
-        ----------
-        numbers
-            Of the operands; of one that is there twice the last one counts.
-        codes
-            Their new states.
-        workers
-            The workers they were sent to, `NO_WORKER` where they were not.
+        If an operand occurs twice, its last transition counts.
         """
         own = np.frombuffer(self.codes, dtype=np.uint8)
         touched = np.unique(numbers)
@@ -211,56 +191,38 @@ class GraphRecord:
             self.finished = None
         sent = workers != NO_WORKER
         np.frombuffer(self.worker_of, dtype=np.uint16)[numbers[sent]] = workers[sent]
-        if self.picture is not None:
-            self.picture.changed(touched.tolist())
 
-    def sent_to(self, i: int, worker: int) -> None:
-        """Take note of the worker that an operand was sent to."""
+    def set_worker(self, i: int, worker: int) -> None:
+        """Record the worker that an operand was sent to."""
         self.worker_of[i] = min(worker, NO_WORKER)
 
     def is_done(self) -> bool:
-        """Whether nothing of it is left to be done."""
+        """Whether all operands are done."""
         return not self.left
 
     def draw(self, most: int) -> Picture:
-        """Return the picture with at most so many cells; `Picture.advance` it until it is done."""
+        """Return the picture with at most `most` cells; call `Picture.advance` until it is done."""
         if self.picture is None or self.picture.most != most:
             self.picture = Picture(self, most)
         return self.picture
 
-    def _code_array(self) -> Any:
-        # A copy: a bytearray that others look into cannot be pickled or changed in length.
+    def code_array(self) -> Any:
+        """Return a copy of the codes: a bytearray with exported buffers cannot be pickled."""
         return np.frombuffer(bytes(self.codes), dtype=np.uint8)
 
 
 class Picture:
-    """The cells of a graph: who runs the operands of each, and in which states these are."""
+    """The cells of a graph: counts of states, and the workers that run them."""
 
     def __init__(self, record: GraphRecord, most: int) -> None:
         self.most = most
         self.layout = PlanLayout(record.starts, record.flat, record.unit_of, most)
-        #: Whether somebody goes on with the layout already.
-        self.goes_on = False
+        #: Whether a callback on the event loop continues the layout.
+        self.is_being_drawn = False
         self._record = record
-        self._changes: list[int] = []
-        self._most_changes = max(_LEAST_CHANGES, int(_CHANGES * record.operands))
-        self._all = True
-        self._shown: Any = None
-        self._by_code: Any = None
-        self._by_worker: Any = None
-        self._shown_worker: Any = None
-
-    def changed(self, numbers: Iterable[int]) -> None:
-        """Take note that operands have changed."""
-        if self._all:
-            return
-        self._changes.extend(numbers)
-        if len(self._changes) > self._most_changes:
-            self._all = True
-            self._changes.clear()
 
     def advance(self, count: int) -> bool:
-        """Go on with the layout by so many operands; return whether it is done."""
+        """Lay out `count` more operands; return whether the layout is complete."""
         return self.layout.advance(count)
 
     def cells(self) -> tuple[Any, Any, Any]:
@@ -268,44 +230,14 @@ class Picture:
 
         The worker with most operands of a cell; `NO_WORKER` where none has been sent yet.
         """
-        if self._all or self._shown is None:
-            self._count_all()
-        elif self._changes:
-            self._count_changes()
-        by_worker = self._by_worker
-        sent = by_worker.sum(1)
-        most = by_worker.argmax(1)
-        share = by_worker[np.arange(len(most)), most] / np.maximum(sent, 1)
-        return self._by_code, np.where(sent > 0, most, NO_WORKER), share
-
-    def _count_all(self) -> None:
-        record, cell_of = self._record, self.layout.cell_of
+        cell_of = self.layout.cell_of.astype(np.int64)
         cells = len(self.layout.column)
-        self._changes.clear()
-        self._all = False
-        self._shown = np.frombuffer(bytes(record.codes), dtype=np.uint8).copy()
-        self._shown_worker = np.array(record.worker_of, dtype=np.uint16)
-        at = cell_of.astype(np.int64) * CODES + self._shown
-        self._by_code = np.bincount(at, minlength=cells * CODES).reshape(cells, CODES)
-        sent = self._shown_worker != NO_WORKER
-        worker = np.minimum(self._shown_worker[sent], MOST_WORKERS - 1)
-        at = cell_of[sent].astype(np.int64) * MOST_WORKERS + worker
-        counted = np.bincount(at, minlength=cells * MOST_WORKERS)
-        self._by_worker = counted.reshape(cells, MOST_WORKERS)
-
-    def _count_changes(self) -> None:
-        record = self._record
-        changed = np.unique(np.array(self._changes))
-        self._changes.clear()
-        numbers = changed.tolist()
-        cell = self.layout.cell_of[changed]
-        code = np.array([record.codes[i] for i in numbers], dtype=np.uint8)
-        np.subtract.at(self._by_code, (cell, self._shown[changed]), 1)
-        np.add.at(self._by_code, (cell, code), 1)
-        self._shown[changed] = code
-        worker = np.array([record.worker_of[i] for i in numbers], dtype=np.uint16)
-        for sign, workers in ((-1, self._shown_worker[changed]), (1, worker)):
-            sent = workers != NO_WORKER
-            column = np.minimum(workers[sent], MOST_WORKERS - 1)
-            np.add.at(self._by_worker, (cell[sent], column), sign)
-        self._shown_worker[changed] = worker
+        codes = np.bincount(cell_of * CODES + self._record.code_array(), minlength=cells * CODES)
+        worker_of = np.array(self._record.worker_of, dtype=np.uint16)
+        sent = worker_of != NO_WORKER
+        at = cell_of[sent] * MOST_WORKERS + np.minimum(worker_of[sent], MOST_WORKERS - 1)
+        by_worker = np.bincount(at, minlength=cells * MOST_WORKERS).reshape(cells, MOST_WORKERS)
+        total = by_worker.sum(1)
+        most = by_worker.argmax(1)
+        share = by_worker[np.arange(cells), most] / np.maximum(total, 1)
+        return codes.reshape(cells, CODES), np.where(total > 0, most, NO_WORKER), share

@@ -1,4 +1,4 @@
-"""Bytes moved from each worker to each other one, told in a table of bounded size."""
+"""Counts bytes moved between workers, in a table of bounded size."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ from typing import Any
 
 import numpy as np
 
-#: Row and column of all that are not shown on their own.
+#: Row and column of all workers that are not shown.
 OTHERS = "others"
-#: Pairs of workers that are kept aside.
+#: Most pairs buffered before they are added to the table.
 _MOST_SINCE = 2000
 
 
 class MovedBytes:
-    """A table of bytes, by who sent and who received them.
-
-    A worker that leaves makes place for another; what it sent and received counts to `OTHERS`.
-    """
+    """Bytes by sender and receiver. The counts of workers that left go to `OTHERS`."""
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {OTHERS: 0}
         self._free: list[int] = []
         self._bytes = np.zeros((8, 8))
-        #: What came since, by both numbers: a dict is faster than a cell of an array.
+        #: Recent counts; updating a dict is faster than an array cell.
         self._since: dict[tuple[int, int], float] = {}
         self.total = 0.0
 
     def add(self, sender: str | None, receiver: str, nbytes: float) -> None:
-        """Count bytes; the sender None where it is not known."""
+        """Count bytes; `sender` is None if unknown."""
         number, since = self._number, self._since
         i = 0 if sender is None else number.get(sender, -1)
         j = number.get(receiver, -1)
@@ -56,8 +53,8 @@ class MovedBytes:
                 self._bytes = larger
         return number
 
-    def left(self, worker: str) -> None:
-        """Take note that a worker is gone."""
+    def remove(self, worker: str) -> None:
+        """Move a departed worker's counts to `OTHERS`."""
         self._settle()
         number = self._number.pop(worker, None)
         if number is not None:
@@ -68,12 +65,12 @@ class MovedBytes:
             self._free.append(number)
 
     def table(self, most: int, host_of: Mapping[str, str]) -> dict[str, Any]:
-        """Return the bytes, between workers where these are not too many, else between hosts.
+        """Return the bytes between workers, or between hosts if there are too many workers.
 
         Parameters
         ----------
         most
-            Rows at most, `OTHERS` included; at least 2.
+            Most rows including `OTHERS`, at least 2.
         host_of
             The host of each worker.
 
@@ -81,8 +78,8 @@ class MovedBytes:
         -------
         dict
             ``between``, ``"workers"`` or ``"hosts"``; ``names`` of rows (senders) and columns
-            (receivers); ``bytes``, a list for each sender. Where hosts are too many, too, those
-            that moved least count to `OTHERS`.
+            (receivers); ``bytes``, a list for each sender. If there are too many hosts, those that
+            moved least count to `OTHERS`.
         """
         self._settle()
         workers = [name for name in self._number if name != OTHERS]
@@ -92,13 +89,7 @@ class MovedBytes:
         place = {name: i for i, name in enumerate(names)}
         numbers = np.array([0, *(self._number[w] for w in workers)])
         groups = np.array([0, *(place[name_of[w]] for w in workers)])
-        joined = np.zeros((len(names), len(names)))
-        if len(names) == len(numbers):
-            joined[np.ix_(groups, groups)] = self._bytes[np.ix_(numbers, numbers)]
-        else:
-            rows = np.zeros((len(names), len(numbers)))
-            np.add.at(rows, groups, self._bytes[np.ix_(numbers, numbers)])
-            np.add.at(joined.T, groups, rows.T)
+        joined = _grouped(self._bytes[np.ix_(numbers, numbers)], groups, len(names))
         if len(names) > most:
             names, joined = _largest(names, joined, most)
         if not joined[0].any() and not joined[:, 0].any():
@@ -107,14 +98,18 @@ class MovedBytes:
 
 
 def _largest(names: list[str], joined: Any, most: int) -> tuple[list[str], Any]:
-    """Keep those that moved most, and count the rest to the first row and column."""
+    """Keep the names that moved most, and add the others to the first row and column."""
     moved = joined.sum(0) + joined.sum(1)
     kept = sorted((np.argsort(-moved[1:], kind="stable")[: most - 1] + 1).tolist())
     groups = np.zeros(len(names), dtype=int)
     groups[kept] = np.arange(1, len(kept) + 1)
-    size = len(kept) + 1
-    rows = np.zeros((size, len(names)))
-    np.add.at(rows, groups, joined)
-    table = np.zeros((size, size))
-    np.add.at(table.T, groups, rows.T)
-    return [OTHERS, *(names[k] for k in kept)], table
+    return [OTHERS, *(names[k] for k in kept)], _grouped(joined, groups, len(kept) + 1)
+
+
+def _grouped(table: Any, groups: Any, size: int) -> Any:
+    """Return a table with the rows and columns of each group summed up."""
+    rows = np.zeros((size, len(groups)))
+    np.add.at(rows, groups, table)
+    grouped = np.zeros((size, size))
+    np.add.at(grouped.T, groups, rows.T)
+    return grouped

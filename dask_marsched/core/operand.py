@@ -1,7 +1,7 @@
-"""Operand states, and the one table of the transitions between them.
+"""Defines the states of operands and the table of legal transitions between them.
 
-The states are those of Mars. `dask_marsched.host.scheduler.operand_states` derives them from Dask's
-task states; they are not stored.
+The states are those of Mars. `dask_marsched.host.scheduler.operand_states` derives them from
+Dask's task states; they are not stored.
 """
 
 from __future__ import annotations
@@ -13,44 +13,31 @@ from types import MappingProxyType
 
 
 class State(Enum):
-    """What an operand is doing.
+    """State of an operand."""
 
-    Attributes
-    ----------
-    UNSCHEDULED
-        It waits for inputs.
-    READY
-        All inputs are there; it waits for a worker, or was sent to one and has not begun.
-    RUNNING
-        A worker runs it.
-    FINISHED
-        Its result is in the memory of a worker.
-    CACHED
-        Its result is kept where a worker's death does not reach it, or on disk.
-    FREED
-        Its result was released after use, or is lost and not needed.
-    FATAL
-        It failed for good, or one that it reads did.
-    CANCELLING
-        It runs, was cancelled, and is being interrupted.
-    CANCELLED
-        It was given up before it had a result.
-    """
-
+    #: It waits for inputs.
     UNSCHEDULED = "unscheduled"
+    #: All inputs are in memory. It waits for a worker, or for a thread of its worker.
     READY = "ready"
+    #: A worker runs it.
     RUNNING = "running"
+    #: Its result is in a worker's memory.
     FINISHED = "finished"
+    #: Its result is on disk, or in memory that outlives its worker.
     CACHED = "cached"
+    #: Its result was released after use, or was lost and is not needed.
     FREED = "freed"
+    #: It failed for good, or an operand that it reads did.
     FATAL = "fatal"
+    #: It was cancelled while running and is being interrupted.
     CANCELLING = "cancelling"
+    #: It was cancelled before it had a result.
     CANCELLED = "cancelled"
 
 
 _S = State
 
-#: From each state to each other one: when that happens. What is not here is illegal.
+#: The legal transitions, and when each happens.
 TRANSITIONS: Mapping[State, Mapping[State, str]] = MappingProxyType(
     {
         _S.UNSCHEDULED: {
@@ -105,17 +92,11 @@ TRANSITIONS: Mapping[State, Mapping[State, str]] = MappingProxyType(
 
 
 class IllegalTransitionError(ValueError):
-    """An operand cannot go from the one state to the other."""
+    """Raised for a transition that is not in `TRANSITIONS`."""
 
 
 def check(start: State, finish: State) -> None:
-    """Raise unless an operand may go from one state to the other.
-
-    Raises
-    ------
-    IllegalTransitionError
-        It may not; the message names what it may become.
-    """
+    """Raise `IllegalTransitionError` unless `TRANSITIONS` has this transition."""
     allowed = TRANSITIONS[start]
     if finish not in allowed:
         names = ", ".join(state.name for state in allowed)
@@ -150,24 +131,23 @@ _SIMPLE: Mapping[str, State] = MappingProxyType(
 def state_of(
     dask_state: str, *, computed: bool, running: bool = False, kept: bool = False
 ) -> State:
-    """Return the state of an operand whose task is in a state of Dask's.
+    """Translate the state of a Dask task.
 
     Parameters
     ----------
     dask_state
         One of `DASK_STATES`.
     computed
-        Whether it has had a result.
+        Whether the task has had a result.
     running
-        Whether its worker is known to run it; matters for ``"processing"`` only.
+        Whether the worker is known to run it; used for ``"processing"``.
     kept
-        Whether its result is on disk, or where it outlives its worker's process; matters for
-        ``"memory"`` only.
+        Whether the result is on disk or outlives its worker; used for ``"memory"``.
 
     Raises
     ------
     ValueError
-        Dask has no such state.
+        `dask_state` is not in `DASK_STATES`.
     """
     state = _SIMPLE.get(dask_state)
     if kept and state is State.FINISHED:
@@ -184,42 +164,34 @@ def state_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A change of an operand's state.
+class StateChange:
+    """A change of an operand's state."""
 
-    Attributes
-    ----------
-    state
-        The state that it came to.
-    time
-        When, in seconds as the scheduler's clock tells it.
-    dask
-        The states of its task on the scheduler, before and after.
-    stimulus
-        Dask's name of what caused it.
-    """
-
+    #: The new state.
     state: State
+    #: Scheduler time in seconds.
     time: float
+    #: The states of its task on the scheduler, before and after.
     dask: tuple[str, str]
+    #: Dask's stimulus id.
     stimulus: str
 
 
-def history(log: Iterable[tuple[str, str, str, float]]) -> list[Step]:
+def history(log: Iterable[tuple[str, str, str, float]]) -> list[StateChange]:
     """Return the states that an operand went through.
 
     Parameters
     ----------
     log
-        Its task's transitions in Dask, in their order: state before, state after, stimulus and
-        time. The first ones may be missing.
+        Its task's transitions in order: state before, state after, stimulus, time in seconds. The
+        earliest ones may be missing.
 
     Raises
     ------
     IllegalTransitionError
-        Dask's transitions do not add up to ones of `TRANSITIONS`.
+        The log implies a transition that is not in `TRANSITIONS`.
     """
-    steps: list[Step] = []
+    steps: list[StateChange] = []
     computed = False
     before: State | None = None
     for start, finish, stimulus, time in log:
@@ -227,7 +199,7 @@ def history(log: Iterable[tuple[str, str, str, float]]) -> list[Step]:
         if start == finish:
             continue
         came = state_of(start, computed=computed)
-        # A task that ends was run. Only its worker knows when that began.
+        # The log does not say when a finished task began to run: only its worker knows.
         through = [State.RUNNING] if _was_run(start, finish, stimulus) else []
         computed = computed or finish == "memory"
         for state in (came, *through, state_of(finish, computed=computed)):
@@ -235,9 +207,9 @@ def history(log: Iterable[tuple[str, str, str, float]]) -> list[Step]:
                 continue
             if before is not None:
                 check(before, state)
-            steps.append(Step(state, time, (start, finish), stimulus))
+            steps.append(StateChange(state, time, (start, finish), stimulus))
             before = state
-        # The scheduler knows nothing any more of what it has forgotten: the next is a new task.
+        # After "forgotten" the key belongs to a new task.
         computed = computed and finish != "forgotten"
     return steps
 
@@ -249,7 +221,7 @@ def _was_run(start: str, finish: str, stimulus: str) -> bool:
 
 
 def table() -> str:
-    """Return the transitions as a table in Markdown, for the documentation."""
+    """Return the transitions as a Markdown table, for the documentation."""
     rows = ["| from | to | when |", "|---|---|---|"]
     rows += [
         f"| {start.name} | {finish.name} | {why} |"

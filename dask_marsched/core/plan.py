@@ -1,4 +1,4 @@
-"""What an assignment policy returns: units of initial operands."""
+"""Defines what an assignment policy reads and returns: workers and units."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ class WorkerSlot:
 
     Parameters
     ----------
-    address
-        Address of the worker.
+    address, host
+        Its address, and the name of its host.
     nthreads
         Its number of threads.
     memory_limit
-        Its memory in bytes, 0 where it has no limit.
+        Its memory limit in bytes; 0 for none.
     bound
-        Number of initial operands of this graph that it has run or is bound to run already.
-    host
-        Name of its host.
+        Initial operands of this graph that it has run or is bound to run.
     """
 
     address: str
@@ -37,14 +35,14 @@ class Unit:
     Parameters
     ----------
     operands
-        Numbers of the operands, ascending.
+        Their numbers, ascending.
     worker
-        Number of the worker planned for them, or None: whichever has a slot first.
+        Number of the worker planned for them; None for the first with a free slot.
     share
-        Units of the same number belong on one host, whichever begins with them; None: on any.
+        Units with equal numbers belong on one host; None for any host.
     tile
-        Its operands share what they read, which is still to be computed: a worker that has begun
-        with it may fetch for the next ones while others run.
+        Whether the operands read common inputs that are still to be computed. A worker may then
+        fetch inputs of the next operands while others run.
     """
 
     operands: tuple[int, ...]

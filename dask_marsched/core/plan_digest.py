@@ -1,4 +1,4 @@
-"""The digest of what a plan follows from, by which plans of graphs submitted again are found."""
+"""Computes the digest by which the plan of a resubmitted graph is found."""
 
 from __future__ import annotations
 
@@ -14,23 +14,10 @@ from dask_marsched.core.plan import WorkerSlot
 def plan_digest(
     graph: OperandGraph, workers: Sequence[WorkerSlot], pending: Collection[int]
 ) -> bytes:
-    """Return a digest of all that an assignment policy reads.
+    """Return a digest of everything that an assignment policy reads.
 
-    Parameters
-    ----------
-    graph
-        The graph. Of its keys only the structure counts: which share a name, and their indices.
-        Names hold tokens, which differ each time a computation is submitted.
-    workers
-        The workers.
-    pending
-        The initial operands to assign.
-
-    Returns
-    -------
-    bytes
-        Equal digests mean equal plans. The numbers of operands, their edges and sizes are part of
-        it, so that even a plan found by a collision could at worst be less good.
+    Of the keys only the structure counts, since names hold tokens that differ with each submission.
+    Edges and sizes are part of the digest, so even a collision could only give a worse plan.
     """
     found = hashlib.blake2b(digest_size=20)
     everything = len(pending) == len(graph)

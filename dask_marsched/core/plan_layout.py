@@ -1,7 +1,6 @@
-"""Where to draw each operand of a graph: its depth across, the units of its plan downwards.
+"""Lays out a graph for display: depth as columns, the units of the plan as rows.
 
-A small graph gets a cell for each operand. In a larger one what is near together shares a cell, so
-that the picture never has more cells than asked for.
+Operands of a small graph get a cell each. In a larger graph neighbours share a cell.
 """
 
 from __future__ import annotations
@@ -18,31 +17,16 @@ Ints = NDArray[np.int32]
 
 
 class PlanLayout:
-    """The cells of a graph's picture, found step by step.
+    """The cells of a graph's picture, computed step by step.
 
     Parameters
     ----------
     starts, flat
         The inputs of each operand, as in `dask_marsched.core.graph.Edges`.
     unit_of
-        For each operand the number of the first operand of its unit, or `NO_UNIT`.
+        For each operand the first operand of its unit, or `NO_UNIT`.
     most
-        Cells at most.
-
-    Attributes
-    ----------
-    done : bool
-        Whether all operands have their cell.
-    share : float
-        How much of the work is done, from 0 to 1.
-    cell_of
-        The cell of each operand, once it is done.
-    column, row
-        Of each cell: across and down, from 0.
-    columns, rows
-        How many there are of each.
-    depth
-        How many depths there are; where it is more than columns, these stand for several.
+        Most cells.
     """
 
     def __init__(self, starts: Ints, flat: Ints, unit_of: Ints, most: int = 2000) -> None:
@@ -51,9 +35,9 @@ class PlanLayout:
         self._starts, self._flat = starts, flat
         units = np.unique(unit_of[unit_of != NO_UNIT])
         self.units = len(units)
-        # Operands without inputs and without a unit stand where they are in the order.
+        # Operands without inputs and unit are placed by number.
         place = np.searchsorted(units, np.arange(self.operands), side="right") - 1.0
-        # Those of a unit share its place, one below the other.
+        # The operands of a unit share its row.
         known = np.flatnonzero(unit_of != NO_UNIT)
         known = known[np.argsort(unit_of[known], kind="stable")]
         number = np.searchsorted(units, unit_of[known])
@@ -64,19 +48,23 @@ class PlanLayout:
         self._place = np.maximum(place, 0.0)
         self._depth = np.zeros(self.operands, dtype=np.int32)
         self._next = 0
+        #: The cell of each operand.
         self.cell_of: Ints = np.zeros(0, dtype=np.int32)
+        #: Column and row of each cell.
         self.column: Ints = np.zeros(0, dtype=np.int32)
         self.row: Ints = np.zeros(0, dtype=np.int32)
+        #: Size of the picture, and depth of the graph; a column stands for several depths where the
+        #: depth exceeds `columns`.
         self.columns = self.rows = self.depth = 0
         self.done = False
 
     @property
     def share(self) -> float:
-        """Return how much of the work is done."""
+        """Completed share of the layout, from 0 to 1."""
         return 1.0 if self.done else self._next / (self.operands + 1)
 
     def advance(self, count: int) -> bool:
-        """Go on with so many operands; return whether it is done."""
+        """Lay out `count` more operands; return whether the layout is complete."""
         if self.done:
             return True
         first, last = self._next, min(self._next + count, self.operands)
@@ -88,10 +76,10 @@ class PlanLayout:
         return self.done
 
     def _place_operands(self, first: int, last: int) -> None:
-        """Place operands right of their inputs, in the middle of them."""
+        """Place operands right of their inputs, at the mean of their rows."""
         begin = int(self._starts[first]) if first < self.operands else 0
         starts = (self._starts[first : last + 1] - begin).tolist()
-        # What is read may lie before this slice: taken from the arrays in one go each.
+        # Inputs may lie before this slice.
         flat = self._flat[begin : begin + starts[-1]]
         before_depth = self._depth[flat].tolist()
         before_place = self._place[flat].tolist()
@@ -122,7 +110,7 @@ class PlanLayout:
         if n <= self._most:
             self._cell_for_each(deepest)
             return
-        # No more columns than a square has, and no more rows than there is to tell apart.
+        # At most as many columns as a square has, and a row for each initial operand.
         side = max(1, math.isqrt(self._most))
         self.columns = min(deepest, side)
         self.rows = max(1, min(self._most // self.columns, 4 * side, max(1, self._initial)))
@@ -135,7 +123,7 @@ class PlanLayout:
         self.row = (found // self.columns).astype(np.int32)
 
     def _cell_for_each(self, deepest: int) -> None:
-        """Give each operand a cell: those of one depth from top to bottom, as they stand."""
+        """Give each operand a cell; operands of equal depth are spread over the height."""
         n = self.operands
         order = np.lexsort((np.arange(n), self._place, self._depth))
         depth = self._depth[order]
@@ -143,7 +131,7 @@ class PlanLayout:
         rank = np.arange(n) - first[depth]
         height = np.bincount(depth, minlength=deepest)
         self.columns, self.rows = deepest, int(height.max())
-        # Spread over the height, so that what is joined stands beside what it joins.
+        # Spread over the height, so that a join stands beside its inputs.
         spread = ((rank + 0.5) * self.rows / height[depth]).astype(np.int32)
         self.cell_of = np.arange(n, dtype=np.int32)
         self.column = self._depth.astype(np.int32)

@@ -1,4 +1,4 @@
-"""Which operands are initial and which are hubs."""
+"""Finds the initial operands and the hubs of a graph."""
 
 from __future__ import annotations
 
@@ -7,33 +7,22 @@ from dataclasses import dataclass
 
 from dask_marsched.core.graph import OperandGraph
 
-#: What has no more dependents than this is not called cut up.
+#: An operand with at most this many dependents does not count as cut up.
 _FEW = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Roles of the operands of a graph.
+    """Roles of the operands of a graph."""
 
-    Attributes
-    ----------
-    initial
-        Flags: operands that can start before any other that is planned, because they read
-        nothing that is still to be computed but, at most, hubs.
-    hub
-        Flags: operands read by so many others that no placement can keep them together.
-    shared
-        Number of dependents from which on an operand says nothing about where its dependents
-        belong together.
-    """
-
+    #: Flags of operands that can start first: all their inputs in the graph are hubs.
     initial: bytes
+    #: Flags of operands with so many dependents that no placement keeps these together.
     hub: bytes
-    shared: int
 
     def head(self, count: int) -> Roles:
-        """Return the roles of the first operands."""
-        return Roles(self.initial[:count], self.hub[:count], self.shared)
+        """Return the roles of the first `count` operands."""
+        return Roles(self.initial[:count], self.hub[:count])
 
     def initial_operands(self) -> list[int]:
         """Return the numbers of the initial operands, ascending."""
@@ -41,27 +30,16 @@ class Roles:
 
 
 def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
-    """Find the hubs and the initial operands of a graph.
+    """Find the hubs and the initial operands of a graph for `parallelism` threads.
 
-    A hub has more than ``max(16, sqrt(n) / 2)`` dependents, n being the number of operands: what
-    is read by so many has no natural neighbours. The blocks of two matrices that are multiplied
-    have fewer, so they are initial operands, and the products follow them. With the blocks as
-    hubs and the products as initial operands, in simulation at 16 workers, ``a @ b @ c`` held
-    1.54 and now 0.91 of what it holds under stock Dask, for 0.80 and 0.83 of its bytes moved.
+    A hub has more than ``max(16, sqrt(n) / 2)`` dependents for n operands. The blocks of two
+    matrices that are multiplied have fewer: they are initial operands, and the products follow
+    them. With the blocks as hubs, ``a @ b @ c`` held 1.54 of stock Dask's memory instead of 0.91,
+    simulated on 16 workers.
 
-    Where most dependents of such operands read nothing else they run best where it is, as long
-    as there are operands enough of this kind for every thread to have some, or if they are
-    pieces that it is cut into (by a rechunk): to cut is less work than to move what is cut. Then
-    they are no hubs.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    parallelism
-        Number of threads of the cluster.
-
-    Source: DESIGN 5.1 of this project, tuned in simulation.
+    An operand most of whose dependents read nothing else is no hub, if there are enough such
+    operands for all threads, or if the dependents are pieces of it (as in a rechunk): slicing where
+    it is costs less than moving it.
     """
     n = len(graph)
     shared = int(max(16.0, math.sqrt(n) / 2))
@@ -80,27 +58,16 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     for i, inputs in enumerate(graph.inputs):
         if not hub[i] and all(hub[j] for j in inputs):
             initial[i] = 1
-    return Roles(bytes(initial), bytes(hub), shared)
+    return Roles(bytes(initial), bytes(hub))
 
 
 def cut_up_operands(graph: OperandGraph, parallelism: int = 1) -> list[int]:
-    """Find the operands that go to pieces, where the pieces should be cut where the operand is.
+    """Return the operands whose pieces should be sliced where the operand is.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    parallelism
-        Number of threads of the cluster.
-
-    Returns
-    -------
-    list of int
-        Those with more than 6 dependents, where the dependents that read nothing else return
-        about its own bytes between them. Operands of unknown size are not among them. Where
-        they are fewer than half the threads, most threads would go without pieces, and without
-        what is done with them: then only those whose pieces all meet something larger, because
-        what is done with these is done elsewhere.
+    They have more than 6 dependents, and the dependents that read nothing else return about its own
+    bytes in sum. Operands of unknown size are left out. If they are fewer than half of
+    `parallelism`, the number of threads, most threads would get no pieces: then only operands
+    remain whose pieces all meet something larger elsewhere.
     """
     found = [
         i
@@ -118,7 +85,7 @@ def _pieces(graph: OperandGraph, i: int) -> list[int]:
 
 
 def _meets_larger(graph: OperandGraph, piece: int) -> bool:
-    """Whether a piece is read, and all that reads it also reads something larger."""
+    """Whether a piece is read, and all its readers also read something larger."""
     return bool(graph.dependents[piece]) and all(
         any(graph.nbytes[j] > graph.nbytes[piece] for j in graph.inputs[k])
         for k in graph.dependents[piece]
@@ -126,7 +93,7 @@ def _meets_larger(graph: OperandGraph, piece: int) -> bool:
 
 
 def _is_cut_up(graph: OperandGraph, i: int) -> bool:
-    """Whether the operands that read only `i` return about its own bytes between them."""
+    """Whether the operands that read only `i` return about its own bytes in sum."""
     pieces = _pieces(graph, i)
     if not graph.known[i] or not all(graph.known[d] for d in pieces):
         return False

@@ -1,4 +1,4 @@
-"""Values over time, in bounded memory whatever the time."""
+"""Keeps values over time in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import Sequence
 
 
 class Series:
-    """Rows of values over the whole time since the first of them.
+    """Rows of values over the whole time since the first row.
 
-    When it is full every second row is dropped and from then on half as many are taken: the whole
-    is always there, between half as densely and as densely as there is room for.
+    When the series is full, every second row is dropped and the interval doubles.
 
     Parameters
     ----------
     names
-        What the values of a row are.
+        Names of a row's values.
     most
-        Rows that are kept, at least 4.
+        Most rows kept, at least 4.
     every
-        Least seconds between two rows, to begin with.
+        Initial least seconds between two rows.
 
     Raises
     ------
     ValueError
-        ``most`` is below 4, or ``every`` is not above 0.
+        `most` is below 4, or `every` is not positive.
     """
 
     def __init__(self, names: Sequence[str], most: int = 240, every: float = 1.0) -> None:
@@ -40,16 +39,16 @@ class Series:
         return len(self._times)
 
     def due(self, now: float) -> bool:
-        """Whether it is time for another row; `now` in seconds."""
+        """Whether another row is due at `now`, in seconds."""
         return now >= self._due
 
     def add(self, now: float, row: Sequence[float]) -> None:
-        """Add a row; earlier than the last one it is taken for as late as that.
+        """Add a row; a time before the last row's is replaced by it.
 
         Raises
         ------
         ValueError
-            It has not a value for each name.
+            The row does not have one value for each name.
         """
         if len(row) != len(self.names):
             raise ValueError(f"{len(row)} values for {', '.join(self.names)}")
@@ -63,7 +62,7 @@ class Series:
         self._due = now + self.every
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Return ``time`` and, for each name, the values at these times."""
+        """Return ``time`` and the values of each name."""
         columns = [list(column) for column in zip(*self._rows, strict=True)]
         if not columns:
             columns = [[] for _ in self.names]

@@ -1,40 +1,40 @@
-"""Sizes of results learned from results of the same kind."""
+"""Predicts sizes of results from results of the same kind."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-#: The kinds that an operand is of, the finest first; the last is the name of its group.
+#: Kinds of an operand, the finest first; the last is the name of its group.
 Kinds = Sequence[Hashable]
 
 
 def kinds(
     group: str, n_inputs: int, n_dependents: int, index: Sequence[object]
 ) -> tuple[Hashable, ...]:
-    """Return the kinds that an operand is of, the finest first.
+    """Return the kinds of an operand, the finest first.
 
     Parameters
     ----------
     group
-        Name of the collection that its key belongs to.
+        Name of its collection.
     n_inputs, n_dependents
-        Its number of inputs and of dependents.
+        Number of its inputs and dependents.
     index
-        The rest of its key. Only the parity of integers in it counts: sliced and rechunked
-        graphs alternate between sizes.
+        The rest of its key. Only the parity of integers counts, because sizes alternate in sliced
+        and rechunked graphs.
     """
     parity = tuple(i & 1 for i in index if isinstance(i, int))
     return ((group, n_inputs, n_dependents, parity), (group, n_inputs), group)
 
 
 class SizeModel:
-    """Mean size in bytes of the results of each kind of operand."""
+    """Mean size in bytes of the results of each kind."""
 
     def __init__(self) -> None:
         self._sums: dict[Hashable, dict[Hashable, tuple[float, int]]] = {}
 
     def observe(self, of: Kinds, nbytes: float) -> bool:
-        """Learn from a result of `nbytes`; True if its finest kind was not known before."""
+        """Learn from a result of `nbytes`; return whether its finest kind is new."""
         sums = self._sums.setdefault(of[-1], {})
         new = of[0] not in sums
         for kind in of:
@@ -43,7 +43,7 @@ class SizeModel:
         return new
 
     def predict(self, of: Kinds) -> float | None:
-        """Return the mean size of the finest kind known, or None."""
+        """Return the mean size of the finest known kind, or None."""
         sums = self._sums.get(of[-1], {})
         for kind in of:
             known = sums.get(kind)
@@ -52,13 +52,9 @@ class SizeModel:
         return None
 
     def __contains__(self, group: str) -> bool:
-        """Whether anything was learned of a group."""
+        """Whether a result of this group was observed."""
         return group in self._sums
 
-    def __len__(self) -> int:
-        """Return the number of groups that something was learned of."""
-        return len(self._sums)
-
     def forget(self, group: str) -> None:
-        """Drop what was learned of a group that is no more."""
+        """Drop a group."""
         self._sums.pop(group, None)

@@ -29,8 +29,8 @@ from dask_marsched.core.graph_record import (
     Causes,
     GraphRecord,
     Picture,
+    counts_by_state,
     split,
-    told,
 )
 from dask_marsched.monitoring.observer_hooks import SHIFT, WATCHED, OperandTracker
 
@@ -78,7 +78,7 @@ class Observer(OperandTracker):
                 "initial": record.initial,
                 "replanned": record.replanned,
                 "policies": dict(self._policies),
-                "counts": told(record.counts, record.running),
+                "counts": counts_by_state(record.counts, record.running),
                 "moved": record.moved,
             }
             for record in self._records.values()
@@ -149,7 +149,7 @@ class Observer(OperandTracker):
 
     def _lay_out(self, picture: Picture) -> None:
         """Lay out a picture in steps, between which the event loop can run other callbacks."""
-        if picture.advance(_STEP) or picture.goes_on:
+        if picture.advance(_STEP) or picture.is_being_drawn:
             return
         try:
             loop = asyncio.get_running_loop()
@@ -157,7 +157,7 @@ class Observer(OperandTracker):
             while not picture.advance(_STEP):
                 pass
         else:
-            picture.goes_on = True
+            picture.is_being_drawn = True
             loop.call_soon(self._continue, picture, loop)
 
     def _continue(self, picture: Picture, loop: asyncio.AbstractEventLoop) -> None:
@@ -226,7 +226,7 @@ class Observer(OperandTracker):
         for name, value in zip(("time", *NAMES), (end, *split(counts, running)), strict=True):
             over_time[name].append(value)
         return {
-            "counts": told(counts, running),
+            "counts": counts_by_state(counts, running),
             "series": over_time,
             "causes": causes.to_list(),
         }

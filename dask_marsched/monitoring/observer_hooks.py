@@ -145,7 +145,7 @@ class OperandTracker:
         at.update(zip(keys, range(first, first + len(keys)), strict=True))
         for i, code in enumerate(codes):
             if code == SENT:
-                record.sent_to(i, self._worker_number(tasks[i].processing_on.address))
+                record.set_worker(i, self._worker_number(tasks[i].processing_on.address))
         self._drop_old()
 
     @guarded(lambda: None, fatal=True)
@@ -220,7 +220,7 @@ class OperandTracker:
             of_slot = slots == slot
             if slot in self._records:
                 record = self._records[slot]
-                record.moved_together(places[of_slot] & _MASK, codes[of_slot], workers[of_slot])
+                record.set_codes(places[of_slot] & _MASK, codes[of_slot], workers[of_slot])
                 self._check_done(record)
             elif slot < 0:
                 for k in np.flatnonzero(of_slot).tolist():
@@ -254,11 +254,11 @@ class OperandTracker:
             if code == CANCELLED != before:
                 record.causes.add(*cause_of_end(key, more))
         elif code == SENT:
-            record.sent_to(i, self._worker_number(more))
+            record.set_worker(i, self._worker_number(more))
         elif code == FATAL != before:
             record.causes.add(*more)
         if code != before:
-            record.moved_to(i, code)
+            record.set_code(i, code)
 
     def _check_done(self, record: GraphRecord) -> None:
         if not record.left and record.finished is None:
@@ -301,7 +301,7 @@ class OperandTracker:
     def worker_left(self, worker: str) -> None:
         """Record that a worker was removed."""
         self._workers.left(worker)
-        self._transfers.moved.left(worker)
+        self._transfers.moved.remove(worker)
 
     @guarded(lambda: None, fatal=True)
     def sample(self, now: float) -> None:

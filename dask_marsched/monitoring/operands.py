@@ -12,7 +12,7 @@ import distributed
 from dask.core import flatten
 from dask.typing import Key
 
-from dask_marsched.core.operand import State, Step
+from dask_marsched.core.operand import State, StateChange
 from dask_marsched.host.scheduler import operand_states as host
 from dask_marsched.host.scheduler.worker_queries import OperandDetails, ask_workers
 from dask_marsched.monitoring.executions import Executions
@@ -189,7 +189,7 @@ def _cancelling(
     return rows
 
 
-def history(steps: Iterable[Step]) -> list[dict[str, Any]]:
+def history(steps: Iterable[StateChange]) -> list[dict[str, Any]]:
     """Return the transitions of an operand as plain values."""
     return [
         {

@@ -15,7 +15,7 @@ from distributed.metrics import time
 from distributed.scheduler import TaskState
 
 from dask_marsched.core.operand import State, state_of
-from dask_marsched.policies.time_left import Pace, Remaining, time_left
+from dask_marsched.policies.time_left import BusyThreads, Remaining, time_left
 
 logger = logging.getLogger("dask_marsched")
 
@@ -82,7 +82,7 @@ class ProgressTracker(SchedulerPlugin):
         # By operand, the index of its kind and its phase, in one integer.
         self._of: dict[Key, int] = {}
         self._work = 0.0
-        self._pace = Pace()
+        self._pace = BusyThreads()
         self._began = time()
         self._error: tuple[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -199,7 +199,7 @@ class ProgressTracker(SchedulerPlugin):
         now = time()
         running = self._count_running()
         spent = sum(kind.spent for kind in self._kinds)
-        self._pace.look(now, self._work + spent)
+        self._pace.observe(now, self._work + spent)
         threads = sum(ws.nthreads for ws in self.scheduler.running)
         left = time_left(
             [kind.remaining() for kind in self._kinds],

@@ -1,4 +1,4 @@
-"""Scheduling policies: pure decisions, chosen by name or given as objects."""
+"""Decides scheduling by pure functions and objects, chosen by name or supplied by users."""
 
 from dask_marsched.policies import assignment, ordering, placement, withholding
 

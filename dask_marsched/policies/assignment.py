@@ -1,8 +1,6 @@
-"""Assignment of initial operands to units and workers.
+"""Groups initial operands into units whose results meet soon, and assigns them to workers.
 
-An assignment policy groups the initial operands of a graph into units: operands whose results
-meet again soon, so that one worker should run them. What happens with the units over time is
-the business of `dask_marsched.policies.withholding`.
+`dask_marsched.policies.withholding` decides when units start.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from dask_marsched.policies.planning.host_shares import (
 from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
     FEW,
-    Bounds,
-    Checks,
+    PlanChecks,
+    UnitBounds,
     choose_bounds,
     sample,
     sample_size,
@@ -57,22 +55,22 @@ class AssignmentPolicy(Protocol):
         graph
             The operands still to be computed, in order of priority.
         workers
-            The workers there are, in the order in which they joined; may be empty.
+            The workers, in the order in which they joined; may be empty.
         pending
-            The initial operands to assign; None for all. Given when workers came or went, or
-            when sizes were learned, while the graph runs.
+            The initial operands to assign; None for all. Given when a running graph is planned
+            again because workers or sizes changed.
 
         Returns
         -------
         list of Unit
-            Disjoint units, the most urgent first. Initial operands in no unit run on their own.
+            Disjoint units, the most urgent first. Other initial operands run on their own.
         """
         ...
 
 
 @runtime_checkable
 class SearchingPolicy(AssignmentPolicy, Protocol):
-    """An assignment policy that searches among plans, and has one at hand without a search."""
+    """An assignment policy that searches among plans, and can also plan without a search."""
 
     def effort(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
         """Return about how many seconds `assign` takes longer than `prompt`."""
@@ -93,27 +91,24 @@ def _restrict(operands: Iterable[int], pending: Collection[int] | None) -> tuple
     return tuple(sorted(chosen))
 
 
-#: The bound where nothing is known of the workers, and until a search ends, in typical initial
-#: results. With 4 and 8 as the latter, in simulation, more was moved or held by then.
+#: The bound without workers, and until a search ends. In simulation 4 and 8 moved or held more.
 _KAPPA = 16.0
-#: The bound where most sizes are not known: nothing can be forecast, and units that turn out to be
-#: large cannot be cut any more.
+#: The bound if most sizes are unknown: units that turn out to be large cannot be cut later.
 _KAPPA_UNKNOWN = 4.0
-#: Part of a typical initial result that both sides must bring into a join. Merging for less only
-#: serialises: without it the worst peak in simulation was 2.8 times stock Dask's.
+#: Part of a typical initial result that both sides of a merge must contribute. Without it the worst
+#: peak in simulation was 2.8 times stock Dask's.
 _STAKE = 0.15
-#: Seconds that a search takes for an operand of the sample, and for any operand (tiles included).
+#: Seconds a search takes for each operand of the sample, and for each operand of the graph.
 _SEARCH_TIME, _CHECK_TIME = 1e-4, 2e-5
 
 
 class _Traversal:
     """Mars' assignment: traverse the undirected graph, a share of it for each worker.
 
-    Starting at an initial operand, the initial operands visited go to the current worker; once
-    the operands visited exceed its share, the next worker goes on. Candidates: an operand's
-    neighbours in ascending number, that is by priority; a new start is the unvisited initial
-    operand with the lowest number. A worker's share is proportional to its threads and is
-    reduced by what it has run or is bound to run already.
+    Each traversal starts at the unvisited initial operand with the lowest number and visits
+    neighbours in ascending order. The visited initial operands go to the current worker until its
+    share of operands is exceeded. A share is proportional to the worker's threads, less what it has
+    run or is bound to run.
 
     Source: the Mars project's published description of its "initial worker assignment".
     """
@@ -127,12 +122,11 @@ class _Traversal:
         workers: Sequence[WorkerSlot],
         pending: Collection[int] | None = None,
     ) -> list[Unit]:
-        """Return one unit a worker that got operands (`AssignmentPolicy.assign`)."""
+        """Return one unit for each worker that got operands (`AssignmentPolicy.assign`)."""
         starts = [i for i in graph if not graph.inputs[i] and (pending is None or i in pending)]
         if not workers:
             return [Unit(tuple(starts))] if starts else []
-        # Mars' limit counts all operands visited. What a worker has run is known in initial
-        # operands, hence the factor.
+        # Mars' limit counts all operands, `WorkerSlot.bound` only initial ones.
         per_initial = len(graph) / max(1, sum(not inputs for inputs in graph.inputs))
         threads = sum(w.nthreads for w in workers)
         total = per_initial * (len(starts) + sum(w.bound for w in workers))
@@ -165,7 +159,7 @@ class _Traversal:
         wanted: Collection[int],
         own: list[int],
     ) -> int:
-        """Traverse from one start, collect initial operands in `own`, count the visited."""
+        """Traverse from one start, append initial operands to `own`, return the number visited."""
         frontier = [start]
         visited = head = 0
         while head < len(frontier) and visited < limit:
@@ -203,33 +197,32 @@ class BreadthFirst(_Traversal):
 
 @register("assignment")
 class BoundedUnits:
-    """Units whose memory is bounded, dispatched in global order of priority (the default).
+    """Units of bounded memory, dispatched in global order of priority (the default).
 
-    Initial operands start as clusters of their own. The other operands are visited by depth and
-    priority; where an operand joins results of several clusters, they merge if it saves enough
-    bytes (the *stake*), if the merged cluster still leaves work for the other workers, and if
-    running it alone, depth first, never holds more than *kappa* typical results. So results
-    that meet are produced on one worker, while no worker opens a front of its own through the
-    whole graph: memory stays that of the global order.
+    Each initial operand starts as a cluster. The other operands are visited by depth and priority.
+    An operand merges the clusters of its inputs if that saves enough bytes (the *stake*), leaves
+    work for other workers, and keeps the peak of the merged cluster below *kappa* typical results.
+    So results that meet are produced on one worker, and memory stays close to that of the global
+    order.
 
     Parameters
     ----------
     kappa
-        Bound on what a unit holds at any time, in typical initial results. None: chosen for
-        each graph by forecasts (`dask_marsched.policies.planning.plan_search`).
+        Upper bound on what a unit holds, in typical initial results. None chooses it for each graph
+        by forecasts (`dask_marsched.policies.planning.plan_search`).
 
     Notes
     -----
-    No single bound serves: in simulation at 16 workers a kappa of 16 moved 0.34 of stock Dask's
-    bytes at 1.2 times its memory on means of products over time, and 0.16 at 1.12 on a plain
-    climatology; chosen by forecast they are 0.33 at 0.95 and 0.21 at 0.62.
+    No single bound serves all graphs. In simulation on 16 workers a kappa of 16 moved 0.34 of stock
+    Dask's bytes at 1.2 times its memory for means of products over time, and 0.16 at 1.12 for a
+    climatology; kappa chosen by forecast gave 0.33 at 0.95, and 0.21 at 0.62.
     """
 
     name: ClassVar[str] = "units"
 
     def __init__(self, kappa: float | None = None) -> None:
         self.kappa = kappa
-        self._checks = Checks()
+        self._checks = PlanChecks()
 
     def assign(
         self,
@@ -244,8 +237,8 @@ class BoundedUnits:
         if not self._searches(graph, workers):
             units = planning.plan(self._fixed(graph))
         elif by_host:
-            # What is cut apart meets on the same host: the leanest units serve best.
-            units = planning.plan(Bounds(CANDIDATES[0]))
+            # Operands of different units still meet on the same host, so units may be small.
+            units = planning.plan(UnitBounds(CANDIDATES[0]))
         else:
             part, some = sample(graph, workers)
             bounds, units = choose_bounds(part, some, lambda bounds: planning.plan(bounds, part))
@@ -266,7 +259,7 @@ class BoundedUnits:
             least = runs_to_a_host(graph, units, hosts, stock_peak(graph, workers))
             if not known:
                 return least
-            lean = Bounds(self.kappa or CANDIDATES[0])
+            lean = UnitBounds(self.kappa or CANDIDATES[0])
             return choose_runs(graph, workers, lambda part: planning.plan(lean, part), least)
 
         found = self._checks.runs(graph, workers, runs)
@@ -287,7 +280,7 @@ class BoundedUnits:
         workers: Sequence[WorkerSlot],
         pending: Collection[int] | None = None,
     ) -> list[Unit]:
-        """Return units of a fixed bound, not tiled (`SearchingPolicy.prompt`)."""
+        """Return units of a fixed bound, without tiles (`SearchingPolicy.prompt`)."""
         planning = _Planning(graph, workers)
         units = planning.plan(self._fixed(graph))
         if not several_to_a_host(workers):
@@ -300,17 +293,17 @@ class BoundedUnits:
         return cut_into_shares(units, workers, runs)
 
     def _searches(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> bool:
-        """Whether bounds are chosen: sizes and workers are known, and the user did not choose."""
+        """Whether to search for bounds: sizes and workers are known, and the user gave no kappa."""
         return self.kappa is None and bool(workers) and _mostly_known(graph)
 
-    def _fixed(self, graph: OperandGraph) -> Bounds:
+    def _fixed(self, graph: OperandGraph) -> UnitBounds:
         if not _mostly_known(graph):
-            return Bounds(_KAPPA_UNKNOWN)
-        return Bounds(self.kappa or _KAPPA)
+            return UnitBounds(_KAPPA_UNKNOWN)
+        return UnitBounds(self.kappa or _KAPPA)
 
 
 class _Planning:
-    """Units of one graph, for any bounds."""
+    """Makes plans of one graph for different bounds."""
 
     def __init__(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> None:
         threads = sum(w.nthreads for w in workers) or 1
@@ -318,15 +311,14 @@ class _Planning:
         self._graph = graph
         self._role = role = roles(graph, threads)
         self._limit = math.ceil(sum(role.initial) * largest / threads)
-        # A hub without inputs is withheld like an initial operand, on its own: there may be as
-        # many of them as there are blocks in a matrix.
+        # Hubs without inputs are withheld as well: there may be one for each block of a matrix.
         self._hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
         self._prepared: dict[int, Clustering] = {}
 
-    def plan(self, bounds: Bounds, part: OperandGraph | None = None) -> list[Unit]:
-        """Return the units of the graph, or of its first operands."""
+    def plan(self, bounds: UnitBounds, part: OperandGraph | None = None) -> list[Unit]:
+        """Return the units of the graph, or of `part`, its first operands."""
         part = part or self._graph
-        # Parts are the first so many operands: their number tells which.
+        # A part is a prefix of the graph, identified by its length.
         clustering = self._prepared.get(len(part))
         if clustering is None:
             own = self._role.head(len(part))
@@ -337,7 +329,7 @@ class _Planning:
         return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
     def join(self, units: list[Unit]) -> list[Unit]:
-        """Join the units whose results are read together later."""
+        """Join units whose results are read together later."""
         return join_counterparts(
             self._graph, units, self._role.hub, stake=_STAKE, limit=self._limit
         )
@@ -348,7 +340,7 @@ def _mostly_known(graph: OperandGraph) -> bool:
 
 
 def _pending(units: list[Unit], pending: Collection[int] | None) -> list[Unit]:
-    """Return what is pending of units, the most urgent first."""
+    """Return the units restricted to pending operands, the most urgent first."""
     if pending is None:
         return units
     found = [

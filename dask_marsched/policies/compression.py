@@ -1,8 +1,7 @@
-"""Compression: which operands of a graph become one.
+"""Decides which operands of a graph run as one task.
 
-Every group of operands that is joined has one result, that of its *head*, the operand through
-which alone the others are read. So nothing that anybody else needs disappears, and no cycle
-arises: what a group reads was there before, and what reads the group reads its head (`compress`).
+The result of a group is that of its *head*, through which alone its other operands are read. So no
+result that others need disappears, and no cycle arises.
 """
 
 from __future__ import annotations
@@ -18,59 +17,50 @@ from dask_marsched.core.graph import OperandGraph, typical_nbytes
 
 N = TypeVar("N", int, str)
 
-#: What an operand may be joined with.
+#: Roles of operands (`compress`).
 FREE, VISIBLE, ALONE = 0, 1, 2
 
-#: Bytes a second that an operand touches; those that come from no other take longer. As in
+#: Bytes a second that operands touch, and that they read from storage or generate; as in
 #: `dask_marsched.policies.planning.forecast`.
 _BANDWIDTH, _SOURCE = 1e9, 2e8
-#: Seconds that any operand takes at least.
+#: Least seconds for an operand.
 _OVERHEAD = 1e-3
-#: Bytes that are fetched in the time that one more task costs.
+#: Bytes that can be fetched in the time that a task costs.
 CRUMB = 64 * 2**10
-#: Operands of a group at most: its specification is one message.
+#: Most operands of a group: its specification is one message.
 _MOST_OPERANDS = 2000
-#: What a group may hold, in typical initial results: about what a unit of operands may.
+#: Most typical initial results that a group may hold, about as a unit.
 _KAPPA = 8.0
-#: Groups that are left for each thread, at least: enough to even out what they take.
+#: Least number of groups for each thread, for load balance.
 _GROUPS = 8
-#: Groups whose operands take about as long are joined to a head all or none.
+#: Durations within this ratio are similar: such inputs are joined all or none.
 _ALIKE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of what is joined beyond single lines.
+class GroupBounds:
+    """Bounds on groups other than chains."""
 
-    Attributes
-    ----------
-    nbytes
-        Most bytes of results that running a group alone may hold, beside what it reads.
-    groups
-        The longest path through the graph may grow by the time of all operands on one thread,
-        divided by this. So there are at least about so many groups where there was enough to
-        do for so many threads.
-    batches
-        For each operand of which nobody knows how long it takes the name of those like it, None
-        for the others. There are as many groups with some of them as `groups` says, or each is in
-        another one. Empty: all are known.
-    small
-        Bytes up to which a result that very many read may as well be on every worker.
-    """
-
+    #: Most bytes of results that a group run alone may hold, its inputs excluded.
     nbytes: float
+    #: The critical path may grow by the time of all operands on one thread, divided by this.
+    #: It is about the least number of groups.
     groups: int
+    #: For each operand of unknown duration the name of its batch, None for others. The
+    #: operands of a batch are spread over about `groups` groups. Empty if all durations are
+    #: known.
     batches: Sequence[str | None] = ()
+    #: Bytes up to which a hub's result may be copied to every worker.
     small: float = 0.0
 
 
-def bounds(
+def group_bounds(
     graph: OperandGraph,
     *,
     threads: int,
     thread_memory: float,
     batches: Sequence[str | None] = (),
-) -> Bounds:
+) -> GroupBounds:
     """Return the bounds for a graph.
 
     Parameters
@@ -78,65 +68,60 @@ def bounds(
     graph
         The graph.
     threads
-        Threads of the cluster. Fewer than eight count as eight: others may join.
+        Threads of the cluster; at least eight are assumed, because workers may join.
     thread_memory
-        Bytes of memory for each thread of a worker, 0 where it is unlimited. A group may hold an
-        eighth of it.
+        Bytes of memory for each thread, 0 for unlimited. A group may hold an eighth of it.
     batches
-        See `Bounds`.
+        See `GroupBounds`.
     """
     typical = typical_nbytes(graph, [i for i in graph if not graph.inputs[i]])
     most = max(_KAPPA * typical, 16 * CRUMB)
     if thread_memory:
         most = min(most, thread_memory / 8)
-    return Bounds(most, _GROUPS * max(8, threads), batches, typical / 4)
+    return GroupBounds(most, _GROUPS * max(8, threads), batches, typical / 4)
 
 
 def compress(
     graph: OperandGraph,
     roles: Sequence[int],
     kinds: Sequence[int],
-    limits: Bounds | None = None,
+    limits: GroupBounds | None = None,
 ) -> list[int]:
-    """Decide which operands become one.
+    """Decide which operands run as one task.
 
-    Single lines always do: an operand that alone reads another, and nothing else. That moves no
-    more bytes, holds no more memory, and nothing of it could have run at the same time.
+    A chain, in which an operand is the only reader of its only input, is always joined: that moves
+    and holds no more bytes and loses no parallelism. Other operands join the head that alone reads
+    them, directly or through others of the group, if
 
-    Beyond them an operand joins the head that alone reads it (through others of the group, maybe)
-    where
-
-    - what it reads and the group does not is not larger than its own result. So wherever
-      Dask would have run its operands, the group can run without more bytes being moved,
-      and it does not hold more while it waits for other inputs;
-    - running the group alone, one operand after the other, does not hold more than the bound;
-    - what very many read, and this input does not, is not much larger, or of unknown size: else
-      the input would be made only where that has come, or be bound to where it is;
-    - the longest path through the graph does not grow by more than its bound;
-    - no more operands of a batch of unknown duration come into a group than its bound says.
+    - they read no more bytes outside of the group's inputs than their own result has. So wherever
+      Dask would run them, the group can run without more bytes moved;
+    - the group run alone, one operand after the other, does not exceed the memory bound;
+    - they share the group's large hubs: otherwise they would have to run where the hub is;
+    - the critical path does not grow beyond its bound;
+    - the group does not exceed its share of a batch of unknown duration.
 
     Parameters
     ----------
     graph
-        The graph; any topological numbering will do.
+        The graph, in any topological numbering.
     roles
-        For each operand `FREE`, `VISIBLE` (others need its result: it may only be a head), or
-        `ALONE` (it is joined with nothing).
+        For each operand `FREE`, `VISIBLE` (may only be a head, because its result is needed) or
+        `ALONE` (is never joined).
     kinds
-        Operands are joined only with those of the same kind.
+        Only operands of the same kind are joined.
     limits
-        Bounds of what is joined beyond single lines; None for single lines only.
+        Bounds on groups; None to join chains only.
 
     Returns
     -------
     list of int
-        For each operand the head of its group, which is the operand itself where it is one.
+        For each operand the head of its group, or itself.
     """
     return _Compression(graph, roles, kinds, limits).run()
 
 
 def durations(graph: OperandGraph) -> list[float]:
-    """Return for each operand the seconds that it takes, guessed from the bytes it touches."""
+    """Return the seconds that each operand takes, estimated from the bytes it touches."""
     nbytes, out = graph.nbytes, []
     for i, own in enumerate(graph.inputs):
         if own:
@@ -151,30 +136,19 @@ def durations(graph: OperandGraph) -> list[float]:
 
 @dataclass(slots=True)
 class _Group:
-    """A group as it grows.
+    """A group as it grows."""
 
-    Attributes
-    ----------
-    reads
-        How often each operand outside of the group is read by members.
-    members
-        The operands but the head.
-    seconds
-        What all members take, one after the other.
-    peak
-        Bytes that running it alone holds at most, beside what it reads.
-    batches
-        How many members there are of each batch.
-    little
-        Whether it brings little into any other group (`_Compression._brings_little`), as far as
-        that is known.
-    """
-
+    #: How many members read each operand outside of the group.
     reads: dict[int, int]
+    #: The total duration of all members.
     seconds: float
+    #: Most bytes held when run alone, its inputs excluded.
     peak: float
+    #: The operands except the head.
     members: list[int] = field(default_factory=list)
+    #: Number of members in each batch.
     batches: dict[str, int] = field(default_factory=dict)
+    #: Whether it is known to add little to any other group (`_Compression._brings_little`).
     little: bool = False
 
 
@@ -184,17 +158,17 @@ class _Compression:
         graph: OperandGraph,
         roles: Sequence[int],
         kinds: Sequence[int],
-        limits: Bounds | None,
+        limits: GroupBounds | None,
     ) -> None:
         self.graph = graph
         self.roles, self.kinds, self.limits = roles, kinds, limits
         self.nbytes = graph.nbytes
         starts = graph.dependents.starts
         self.readers = [b - a for a, b in itertools.pairwise(starts)]
-        #: As `core.roles.Roles.shared`.
+        #: An operand with more dependents is a hub, as in `core.roles`.
         self.shared = max(16.0, math.sqrt(len(graph)) / 2)
         self.groups: dict[int, _Group] = {}
-        #: When each head's result is there at the earliest, as things stand and as they were.
+        #: Earliest finish of each head with the groups formed so far.
         self.finish = [0.0] * len(graph)
         self.slack = 0.0
         #: Most operands of each batch in a group.
@@ -204,15 +178,15 @@ class _Compression:
             self.shares = {name: max(1, n // limits.groups) for name, n in sizes.items()}
 
     def run(self) -> list[int]:
-        """Visit the operands, inputs first, and let each draw its inputs into its group."""
+        """Visit the operands in order, and join inputs to each."""
         graph, limits = self.graph, self.limits
         seconds = durations(graph) if limits else []
         before = [0.0] * len(graph)
         if limits:
             self.slack = sum(seconds) / limits.groups
         groups, roles, finish = self.groups, self.roles, self.finish
-        # What a single operand reads: other inputs are drawn by a group that reads them several
-        # times, and that has to have drawn one of these before.
+        # Operands with one reader. A group joins inputs that several members read only after
+        # it has joined one of these.
         drawable = [
             times == 1 and not role for times, role in zip(self.readers, roles, strict=True)
         ]
@@ -259,7 +233,7 @@ class _Compression:
         return max([finish[j] for j in reads], default=0.0)
 
     def _grow(self, head: int, group: _Group, latest: float) -> bool:
-        """Draw inputs into a group; True if there may be more to draw now."""
+        """Join inputs to a group; return whether there may be more to join."""
         roles, readers, kinds, kind = self.roles, self.readers, self.kinds, self.kinds[head]
         reads = group.reads
         found = [
@@ -288,10 +262,10 @@ class _Compression:
         return grown
 
     def _brings_little(self, j: int, reads: dict[int, int]) -> bool:
-        """Whether what an input reads, and nothing in the group does, is no larger than itself.
+        """Whether an input reads no more bytes outside of the group's inputs than its own size.
 
-        What so many read that it is on every worker sooner or later does not count, unless it is
-        large, and all: then the input is a piece that is cut off it, where it is.
+        Small hubs are ignored, as every worker gets them. Large hubs are ignored if other inputs
+        are read too: otherwise the input is a piece cut off a hub, which stays where the hub is.
         """
         nbytes, readers, group = self.nbytes, self.readers, self.groups[j]
         small = self.limits.small if self.limits is not None else 0.0
@@ -311,15 +285,15 @@ class _Compression:
         return (new or shared) <= most
 
     def _hubs(self, reads: dict[int, int], drawn: float) -> list[int]:
-        """Return what very many read that is much larger than what is drawn, or may be."""
+        """Return the hubs in `reads` that are much larger than `drawn`, or of unknown size."""
         nbytes, readers, known = self.nbytes, self.readers, self.graph.known
         most = _KAPPA * max(drawn, CRUMB)
         return [k for k in reads if readers[k] > self.shared and (not known[k] or nbytes[k] > most)]
 
     def _alike(self, found: list[int]) -> list[list[int]]:
-        """Cut inputs, in the order of their durations, into those that take about as long.
+        """Split inputs sorted by duration into runs of similar duration.
 
-        To draw some of a kind and leave the others would make threads wait for no use.
+        Joining only some of the similar ones would leave threads waiting.
         """
         runs: list[list[int]] = []
         first = 0.0
@@ -357,7 +331,7 @@ class _Compression:
         return all(count <= shares[name] for name, count in together.items())
 
     def _peak(self, group: _Group, found: list[int]) -> float:
-        """Return the peak of a group that runs these inputs first, those that shrink most ahead."""
+        """Return the peak of a group that runs `found` first, those that shrink most leading."""
         nbytes, groups = self.nbytes, self.groups
         live = peak = 0.0
         if len(found) > 1:

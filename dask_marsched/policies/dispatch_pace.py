@@ -1,44 +1,38 @@
-"""How many withheld operands may be on the way at a time.
+"""Limits how many withheld operands may be in flight.
 
-With many threads and short operands the scheduler is what all others wait for: it sends operands
-and hears of their ends one after the other. More of them on the way than it takes to keep it busy
-do not make anything faster. Their results lie in the memory of the workers until it comes to them.
+With many threads and short operands the scheduler is the bottleneck. More operands in flight than
+keep it busy gain no speed, and their results fill the workers' memory.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Seconds that the scheduler takes for an operand, of its processor, as measured for a trivial one.
-#: Beyond 1,400 operands a second it is what all wait for.
+#: Seconds of processor time that the scheduler needs for an operand, measured for a trivial one.
 SCHEDULER_TIME = 7e-4
-#: Seconds from the end of an operand to the start of the next one on the same thread, where neither
-#: scheduler nor network are held up: messages leave in batches every 2 and 5 ms.
+#: Seconds from the end of an operand to the next start on its thread, if scheduler and network
+#: are idle: messages leave in batches every 2 and 5 ms.
 ROUND_TRIP = 0.01
-#: How many times as many operands as keep the scheduler busy may be on the way. They do not come
-#: back evenly, and messages to and from the same worker travel together only where some wait.
+#: Factor on the number that keeps the scheduler busy: operands do not return evenly, and only
+#: waiting messages are sent as a batch.
 SURPLUS = 4.0
-#: Operands that are on the way for so many times as long as the scheduler needs for all that may be
-#: are not what it is about to hear of.
+#: Operands in flight for this many times the scheduler's time for all of them no longer count.
 _OVERDUE = 2.0
-#: Share of the last operand in the mean of their durations.
+#: Weight of the last operand in the mean duration.
 _SHARE = 0.05
 
 
-class Pace:
-    """Bounds the withheld operands on the way by what keeps the scheduler busy.
+class DispatchPace:
+    """Limits the withheld operands in flight to `SURPLUS` times those that keep the scheduler busy.
 
-    An operand that is sent comes back after the round trip of the messages and its duration;
-    meanwhile the scheduler handles others, one in `scheduler_time`. So many keep it busy (Little's
-    law), and `SURPLUS` times as many may be on the way. Where that is no less than the threads of
-    the cluster nothing is bounded: the scheduler keeps up.
-
-    Of operands whose duration is not known yet it is known how long they have been on the way.
+    An operand returns after the round trip of its messages and its duration; meanwhile the
+    scheduler handles one in every `scheduler_time` (Little's law). Until durations are known, the
+    age of the oldest operand in flight stands for them.
 
     Parameters
     ----------
     scheduler_time
-        Seconds that the scheduler needs for an operand; 0: nothing is bounded.
+        Seconds that the scheduler needs for an operand; 0 for no limit.
     """
 
     def __init__(self, scheduler_time: float = SCHEDULER_TIME) -> None:
@@ -47,12 +41,12 @@ class Pace:
         self._on_the_way: dict[Any, float] = {}
 
     def sent(self, operand: Any, now: float) -> None:
-        """Take note that a withheld operand was sent to a worker."""
+        """Record that a withheld operand was sent to a worker."""
         if self.scheduler_time:
             self._on_the_way[operand] = now
 
-    def back(self, operand: Any, duration: float | None) -> None:
-        """Take note that an operand has ended; its kind takes so many seconds in the mean."""
+    def ended(self, operand: Any, duration: float | None) -> None:
+        """Record that an operand has ended, and the mean duration of its kind in seconds."""
         if self._on_the_way.pop(operand, None) is None or duration is None:
             return
         if self._duration is None:
@@ -60,17 +54,17 @@ class Pace:
         self._duration += _SHARE * (duration - self._duration)
 
     def forget(self, operand: Any) -> None:
-        """Take note that an operand will not come back."""
+        """Record that an operand will not return."""
         self._on_the_way.pop(operand, None)
 
     def most(self, now: float) -> float:
-        """Return how many withheld operands may be on the way; infinity for any number."""
+        """Return the most withheld operands that may be in flight, possibly infinity."""
         if not self.scheduler_time:
             return float("inf")
         return SURPLUS * (ROUND_TRIP + self._expected(now)) / self.scheduler_time
 
     def room(self, now: float) -> float:
-        """Return how many more may be sent."""
+        """Return how many more operands may be sent."""
         most = self.most(now)
         long_ago = now - _OVERDUE * most * self.scheduler_time
         while self._on_the_way:
@@ -87,6 +81,6 @@ class Pace:
         return max(0.0, now - first - ROUND_TRIP)
 
     def clear(self) -> None:
-        """Forget everything: the scheduler restarts."""
+        """Forget everything, because the scheduler restarts."""
         self._on_the_way.clear()
         self._duration = None

@@ -1,4 +1,4 @@
-"""Which results leave memory first."""
+"""Chooses which results are evicted from memory."""
 
 from __future__ import annotations
 
@@ -10,50 +10,40 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A result in memory, or several that share theirs.
+    """A result in memory, or several that share memory."""
 
-    Parameters
-    ----------
-    keys
-        What goes to the disk.
-    nbytes
-        Bytes that are freed.
-    next_use
-        Priority of the next operand known to read one of them, or None.
-    made
-        Their own priority.
-    staying
-        Keys of small views that get memory of their own.
-    """
-
+    #: Keys to evict.
     keys: tuple[Any, ...]
+    #: Bytes freed by the eviction.
     nbytes: int
+    #: Priority of the next operand known to read one of them, or None.
     next_use: Any
+    #: Their own priority.
     made: Any
+    #: Keys of small views that are copied instead.
     staying: tuple[Any, ...] = ()
 
 
 def coldest(
     residents: Iterable[Resident], nbytes: int, keep: Set[Any] = frozenset(), before: Any = None
 ) -> list[Resident]:
-    """Return what to evict to free `nbytes`, in this order; less where there is no more.
+    """Return the results to evict, in order, to free `nbytes` or as much as possible.
 
     Parameters
     ----------
     residents
-        What is in memory.
+        The results in memory.
     nbytes
         Bytes to free.
     keep
         Keys that must stay.
     before
-        Where given, results that are read before this priority stay too.
+        If given, results read before this priority stay too.
 
     Notes
     -----
-    First results without a known reader: of these the last made first, since a later graph
-    reads them most likely in the order in which they were made, so that it comes to these
-    last. Then those whose reader comes last.
+    Results without a known reader go first, the last made before others: a later graph most likely
+    reads them in the order in which they were made. Then those with the latest reader.
     """
     if nbytes <= 0:
         return []
@@ -64,7 +54,7 @@ def coldest(
         and keep.isdisjoint(resident.staying)
         and (before is None or resident.next_use is None or resident.next_use > before)
     ]
-    # Many small ones cost more to evict than they free.
+    # Evicting many small results costs more than it frees.
     large = [resident for resident in candidates if resident.nbytes * 256 >= nbytes]
     chosen: list[Resident] = []
     for some in (large, [r for r in candidates if r.nbytes * 256 < nbytes]):

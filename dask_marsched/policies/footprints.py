@@ -1,107 +1,87 @@
-"""What running operands take, told by the high-water mark of their process."""
+"""Estimates the memory of running operands from the high-water mark of their process."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from dask_marsched.policies.memory_needs import Kind
+from dask_marsched.policies.memory_needs import OperandKind
 
-#: The process is taken to grow by what an operand needs, divided by this. As much for each,
-#: whatever its size, would hide what large ones take behind many small ones.
+#: The floor grows by what an operand needs, divided by this. A constant growth would let many
+#: small operands hide the needs of large ones.
 _GROWTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Bytes of a process that are not what operands make.
+class KnownMemory:
+    """Bytes of a process that are not made by running operands."""
 
-    Parameters
-    ----------
-    held
-        Results in memory.
-    transfers
-        Transfers under way that are none.
-    surplus
-        What the kernel counts beyond these: pages of shared memory.
-    inputs
-        Inputs of running operands that are read from disk.
-    """
-
+    #: Results in memory.
     held: int = 0
+    #: Transfers under way.
     transfers: int = 0
+    #: Pages of shared memory that the kernel counts in addition.
     surplus: int = 0
+    #: Inputs of running operands that are read from disk.
     inputs: int = 0
 
 
 @dataclass(slots=True)
 class _Running:
-    kind: Kind
+    kind: OperandKind
     expected: int
     most: int = 0
 
 
 class Footprints:
-    """Shares what a process took in each lap among the operands that ran in it.
+    """Divides the growth of a process during each lap among the operands that ran in it.
 
-    A lap lasts from one reading of the high-water mark to the next. What is known of the process is
-    known at its ends only, so that there has to be a lap wherever it changes much.
-
-    Attributes
-    ----------
-    floor : int
-        Bytes of the process when nothing runs, its results apart. Only quiet moments show it.
+    A lap lasts from one reading of the high-water mark to the next. The process is only known at
+    the ends of laps, so a lap should end whenever it changes much.
     """
 
     def __init__(self) -> None:
+        #: Bytes of the process without results when nothing runs.
         self.floor = 0
         self._running: dict[Hashable, _Running] = {}
-        self._before = Known()
+        self._before = KnownMemory()
 
     def __contains__(self, who: Hashable) -> bool:
         return who in self._running
 
     def prefixes(self) -> set[str]:
-        """Return the operations that are being measured."""
+        """Return the names of the operations being measured."""
         return {running.kind.prefix for running in self._running.values()}
 
     def settle(self, nbytes: int, quiet: bool) -> None:
-        """Take note of what the process takes, its results apart; quiet: nothing runs in it."""
+        """Record the bytes of the process without results; `quiet` if nothing runs."""
         self.floor = nbytes if quiet else min(self.floor, nbytes)
 
     def grow(self, need: int) -> None:
-        """Take note that an operand has run which needed so many bytes."""
+        """Raise the floor by a small part of what an operand needed."""
         self.floor += need // _GROWTH
 
     def are_hidden_by(self, held: int, least: float) -> bool:
-        """Whether so much has left since the lap began that it would hide what operands take."""
+        """Whether over `least` bytes were released in this lap, which would hide footprints."""
         return bool(self._running) and held < self._before.held - least
 
-    def begin(self, who: Hashable, kind: Kind, expected: int) -> None:
-        """Measure an operand from now on: a lap has just begun."""
+    def begin(self, who: Hashable, kind: OperandKind, expected: int) -> None:
+        """Measure an operand from now on; a lap has just begun."""
         self._running[who] = _Running(kind, expected)
 
-    def end(self, who: Hashable) -> tuple[Kind, int]:
-        """Return the kind of an operand and what it took: a lap has just ended."""
+    def end(self, who: Hashable) -> tuple[OperandKind, int]:
+        """Stop measuring, and return kind and bytes of an operand; a lap has just ended."""
         running = self._running.pop(who)
         return running.kind, running.most
 
     def drop(self, who: Hashable) -> None:
-        """Measure an operand no more. Idempotent."""
+        """Stop measuring an operand. Idempotent."""
         self._running.pop(who, None)
 
-    def lap(self, peak: int, now: Known) -> None:
-        """End a lap, and begin the next one.
-
-        Parameters
-        ----------
-        peak
-            High-water mark of the process in this lap, bytes, all pages counted.
-        now
-            What is known at its end.
-        """
+    def lap(self, peak: int, now: KnownMemory) -> None:
+        """End a lap with this high-water mark in bytes and known memory, and begin the next one."""
         if self._running:
-            # The peak was at some moment between: what is at either end may have been there.
+            # The peak may have been at either end of the lap.
             before = self._before
             known = max(now.held, before.held) + max(now.transfers, before.transfers)
             known += max(now.surplus, before.surplus) + now.inputs

@@ -1,135 +1,112 @@
-"""What operands need, learned from operands of the same kind that have run."""
+"""Predicts the memory of operands from operands of the same kind."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-#: Share of an estimate that a smaller observation takes away; a larger one replaces it. To be
-#: too low once costs a process its memory, to be too high a little parallelism.
+#: Weight of an observation below the estimate; one above replaces it. Estimates that are too low
+#: can exhaust memory, estimates that are too high only cost parallelism.
 _DECAY = 0.1
 
-#: How often an operation of a size never seen is taken to need its result's or inputs' size.
+#: Upper bound on extrapolated footprints, as a multiple of the larger of result and inputs.
 _MOST_EXTRAPOLATED = 8
 
 
-@dataclass(slots=True)
-class _Learned:
-    """Bytes learned of one kind."""
-
-    output: float = 0.0
-    footprint: float = 0.0
-    outputs: int = 0
-    footprints: int = 0
-
-
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What makes operands alike.
+class OperandKind:
+    """Features of operands that need about as much memory."""
 
-    Parameters
-    ----------
-    prefix
-        Name of the operation, without the token of the collection.
-    n_inputs
-        Number of inputs.
-    input_bytes
-        Their size.
-    """
-
+    #: Name of the operation, without the collection's token.
     prefix: str
+    #: Number of inputs.
     n_inputs: int
+    #: Their total size.
     input_bytes: int
 
     @property
     def fine(self) -> Hashable:
-        """Same operation, number of inputs, and size of them to within a fifth."""
-        # Three bits of mantissa: chunks at the edges are of another kind than those inside.
+        """Operation, number of inputs, and their size to within a fifth."""
+        # Three bits of mantissa separate edge chunks from inner ones.
         shift = max(self.input_bytes.bit_length() - 3, 0)
         return self.prefix, self.n_inputs, shift, self.input_bytes >> shift
 
+    @property
+    def coarse(self) -> Hashable:
+        """Same operation; without inputs it is separate, as nothing can be scaled."""
+        return self.prefix, self.input_bytes > 0
 
-class NeedModel:
-    """Results and working space of operands, by kind.
 
-    An estimate is that of the kind; else that of the operation, in proportion to the inputs;
-    else a guess from the inputs.
-    """
+class _Estimates:
+    """Estimates of one quantity by kind, and by operation for each byte of input."""
 
     def __init__(self) -> None:
-        self._fine: dict[Hashable, _Learned] = {}
-        self._coarse: dict[Hashable, _Learned] = {}
+        self._fine: dict[Hashable, float] = {}
+        self._coarse: dict[Hashable, float] = {}
 
-    def observe_output(self, kind: Kind, nbytes: int) -> None:
-        """Learn from a result of `nbytes`."""
-        scale = kind.input_bytes or 1
-        for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
-            learned.output = _larger_at_once(learned.output, value)
-            learned.outputs += 1
+    def observe(self, kind: OperandKind, nbytes: int) -> None:
+        _update(self._fine, kind.fine, nbytes)
+        _update(self._coarse, kind.coarse, nbytes / (kind.input_bytes or 1))
 
-    def observe_footprint(self, kind: Kind, nbytes: int) -> None:
-        """Learn from an operand that took `nbytes` at most at one time, its inputs apart."""
-        scale = kind.input_bytes or 1
-        for learned, value in ((self._of(kind), nbytes), (self._like(kind), nbytes / scale)):
-            learned.footprint = _larger_at_once(learned.footprint, value)
-            learned.footprints += 1
+    def find(self, kind: OperandKind) -> tuple[float, int] | None:
+        """Return an estimate and the factor to scale it by."""
+        if (value := self._fine.get(kind.fine)) is not None:
+            return value, 1
+        if (value := self._coarse.get(kind.coarse)) is not None:
+            return value, kind.input_bytes or 1
+        return None
 
-    def seen(self, kind: Kind) -> int:
-        """Return how often the footprint of this kind was observed."""
-        learned = self._fine.get(kind.fine)
-        return learned.footprints if learned is not None else 0
 
-    def is_measured(self, kind: Kind) -> bool:
-        """Whether any footprint of this operation was observed, of whatever size."""
-        return self._find(kind, "footprints") is not None
+class NeedModel:
+    """Predicts result sizes and footprints by kind, else by operation and input size."""
 
-    def output(self, kind: Kind) -> int:
-        """Return the size to expect of a result, bytes."""
-        found = self._find(kind, "outputs")
-        if found is not None:
-            learned, scale = found
-            return int(learned.output * scale)
-        return kind.input_bytes
+    def __init__(self) -> None:
+        self._outputs = _Estimates()
+        self._footprints = _Estimates()
+        self._seen: Counter[Hashable] = Counter()
 
-    def footprint(self, kind: Kind, output: int | None = None) -> int:
-        """Return what to expect an operand to take, its inputs apart, bytes.
+    def observe_output(self, kind: OperandKind, nbytes: int) -> None:
+        """Learn the size of a result."""
+        self._outputs.observe(kind, nbytes)
 
-        An operation that was never seen is taken to need once more the size of its result, which
-        may be given where it is known, or that of its inputs: what returns little, a reduction,
-        may make much of them before.
+    def observe_footprint(self, kind: OperandKind, nbytes: int) -> None:
+        """Learn the peak memory of an operand, inputs excluded."""
+        self._footprints.observe(kind, nbytes)
+        self._seen[kind.fine] += 1
+
+    def seen(self, kind: OperandKind) -> int:
+        """Return how often a footprint of this kind was observed."""
+        return self._seen[kind.fine]
+
+    def is_measured(self, kind: OperandKind) -> bool:
+        """Whether any footprint of this operation was observed."""
+        return self._footprints.find(kind) is not None
+
+    def output(self, kind: OperandKind) -> int:
+        """Return the expected size of a result in bytes."""
+        found = self._outputs.find(kind)
+        return kind.input_bytes if found is None else int(found[0] * found[1])
+
+    def footprint(self, kind: OperandKind, output: int | None = None) -> int:
+        """Return the expected peak memory in bytes, inputs excluded.
+
+        An unknown operation is assumed to need twice the larger of its inputs and its result, whose
+        size may be given: a reduction with a small result may make large intermediate ones.
         """
         if output is None:
             output = self.output(kind)
-        found = self._find(kind, "footprints")
+        found = self._footprints.find(kind)
         if found is None:
             return 2 * max(output, kind.input_bytes)
-        learned, scale = found
-        expected = int(learned.footprint * scale)
+        value, scale = found
+        expected = int(value * scale)
         if scale > 1:
-            # The least noise measured on a small operand would make a large one need gigabytes.
+            # Noise measured on small operands must not scale to gigabytes.
             expected = min(expected, _MOST_EXTRAPOLATED * max(output, kind.input_bytes))
         return max(expected, output)
 
-    def _find(self, kind: Kind, count: str) -> tuple[_Learned, int] | None:
-        learned = self._fine.get(kind.fine)
-        if learned is not None and getattr(learned, count):
-            return learned, 1
-        learned = self._coarse.get(self._name(kind))
-        if learned is not None and getattr(learned, count):
-            return learned, kind.input_bytes or 1
-        return None
 
-    def _of(self, kind: Kind) -> _Learned:
-        return self._fine.setdefault(kind.fine, _Learned())
-
-    def _like(self, kind: Kind) -> _Learned:
-        return self._coarse.setdefault(self._name(kind), _Learned())
-
-    @staticmethod
-    def _name(kind: Kind) -> Hashable:
-        # Without inputs there is nothing to be in proportion to.
-        return kind.prefix, kind.input_bytes > 0
-
-
-def _larger_at_once(estimate: float, value: float) -> float:
-    return value if value >= estimate else estimate + _DECAY * (value - estimate)
+def _update(estimates: dict[Hashable, float], kind: Hashable, value: float) -> None:
+    estimate = estimates.get(kind, 0.0)
+    estimates[kind] = value if value >= estimate else estimate + _DECAY * (value - estimate)

@@ -1,4 +1,4 @@
-"""Order in which ready operands run."""
+"""Orders ready operands."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class OrderingPolicy(Protocol):
     name: ClassVar[str]
 
     def order(self, graph: OperandGraph) -> Sequence[int] | None:
-        """Return the operands' numbers, first to run first; None keeps Dask's order.
+        """Return the operands' numbers in order of execution; None keeps Dask's order.
 
-        User priorities and the order of graphs always come before this order.
+        User priorities and the order of graphs always take precedence.
         """
         ...
 
 
 @register("ordering")
 class DaskOrder:
-    """The order of ``dask.order``, with which Dask's scheduler comes (the default)."""
+    """The order of ``dask.order`` (the default)."""
 
     name: ClassVar[str] = "dask"
 
@@ -37,7 +37,7 @@ class DaskOrder:
 
 @register("ordering")
 class MarsOrder:
-    """Mars' order: the deeper first, then what deeper operands need, then the smaller result.
+    """Mars' order: deeper operands first, then those with deeper dependents, then smaller results.
 
     Source: the Mars project's published scheduling policy ("operand selection").
     """

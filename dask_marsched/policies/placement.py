@@ -1,4 +1,4 @@
-"""Choice of the worker for an operand whose inputs are in memory."""
+"""Chooses the worker for an operand whose inputs are in memory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ class Candidate:
     Parameters
     ----------
     address
-        Address of the worker.
+        Its address.
     input_bytes
-        Bytes of the operand's inputs that the worker holds.
+        Bytes of the operand's inputs that it holds.
     processing
-        Operands sent to the worker and not yet finished, per thread.
+        Operands sent to it and not finished, for each thread.
     stored
-        Bytes of results that the worker holds, as a share of its memory limit; bytes where it
-        has no limit.
+        Bytes of results that it holds, as a share of its memory limit; bytes without a limit.
     backlog
-        Seconds of work a thread that the worker has been sent, by learned durations.
+        Seconds of work for each thread, by learned durations.
     met_bytes
-        Bytes on the worker of what the operand's result will be read together with. Known of
-        workers that hold equally many input bytes, and where `relief` is asked for.
+        Bytes on it that will be read together with the operand's result. Given for candidates with
+        equal `input_bytes`, and for `PlacementPolicy.relief`.
     """
 
     address: str
@@ -53,31 +52,31 @@ class PlacementPolicy(Protocol):
     def relief(
         self, chosen: Candidate, others: Sequence[Candidate], bandwidth: float
     ) -> int | None:
-        """Return the index of a less busy worker to use in place of the chosen one, or None.
+        """Return the index of a less busy worker that replaces the chosen one, or None.
 
-        Asked only where the chosen one is busy, in the last wave: once no more operands are
-        withheld, which others could run instead, than there are threads.
+        Called if the chosen one is busy and no more operands are withheld than there are threads,
+        so that other workers would run out of work.
 
         Parameters
         ----------
         chosen
-            What `choose` decided for, as if it held all inputs: what it lacks may be on its way.
+            The choice of `choose`, counted as if it held all inputs.
         others
-            Workers that hold at least half of what the chosen one does.
+            Workers that hold at least half of the chosen one's input bytes.
         bandwidth
             Bytes a second between workers, as measured by Dask.
         """
         ...
 
     def spare(self, chosen: Candidate, idle: Sequence[Candidate], bandwidth: float) -> int | None:
-        """Return the index of an idle worker to use in place of the chosen one, or None.
+        """Return the index of an idle worker that replaces the chosen one, or None.
 
-        Asked only in the last wave, as `relief`, and where workers are idle.
+        Called in the same phase as `relief`, if there are idle workers.
 
         Parameters
         ----------
         chosen
-            What `choose` decided for.
+            The choice of `choose`.
         idle
             Workers with nothing to do.
         bandwidth
@@ -86,14 +85,12 @@ class PlacementPolicy(Protocol):
         ...
 
 
-#: How many times the transfer an operand must wait otherwise for an idle worker to be used. At 1
-#: a stencil, at 4 a running sum moves whole chunks to and fro to gain a few milliseconds: what
-#: follows the operand has to move as well.
+#: Factor on the transfer time if an idle worker fetches the inputs, because the operands that
+#: follow have to move as well. With 1 a stencil, with 4 a running sum moves chunks to and fro.
 _WORTH_FETCHING = 20.0
-#: The same for a worker that has much of the inputs, too, so that what follows can go on there.
-#: Blocks that are multiplied are at many workers, and those that have fetched most of them get most
-#: of the products: without this seven of sixteen had nothing to do in the last of five seconds. In
-#: simulation anything from 1 to 4 mends it, and 8 two thirds of it.
+#: The same for a worker that holds much of the inputs, where the operands that follow can run.
+#: Without it seven of sixteen workers idled at the end of a matrix product. In simulation values
+#: from 1 to 4 avoid that.
 _WORTH_LEAVING = 2.0
 
 
@@ -101,43 +98,37 @@ _WORTH_LEAVING = 2.0
 class MostBytes:
     """The worker that holds most of the operand's input bytes (Mars' rule).
 
-    Ties go to the worker that holds most of what the result will be read together with, then to
-    the one with the fewest operands in progress a thread, then to the one that holds the
-    smallest share of its memory, then to the one that joined first.
+    Ties are broken by the bytes that the result will be read together with, then by the fewest
+    operands in progress for each thread, the lowest memory use, and the time of joining.
 
     Notes
     -----
-    A running sum is why the next operands count: each step joins a chunk and what was summed up
-    so far. At either's worker the step costs the same, but only at the chunk's is the next chunk
-    at hand. Without it one worker, which held least, pulled all chunks over in half of the runs.
+    The second criterion matters for a running sum: each step adds a chunk to the sum so far.
+    Running it at the chunk's worker keeps the next chunk local. Without it one worker pulled all
+    chunks over in half of the runs.
     """
 
     name: ClassVar[str] = "most-bytes"
 
     def choose(self, candidates: Sequence[Candidate]) -> int:
         """Return the candidate with most input bytes (`PlacementPolicy.choose`)."""
-        best = 0
-        if len(candidates) > 1:
-            key = _rank(candidates[0])
-            for i in range(1, len(candidates)):
-                other = _rank(candidates[i])
-                if other < key:
-                    best, key = i, other
-        return best
+        if len(candidates) == 1:
+            return 0
+        return min(range(len(candidates)), key=lambda i: _rank(candidates[i]))
 
     def relief(
         self, chosen: Candidate, others: Sequence[Candidate], bandwidth: float
     ) -> int | None:
-        """Return the other one where the operand would start earlier (`PlacementPolicy.relief`)."""
+        """Return another worker that would start the operand earlier (`PlacementPolicy.relief`)."""
         return _earliest(chosen, others, _WORTH_LEAVING / bandwidth)
 
     def spare(self, chosen: Candidate, idle: Sequence[Candidate], bandwidth: float) -> int | None:
-        """Return the idle worker where the operand would start much earlier."""
+        """Return an idle worker that would start the operand much earlier."""
         return _earliest(chosen, idle, _WORTH_FETCHING / bandwidth)
 
 
 def _earliest(chosen: Candidate, others: Sequence[Candidate], seconds_a_byte: float) -> int | None:
-    """Return which of the others would start an operand before the chosen one, None for none."""
+    """Return the candidate where an operand starts first, None for the chosen one."""
     best: int | None = None
     earliest = chosen.backlog
     held = chosen.input_bytes + chosen.met_bytes

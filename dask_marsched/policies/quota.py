@@ -1,7 +1,6 @@
-"""The quota of a worker: which bytes are taken, promised, free, and who is granted some next.
+"""Keeps the memory quota of a worker: bytes used, granted and free, and the next grant.
 
-All amounts are bytes. The ledger knows nothing of tasks, clocks or processes: it is told what a
-process holds and who asks, in the order of priority, and answers.
+All amounts are bytes. Callers report memory use and submit requests in order of priority.
 """
 
 from __future__ import annotations
@@ -9,110 +8,93 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-#: What is this many times smaller than the limit is granted always.
+#: A request this many times smaller than the limit is always granted.
 _NEGLIGIBLE = 1000
-#: How many smaller requests may be granted before one that waits: the worker stays at work, and
-#: what is large does not wait for ever.
+#: How often a waiting request may be overtaken: enough to keep the worker busy without starvation.
 _OVERTAKES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What an operand takes from its start to its end, in bytes.
+class MemoryNeed:
+    """Bytes that an operand needs from start to end."""
 
-    Parameters
-    ----------
-    inputs
-        Inputs that are not in memory yet.
-    output
-        Its result.
-    working
-        What it takes beside inputs and result, at most at one time.
-    """
-
+    #: Inputs that are not in memory yet.
     inputs: int = 0
+    #: Its result.
     output: int = 0
+    #: Peak of its other memory.
     working: int = 0
 
     @property
     def total(self) -> int:
-        """All of it, bytes."""
+        """Sum of all parts, in bytes."""
         return self.inputs + self.output + self.working
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """An operand that could start, and what it needs."""
+class MemoryRequest:
+    """An operand that could start, and its need."""
 
     who: Hashable
-    need: Need
+    need: MemoryNeed
 
 
 class Quota:
-    """The ledger of one worker.
+    """The memory ledger of one worker.
 
     Parameters
     ----------
     limit
-        Bytes that the process may take in all.
+        Upper bound on the bytes of the process.
     overtakes
         How many requests of lower priority may be granted before one that does not fit.
 
-    Attributes
-    ----------
-    held
-        Bytes of the results in memory.
-    transfers
-        Bytes that transfers take beside these.
-    unmanaged
-        Bytes of the process that are none of this: modules, caches, fragments.
-
     Notes
     -----
-    A request that does not fit waits. Smaller ones behind it may be granted before it, but each
-    request is overtaken at most `overtakes` times: then nothing behind it is granted until it
-    is. What runs comes to an end, so that it finds at last a worker where nothing runs, and
-    there `force` grants whatever it asks for. Requests that arrive later with a higher priority
-    are not counted as overtaking.
+    A request that does not fit waits, and smaller ones may overtake it at most `overtakes` times.
+    Then nothing behind it is granted, so running operands end, and `force` grants it once the
+    worker is idle. Later requests of higher priority do not count as overtaking.
     """
 
     def __init__(self, limit: int, overtakes: int = _OVERTAKES) -> None:
         self.limit = limit
         self.overtakes = overtakes
+        #: Bytes of results in memory.
         self.held = 0
+        #: Bytes of transfers in addition to these.
         self.transfers = 0
+        #: Other bytes of the process: modules, caches, fragmentation.
         self.unmanaged = 0
         self.promised = 0
-        self.grants: dict[Hashable, Need] = {}
+        self.grants: dict[Hashable, MemoryNeed] = {}
         self._overtaken: dict[Hashable, int] = {}
 
     @property
     def used(self) -> int:
-        """Bytes taken or promised."""
+        """Bytes used or granted."""
         return self.unmanaged + self.held + self.transfers + self.promised
 
     @property
     def free(self) -> int:
-        """Bytes that may still be granted; negative where more is taken than the limit."""
+        """Bytes that may still be granted; negative above the limit."""
         return self.limit - self.used
 
     def observe(self, resident: int, held: int, transfers: int) -> None:
-        """Take note of what the process really takes.
+        """Record the actual memory of the process.
 
         Parameters
         ----------
         resident
-            Its resident memory, bytes.
+            Its resident memory in bytes.
         held
-            Bytes of the results in memory.
+            Bytes of results in memory.
         transfers
-            Bytes of transfers under way that are no results in memory.
+            Bytes of transfers under way that are not results yet.
 
         Notes
         -----
-        How much of their promise running operands have taken is not known. So the unmanaged
-        memory lies between what remains if they took all and if they took nothing, and the
-        last estimate is kept where it lies between these.
+        How much of their grants operands have used is unknown. Unmanaged memory lies between the
+        rest after all of them and the rest after none; the last estimate is clipped to that range.
         """
         self.held = held
         self.transfers = transfers
@@ -120,19 +102,16 @@ class Quota:
         self.unmanaged = min(max(self.unmanaged, most - transfers - self.promised), most)
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes are free, or so few as to make no difference.
+        """Whether so many bytes are free, or the amount is negligible.
 
-        Else a process whose modules alone exceed the limit would run small operands one by one.
+        Otherwise a process whose modules exceed the limit would run small operands one by one.
         """
         return nbytes <= self.free or nbytes * _NEGLIGIBLE <= self.limit
 
-    def choose(self, queue: Iterable[Request]) -> Request | None:
-        """Grant the first request that may be granted, and return it.
+    def choose(self, queue: Iterable[MemoryRequest]) -> MemoryRequest | None:
+        """Grant the first request in `queue` that may be granted, and return it.
 
-        Parameters
-        ----------
-        queue
-            Requests in the order of priority, at least the first of them.
+        `queue` is sorted by priority.
         """
         ahead: list[Hashable] = []
         for request in queue:
@@ -146,25 +125,25 @@ class Quota:
             ahead.append(request.who)
         return None
 
-    def force(self, request: Request) -> None:
+    def force(self, request: MemoryRequest) -> None:
         """Grant a request whether it fits or not."""
         self.release(request.who)
         self._overtaken.pop(request.who, None)
         self.grants[request.who] = request.need
         self.promised += request.need.total
 
-    def change(self, who: Hashable, need: Need) -> None:
-        """Replace what was granted, as inputs arrive or working space is given back."""
+    def change(self, who: Hashable, need: MemoryNeed) -> None:
+        """Replace a grant when inputs arrive or working memory is released."""
         if who in self.grants:
             self.promised += need.total - self.grants[who].total
             self.grants[who] = need
 
     def release(self, who: Hashable) -> None:
-        """Take back what was granted. Idempotent."""
+        """Withdraw a grant. Idempotent."""
         need = self.grants.pop(who, None)
         if need is not None:
             self.promised -= need.total
 
     def keep_only(self, waiting: Iterable[Hashable]) -> None:
-        """Forget how often requests were overtaken that do not wait any more."""
+        """Drop the overtaking counts of requests that no longer wait."""
         self._overtaken = {w: self._overtaken[w] for w in waiting if w in self._overtaken}

@@ -1,8 +1,8 @@
-"""Failover: what must be computed again when results are lost, and nothing else."""
+"""Finds the smallest set of operands to recompute after results were lost."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dask_marsched.core.graph import Edges
@@ -10,72 +10,39 @@ from dask_marsched.core.graph import Edges
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A graph as it is after a loss; operands are numbered in a topological order.
+    """A graph after a loss, in a topological numbering."""
 
-    Attributes
-    ----------
-    inputs
-        For each operand the numbers of those that it reads.
-    ran
-        A 1 for each operand that has had a result, whether it is still there or not.
-    held
-        A 1 for each operand whose result is there after the loss.
-    wanted
-        A 1 for each operand whose result somebody wants.
-    """
-
+    #: For each operand the numbers of its inputs.
     inputs: Edges
+    #: 1 for each operand that has had a result, lost or not.
     ran: bytes
+    #: 1 for each operand whose result survives.
     held: bytes
+    #: 1 for each operand whose result is wanted.
     wanted: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a loss makes necessary.
+    """The operands to compute after a loss."""
 
-    Attributes
-    ----------
-    again
-        Operands to be computed again, ascending: the fewest with which all wanted results can
-        be had.
-    lost
-        Those of them whose results were lost now; the others had been released before, and are
-        read by one of these.
-    ready
-        Operands still to be computed, whether for the first time or again, all of whose inputs
-        are there.
-    unscheduled
-        Operands still to be computed that wait for one of the others.
-    spared
-        Lost results that nobody needs any more.
-    """
-
+    #: The smallest set of operands to recompute, ascending.
     again: list[int]
+    #: Those of them whose results were lost now; others had been released before.
     lost: list[int]
+    #: Operands to compute, for the first time or again, whose inputs are all there.
     ready: list[int]
+    #: Operands to compute that wait for others.
     unscheduled: list[int]
+    #: Lost results that are not needed.
     spared: list[int]
 
 
 def scan(lineage: Lineage, dependents: Edges, lost: Collection[int]) -> Recovery:
-    """Return what must be computed, given what was lost.
+    """Return the operands to compute after the last copies of `lost` were lost.
 
-    Two passes, as in Mars. Up the graph: the operands that are still to be computed or whose
-    result is lost, as far as they are needed. Down from these: an operand that was computed, and
-    whose result is lost or was released, is affected if one that is affected reads it.
-
-    Both go over the numbers in descending order: what reads an operand has a larger number, and
-    has been decided on before it. An operand is visited once and each edge twice at most.
-
-    Parameters
-    ----------
-    lineage
-        The graph after the loss.
-    dependents
-        ``lineage.inputs.reversed()``.
-    lost
-        Operands whose last copy was lost.
+    An operand is needed if its result is not held, and it is wanted or a needed operand reads it.
+    Descending numbers visit each operand after its readers, each edge at most twice.
     """
     ran, held, wanted = lineage.ran, lineage.held, lineage.wanted
     needed = bytearray(len(lineage.inputs))
@@ -95,34 +62,4 @@ def scan(lineage: Lineage, dependents: Edges, lost: Collection[int]) -> Recovery
         ready=ready,
         unscheduled=unscheduled,
         spared=sorted(i for i in of_loss if not needed[i]),
-    )
-
-
-def is_sufficient(lineage: Lineage, again: Collection[int]) -> bool:
-    """Whether all wanted results can be had if exactly these operands are computed again.
-
-    Operands that never ran may run. This says what a recovery has to achieve, not how it is
-    found: tests compare `scan` with the smallest set for which it holds.
-    """
-    may_run, there = set(again), list(map(bool, lineage.held))
-    for i in range(len(there)):
-        if not there[i] and (i in may_run or not lineage.ran[i]):
-            there[i] = all(there[j] for j in lineage.inputs[i])
-    return all(there[i] for i, is_wanted in enumerate(lineage.wanted) if is_wanted)
-
-
-def lineage(
-    inputs: Sequence[Sequence[int]],
-    ran: Collection[int],
-    held: Collection[int],
-    wanted: Collection[int],
-) -> Lineage:
-    """Return a `Lineage` of sets of numbers."""
-    n = len(inputs)
-    ran, held, wanted = set(ran), set(held), set(wanted)
-    return Lineage(
-        Edges.of(inputs),
-        bytes(i in ran for i in range(n)),
-        bytes(i in held for i in range(n)),
-        bytes(i in wanted for i in range(n)),
     )

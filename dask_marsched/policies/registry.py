@@ -1,4 +1,4 @@
-"""Policies by kind and name."""
+"""Registers policies by kind and name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PolicyT = TypeVar("PolicyT", bound=type)
 
 
 def register(kind: str) -> Callable[[PolicyT], PolicyT]:
-    """Class decorator: make a policy known under its ``name``.
+    """Class decorator that registers a policy under its ``name``.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def register(kind: str) -> Callable[[PolicyT], PolicyT]:
     ValueError
         `kind` is none of these.
     TypeError
-        The class has no ``name`` of its own.
+        The class has no ``name``.
     """
     table = _table(kind)
 
@@ -48,19 +48,12 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def create(kind: str, name: str) -> Any:
-    """Return a new policy object.
-
-    Parameters
-    ----------
-    kind
-        Kind of policy, one of `KINDS`.
-    name
-        Name under which its class was registered.
+    """Return a new policy of this kind and name.
 
     Raises
     ------
     ValueError
-        No policy of that kind has this name; the message lists those that there are.
+        There is no such kind or name; the message lists the registered ones.
     """
     table = _table(kind)
     if name not in table:

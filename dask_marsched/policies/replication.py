@@ -1,4 +1,4 @@
-"""Protecting what is dear: results whose loss would cost much time get a second copy elsewhere."""
+"""Chooses results to replicate because recomputing them would take long."""
 
 from __future__ import annotations
 
@@ -8,52 +8,34 @@ from typing import Generic, TypeVar
 
 Operand = TypeVar("Operand", bound=Hashable)
 
-#: Operands looked at to find out what one would cost: no more than this, for it takes time.
+#: Most operands visited to compute one cost.
 _MOST = 2_000
-#: Seconds of computation that are worth a copy of a result: far more than to make one takes.
+#: Least seconds of recomputation that justify a replica, far more than a copy takes.
 _DEAR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate(Generic[Operand]):
-    """A result of which there is one copy.
+class ReplicaCandidate(Generic[Operand]):
+    """A result with a single copy."""
 
-    Attributes
-    ----------
-    operand
-        Which.
-    nbytes
-        Bytes of a copy.
-    seconds
-        How long it would take to have it again, were it lost, on one thread.
-    """
-
+    #: Its operand.
     operand: Operand
+    #: Bytes of a copy.
     nbytes: int
+    #: Time to recompute it on one thread, if lost.
     seconds: float
 
 
-def seconds_to_have_again(
+def recomputation_seconds(
     operand: Operand,
     inputs: Callable[[Operand], Iterable[Operand]],
     is_held: Callable[[Operand], bool],
     seconds: Callable[[Operand], float],
 ) -> float:
-    """Return how long it takes to compute an operand whose result is lost, on one thread.
+    """Return how long it takes to recompute a lost result on one thread.
 
-    That is its own time, and that of all that it relies on, in turn, as far as their results are
-    not held: each once. Where that are very many it is a lower bound.
-
-    Parameters
-    ----------
-    operand
-        Which.
-    inputs
-        Returns what an operand reads.
-    is_held
-        Whether the result of an operand is there.
-    seconds
-        Returns how long an operand takes.
+    This includes all operands it depends on whose results are not held, as the three functions
+    tell. After 2,000 operands the sum is a lower bound.
     """
     stack, seen, total = [operand], {operand}, 0.0
     while stack and len(seen) <= _MOST:
@@ -67,27 +49,21 @@ def seconds_to_have_again(
 
 
 class ProtectionRule:
-    """Says which results get a second copy.
+    """Chooses results to replicate.
 
     Parameters
     ----------
     least
-        Seconds that the loss of a result must cost to be worth a copy.
+        Least seconds of recomputation that justify a replica.
     """
 
     def __init__(self, least: float = _DEAR) -> None:
         self.least = least
 
-    def choose(self, candidates: Sequence[Candidate[Operand]], budget: float) -> list[Operand]:
-        """Return which get one: what saves most time for each byte, as far as the budget goes.
-
-        Parameters
-        ----------
-        candidates
-            Results of which there is one copy.
-        budget
-            Bytes that their copies may take.
-        """
+    def choose(
+        self, candidates: Sequence[ReplicaCandidate[Operand]], budget: float
+    ) -> list[Operand]:
+        """Return operands to replicate within `budget` bytes, by seconds saved for each byte."""
         dear = [c for c in candidates if c.seconds >= self.least and c.nbytes > 0]
         dear.sort(key=lambda c: -c.seconds / c.nbytes)
         chosen = []

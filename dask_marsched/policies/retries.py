@@ -1,4 +1,4 @@
-"""Retries: what failed for a reason that another worker, or another moment, may not have."""
+"""Decides which failed operands are retried, and after how long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import builtins
 import math
 from collections.abc import Iterable
 
-#: Subclasses of ``OSError`` that say something about the program, not about the machine.
+#: Subclasses of ``OSError`` that are caused by the program rather than the machine.
 _LASTING = (
     FileExistsError,
     FileNotFoundError,
@@ -14,50 +14,42 @@ _LASTING = (
     NotADirectoryError,
     PermissionError,
 )
-#: Seconds before an operand is tried again: time for a connection, or a disk, to come back. Each
-#: further delay is twice as long, up to the longest.
+#: Seconds before the first retry, and at most: time for a connection or a disk to recover.
 _DELAY, _LONGEST = 1.0, 60.0
 
 
 class RetryRule:
-    """Says whether an operand that failed is tried again, and when.
+    """Retries operands that failed for reasons of the infrastructure.
 
     Parameters
     ----------
     most
-        How often an operand is tried again for errors of the infrastructure; 0 for never.
+        Most retries of an operand; 0 for none.
     errors
-        Names of exceptions that count as such. A built-in one stands for those derived from it
-        too, but for files that are there, or are not, or may not be read: these are not cured
-        by trying again.
-    delay
-        Seconds before the first time; each further one takes twice as long, a minute at most.
+        Names of exceptions of the infrastructure. A built-in one includes its subclasses, except
+        errors about existing, missing or forbidden files, which a retry does not cure.
     """
 
-    def __init__(self, most: int, errors: Iterable[str], delay: float = _DELAY) -> None:
+    def __init__(self, most: int, errors: Iterable[str]) -> None:
         self.most = most
-        self.delay = delay
+        #: Seconds before the first retry.
+        self.delay = _DELAY
         self._names = _with_derived(errors)
 
     def is_infrastructure(self, error: str) -> bool:
-        """Whether an exception, given by its ``repr``, counts as one of the infrastructure."""
+        """Whether an exception, given by its ``repr``, is one of the infrastructure."""
         name = error.partition("(")[0].strip()
         return name.rpartition(".")[2] in self._names
 
     def wait(self, error: str, tried: int) -> float:
-        """Return after how many seconds to try again, infinity for never.
+        """Return the seconds before the next retry, infinity for none.
 
-        Parameters
-        ----------
-        error
-            The exception's ``repr``.
-        tried
-            How often the operand has been tried again already.
+        `error` is the ``repr`` of the exception. The delay doubles with each of the retries so far.
         """
         if tried >= self.most or not self.is_infrastructure(error):
             return math.inf
-        # Not 2.0**tried at once: a thousandth retry is no overflow.
-        return min(self.delay * 2.0 ** min(tried, 30), max(_LONGEST, self.delay))
+        # The exponent is capped to avoid overflow.
+        return min(self.delay * 2.0 ** min(tried, 30), _LONGEST)
 
 
 def _with_derived(names: Iterable[str]) -> frozenset[str]:

@@ -1,23 +1,23 @@
-"""Which results are put into shared memory before anybody asks for them."""
+"""Decides which results are put into shared memory before other processes request them."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-#: Bytes from which on results are mapped instead of sent: the least that has been timed.
+#: Least bytes of results that are mapped instead of sent, the smallest size measured.
 LEAST_SHARED = 1 << 20
-#: Results of a kind that neighbours must have asked for before any is shared unasked.
+#: Least number of requests before results of a kind are shared in advance.
 _LEAST_ASKED = 2
-#: Share of a kind's results that must have been asked for. To publish one in vain costs a copy;
-#: not to publish one costs the same copy, and whoever asks waits for it.
+#: Least share of a kind's results that were requested. A needless publication costs a copy; a
+#: missing one costs the same copy while the requester waits.
 _SHARE = 0.5
 
 
 class ShareModel:
-    """Learns which kinds of operands have results that other processes of the host ask for.
+    """Learns which kinds of results are requested by other processes of the host.
 
-    Results are asked for some time after they were made: the share of a kind lags behind, and an
-    early one among many is not enough.
+    Requests come some time after results, so a kind's share lags behind, and a few early requests
+    do not suffice.
     """
 
     def __init__(self) -> None:
@@ -25,59 +25,58 @@ class ShareModel:
         self._asked: Counter[str] = Counter()
 
     def made(self, kind: str) -> None:
-        """Take note of a result."""
+        """Record a result."""
         self._made[kind] += 1
 
     def asked(self, kind: str) -> None:
-        """Take note that a neighbour asked for a result, for the first time for this one."""
+        """Record the first request of a neighbour for a result."""
         self._asked[kind] += 1
 
     def is_shared(self, kind: str) -> bool:
-        """Whether a neighbour will ask for a result of this kind more likely than not."""
+        """Whether a neighbour will more likely than not request a result of this kind."""
         asked = self._asked[kind]
         return asked >= _LEAST_ASKED and asked >= _SHARE * self._made[kind]
 
 
-#: Share of the time that operands take which may go into keeping their results for others.
+#: Share of the operands' time that may be spent on keeping results.
 _UPKEEP = 0.05
-#: What it takes to keep a result, seconds: here, and on the scheduler that is told of it in the
-#: message that brings the result.
+#: Seconds to keep a result, on the worker and on the scheduler that records it.
 _EACH = 0.0002
-#: Bytes copied in a second, into memory that has to be emptied first.
+#: Bytes copied in a second into pages that the kernel has to clear first.
 _COPIED = 2e9
-#: Seconds that may be spent before anything was computed, or after much was.
+#: Initial and largest budget in seconds.
 _AT_ONCE = 0.1
 
 
 class Upkeep:
-    """Bounds the time for results that are kept only in case their worker dies.
+    """Bounds the time spent on keeping results in case their worker dies.
 
-    What an operand took to compute says little of what its loss would cost: the last one of a
-    reduction is small and quick, and all that it was made from is gone. So all are kept as long as
-    that is little beside the work, and where it would not be, as many as can be.
+    The duration of an operand says little about the cost of its loss: the last step of a reduction
+    is quick, but all its inputs are gone. So all results are kept while that takes a small share of
+    the time, and otherwise as many as fit into that share.
     """
 
     def __init__(self) -> None:
         self._left = _AT_ONCE
 
     def worked(self, seconds: float) -> None:
-        """Take note of an operand that has run."""
+        """Record the duration of an operand."""
         self._left = min(_AT_ONCE, self._left + _UPKEEP * seconds)
 
     def affords(self, copied: int = 0) -> bool:
         """Whether a result may be kept for which so many bytes have to be copied.
 
-        What takes longer than may be spent at once is followed by nothing until it is made up for.
+        A copy that exceeds the budget empties it until operands refill it.
         """
         return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
 
     def filled(self, nbytes: int) -> None:
-        """Take note of memory in small pages that arrays got which may be kept.
+        """Record memory in small pages that was allocated for arrays that may be kept.
 
-        It costs as much as a copy. malloc has it for a seventh of that, from large pages.
+        Filling such pages costs as much as a copy, seven times as much as large pages from malloc.
         """
         self._left -= nbytes / _COPIED
 
     def kept(self, copied: int = 0) -> None:
-        """Take note of a result that was kept."""
+        """Record a result that was kept."""
         self._left -= _EACH + copied / _COPIED

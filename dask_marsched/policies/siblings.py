@@ -1,8 +1,7 @@
-"""Siblings: small results that are made of the same large inputs become one operand.
+"""Finds small results of the same large inputs that one task should compute.
 
-The slices of a chunk that its neighbours need, or what is summed up of a pair of blocks and of
-its mirror image: each is a task, and none can join the one that reads it, as that would move
-what it is made of. Together they are one task, whose result is hardly larger than one of them.
+Examples are slices of a chunk that its neighbours need. Each is a task, and none can join its
+reader, because that would move the large inputs. As one task they return little more than one.
 """
 
 from __future__ import annotations
@@ -10,28 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.compression import ALONE, CRUMB, FREE, Bounds, durations
+from dask_marsched.policies.compression import ALONE, CRUMB, FREE, GroupBounds, durations
 
 
 def siblings(
-    graph: OperandGraph, roles: Sequence[int], kinds: Sequence[int], limits: Bounds
+    graph: OperandGraph, roles: Sequence[int], kinds: Sequence[int], limits: GroupBounds
 ) -> list[list[int]]:
-    """Decide which operands become one whose result holds theirs.
+    """Return groups of at least two operands, ascending, that run as one task.
 
-    Each of them is small, is read by a single operand, and reads what the others do, of which
-    something is not small (else they can join who reads them). Their results together are still
-    small, so that it does no harm where some of them are not needed; and the path through the
-    graph does not grow by more than its bound. Operands of unknown size or duration are left out.
-
-    Parameters
-    ----------
-    graph, roles, kinds, limits
-        See `dask_marsched.policies.compression.compress`.
-
-    Returns
-    -------
-    list of lists of int
-        At least two operands each, ascending.
+    Siblings have equal inputs, at least one of them large, and a single reader each. Their results
+    are small even together, so unneeded ones do no harm, and the critical path grows within its
+    bound. Operands of unknown size or duration are left out. See
+    `dask_marsched.policies.compression.compress` for the parameters.
     """
     nbytes, readers = graph.nbytes, graph.dependents
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -56,13 +45,13 @@ def siblings(
 def _cut(
     group: list[int], nbytes: Sequence[float], seconds: Sequence[float], slack: float
 ) -> list[list[int]]:
-    """Cut siblings into those that are small together, and take no longer than the bound."""
+    """Split siblings into groups that stay small and within the time bound."""
     parts: list[list[int]] = []
     held = spent = 0.0
     for i in group:
         if not parts or held + nbytes[i] > CRUMB or spent + seconds[i] > slack:
             parts.append([])
-            held, spent = 0.0, -seconds[i]  # the first one takes its time anyway
+            held, spent = 0.0, -seconds[i]  # the first one adds no time
         parts[-1].append(i)
         held += nbytes[i]
         spent += seconds[i]

@@ -1,4 +1,4 @@
-"""Stragglers: operands that run far beyond what is usual for their kind, run a second time."""
+"""Finds stragglers, operands that run far longer than usual, for speculative execution."""
 
 from __future__ import annotations
 
@@ -9,46 +9,31 @@ from typing import Generic, TypeVar
 Operand = TypeVar("Operand", bound=Hashable)
 Worker = TypeVar("Worker", bound=Hashable)
 
-#: Executions that tell what is usual for a kind.
+#: Least executions for a usual duration.
 _ENOUGH = 5
-#: What the last execution counts in the mean, once there are many.
+#: Least weight of the last execution in the mean.
 _WEIGHT = 0.05
-#: How many times the usual duration, and how many seconds at least, a straggler has run. Chunks of
-#: one kind hardly differ by more, and to start a second run takes a fraction of that time.
+#: Defaults of `StragglerRule`: chunks of a kind hardly differ more, and starting a second run takes
+#: a fraction of that time.
 _FACTOR, _LEAST = 4.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Running(Generic[Operand, Worker]):
-    """An operand that a worker runs.
+    """An operand that a worker runs."""
 
-    Attributes
-    ----------
-    operand, worker
-        Which, and where.
-    kind
-        What kind of operand it is.
-    seconds
-        For how long it has run.
-    """
-
+    #: The operand and its worker.
     operand: Operand
     worker: Worker
+    #: Its kind.
     kind: str
+    #: How long it has run.
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class SecondRun(Generic[Operand, Worker]):
-    """An operand that is to run a second time, and where.
-
-    Attributes
-    ----------
-    operand, worker
-        Which, and where.
-    reason
-        Why, for people.
-    """
+    """A speculative execution: operand, worker, and the reason for users."""
 
     operand: Operand
     worker: Worker
@@ -56,32 +41,33 @@ class SecondRun(Generic[Operand, Worker]):
 
 
 class Durations:
-    """The usual duration of each kind of operand: a mean, the last executions count most."""
+    """The mean duration of each kind, weighted to recent executions."""
 
     def __init__(self) -> None:
         self._means: dict[str, tuple[int, float]] = {}
 
     def observe(self, kind: str, seconds: float) -> None:
-        """Take note of an execution."""
+        """Record an execution."""
         count, mean = self._means.get(kind, (0, 0.0))
         count += 1
         self._means[kind] = count, mean + (seconds - mean) * max(1 / count, _WEIGHT)
 
     def usual(self, kind: str) -> float | None:
-        """Return how long one takes, seconds; None as long as that is not known."""
+        """Return the usual duration in seconds, None before five executions."""
         count, mean = self._means.get(kind, (0, 0.0))
         return mean if count >= _ENOUGH else None
 
 
 class StragglerRule:
-    """Says which operands run a second time.
+    """Chooses operands for speculative execution.
 
     Parameters
     ----------
     factor
-        An operand is a straggler that has run for so many times what is usual.
+        A straggler has run at least this many times the usual duration.
     least
-        And for so long, seconds: below that a second run costs more than it saves.
+        A straggler has run at least this many seconds; below, a second run costs more than it
+        saves.
     """
 
     def __init__(self, factor: float = _FACTOR, least: float = _LEAST) -> None:
@@ -94,18 +80,9 @@ class StragglerRule:
         durations: Durations,
         idle: Sequence[Worker],
     ) -> list[SecondRun[Operand, Worker]]:
-        """Return what is to run a second time, one for each idle worker at most.
+        """Return at most one second run for each idle worker, the latest stragglers first.
 
-        First what is latest, by the time that it has run beyond the usual; of equals the first.
-
-        Parameters
-        ----------
-        running
-            What runs, and only once so far.
-        durations
-            What is usual.
-        idle
-            Workers with nothing to do, the best first.
+        `running` are operands that run once; `idle` workers are used in order.
         """
         late = []
         for one in running:

@@ -1,4 +1,4 @@
-"""How long a computation goes on: what is left of it, and how fast it has gone so far."""
+"""Estimates the remaining time of a computation from the work left and the threads in use."""
 
 from __future__ import annotations
 
@@ -7,39 +7,31 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: Seconds before the pace so far counts.
+#: Least seconds for a mean.
 _SETTLED = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of the operands of one kind.
+    """The operands of one kind that are left."""
 
-    Parameters
-    ----------
-    left
-        Operands without a result, those that run among them.
-    mean
-        Mean seconds that one takes, None where none has run.
-    running
-        Operands that run.
-    spent
-        Seconds for which these have run together.
-    """
-
+    #: Operands without a result, running ones included.
     left: int
+    #: Mean duration in seconds, None if none has run.
     mean: float | None
+    #: Operands that run.
     running: int = 0
+    #: Seconds for which these have run, summed.
     spent: float = 0.0
 
     @property
     def work(self) -> float:
-        """Seconds of one thread that are left, 0 where the mean is not known."""
+        """Thread seconds left, 0 if the mean is unknown."""
         return max(0.0, self.left * self.mean - self._useful) if self.mean is not None else 0.0
 
     @property
     def longest(self) -> float:
-        """Seconds that the last of them takes at least, however many threads there are."""
+        """Least seconds until the last of them ends, with any number of threads."""
         if not self.left or self.mean is None:
             return 0.0
         if self.running < self.left:
@@ -48,45 +40,28 @@ class Remaining:
 
     @property
     def _useful(self) -> float:
-        # One that takes longer than the others has not done the others' work.
+        # An operand that runs longer than the mean has still done only its own work.
         return min(self.spent, self.running * self.mean) if self.mean is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """An estimate.
+    """An estimate."""
 
-    Attributes
-    ----------
-    seconds
-        Seconds, None where it is not known.
-    at_least
-        Whether some kinds are not counted, because none of them has run.
-    reason
-        Why it is not known.
-    """
-
+    #: Seconds left, None if unknown.
     seconds: float | None
+    #: Whether it omits kinds of which none has run.
     at_least: bool = False
+    #: Why it is unknown.
     reason: str | None = None
 
 
 def time_left(kinds: Iterable[Remaining], threads: int, pace: float | None = None) -> TimeLeft:
-    """Return how long a computation goes on.
+    """Estimate the remaining time of a computation on so many threads.
 
-    What is left, in seconds of a thread, by the threads that work on it. These are no more than
-    there are operands left, and no more than have worked on it so far in the mean: transfers, the
-    shape of the graph and others' computations count that way. It is no less than the longest of
-    the operands.
-
-    Parameters
-    ----------
-    kinds
-        What is left.
-    threads
-        Threads of the workers.
-    pace
-        Threads that were at work so far in the mean, None where that cannot be told yet.
+    This is the remaining work divided by the threads in use, but not less than the longest operand.
+    Threads in use are bounded by the operands left and by `pace`, the mean number of busy threads
+    so far, which reflects transfers, the shape of the graph and other computations.
     """
     kinds = [kind for kind in kinds if kind.left > 0]
     if not kinds:
@@ -105,31 +80,31 @@ def time_left(kinds: Iterable[Remaining], threads: int, pace: float | None = Non
     return TimeLeft(seconds, len(known) < len(kinds))
 
 
-class Pace:
-    """How many threads have been at work in the mean, of the last minute or so.
+class BusyThreads:
+    """Mean number of busy threads over about a minute.
 
     Parameters
     ----------
     most
-        Looks that are remembered.
+        Most samples kept.
     every
-        Least seconds between two of them.
+        Least seconds between two samples.
     """
 
     def __init__(self, most: int = 60, every: float = 1.0) -> None:
         self._every = every
-        self._looks: deque[tuple[float, float]] = deque(maxlen=most)
+        self._samples: deque[tuple[float, float]] = deque(maxlen=most)
 
-    def look(self, now: float, work: float) -> None:
-        """Take note of the work done so far, in seconds of a thread; `now` in seconds."""
-        if not self._looks or now - self._looks[-1][0] >= self._every:
-            self._looks.append((now, work))
+    def observe(self, now: float, work: float) -> None:
+        """Record the thread seconds of work done until `now`, in seconds."""
+        if not self._samples or now - self._samples[-1][0] >= self._every:
+            self._samples.append((now, work))
 
     def mean(self, now: float, work: float) -> float | None:
-        """Return the mean number of threads until now, None where it cannot be told yet."""
-        if not self._looks:
+        """Return the mean number of busy threads until `now`, None if it is too early."""
+        if not self._samples:
             return None
-        start, before = self._looks[0]
+        start, before = self._samples[0]
         if now - start < _SETTLED or work <= before:
             return None
         return (work - before) / (now - start)

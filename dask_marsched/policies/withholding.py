@@ -1,13 +1,13 @@
-"""Withholding: initial operands are kept on the scheduler until a worker has a slot.
+"""Withholds initial operands on the scheduler until a worker has a free slot.
 
-So downstream work always goes first, and no worker loads faster than it consumes.
+So downstream operands always run first, and no worker loads faster than it consumes.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -18,33 +18,25 @@ from dask_marsched.policies.registry import register
 
 #: Priority of an operand: user priority, generation of the graph, order. Lower runs first.
 Priority = tuple[float, ...]
-Worker = Hashable
-Operand = Hashable
 #: Bytes of an operand's inputs on a worker, and of all its inputs.
 Locality = Callable[[Any, Any], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An operand that a worker should run next.
+    """An operand that a worker should run next."""
 
-    Attributes
-    ----------
-    operand
-        The operand.
-    how
-        ``own`` (of a unit that the worker has opened), ``opened`` (first of a new unit) or
-        ``taken`` (from another worker's unit).
-    """
-
+    #: The operand.
     operand: Any
+    #: ``own`` (from a unit that the worker has opened), ``opened`` (the first of a new unit)
+    #: or ``taken`` (from another worker's unit).
     how: str
     source: Any = field(repr=False, default=None)
 
 
 @runtime_checkable
 class WithholdingPolicy(Protocol):
-    """Protocol of a withholding policy: where withheld operands wait, and for whom."""
+    """Protocol of a withholding policy, which queues withheld operands."""
 
     #: Name for `status` and the configuration.
     name: ClassVar[str]
@@ -54,8 +46,8 @@ class WithholdingPolicy(Protocol):
     ) -> None:
         """Make a unit of operands.
 
-        `first` is its priority, `worker` whom it is planned for; units of one share belong on
-        one host.
+        `first` is its priority and `worker` its planned worker. Units of one share belong on one
+        host.
         """
         ...
 
@@ -64,7 +56,7 @@ class WithholdingPolicy(Protocol):
         ...
 
     def owner(self, operand: Any) -> Any | None:
-        """Return the worker that has begun with an operand's unit, or that it is planned for."""
+        """Return the worker that has opened an operand's unit, or is planned for it."""
         ...
 
     def forget(self, operand: Any) -> None:
@@ -76,7 +68,7 @@ class WithholdingPolicy(Protocol):
         ...
 
     def withdraw(self, operand: Any) -> bool:
-        """Take an operand out, whatever the reason; False if it was not withheld."""
+        """Remove an operand for any reason; False if it was not withheld."""
         ...
 
     def offer(self, worker: Any, locality: Locality) -> Offer | None:
@@ -84,32 +76,32 @@ class WithholdingPolicy(Protocol):
         ...
 
     def begun(self) -> list[Any]:
-        """Return the workers of whose begun units something waits, the most urgent first."""
+        """Return the workers with withheld operands in opened units, the most urgent first."""
         ...
 
     def accept(self, offer: Offer, worker: Any) -> None:
-        """Carry out an offer: the operand goes to the worker."""
+        """Carry out an offer: the operand is sent to the worker."""
         ...
 
     def release(self, worker: Any) -> None:
-        """Spread what a worker had opened: it left, paused or retires."""
+        """Give up the units opened by a worker, because it left, paused or retires."""
         ...
 
     def locate(self, host_of: Mapping[Any, Any]) -> None:
-        """Take note of the host of each worker, where there are several workers to a host."""
+        """Set the host of each worker, where several workers share a host."""
         ...
 
     def __len__(self) -> int:
-        """Return the number of operands withheld."""
+        """Return the number of withheld operands."""
         ...
 
 
 class _Unit:
     """Operands that belong on one worker.
 
-    Invariants: `ready` holds those of them that are withheld now; a unit without an owner is in
-    `UnitQueues._unopened`, one with an owner in `UnitQueues._running`, exactly if `ready` is not
-    empty. `number` breaks ties between units of the same priority.
+    Invariants: `ready` holds its withheld operands. If `ready` is not empty, a unit without an
+    owner is in `UnitQueues._unopened`, one with an owner in `UnitQueues._running`. `number` breaks
+    ties between units of equal priority.
     """
 
     __slots__ = ("first", "home", "number", "owner", "ready", "share")
@@ -133,7 +125,7 @@ class _Unit:
         return self.ready[operand], operand
 
     def less_urgent_half(self, urgency: Priority) -> list[Any]:
-        """Return half of what has an urgency."""
+        """Return the less urgent half of the operands of this urgency."""
         alike = [o for o, priority in self.ready.items() if priority[:2] == urgency]
         ranked = sorted(alike, key=self.ready.__getitem__)
         return ranked[len(ranked) // 2 :]
@@ -141,18 +133,17 @@ class _Unit:
 
 @register("withholding")
 class UnitQueues:
-    """Units are opened in global order of priority by whichever worker has a slot (default).
+    """Queues of units, opened in global order of priority by any worker with a free slot (default).
 
-    A worker with a free slot runs the next ready operand of the units that it has opened; else
-    it opens a unit: one whose inputs it holds, or else, of the first `window` unopened ones,
-    the one for which it has to fetch least; else it takes over the less urgent half of the
-    largest unit of another worker. A more urgent user priority, or an older graph, always goes
-    first, whoever has opened its units.
+    A worker with a free slot runs the next ready operand of the units it has opened. Otherwise it
+    opens a unit: one whose inputs it holds, else the one of the first `window` unopened units with
+    the fewest bytes to fetch. Otherwise it takes the less urgent half of the largest unit of
+    another worker. A higher user priority or an older graph always goes first.
 
     Parameters
     ----------
     window
-        How many unopened units are looked at for input bytes on the worker.
+        Number of unopened units compared.
 
     Notes
     -----
@@ -168,16 +159,15 @@ class UnitQueues:
         self._numbered = 0
         self._unopened = _units_by_priority()
         self._at_home: dict[Any, SortedKeyList] = {}
-        # Ready operands of a worker's opened units, as a heap; entries whose operand is not
-        # withheld any more, or whose unit has another owner now, are stale and skipped.
+        # A heap of ready operands for each worker. Entries are stale, and skipped, once their
+        # operand is not withheld or their unit has another owner.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
-        # The heads of these heaps, with their worker, sorted; those of `_moved` as they were.
+        # The heads of these heaps, sorted; outdated for the workers in `_moved`.
         self._by_head = SortedList()
         self._head_of: dict[Any, tuple[Priority, int, Any]] = {}
         self._moved: set[Any] = set()
-        # How many operands of each user priority and graph are withheld. Sorted: there may be
-        # thousands of small graphs.
+        # Withheld operands by user priority and graph; there may be thousands of small graphs.
         self._urgencies = SortedDict()
         self._shares = HostShares()
 
@@ -188,7 +178,7 @@ class UnitQueues:
         worker: Any | None = None,
         share: Share | None = None,
     ) -> None:
-        """Make a unit (`WithholdingPolicy.plan`). Operands withheld already move into it."""
+        """Make a unit (`WithholdingPolicy.plan`); operands already withheld move into it."""
         unit = _Unit(first, self._number(), worker, share)
         for operand in operands:
             before = self._unit_of.get(operand)
@@ -214,8 +204,7 @@ class UnitQueues:
     def enqueue(self, operand: Any, priority: Priority, home: Any | None = None) -> None:
         """Withhold a ready operand (`WithholdingPolicy.enqueue`).
 
-        An operand of no unit becomes a unit of its own. One that is withheld again, because its
-        result was lost, goes back to its unit, whose head it is by its priority.
+        An operand without a unit gets its own. One that lost its result returns to its unit.
         """
         unit = self._unit_of.get(operand)
         if unit is None:
@@ -223,7 +212,7 @@ class UnitQueues:
         self._add(unit, operand, priority, home)
 
     def withdraw(self, operand: Any) -> bool:
-        """Take an operand out; False if it was not withheld."""
+        """Remove an operand; False if it was not withheld."""
         return self._drop(operand) is not None
 
     def offer(self, worker: Any, locality: Locality) -> Offer | None:
@@ -245,14 +234,14 @@ class UnitQueues:
         return Offer(unit.head()[1], "opened", unit)
 
     def begun(self) -> list[Any]:
-        """Return the workers of whose begun units something waits, the most urgent first."""
+        """Return workers with withheld operands in opened units (`WithholdingPolicy.begun`)."""
         for worker in self._moved:
             self._note_head(worker)
         self._moved.clear()
         return [worker for _, _, worker in self._by_head]
 
     def accept(self, offer: Offer, worker: Any) -> None:
-        """Carry out an offer: the operand goes to the worker."""
+        """Carry out an offer: the operand is sent to the worker."""
         operand, unit = offer.operand, offer.source
         if offer.how == "opened":
             self._shares.opened(unit, worker)
@@ -266,7 +255,7 @@ class UnitQueues:
         self._drop(operand)
 
     def release(self, worker: Any) -> None:
-        """Spread what a worker had opened: it left, paused or retires."""
+        """Give up the units opened by a worker (`WithholdingPolicy.release`)."""
         self._opened.pop(worker, None)
         self._moved.discard(worker)
         self._note_head(worker)
@@ -277,7 +266,7 @@ class UnitQueues:
                 self._enter_unopened(unit)
 
     def locate(self, host_of: Mapping[Any, Any]) -> None:
-        """Take note of the hosts (`WithholdingPolicy.locate`)."""
+        """Set the host of each worker (`WithholdingPolicy.locate`)."""
         self._shares.locate(host_of)
 
     def __len__(self) -> int:
@@ -301,7 +290,7 @@ class UnitQueues:
                 del self._at_home[unit.home]
 
     def _choose_unopened(self, worker: Any, first: _Unit, locality: Locality) -> _Unit:
-        """Return the unopened unit that a worker has to fetch least for, of the first ones."""
+        """Return the unopened unit with the fewest bytes to fetch, among the first ones."""
         if not self._at_home:
             chosen: _Unit = self._shares.choose(worker, first)
             return chosen
@@ -355,7 +344,7 @@ class UnitQueues:
             else:
                 del self._running[unit]
         if not self._withheld:
-            # All entries are stale now, and would keep what they name from being forgotten.
+            # All entries are stale, and would keep their operands alive.
             self._opened.clear()
         return unit.ready.pop(operand)
 

@@ -11,7 +11,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.scheduler import snapshot
-from dask_marsched.policies.dispatch_pace import ROUND_TRIP, Pace
+from dask_marsched.policies.dispatch_pace import ROUND_TRIP, DispatchPace
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import Offer, WithholdingPolicy
 from dask_marsched.scheduling.free_slots import FreeSlots, in_progress
@@ -39,7 +39,7 @@ class Dispatcher:
         saturation = scheduler.WORKER_SATURATION
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
         self.free_slots = FreeSlots(scheduler, self.slots, seniority)
-        self.pace = Pace()
+        self.pace = DispatchPace()
 
     def sent(self, ts: TaskState) -> None:
         """Note that a task was sent to a worker."""
@@ -49,7 +49,7 @@ class Dispatcher:
         """Note that a task has a result, so that its worker may have a free slot."""
         for ws in ts.who_has or ():
             self.free_slots.finished[ws] = None
-        self.pace.back(ts, snapshot.duration(ts))
+        self.pace.ended(ts, snapshot.duration(ts))
 
     def clear(self) -> None:
         """Forget everything, as the scheduler restarts."""

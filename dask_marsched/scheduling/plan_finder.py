@@ -71,12 +71,12 @@ class PlanFinder:
             self._waiting[digest].append(adopt)
             return policy.prompt(graph, workers, pending), True
         extent = extent_of_search(policy.effort(graph, workers), seconds_at_stake(graph, workers))
-        if extent is Search.BESIDE:
+        if extent is Search.IN_BACKGROUND:
             if (loop := _running_loop()) is not None:
                 self._search(loop, digest, (graph, workers, pending), adopt)
                 return policy.prompt(graph, workers, pending), True
-            extent = Search.NOW
-        plan = policy.assign if extent is Search.NOW else policy.prompt
+            extent = Search.BEFORE_START
+        plan = policy.assign if extent is Search.BEFORE_START else policy.prompt
         units = plan(graph, workers, pending)
         self._remember(digest, units)
         return units, False

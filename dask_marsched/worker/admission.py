@@ -21,9 +21,9 @@ from dask_marsched.host.scheduler.task_hints import known_nbytes
 from dask_marsched.host.worker.adapter import LEAVE_TO_DASK, WorkerAdapter
 from dask_marsched.host.worker.data import Store, Unsuited
 from dask_marsched.host.worker.peak_memory import PeakMeter
-from dask_marsched.policies.footprints import Footprints, Known
-from dask_marsched.policies.memory_needs import Kind, NeedModel
-from dask_marsched.policies.quota import Need, Quota, Request
+from dask_marsched.policies.footprints import Footprints, KnownMemory
+from dask_marsched.policies.memory_needs import NeedModel, OperandKind
+from dask_marsched.policies.quota import MemoryNeed, MemoryRequest, Quota
 from dask_marsched.worker.evictor import Evictor
 from dask_marsched.worker.idle_time import IdleTime
 
@@ -89,7 +89,7 @@ class Admission:
         self._meter = PeakMeter()
         self._surplus = surplus
         #: of each admitted operand until it ends
-        self._kinds: dict[Key, Kind] = {}
+        self._kinds: dict[Key, OperandKind] = {}
         self._deferred: dict[Key, int] = {}
         self._refused_at = 0
         self._footprints = Footprints()
@@ -128,18 +128,18 @@ class Admission:
         kind = _kind(first)
         need = self._need(first, kind)
         if self._has_half_free() and need.total < _UNTRIED * self.quota.limit:
-            self.quota.force(Request(first.key, need))
+            self.quota.force(MemoryRequest(first.key, need))
             return self._admit(first, kind)
         return self._choose_among(chain([first], queue))
 
     def _choose_among(self, queue: Iterable[TaskState]) -> TaskState | None:
         """Return the first task that the quota grants; make room if it grants none."""
-        asked: dict[Key, tuple[TaskState, Kind, Request]] = {}
+        asked: dict[Key, tuple[TaskState, OperandKind, MemoryRequest]] = {}
 
-        def requests() -> Iterable[Request]:
+        def requests() -> Iterable[MemoryRequest]:
             for ts in queue:
                 kind = _kind(ts)
-                request = Request(ts.key, self._need(ts, kind))
+                request = MemoryRequest(ts.key, self._need(ts, kind))
                 if self._is_being_tried(kind, request.need):
                     self._watch()
                     continue
@@ -155,14 +155,14 @@ class Admission:
         ts, kind, _ = asked[cast(Key, granted.who)]
         return self._admit(ts, kind)
 
-    def _admit(self, ts: TaskState, kind: Kind) -> TaskState:
+    def _admit(self, ts: TaskState, kind: OperandKind) -> TaskState:
         self._kinds[ts.key] = kind
         self._deferred.pop(ts.key, None)
         self._idle.stop()
         self.counts.admitted += 1
         return ts
 
-    def _is_being_tried(self, kind: Kind, need: Need) -> bool:
+    def _is_being_tried(self, kind: OperandKind, need: MemoryNeed) -> bool:
         """Whether to wait until another operand of the same kind has been measured."""
         if (
             need.total < _UNTRIED * self.quota.limit
@@ -175,7 +175,7 @@ class Admission:
         self.counts.untried += 1
         return True
 
-    def _refuse(self, ts: TaskState, request: Request) -> Request | None:
+    def _refuse(self, ts: TaskState, request: MemoryRequest) -> MemoryRequest | None:
         """Make room for the first operand of the queue; grant it if nothing else helps."""
         nbytes = request.need.total
         if ts.key not in self._deferred:
@@ -260,7 +260,7 @@ class Admission:
             return
         if need.inputs:
             left = self.host.missing_inputs(ts)
-            self.quota.change(ts.key, Need(left, need.output, need.working))
+            self.quota.change(ts.key, MemoryNeed(left, need.output, need.working))
         if self._meter.available:
             expected = need.output + need.working
             if expected >= _SMALL * self.quota.limit or self.needs.seen(kind) < _MEASURED:
@@ -275,7 +275,7 @@ class Admission:
             self.needs.observe_footprint(*self._footprints.end(ts.key))
         need = self.quota.grants.get(ts.key)
         if need is not None:
-            self.quota.change(ts.key, Need(output=need.output))
+            self.quota.change(ts.key, MemoryNeed(output=need.output))
             self._footprints.grow(need.total)
 
     @guarded(lambda: None)
@@ -293,11 +293,11 @@ class Admission:
             self._refused_at = 0
             self.host.poke_soon()
 
-    def _need(self, ts: TaskState, kind: Kind) -> Need:
+    def _need(self, ts: TaskState, kind: OperandKind) -> MemoryNeed:
         known = known_nbytes(ts)
         output = self.needs.output(kind) if known is None else known
         footprint = self.needs.footprint(kind, output)
-        return Need(self.host.missing_inputs(ts), output, footprint - output)
+        return MemoryNeed(self.host.missing_inputs(ts), output, footprint - output)
 
     # -- the ledger ------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class Admission:
             for key, need in self.quota.grants.items()
             if need.inputs > 0 and not self.host.releases_inputs(key)
         )
-        known = Known(self.host.store.held, self.host.transfers(), self._surplus(), inputs)
+        known = KnownMemory(self.host.store.held, self.host.transfers(), self._surplus(), inputs)
         self._footprints.lap(self._meter.lap(), known)
 
     # -- watch while operands are deferred -------------------------------------------------
@@ -412,6 +412,6 @@ class Admission:
         }
 
 
-def _kind(ts: TaskState) -> Kind:
+def _kind(ts: TaskState) -> OperandKind:
     inputs = ts.dependencies
-    return Kind(ts.prefix, len(inputs), sum(dep.nbytes or 0 for dep in inputs))
+    return OperandKind(ts.prefix, len(inputs), sum(dep.nbytes or 0 for dep in inputs))

@@ -30,17 +30,17 @@ def test_layers_come_by_depth_and_operands_by_their_indices() -> None:
     assert ordered(operands) == [3, 1, 0, 2, 4]
 
 
-def test_layers_of_one_depth_come_by_word_whatever_their_random_part() -> None:
+def test_layers_of_equal_depth_are_sorted_by_word() -> None:
     one: list[Operand] = [("b-1", (), ()), ("a-2", (), ())]
     other: list[Operand] = [("b-2", (), ()), ("a-9", (), ())]
     assert ordered(one) == ordered(other) == [1, 0]
 
 
-def test_layers_of_one_word_are_told_apart_by_their_size() -> None:
+def test_layers_with_equal_words_are_sorted_by_size() -> None:
     assert ordered([("a-1", (0,), ()), ("a-1", (1,), ()), ("a-2", (0,), ())]) == [2, 0, 1]
 
 
-def test_layers_alike_are_told_apart_by_who_reads_them() -> None:
+def test_equal_layers_are_sorted_by_their_readers() -> None:
     def product(left: str, right: str) -> list[str]:
         operands: list[Operand] = sorted([(left, (), ()), (right, (), ())])
         place = {name: i for i, (name, _, _) in enumerate(operands)}
@@ -55,7 +55,7 @@ def test_layers_alike_are_told_apart_by_who_reads_them() -> None:
     assert product("load-2", "load-1")[:2] == ["load-2", "load-1"]
 
 
-def test_layers_alike_are_told_apart_by_which_operands_read_them() -> None:
+def test_equal_layers_are_sorted_by_the_operands_that_read_them() -> None:
     def factors(left: str, right: str) -> list[str]:
         operands: list[Operand] = []
         for name in sorted((left, right)):

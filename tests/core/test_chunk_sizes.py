@@ -52,9 +52,9 @@ def test_the_whole_is_the_sum_of_the_chunks():
 
 
 def test_doubt_changes_no_size():
-    doubted = Grid([(3, 2)], 16, overhead=200).doubted()
-    assert not doubted.certain
-    assert doubted.nbytes(("x", 1)) == 232
+    as_estimate = Grid([(3, 2)], 16, overhead=200).as_estimate()
+    assert not as_estimate.certain
+    assert as_estimate.nbytes(("x", 1)) == 232
 
 
 def test_slices_of_several_arrays_in_a_chunk_are_left_open():
@@ -80,7 +80,7 @@ def indexed(draw):
 
 
 @given(indexed())
-def test_basic_indices_leave_what_numpy_leaves(case):
+def test_shapes_of_basic_indexing_equal_numpy(case):
     shape, index = case
     try:
         expected = np.empty(shape)[index].shape
@@ -90,7 +90,7 @@ def test_basic_indices_leave_what_numpy_leaves(case):
 
 
 @given(st.data())
-def test_slices_of_chunks_weigh_what_numpy_weighs(data):
+def test_sizes_of_slices_equal_numpy(data):
     lengths = data.draw(st.lists(st.lists(st.integers(0, 6), min_size=1), min_size=1, max_size=3))
     position = [data.draw(st.integers(0, len(axis) - 1)) for axis in lengths]
     index = tuple(data.draw(SLICE) for _ in lengths)

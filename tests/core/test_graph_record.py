@@ -1,3 +1,5 @@
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ from dask_marsched.core.graph_record import (
     WAITING,
     Causes,
     GraphRecord,
-    told,
+    counts_by_state,
 )
 from dask_marsched.core.operand import State
 from dask_marsched.core.plan import Unit
@@ -27,29 +29,29 @@ def record(n=4, units=((0, 1), (2, 3))):
 def test_counts_follow_transitions():
     found = record()
     assert (found.operands, found.initial, found.unit_count()) == (4, 4, 2)
-    found.moved_to(0, SENT)
-    found.moved_to(0, SENT)
-    found.moved_to(1, FINISHED)
+    found.set_code(0, SENT)
+    found.set_code(0, SENT)
+    found.set_code(1, FINISHED)
     assert found.counts[WAITING] == 2
     assert found.counts[SENT] == 1
     assert not found.is_done()
     for i in range(4):
-        found.moved_to(i, FREED)
+        found.set_code(i, FREED)
     assert found.is_done()
 
 
-def test_all_states_are_told_and_only_what_runs_is_running():
+def test_all_states_are_counted_and_only_running_operands_run():
     counts = [0] * CODES
     counts[SENT] = 5
-    assert set(told(counts, 2)) == {state.value for state in State}
-    assert told(counts, 2)["running"] == 2
-    assert told(counts, 2)["ready"] == 3
+    assert set(counts_by_state(counts, 2)) == {state.value for state in State}
+    assert counts_by_state(counts, 2)["running"] == 2
+    assert counts_by_state(counts, 2)["ready"] == 3
     # heartbeats are late
-    assert told(counts, 9)["running"] == 5
-    assert told(counts, 9)["ready"] == 0
+    assert counts_by_state(counts, 9)["running"] == 5
+    assert counts_by_state(counts, 9)["ready"] == 0
 
 
-def test_planned_again_makes_other_units_and_another_picture():
+def test_planning_again_replaces_units_and_picture():
     found = record()
     before = found.draw(10)
     found.plan_again([Unit((2,)), Unit((3,))])
@@ -70,18 +72,18 @@ def test_a_cell_has_the_worker_of_most_of_its_operands():
     picture = drawn(found, most=2)
     assert picture.cells()[1].tolist() == [NO_WORKER, NO_WORKER]
     for i, worker in ((0, 7), (1, 8), (2, 8), (3, 9)):
-        found.sent_to(i, worker)
-        found.moved_to(i, SENT)
+        found.set_worker(i, worker)
+        found.set_code(i, SENT)
     by_code, worker, share = picture.cells()
     assert by_code[:, SENT].tolist() == [3, 1]
     assert worker.tolist() == [8, 9]
     assert share.tolist() == [2 / 3, 1.0]
 
 
-def test_a_worker_of_too_many_is_one_of_the_others():
+def test_workers_beyond_the_limit_count_as_others():
     found = record()
-    found.sent_to(0, 5000)
-    found.moved_to(0, SENT)
+    found.set_worker(0, 5000)
+    found.set_code(0, SENT)
     assert drawn(found).cells()[1].tolist()[0] == graph_record.MOST_WORKERS - 1
 
 
@@ -90,24 +92,27 @@ steps = st.lists(
 )
 
 
-@given(steps, steps, st.integers(1, 30), st.integers(1, 30))
-def test_changes_add_up_to_what_going_through_all_gives(first, then, most, bound):
+@given(steps, st.integers(1, 30))
+def test_cells_agree_with_the_codes_and_workers_of_their_operands(steps, most):
     found = record(20, [range(10), range(10, 20)])
     picture = drawn(found, most)
-    picture._most_changes = bound
-    for part in (first, then):
-        for i, code, worker in part:
-            if code == SENT != found.codes[i]:
-                found.sent_to(i, worker)
-            found.moved_to(i, code)
-        by_code, worker, share = picture.cells()
-    afresh = graph_record.Picture(found, most)
-    afresh.advance(1000)
-    again = afresh.cells()
-    assert by_code.tolist() == again[0].tolist()
+    for i, code, worker in steps:
+        if code == SENT != found.codes[i]:
+            found.set_worker(i, worker)
+        found.set_code(i, code)
+    by_code, worker, share = picture.cells()
     assert by_code.sum(0).tolist() == found.counts
-    assert share.tolist() == again[2].tolist()
-    assert worker.tolist() == again[1].tolist()
+    for cell in range(len(by_code)):
+        members = [i for i in range(20) if picture.layout.cell_of[i] == cell]
+        assert by_code[cell].tolist() == [
+            sum(found.codes[i] == code for i in members) for code in range(CODES)
+        ]
+        sent = [w for i in members if (w := found.worker_of[i]) != NO_WORKER]
+        workers = Counter(min(w, graph_record.MOST_WORKERS - 1) for w in sent)
+        assert (worker[cell] == NO_WORKER) == (not workers)
+        if workers:
+            best = min(workers, key=lambda w: (-workers[w], w))
+            assert (worker[cell], share[cell]) == (best, workers[best] / len(sent))
 
 
 def test_causes_are_counted_and_bounded():
@@ -126,6 +131,6 @@ def test_causes_are_counted_and_bounded():
 
 def test_fatal_is_done():
     found = record(2, ((0, 1),))
-    found.moved_to(0, FATAL)
-    found.moved_to(1, FATAL)
+    found.set_code(0, FATAL)
+    found.set_code(1, FATAL)
     assert found.is_done()

@@ -25,7 +25,7 @@ def test_who_sent_may_be_unknown():
     assert moved.table(8, {})["bytes"] == [[0, 10], [0, 0]]
 
 
-def test_too_many_workers_are_told_by_host():
+def test_many_workers_are_grouped_by_host():
     moved = MovedBytes()
     for i in range(20):
         moved.add(f"w{i}", f"w{(i + 1) % 20}", 1)
@@ -43,11 +43,11 @@ def test_too_many_hosts_join_those_that_move_least():
     assert sum(map(sum, found["bytes"])) == moved.total == 55
 
 
-def test_what_left_counts_to_the_others_and_its_place_is_used_again():
+def test_removed_workers_count_as_others_and_their_place_is_reused():
     moved = MovedBytes()
     moved.add("a", "b", 10)
-    moved.left("a")
-    moved.left("never there")
+    moved.remove("a")
+    moved.remove("never there")
     moved.add("c", "b", 1)
     found = moved.table(8, {})
     assert found["names"] == [OTHERS, "b", "c"]
@@ -61,11 +61,11 @@ workers = st.sampled_from([f"w{i}" for i in range(12)])
     st.lists(st.tuples(workers, workers, st.integers(0, 100), st.booleans()), max_size=60),
     st.integers(2, 20),
 )
-def test_no_byte_is_lost_whoever_comes_and_goes(steps, most):
+def test_bytes_are_conserved_when_workers_come_and_go(steps, most):
     moved = MovedBytes()
     for sender, receiver, nbytes, leaves in steps:
         if leaves:
-            moved.left(sender)
+            moved.remove(sender)
         else:
             moved.add(sender, receiver, nbytes)
     found = moved.table(most, {f"w{i}": f"h{i % 5}" for i in range(12)})

@@ -52,7 +52,7 @@ def test_everything_in_a_graph_counts(changes: dict[str, object]) -> None:
     assert digest(products(**changes)) != digest(products())
 
 
-def test_workers_and_what_is_pending_count() -> None:
+def test_workers_and_pending_operands_are_part_of_the_digest() -> None:
     g = products()
     others = [
         WORKERS[:1],

@@ -19,7 +19,7 @@ def layout(inputs, units, most=2000, step=10_000):
     return found
 
 
-def test_an_operand_stands_right_of_what_it_reads():
+def test_an_operand_is_right_of_its_inputs():
     found = layout([[], [], [0, 1], [], [2, 3]], [[0, 1], [3]])
     assert found.column.tolist() == [0, 0, 1, 0, 2]
     assert (found.columns, found.rows, found.depth) == (3, 3, 3)
@@ -30,7 +30,7 @@ def test_units_stand_below_each_other_in_their_order():
     assert found.row.tolist() == [0, 2, 1, 3]
 
 
-def test_what_joins_all_stands_in_the_middle():
+def test_a_join_of_all_is_in_the_middle():
     found = layout([[], [], [], [], [0, 1, 2, 3]], [[0], [1], [2], [3]])
     assert found.row[4] == found.rows // 2
 
@@ -52,7 +52,7 @@ def test_a_large_graph_shares_cells():
     assert np.bincount(found.cell_of).tolist() == [25] * 80
 
 
-def test_what_is_read_may_lie_in_a_slice_before():
+def test_inputs_may_be_in_an_earlier_slice():
     inputs = [[], [0], [1], [0, 2], [3], [4, 1]]
     assert layout(inputs, [[0]], step=2).column.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -69,7 +69,7 @@ def graphs(draw):
 
 
 @given(graphs(), st.integers(1, 80), st.integers(1, 70))
-def test_cells_are_bounded_and_depth_never_goes_left(graph, most, step):
+def test_cells_are_bounded_and_columns_follow_depth(graph, most, step):
     inputs, units = graph
     found = layout(inputs, units, most, step)
     assert 1 <= len(found.column) <= most

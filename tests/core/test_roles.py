@@ -17,7 +17,7 @@ def test_sources_are_initial() -> None:
     assert named(g, roles(g).initial) == {"a0", "b0", "a1", "b1"}
 
 
-def test_what_nearly_everything_reads_is_a_hub_and_its_readers_are_initial() -> None:
+def test_an_operand_read_by_nearly_all_is_a_hub_with_initial_readers() -> None:
     g = graph({"h": [], **{f"x{i}": ["h"] for i in range(20)}})
     role = roles(g)
     assert named(g, role.hub) == {"h"}
@@ -92,7 +92,7 @@ def test_pieces_of_a_single_chunk_run_where_it_is(total: float) -> None:
 
 
 @pytest.mark.parametrize("total", [0.0, 49.0, 151.0, 2000.0])
-def test_what_makes_much_less_or_more_of_a_chunk_is_no_cut(total: float) -> None:
+def test_pieces_of_much_less_or_more_bytes_are_not_cuts(total: float) -> None:
     g = cut_up(20, total)
     assert named(g, roles(g).hub) == {"x"}
     assert named(g, roles(g).initial) == {"source", *(f"p{i}" for i in range(20))}
@@ -115,7 +115,7 @@ def test_a_chunk_that_most_read_along_with_others_is_a_hub_even_if_it_is_cut_up(
     ("parts", "total", "found"),
     [(7, 100.0, {"x"}), (6, 100.0, set()), (20, 151.0, set()), (20, 49.0, set())],
 )
-def test_what_is_cut_up_is_found(parts: int, total: float, found: set[str]) -> None:
+def test_cut_up_operands_are_found(parts: int, total: float, found: set[str]) -> None:
     g = cut_up(parts, total)
     assert {g.keys[i] for i in cut_up_operands(g)} == found
     unknown = g.with_nbytes(g.nbytes, bytes(name != "x" for name in g.keys))
@@ -123,7 +123,7 @@ def test_what_is_cut_up_is_found(parts: int, total: float, found: set[str]) -> N
 
 
 @pytest.mark.parametrize(("met", "found"), [(6.0, {"x"}), (4.0, set())])
-def test_of_few_cut_up_those_are_found_whose_pieces_go_to_something_larger(
+def test_few_cut_up_operands_are_found_if_their_pieces_meet_larger_results(
     met: float, found: set[str]
 ) -> None:
     numbers = range(20)  # pieces of 5
@@ -138,7 +138,7 @@ def test_of_few_cut_up_those_are_found_whose_pieces_go_to_something_larger(
     assert {g.keys[i] for i in cut_up_operands(g, 3)} == found
 
 
-def test_few_whose_pieces_nobody_reads_spread() -> None:
+def test_few_cut_up_operands_with_unread_pieces_are_not_found() -> None:
     assert cut_up_operands(cut_up(20, 100.0), 3) == []
 
 

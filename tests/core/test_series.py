@@ -30,7 +30,7 @@ def test_a_full_one_is_thinned_and_takes_half_as_many():
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=200), st.integers(4, 20))
-def test_it_is_bounded_begins_at_the_first_row_and_never_goes_back(times, most):
+def test_a_series_is_bounded_and_monotonic_from_its_first_row(times, most):
     series = Series(("a",), most=most)
     for now in times:
         series.add(now, (now,))
@@ -40,7 +40,7 @@ def test_it_is_bounded_begins_at_the_first_row_and_never_goes_back(times, most):
     assert found == sorted(found)
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match="4 rows"):
         Series(("a",), most=3)
     with pytest.raises(ValueError, match="4 rows"):

@@ -12,7 +12,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies import assignment, registry
 from dask_marsched.policies.assignment import BoundedUnits, BreadthFirst, DepthFirst
-from dask_marsched.policies.planning.plan_search import Bounds, choose_bounds
+from dask_marsched.policies.planning.plan_search import UnitBounds, choose_bounds
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -33,7 +33,7 @@ def test_depth_first_gives_each_worker_a_share_of_the_graph() -> None:
     assert named(g, units) == [{"a0", "b0", "a1", "b1"}, {"a2", "b2", "a3", "b3"}]
 
 
-def test_depth_first_follows_a_branch_where_breadth_first_goes_round() -> None:
+def test_depth_first_follows_a_branch_and_breadth_first_does_not() -> None:
     g = graph(
         {"x": []} | {f"y{i}": [] for i in range(4)} | {f"p{i}": ["x", f"y{i}"] for i in range(4)}
     )
@@ -76,7 +76,7 @@ def test_the_bound_is_chosen_by_forecasts_unless_it_is_given(
 ) -> None:
     g, chosen = tree(leaves=64, fan=8), []
 
-    def watched(*args: Any) -> tuple[Bounds, list[Unit]]:
+    def watched(*args: Any) -> tuple[UnitBounds, list[Unit]]:
         chosen.append(choose_bounds(*args))
         return chosen[-1]
 
@@ -94,7 +94,7 @@ def test_the_bound_is_chosen_by_forecasts_unless_it_is_given(
     assert len(chosen) == 1
 
 
-def test_crumbs_do_not_merge() -> None:
+def test_small_results_do_not_merge_clusters() -> None:
     # The joins read a hundredth of a chunk: keeping their producers together gains nothing.
     g = graph(
         {f"x{i}": [] for i in range(4)}
@@ -177,7 +177,7 @@ def test_deep_graphs_do_not_recurse(name: str) -> None:
 
 @pytest.mark.parametrize("policy", [BoundedUnits(), DepthFirst(), BreadthFirst()])
 @given(g=operand_graphs(), layers=st.permutations([f"layer-{i}" for i in range(4)]))
-def test_names_have_no_part_in_it(
+def test_plans_do_not_depend_on_layer_names(
     policy: assignment.AssignmentPolicy, g: OperandGraph, layers: list[str]
 ) -> None:
     """Chunks of arrays are known by their places; which name sorts or hashes first says nothing."""

@@ -8,16 +8,23 @@ from hypothesis import strategies as st
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.policies import compression
-from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bounds, compress
+from dask_marsched.policies.compression import (
+    ALONE,
+    FREE,
+    VISIBLE,
+    GroupBounds,
+    compress,
+    group_bounds,
+)
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 MIB = 2.0**20
-LOOSE = Bounds(nbytes=1e12, groups=1)
+LOOSE = GroupBounds(nbytes=1e12, groups=1)
 
 
 def joined(
     g: OperandGraph,
-    limits: Bounds | None = None,
+    limits: GroupBounds | None = None,
     roles: Mapping[str, int] | None = None,
     kinds: Mapping[str, int] | None = None,
 ) -> dict[object, set[object]]:
@@ -47,7 +54,7 @@ def test_a_line_becomes_one_from_end_to_end() -> None:
 
 
 @pytest.mark.parametrize("limits", [None, LOOSE])
-def test_very_long_lines_are_cut(limits: Bounds | None) -> None:
+def test_very_long_lines_are_cut(limits: GroupBounds | None) -> None:
     n = 2 * compression._MOST_OPERANDS + 100
     g = graph({f"x{i}": [f"x{i - 1}"] if i else [] for i in range(n)})
     sizes = [len(members) for members in joined(g, limits).values()]
@@ -61,19 +68,19 @@ def test_a_line_ends_where_others_read_or_join() -> None:
     assert joined(g) == {"b": {"a", "b"}, "f": {"e", "f"}}
 
 
-def test_what_is_wanted_ends_a_line() -> None:
+def test_visible_operands_end_a_chain() -> None:
     g = graph({"a": [], "b": ["a"], "c": ["b"]})
     assert joined(g, roles={"b": VISIBLE, "c": VISIBLE}) == {"b": {"a", "b"}}
 
 
 @pytest.mark.parametrize("limits", [None, LOOSE])
-def test_what_must_be_alone_is(limits: Bounds | None) -> None:
+def test_alone_operands_are_not_joined(limits: GroupBounds | None) -> None:
     g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["c"]})
     assert joined(g, limits, roles={"b": ALONE, "d": VISIBLE}) == {"d": {"c", "d"}}
 
 
 @pytest.mark.parametrize("limits", [None, LOOSE])
-def test_different_kinds_are_not_joined(limits: Bounds | None) -> None:
+def test_different_kinds_are_not_joined(limits: GroupBounds | None) -> None:
     g = graph({"a": [], "b": ["a"], "c": ["b"], "d": ["c"]})
     assert joined(g, limits, kinds={"a": 1, "b": 1}) == {"b": {"a", "b"}, "d": {"c", "d"}}
 
@@ -82,7 +89,7 @@ def test_different_kinds_are_not_joined(limits: Bounds | None) -> None:
 
 
 def test_sources_join_where_they_meet() -> None:
-    assert joined(pairwise(64), Bounds(100.0, 64)) == {
+    assert joined(pairwise(64), GroupBounds(100.0, 64)) == {
         f"s{i}": {f"a{i}", f"b{i}", f"s{i}"} for i in range(64)
     }
 
@@ -92,7 +99,7 @@ def test_a_diamond_becomes_one() -> None:
     assert joined(g, LOOSE) == {"sum": {"x", "sin", "cos", "sum"}}
 
 
-def test_what_others_read_stays() -> None:
+def test_operands_with_other_readers_are_not_joined() -> None:
     g = graph({"x": [], "y": [], "a": ["x", "y"], "b": ["x"]})
     assert joined(g, LOOSE) == {"a": {"y", "a"}}
 
@@ -101,27 +108,29 @@ def test_memory_is_bounded() -> None:
     g = tree(16, 4, partial=MIB)
     g = g.with_nbytes([MIB] * len(g), b"\1" * len(g))
     # Four sources and what is made of them: five results at a time.
-    assert len(joined(g, Bounds(5 * MIB, 1))) == 4
-    assert joined(g, Bounds(4.9 * MIB, 1)) == {}
+    assert len(joined(g, GroupBounds(5 * MIB, 1))) == 4
+    assert joined(g, GroupBounds(4.9 * MIB, 1)) == {}
     # The first group leaves one result, the next needs five more, ...
-    assert len(joined(g, Bounds(8 * MIB, 1))["r0.0"]) == len(g)
+    assert len(joined(g, GroupBounds(8 * MIB, 1))["r0.0"]) == len(g)
 
 
 def test_parallelism_is_kept() -> None:
     g = tree(256, 4)
     for groups in (1, 4, 16, 64):
-        sizes = [len(members) for members in joined(g, Bounds(1e9, groups)).values()]
+        sizes = [len(members) for members in joined(g, GroupBounds(1e9, groups)).values()]
         # No group takes longer than the path through the tree and its share of all operands.
         assert max(sizes, default=1) <= 5 + len(g) / groups
-    assert joined(g, Bounds(1e9, 1000)) == {}
+    assert joined(g, GroupBounds(1e9, 1000)) == {}
 
 
-def test_a_chain_does_not_draw_in_what_could_run_beside_it() -> None:
+def test_a_chain_does_not_join_operands_that_could_run_in_parallel() -> None:
     inputs: dict[str, list[str]] = {"c0": []}
     for i in range(1, 40):
         inputs |= {f"x{i}": [], f"c{i}": [f"c{i - 1}", f"x{i}"]}
     g = graph(inputs, {name: 100 * MIB if name[0] == "x" else 8.0 for name in inputs})
-    found = joined(g, Bounds(1e12, 16), roles={name: VISIBLE for name in inputs if name[0] == "c"})
+    found = joined(
+        g, GroupBounds(1e12, 16), roles={name: VISIBLE for name in inputs if name[0] == "c"}
+    )
     # Each x takes 0.5 s, the chain next to nothing. It waits for the first x anyway, and grows by a
     # sixteenth of all at most.
     assert sum(len(members) - 1 for members in found.values()) <= 1 + 40 / 16
@@ -130,7 +139,7 @@ def test_a_chain_does_not_draw_in_what_could_run_beside_it() -> None:
 def test_inputs_that_are_alike_are_drawn_in_all_or_none() -> None:
     inputs: dict[str, list[str]] = {f"x{i}": [] for i in range(100)} | {"last": []}
     inputs["last"] = [f"x{i}" for i in range(100)]
-    assert joined(graph(inputs), Bounds(1e9, 4)) == {}
+    assert joined(graph(inputs), GroupBounds(1e9, 4)) == {}
 
 
 def test_no_large_input_comes_in_for_a_small_one() -> None:
@@ -141,12 +150,12 @@ def test_no_large_input_comes_in_for_a_small_one() -> None:
     assert joined(graph(inputs, sizes), LOOSE, roles={"y": VISIBLE, "sum": VISIBLE}) == {}
 
 
-def test_what_all_read_is_no_reason_to_stay_apart() -> None:
+def test_small_hubs_do_not_prevent_joining() -> None:
     inputs: dict[str, list[str]] = {"mean": []}
     for i in range(32):
         inputs |= {f"x{i}": [], f"d{i}": ["mean", f"x{i}"], f"e{i}": [f"x{i}"]}
     inputs |= {f"s{i}": [f"d{i}", f"d{i + 1}"] for i in range(0, 32, 2)}
-    found = joined(graph(inputs, MIB), Bounds(8 * MIB, 16))
+    found = joined(graph(inputs, MIB), GroupBounds(8 * MIB, 16))
     assert found == {f"s{i}": {f"s{i}", f"d{i}", f"d{i + 1}"} for i in range(0, 32, 2)}
 
 
@@ -157,25 +166,25 @@ def test_pieces_are_cut_off_where_the_whole_is() -> None:
     sizes = {name: 32 * MIB if name in "xy" else MIB for name in inputs}
     assert joined(graph(inputs, sizes), LOOSE) == {}
     # A small one may as well be on every worker.
-    found = joined(graph(inputs, sizes), Bounds(1e12, 1, small=32 * MIB))
+    found = joined(graph(inputs, sizes), GroupBounds(1e12, 1, small=32 * MIB))
     assert found == {f"s{i}": {f"p{i}", f"q{i}", f"s{i}"} for i in range(32)}
 
 
 def test_bounds_follow_the_cluster() -> None:
     g = graph({"a": [], "b": [], "s": ["a", "b"]}, MIB)
-    limits = bounds(g, threads=16, thread_memory=0)
-    assert limits == Bounds(8 * MIB, 128, small=MIB / 4)
-    assert bounds(g, threads=0, thread_memory=0).groups == 64
-    assert bounds(g, threads=4, thread_memory=16 * MIB).nbytes == 2 * MIB
+    limits = group_bounds(g, threads=16, thread_memory=0)
+    assert limits == GroupBounds(8 * MIB, 128, small=MIB / 4)
+    assert group_bounds(g, threads=0, thread_memory=0).groups == 64
+    assert group_bounds(g, threads=4, thread_memory=16 * MIB).nbytes == 2 * MIB
     tiny = graph({"a": [], "b": [], "s": ["a", "b"]})
-    assert bounds(tiny, threads=4, thread_memory=0).nbytes == MIB
+    assert group_bounds(tiny, threads=4, thread_memory=0).nbytes == MIB
 
 
 # ---- Whatever the graph ------------------------------------------------------------------------
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[OperandGraph, list[int], list[int], Bounds | None]:
+def cases(draw: st.DrawFn) -> tuple[OperandGraph, list[int], list[int], GroupBounds | None]:
     g = draw(operand_graphs())
     roles = draw(
         st.lists(st.sampled_from([FREE] * 6 + [VISIBLE, ALONE]), min_size=len(g), max_size=len(g))
@@ -184,7 +193,7 @@ def cases(draw: st.DrawFn) -> tuple[OperandGraph, list[int], list[int], Bounds |
         if not g.dependents[i] and not roles[i]:
             roles[i] = VISIBLE
     kinds = draw(st.lists(st.sampled_from([0, 0, 0, 1]), min_size=len(g), max_size=len(g)))
-    limits = st.builds(Bounds, st.floats(0, 1e8), st.integers(1, 1000))
+    limits = st.builds(GroupBounds, st.floats(0, 1e8), st.integers(1, 1000))
     return g, roles, kinds, draw(st.none() | limits)
 
 
@@ -210,7 +219,7 @@ def finishes(g: OperandGraph, heads: Sequence[int], seconds: Sequence[float]) ->
 
 @given(cases())
 def test_groups_are_convex_and_nothing_is_lost(
-    case: tuple[OperandGraph, list[int], list[int], Bounds | None],
+    case: tuple[OperandGraph, list[int], list[int], GroupBounds | None],
 ) -> None:
     g, roles, kinds, limits = case
     heads = compress(g, roles, kinds, limits)
@@ -232,12 +241,12 @@ def test_groups_are_convex_and_nothing_is_lost(
 
 @given(cases())
 def test_more_is_joined_with_bounds_than_in_lines(
-    case: tuple[OperandGraph, list[int], list[int], Bounds | None],
+    case: tuple[OperandGraph, list[int], list[int], GroupBounds | None],
 ) -> None:
     g, roles, kinds, _ = case
     lines = compress(g, roles, kinds)
     # Even where nothing else may be joined.
-    for limits in (Bounds(0.0, 10**6), LOOSE):
+    for limits in (GroupBounds(0.0, 10**6), LOOSE):
         assert len(set(compress(g, roles, kinds, limits))) <= len(set(lines))
     for i, head in enumerate(lines):
         if head != i:
@@ -246,7 +255,7 @@ def test_more_is_joined_with_bounds_than_in_lines(
 
 @given(cases())
 def test_a_group_that_waits_holds_no_more_than_its_parts_would(
-    case: tuple[OperandGraph, list[int], list[int], Bounds | None],
+    case: tuple[OperandGraph, list[int], list[int], GroupBounds | None],
 ) -> None:
     g, roles, kinds, limits = case
     g = g.with_nbytes([size * 1000 for size in g.nbytes], g.known)  # far above what is a crumb
@@ -262,7 +271,7 @@ def test_a_group_that_waits_holds_no_more_than_its_parts_would(
             assert brought <= inner + len(members) * compression.CRUMB
 
 
-def test_nothing_is_bound_to_what_all_read_if_that_is_large_or_unknown() -> None:
+def test_large_or_unknown_hubs_prevent_joining() -> None:
     inputs: dict[str, list[str]] = {"model": []}
     for i in range(40):
         inputs |= {f"x{i}": [], f"y{i}": [f"x{i}", "model"]}

@@ -5,15 +5,15 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.dispatch_pace import ROUND_TRIP, SURPLUS, Pace
+from dask_marsched.policies.dispatch_pace import ROUND_TRIP, SURPLUS, DispatchPace
 
 durations = st.floats(0, 100)
 
 
-def experienced(duration: float, scheduler_time: float = 0.0007) -> Pace:
-    pace = Pace(scheduler_time)
+def experienced(duration: float, scheduler_time: float = 0.0007) -> DispatchPace:
+    pace = DispatchPace(scheduler_time)
     pace.sent("before", 0.0)
-    pace.back("before", duration)
+    pace.ended("before", duration)
     return pace
 
 
@@ -29,13 +29,13 @@ def test_nothing_is_bounded_where_it_takes_no_time() -> None:
     assert pace.room(1.0) == math.inf
 
 
-def test_what_is_on_the_way_takes_room() -> None:
+def test_operands_in_flight_take_room() -> None:
     pace = experienced(0.005)
     room = pace.room(1.0)
     pace.sent("a", 1.0)
     pace.sent("b", 1.0)
     assert pace.room(1.0) == room - 2
-    pace.back("a", 0.005)
+    pace.ended("a", 0.005)
     pace.forget("b")
     assert pace.room(1.0) == room
 
@@ -43,13 +43,13 @@ def test_what_is_on_the_way_takes_room() -> None:
 def test_one_that_was_never_sent_changes_nothing() -> None:
     pace = experienced(0.005)
     before = pace.most(1.0)
-    pace.back("of another plugin", 60.0)
+    pace.ended("of another plugin", 60.0)
     pace.forget("of another plugin")
     assert pace.most(1.0) == before
 
 
 def test_as_long_as_no_duration_is_known_time_tells() -> None:
-    pace = Pace(0.0007)
+    pace = DispatchPace(0.0007)
     assert pace.most(0.0) == SURPLUS * ROUND_TRIP / 0.0007
     pace.sent("a", 0.0)
     assert pace.most(ROUND_TRIP) == SURPLUS * ROUND_TRIP / 0.0007
@@ -70,7 +70,7 @@ def test_durations_are_a_mean() -> None:
     pace = experienced(0.001)
     for operand in range(200):
         pace.sent(operand, 1.0)
-        pace.back(operand, 0.1)
+        pace.ended(operand, 0.1)
     assert 0.09 < pace.most(1.0) * 0.0007 / SURPLUS - ROUND_TRIP <= 0.1
 
 
@@ -78,7 +78,7 @@ def test_after_a_restart_nothing_is_known() -> None:
     pace = experienced(1.0)
     pace.sent("a", 1.0)
     pace.clear()
-    assert pace.room(2.0) == Pace(0.0007).room(2.0)
+    assert pace.room(2.0) == DispatchPace(0.0007).room(2.0)
 
 
 @given(durations, durations, st.floats(1e-5, 0.1))
@@ -92,11 +92,11 @@ def test_there_is_room_again_after_some_time(
     sent: list[tuple[float, float]], seconds: float
 ) -> None:
     """Whatever becomes of what was sent: nothing waits for ever."""
-    pace = Pace(seconds)
+    pace = DispatchPace(seconds)
     now = 0.0
     for number, (after, duration) in enumerate(sent):
         now += after
         pace.sent(number, now)
         if number % 2:
-            pace.back(number, duration)
+            pace.ended(number, duration)
     assert pace.room(now + 3 * pace.most(now) * seconds + 1000) > 0

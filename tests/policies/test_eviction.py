@@ -22,12 +22,12 @@ def test_order():
     assert coldest(ALL, 0) == []
 
 
-def test_what_is_in_use_or_read_before_stays():
+def test_results_in_use_or_read_earlier_stay():
     assert keys(coldest(ALL, 1000, keep={"new", "late"})) == ["old", "soon"]
     assert keys(coldest(ALL, 1000, before=(5,))) == ["new", "old", "late"]
 
 
-def test_what_leaves_together_stays_together():
+def test_results_that_share_memory_stay_together():
     both = Resident(("whole", "view"), 20, None, (2,), staying=("edge",))
     for key in ("whole", "view", "edge"):
         assert coldest([both], 5, keep={key}) == []

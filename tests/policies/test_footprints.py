@@ -3,73 +3,75 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.footprints import Footprints, Known
-from dask_marsched.policies.memory_needs import Kind
+from dask_marsched.policies.footprints import Footprints, KnownMemory
+from dask_marsched.policies.memory_needs import OperandKind
 
 MB = 10**6
-KIND = Kind("std", 2, 64 * MB)
+KIND = OperandKind("std", 2, 64 * MB)
 
 
 def started(*expected, known=None, floor=100 * MB):
     """Return footprints with operands 0, 1, ... running since a lap that has just begun."""
     footprints = Footprints()
     footprints.settle(floor, quiet=True)
-    footprints.lap(floor, known or Known())
+    footprints.lap(floor, known or KnownMemory())
     for who, nbytes in enumerate(expected):
         footprints.begin(who, KIND, nbytes)
     return footprints
 
 
-def test_what_one_took_is_beyond_the_floor_and_what_is_known():
-    footprints = started(10 * MB, known=Known(held=50 * MB))
-    footprints.lap(300 * MB, Known(held=40 * MB, transfers=20 * MB, surplus=5 * MB, inputs=25 * MB))
+def test_a_footprint_excludes_floor_and_known_memory():
+    footprints = started(10 * MB, known=KnownMemory(held=50 * MB))
+    footprints.lap(
+        300 * MB, KnownMemory(held=40 * MB, transfers=20 * MB, surplus=5 * MB, inputs=25 * MB)
+    )
     assert footprints.end(0) == (KIND, 100 * MB)
     assert 0 not in footprints
 
 
-def test_what_several_took_is_shared_by_what_was_expected():
+def test_growth_is_divided_by_expected_footprints():
     footprints = started(10 * MB, 30 * MB)
-    footprints.lap(180 * MB, Known())
+    footprints.lap(180 * MB, KnownMemory())
     assert footprints.end(0)[1] == 20 * MB
     assert footprints.end(1)[1] == 60 * MB
 
 
 def test_where_nothing_was_expected_all_took_the_same():
     footprints = started(0, 0)
-    footprints.lap(180 * MB, Known())
+    footprints.lap(180 * MB, KnownMemory())
     assert [footprints.end(0)[1], footprints.end(1)[1]] == [40 * MB, 40 * MB]
 
 
 def test_of_several_laps_the_most_counts():
     footprints = started(10 * MB)
     for peak in (150, 220, 90):
-        footprints.lap(peak * MB, Known())
+        footprints.lap(peak * MB, KnownMemory())
     assert footprints.end(0)[1] == 120 * MB
 
 
-def test_what_left_in_a_lap_hides_what_was_taken_unless_the_lap_ends():
+def test_released_memory_hides_footprints_within_a_lap():
     # 64 MB leave before the operand takes 60: the high-water mark is that of the beginning.
-    hidden = started(10 * MB, known=Known(held=64 * MB))
-    hidden.lap(164 * MB, Known())
+    hidden = started(10 * MB, known=KnownMemory(held=64 * MB))
+    hidden.lap(164 * MB, KnownMemory())
     assert hidden.end(0)[1] == 0
-    seen = started(10 * MB, known=Known(held=64 * MB))
+    seen = started(10 * MB, known=KnownMemory(held=64 * MB))
     assert not seen.are_hidden_by(60 * MB, 8 * MB)
     assert seen.are_hidden_by(0, 8 * MB)
-    seen.lap(164 * MB, Known())
-    seen.lap(160 * MB, Known())
+    seen.lap(164 * MB, KnownMemory())
+    seen.lap(160 * MB, KnownMemory())
     assert seen.end(0)[1] == 60 * MB
 
 
 def test_nothing_is_hidden_where_nothing_runs():
-    assert not started(known=Known(held=64 * MB)).are_hidden_by(0, 8 * MB)
+    assert not started(known=KnownMemory(held=64 * MB)).are_hidden_by(0, 8 * MB)
 
 
-def test_many_small_operands_do_not_hide_what_a_large_one_takes():
+def test_many_small_operands_do_not_hide_a_large_one():
     footprints = started()
     for _ in range(1000):
         footprints.grow(10_000)
     footprints.begin("large", KIND, MB)
-    footprints.lap(200 * MB, Known())
+    footprints.lap(200 * MB, KnownMemory())
     assert footprints.end("large")[1] > 99 * MB
 
 
@@ -83,11 +85,11 @@ def test_the_floor_rises_in_quiet_moments_only():
     assert footprints.floor == 300 * MB
 
 
-def test_what_is_dropped_is_measured_no_more():
+def test_dropped_operands_are_not_measured():
     footprints = started(10 * MB, 10 * MB)
     footprints.drop(0)
     footprints.drop(0)
-    footprints.lap(180 * MB, Known())
+    footprints.lap(180 * MB, KnownMemory())
     assert 0 not in footprints
     assert footprints.end(1)[1] == 80 * MB
     assert footprints.prefixes() == set()
@@ -97,10 +99,10 @@ def test_what_is_dropped_is_measured_no_more():
     st.lists(st.integers(0, 2**40), min_size=1, max_size=8),
     st.lists(st.tuples(*[st.integers(0, 2**40)] * 5), min_size=1, max_size=8),
 )
-def test_shares_are_no_more_than_what_was_taken(expected, laps):
+def test_footprints_sum_to_at_most_the_growth(expected, laps):
     footprints = started(*expected, floor=0)
     for peak, *known in laps:
-        footprints.lap(peak, Known(*known))
+        footprints.lap(peak, KnownMemory(*known))
     highest = max(peak for peak, *_ in laps)
     shares = [footprints.end(who)[1] for who in range(len(expected))]
     assert all(0 <= share <= highest for share in shares)

@@ -3,65 +3,65 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.memory_needs import Kind, NeedModel
+from dask_marsched.policies.memory_needs import NeedModel, OperandKind
 
 MB = 10**6
 
 
 def test_unknown_operands_are_guessed_from_their_inputs():
     model = NeedModel()
-    kind = Kind("add", 2, 8 * MB)
+    kind = OperandKind("add", 2, 8 * MB)
     assert model.output(kind) == 8 * MB
     assert model.footprint(kind) == 16 * MB
-    assert model.output(Kind("random", 0, 0)) == 0
+    assert model.output(OperandKind("random", 0, 0)) == 0
 
 
-def test_a_result_that_is_known_is_no_guess():
+def test_a_known_result_size_is_used():
     model = NeedModel()
-    assert model.footprint(Kind("random", 0, 0), 32 * MB) == 64 * MB
+    assert model.footprint(OperandKind("random", 0, 0), 32 * MB) == 64 * MB
     # What makes little of much, a reduction, may need much meanwhile.
-    assert model.footprint(Kind("var", 4, 32 * MB), 8) == 64 * MB
-    assert model.footprint(Kind("outer", 2, MB), 100 * MB) == 200 * MB
+    assert model.footprint(OperandKind("var", 4, 32 * MB), 8) == 64 * MB
+    assert model.footprint(OperandKind("outer", 2, MB), 100 * MB) == 200 * MB
 
 
-def test_noise_on_small_operands_is_not_blown_up():
+def test_noise_on_small_operands_is_not_extrapolated():
     model = NeedModel()
-    model.observe_output(Kind("getitem", 1, 1000), 1000)
-    model.observe_footprint(Kind("getitem", 1, 1000), 2 * MB)
-    assert model.footprint(Kind("getitem", 1, 1000)) == 2 * MB
-    assert model.footprint(Kind("getitem", 1, 32 * MB)) == 8 * 32 * MB
+    model.observe_output(OperandKind("getitem", 1, 1000), 1000)
+    model.observe_footprint(OperandKind("getitem", 1, 1000), 2 * MB)
+    assert model.footprint(OperandKind("getitem", 1, 1000)) == 2 * MB
+    assert model.footprint(OperandKind("getitem", 1, 32 * MB)) == 8 * 32 * MB
 
 
 def test_the_same_kind_is_known():
     model = NeedModel()
-    kind = Kind("std", 2, 64 * MB)
+    kind = OperandKind("std", 2, 64 * MB)
     model.observe_output(kind, 100)
     model.observe_footprint(kind, 96 * MB)
     assert (model.output(kind), model.footprint(kind)) == (100, 96 * MB)
     assert model.seen(kind) == 1
     # To within a fifth it is the same size.
-    assert model.footprint(Kind("std", 2, 65 * MB)) == 96 * MB
+    assert model.footprint(OperandKind("std", 2, 65 * MB)) == 96 * MB
 
 
 def test_other_sizes_are_in_proportion():
     model = NeedModel()
-    model.observe_output(Kind("add", 2, 10 * MB), 5 * MB)
-    model.observe_footprint(Kind("add", 2, 10 * MB), 15 * MB)
-    other = Kind("add", 2, 40 * MB)
+    model.observe_output(OperandKind("add", 2, 10 * MB), 5 * MB)
+    model.observe_footprint(OperandKind("add", 2, 10 * MB), 15 * MB)
+    other = OperandKind("add", 2, 40 * MB)
     assert (model.output(other), model.footprint(other)) == (20 * MB, 60 * MB)
     assert model.seen(other) == 0
 
 
 def test_sources_are_of_one_size_until_seen():
     model = NeedModel()
-    model.observe_output(Kind("random", 0, 0), 32 * MB)
-    assert model.output(Kind("random", 0, 0)) == 32 * MB
-    assert model.footprint(Kind("random", 0, 0)) == 64 * MB
+    model.observe_output(OperandKind("random", 0, 0), 32 * MB)
+    assert model.output(OperandKind("random", 0, 0)) == 32 * MB
+    assert model.footprint(OperandKind("random", 0, 0)) == 64 * MB
 
 
 def test_more_is_believed_at_once_and_less_by_and_by():
     model = NeedModel()
-    kind = Kind("add", 2, 10 * MB)
+    kind = OperandKind("add", 2, 10 * MB)
     model.observe_footprint(kind, 50 * MB)
     model.observe_footprint(kind, 20 * MB)
     assert 40 * MB < model.footprint(kind) < 50 * MB
@@ -78,6 +78,6 @@ def test_more_is_believed_at_once_and_less_by_and_by():
 def test_a_result_is_part_of_the_footprint(seen):
     model = NeedModel()
     for is_output, n, inputs, nbytes in seen:
-        kind = Kind("add", n, inputs if n else 0)
+        kind = OperandKind("add", n, inputs if n else 0)
         (model.observe_output if is_output else model.observe_footprint)(kind, nbytes)
         assert model.footprint(kind) >= model.output(kind) >= 0

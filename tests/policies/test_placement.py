@@ -20,7 +20,7 @@ def test_most_bytes() -> None:
     assert MostBytes().choose([worker(1), worker(3, 9, 9), worker(2)]) == 1
 
 
-def test_ties_by_what_the_result_will_be_read_with() -> None:
+def test_ties_are_broken_by_bytes_read_together_with_the_result() -> None:
     policy = MostBytes()
     assert policy.choose([worker(1, met_bytes=5), worker(1, met_bytes=7, processing=3)]) == 1
     assert policy.choose([worker(2), worker(1, met_bytes=7)]) == 0
@@ -33,7 +33,7 @@ def test_ties_by_operands_in_progress_then_by_memory_then_by_seniority() -> None
     assert policy.choose([worker(1, 1, 1), worker(1, 1, 1)]) == 0
 
 
-def test_an_idle_worker_stands_in_where_fetching_is_much_faster_than_waiting() -> None:
+def test_an_idle_worker_is_used_if_fetching_is_much_faster_than_waiting() -> None:
     policy = MostBytes()
     busy = worker(100, 3, backlog=2.0)
     assert policy.spare(busy, [worker(0), worker(95)], bandwidth=100) == 1
@@ -53,7 +53,7 @@ def test_another_that_has_inputs_relieves_one_that_is_busy_for_longer_than_it_ha
     assert policy.relief(busy, [], bandwidth=100) is None
 
 
-def test_what_the_result_will_be_read_with_has_to_move_too() -> None:
+def test_bytes_read_together_with_the_result_count_as_missing() -> None:
     policy = MostBytes()
     busy = worker(100, 3, backlog=2.0, met_bytes=80)
     assert policy.relief(busy, [worker(50), worker(50, met_bytes=80)], bandwidth=100) == 1

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.quota import Need, Quota, Request
+from dask_marsched.policies.quota import MemoryNeed, MemoryRequest, Quota
 
 LIMIT = 100
 
 needs = st.builds(
-    Need,
+    MemoryNeed,
     inputs=st.integers(0, 60),
     output=st.integers(0, 60),
     working=st.integers(0, 60),
@@ -23,10 +23,10 @@ def quota(overtakes=2, **taken):
 
 
 def request(who, nbytes):
-    return Request(who, Need(output=nbytes))
+    return MemoryRequest(who, MemoryNeed(output=nbytes))
 
 
-def test_what_fits_is_granted_in_order():
+def test_fitting_requests_are_granted_in_order():
     ledger = quota(held=30, unmanaged=10, transfers=10)
     queue = [request("a", 30), request("b", 20)]
     assert ledger.choose(queue).who == "a"
@@ -39,7 +39,7 @@ def test_what_fits_is_granted_in_order():
     assert ledger.promised == 21
 
 
-def test_what_makes_no_difference_is_granted_always():
+def test_negligible_requests_are_always_granted():
     ledger = Quota(10_000, 2)
     ledger.held = 20_000
     assert ledger.choose([request("small", 10)]).who == "small"
@@ -48,10 +48,10 @@ def test_what_makes_no_difference_is_granted_always():
 
 def test_working_space_is_given_back_before_the_output():
     ledger = quota()
-    ledger.force(Request("a", Need(inputs=10, output=20, working=30)))
-    ledger.change("a", Need(output=20))
+    ledger.force(MemoryRequest("a", MemoryNeed(inputs=10, output=20, working=30)))
+    ledger.change("a", MemoryNeed(output=20))
     assert ledger.used == 20
-    ledger.change("unknown", Need(output=20))
+    ledger.change("unknown", MemoryNeed(output=20))
     assert ledger.used == 20
 
 
@@ -96,7 +96,7 @@ def test_the_process_corrects_the_ledger():
 def test_used_is_never_less_than_the_process_takes(resident, held, transfers, granted):
     ledger = quota()
     for who, need in enumerate(granted):
-        ledger.force(Request(who, need))
+        ledger.force(MemoryRequest(who, need))
     ledger.observe(resident, held, transfers)
     assert ledger.used >= resident
     assert ledger.used <= max(resident, resident + transfers + ledger.promised)
@@ -106,7 +106,7 @@ def test_used_is_never_less_than_the_process_takes(resident, held, transfers, gr
 def test_a_worker_comes_to_the_end_of_any_queue(data, overtakes):
     """Operands of any size come and go: each grant fits, none waits for ever."""
     ledger = quota(overtakes)
-    waiting: dict[int, Request] = {}
+    waiting: dict[int, MemoryRequest] = {}
     running: list[int] = []
     overtaken: dict[int, int] = {}
     operands = st.lists(st.tuples(st.integers(), needs), max_size=12, unique_by=lambda t: t[0])
@@ -119,7 +119,7 @@ def test_a_worker_comes_to_the_end_of_any_queue(data, overtakes):
         idle = not waiting and not running
         if arriving and (idle or data.draw(st.booleans())):
             priority, need = arriving.pop()
-            waiting[priority] = Request(priority, need)
+            waiting[priority] = MemoryRequest(priority, need)
         free = ledger.free
         granted = ledger.choose(waiting[p] for p in sorted(waiting))
         if granted is not None:

@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.replication import Candidate, ProtectionRule, seconds_to_have_again
+from dask_marsched.policies.replication import (
+    ProtectionRule,
+    ReplicaCandidate,
+    recomputation_seconds,
+)
 
 RULE = ProtectionRule(least=10.0)
 
@@ -18,32 +22,32 @@ RULE = ProtectionRule(least=10.0)
         ({"left"}, 1 + 4 + 8),
     ],
 )
-def test_what_a_loss_would_cost(held, expected):
+def test_the_cost_of_a_loss_includes_released_inputs(held, expected):
     inputs = {"first": [], "left": ["first"], "right": ["first"], "last": ["left", "right"]}
     seconds = {"first": 1.0, "left": 2.0, "right": 4.0, "last": 8.0}
-    found = seconds_to_have_again(
+    found = recomputation_seconds(
         "last", inputs.__getitem__, held.__contains__, seconds.__getitem__
     )
     assert found == expected
 
 
-def test_a_long_line_is_not_followed_for_ever():
+def test_a_long_chain_is_followed_to_a_limit():
     looked_at = []
 
     def inputs(i):
         looked_at.append(i)
         return [i + 1]
 
-    assert seconds_to_have_again(0, inputs, lambda i: False, lambda i: 1.0) > 1000
+    assert recomputation_seconds(0, inputs, lambda i: False, lambda i: 1.0) > 1000
     assert len(looked_at) < 3000
 
 
 def test_the_most_seconds_for_each_byte_come_first():
     candidates = [
-        Candidate("cheap", 10, 9.0),
-        Candidate("large", 1000, 50.0),
-        Candidate("small", 10, 20.0),
-        Candidate("middle", 100, 50.0),
+        ReplicaCandidate("cheap", 10, 9.0),
+        ReplicaCandidate("large", 1000, 50.0),
+        ReplicaCandidate("small", 10, 20.0),
+        ReplicaCandidate("middle", 100, 50.0),
     ]
     assert RULE.choose(candidates, 10_000) == ["small", "middle", "large"]
     assert RULE.choose(candidates, 1010) == ["small", "middle"]
@@ -55,7 +59,9 @@ def test_the_most_seconds_for_each_byte_come_first():
     st.lists(st.tuples(st.integers(0, 100), st.floats(0, 100)), max_size=20), st.integers(0, 500)
 )
 def test_the_budget_holds(given_, budget):
-    candidates = [Candidate(i, nbytes, seconds) for i, (nbytes, seconds) in enumerate(given_)]
+    candidates = [
+        ReplicaCandidate(i, nbytes, seconds) for i, (nbytes, seconds) in enumerate(given_)
+    ]
     chosen = RULE.choose(candidates, budget)
     assert len(set(chosen)) == len(chosen)
     assert sum(given_[i][0] for i in chosen) <= budget

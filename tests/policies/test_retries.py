@@ -25,7 +25,7 @@ RULE = RetryRule(3, ["OSError", "MemoryError", "ClientPayloadError"])
         ("", False),
     ],
 )
-def test_what_is_an_error_of_the_infrastructure(error, expected):
+def test_errors_of_the_infrastructure_are_recognized(error, expected):
     assert RULE.is_infrastructure(error) is expected
 
 

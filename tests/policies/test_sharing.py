@@ -3,14 +3,14 @@
 from dask_marsched.policies.sharing import ShareModel, Upkeep
 
 
-def test_nothing_is_shared_that_nobody_asked_for():
+def test_kinds_that_were_not_requested_are_not_shared():
     model = ShareModel()
     model.made("a")
     assert not model.is_shared("a")
     assert not model.is_shared("never made")
 
 
-def test_one_that_was_asked_for_is_no_habit():
+def test_one_request_does_not_share_a_kind():
     model = ShareModel()
     model.made("a")
     model.asked("a")
@@ -31,7 +31,7 @@ def test_a_kind_is_shared_while_half_of_it_is_asked_for():
     assert model.is_shared("a")
 
 
-def test_what_is_kept_takes_a_small_share_of_the_work():
+def test_keeping_takes_a_small_share_of_the_work():
     upkeep = Upkeep()
     for _ in range(10_000):
         upkeep.worked(0.0004)
@@ -54,7 +54,7 @@ def test_longer_operands_have_all_their_results_kept():
         upkeep.kept(8 << 20)
 
 
-def test_what_takes_long_to_copy_is_made_up_for_before_anything_else_is_kept():
+def test_a_long_copy_delays_the_next_one():
     upkeep = Upkeep()
     assert upkeep.affords(2 << 30)
     upkeep.kept(2 << 30)

@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.compression import ALONE, CRUMB, FREE, VISIBLE, Bounds
+from dask_marsched.policies.compression import ALONE, CRUMB, FREE, VISIBLE, GroupBounds
 from dask_marsched.policies.siblings import siblings
 from tests.graphs import graph
 
 MIB = 2.0**20
-BOUNDS = Bounds(nbytes=64 * MIB, groups=4)
+BOUNDS = GroupBounds(nbytes=64 * MIB, groups=4)
 
 
 def slices(count: int = 3, nbytes: float = 8192.0, chunks: int = 8) -> OperandGraph:
@@ -27,7 +27,7 @@ def slices(count: int = 3, nbytes: float = 8192.0, chunks: int = 8) -> OperandGr
 
 def found(
     g: OperandGraph,
-    limits: Bounds = BOUNDS,
+    limits: GroupBounds = BOUNDS,
     roles: Mapping[str, int] | None = None,
     kinds: Mapping[str, int] | None = None,
 ) -> list[list[str]]:
@@ -42,7 +42,7 @@ def test_slices_of_a_chunk_are_made_as_one() -> None:
     assert len(found(slices())) == 8
 
 
-def test_so_is_what_reads_the_same_two_chunks() -> None:
+def test_operands_that_read_the_same_two_chunks_are_siblings() -> None:
     g = graph(
         {"a": [], "b": [], "c": [], "ab": ["a", "b"], "ba": ["a", "b"], "bc": ["b", "c"]}
         | {f"read {name}": [name] for name in ("ab", "ba", "bc")}
@@ -60,22 +60,22 @@ def test_together_they_are_still_small() -> None:
     assert {len(group) for group in found(slices(5, nbytes=0.4 * CRUMB))} == {2}
 
 
-def test_what_small_results_are_made_of_joins_them_anyway() -> None:
+def test_readers_of_small_inputs_only_are_not_siblings() -> None:
     inputs = {"x": [], "a": ["x"], "b": ["x"], "read a": ["a"], "read b": ["b"]}
     assert found(graph(inputs, 100.0)) == []
 
 
-def test_what_others_see_or_must_not_be_joined_stays() -> None:
+def test_visible_and_alone_operands_are_not_siblings() -> None:
     g = slices(2, chunks=8)
     assert ["slice0.0", "slice0.1"] not in found(g, roles={"slice0.0": VISIBLE})
     assert ["slice0.0", "slice0.1"] not in found(g, roles={"reader0.0": ALONE})
     assert ["slice0.0", "slice0.1"] not in found(g, kinds={"slice0.0": 1})
 
 
-def test_what_takes_nobody_knows_how_long_stays() -> None:
+def test_operands_of_unknown_duration_are_not_siblings() -> None:
     g = slices(2)
     batches = ["mine" if str(k).startswith("slice") else None for k in g.keys]
-    assert found(g, Bounds(64 * MIB, 4, batches)) == []
+    assert found(g, GroupBounds(64 * MIB, 4, batches)) == []
 
 
 def test_threads_keep_their_work() -> None:
@@ -84,4 +84,4 @@ def test_threads_keep_their_work() -> None:
     for n in range(10):
         inputs |= {f"sum{n}": ["x"], f"read{n}": [f"sum{n}"]}
     g = graph(inputs, {"x": 800 * MIB})
-    assert all(len(group) <= 3 for group in found(g, Bounds(1e12, 8)))
+    assert all(len(group) <= 3 for group in found(g, GroupBounds(1e12, 8)))

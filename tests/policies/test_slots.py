@@ -34,7 +34,7 @@ def test_very_short_operands_fill_the_horizon() -> None:
     assert not rule.admits(4, 23, 0.001, 0.023, 100)
 
 
-def test_what_takes_no_time_takes_some_of_the_worker() -> None:
+def test_the_worker_overhead_counts_for_short_operands() -> None:
     rule = SlotRule()
     assert rule.admits(1, 12, 0.0, 0.0, 100)
     assert not rule.admits(1, 14, 0.0, 0.0, 100)

@@ -3,7 +3,7 @@ from dask_marsched.policies.stock_estimate import estimate
 from tests.graphs import pairwise
 
 
-def test_stock_moves_what_a_plan_keeps_together():
+def test_stock_moves_pairs_that_a_plan_keeps_together():
     graph = pairwise(40)
     pairs = [Unit((3 * i, 3 * i + 1)) for i in range(40)]
     found = estimate(graph, pairs, [1] * 4)

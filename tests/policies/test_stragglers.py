@@ -25,12 +25,12 @@ def running(operand: str, seconds: float, worker: str = "a", kind: str = "x") ->
     ("usual", "seconds", "runs_again"),
     [(1.0, 4.1, True), (1.0, 3.9, False), (0.1, 1.9, False), (0.1, 2.1, True)],
 )
-def test_what_is_a_straggler(usual, seconds, runs_again):
+def test_stragglers_exceed_both_thresholds(usual, seconds, runs_again):
     chosen = RULE.choose([running("one", seconds)], known(x=usual), ["b"])
     assert [c.operand for c in chosen] == ["one"] * runs_again
 
 
-def test_what_is_usual_takes_a_few_executions():
+def test_the_usual_duration_needs_a_few_executions():
     durations = Durations()
     for _ in range(4):
         durations.observe("x", 1.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.time_left import Pace, Remaining, TimeLeft, time_left
+from dask_marsched.policies.time_left import BusyThreads, Remaining, TimeLeft, time_left
 
 
 def test_work_over_threads():
@@ -14,7 +14,7 @@ def test_work_over_threads():
     assert time_left([Remaining(100, 2.0), Remaining(10, 1.0)], 10) == TimeLeft(21.0)
 
 
-def test_what_runs_has_been_done_in_part():
+def test_running_operands_count_as_partly_done():
     assert time_left([Remaining(10, 2.0, running=10, spent=10.0)], 10) == TimeLeft(1.0)
     # Those that take longer than the others have not done the others' work.
     assert time_left([Remaining(10, 2.0, running=1, spent=50.0)], 1) == TimeLeft(18.0)
@@ -29,7 +29,7 @@ def test_threads_that_find_nothing_to_do_do_not_count():
     assert time_left([Remaining(100, 2.0)], 10, pace=40.0) == TimeLeft(20.0)
 
 
-def test_what_is_not_known_is_not_told():
+def test_unknown_durations_give_no_estimate():
     assert time_left([Remaining(5, None)], 4).seconds is None
     assert time_left([Remaining(5, None)], 4).reason == "no operand of these kinds has run yet"
     assert time_left([Remaining(5, 1.0)], 0).reason == "there are no workers"
@@ -75,13 +75,13 @@ def test_it_is_no_less_than_the_work_and_no_less_than_one_operand(left, mean, th
 
 
 def test_pace():
-    pace = Pace(most=3, every=1.0)
+    pace = BusyThreads(most=3, every=1.0)
     assert pace.mean(0.0, 0.0) is None
-    pace.look(0.0, 0.0)
-    pace.look(0.5, 99.0)  # too soon to be remembered
+    pace.observe(0.0, 0.0)
+    pace.observe(0.5, 99.0)  # too soon to be remembered
     assert pace.mean(1.0, 4.0) is None  # too soon to be told
     assert pace.mean(10.0, 0.0) is None  # nothing was done
     assert pace.mean(10.0, 40.0) == 4.0
     for second in (1, 2, 3):
-        pace.look(second, 2.0 * second)
+        pace.observe(second, 2.0 * second)
     assert pace.mean(5.0, 2.0 + 8.0) == 2.0  # since the first that is remembered

@@ -51,7 +51,7 @@ def test_a_worker_that_runs_dry_takes_the_less_urgent_half_of_the_fullest() -> N
     assert taken(queues, "w1", "w1", "w1") == "bc-"
 
 
-def test_the_workers_that_have_begun_with_what_is_most_urgent_come_first() -> None:
+def test_workers_with_opened_units_are_sorted_by_urgency() -> None:
     queues = UnitQueues()
     fill(queues, ["ab", "cde"])
     assert queues.begun() == []
@@ -85,7 +85,7 @@ def test_user_priority_and_older_graphs_go_first() -> None:
     assert taken(queues, "w", "w", "w") == "cdb"
 
 
-def test_what_is_urgent_is_taken_from_another_s_unit_before_anything_else_is_opened() -> None:
+def test_urgent_operands_are_taken_before_less_urgent_units_are_opened() -> None:
     queues = UnitQueues()
     queues.plan("abcd", (0, 0, 0))
     queues.plan("x", (0, 1, 0))
@@ -122,7 +122,7 @@ def test_a_worker_that_holds_no_unit_s_inputs_fetches_least() -> None:
     assert offer.operand == "c"
 
 
-def test_what_a_lost_worker_had_opened_is_spread_again_and_goes_first() -> None:
+def test_units_of_a_lost_worker_are_reopened_first() -> None:
     queues = UnitQueues()
     fill(queues, ["abc", "de", "f"])
     assert taken(queues, "w1", "w2") == "ad"

@@ -48,7 +48,7 @@ class Policy:
 
 @pytest.fixture
 def beside(monkeypatch):
-    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.BESIDE)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.IN_BACKGROUND)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_without_an_event_loop_the_graph_waits(beside, policy):
     )
 
 
-@pytest.mark.parametrize(("extent", "plan"), [(Search.NONE, PROMPT), (Search.NOW, FOUND)])
+@pytest.mark.parametrize(("extent", "plan"), [(Search.NONE, PROMPT), (Search.BEFORE_START, FOUND)])
 def test_the_extent_of_the_search_depends_on_the_time_at_stake(monkeypatch, policy, extent, plan):
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: extent)
     policy.go.set()
@@ -110,7 +110,7 @@ def test_the_extent_of_the_search_depends_on_the_time_at_stake(monkeypatch, poli
 
 
 def test_the_number_of_remembered_plans_is_bounded(monkeypatch, policy):
-    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.BEFORE_START)
     monkeypatch.setattr(plan_finder, "_MOST_PLANS", 2)
     policy.go.set()
     finder = PlanFinder(policy, Counters())

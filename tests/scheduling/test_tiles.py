@@ -20,7 +20,7 @@ def always(monkeypatch):
     """Take tiles whatever the forecast says: it is about larger chunks."""
     for bound in ("_MOST_OF_STOCK", "_MORE"):
         monkeypatch.setattr(tiled_plans, bound, float("inf"))
-    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.NOW)
+    monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.BEFORE_START)
     monkeypatch.setattr(tiled_plans, "cost", lambda plan, stock: plan.moved)
 
 

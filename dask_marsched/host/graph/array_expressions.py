@@ -35,5 +35,5 @@ def _read_node(node: Any, found: ArrayLayers) -> None:
         chunks = tuple((1,) * len(a) if i in reduced else a for i, a in enumerate(chunks))
     grid = annotated_grid(chunks, node.dtype, "numpy.ndarray", None)
     if grid is not None and node._name not in found.grids:
-        found.grids[node._name] = grid.doubted()
+        found.grids[node._name] = grid.as_estimate()
         found.kinds[node._name] = node.dtype.kind

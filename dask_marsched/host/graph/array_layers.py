@@ -158,7 +158,7 @@ def _doubt_careless_annotations(
         if grid.lengths and not grid.certain:
             unknown.add(name)
         if inputs & (unknown | other):
-            grids[name] = grid.doubted()
+            grids[name] = grid.as_estimate()
 
 
 def _doubt_scalars(graph: HighLevelGraph, names: list[str], grids: dict[str, Grid]) -> None:
@@ -169,7 +169,7 @@ def _doubt_scalars(graph: HighLevelGraph, names: list[str], grids: dict[str, Gri
             continue
         inputs = [grids[d] for d in graph.dependencies.get(name, ()) if d in grids]
         if any(not source.certain and not source.lengths for source in inputs):
-            grids[name] = grid.doubted()
+            grids[name] = grid.as_estimate()
 
 
 def keeps_its_type(value: Any) -> bool:

@@ -24,7 +24,14 @@ from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.host.graph.numbering import canonically_numbered, numbered
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler.update_graph_hooks import ArrivingGraphs
-from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, Bounds, bounds, compress
+from dask_marsched.policies.compression import (
+    ALONE,
+    FREE,
+    VISIBLE,
+    GroupBounds,
+    compress,
+    group_bounds,
+)
 from dask_marsched.policies.planning.tiles import find_tiles
 from dask_marsched.policies.siblings import siblings
 
@@ -93,7 +100,7 @@ class _Read(NamedTuple):
     graph: OperandGraph
     roles: bytearray
     kinds: list[int]
-    limits: Bounds | None
+    limits: GroupBounds | None
 
     def heads(self) -> list[int]:
         """Return for each task the head of its group."""
@@ -212,7 +219,7 @@ class GraphCompression(ArrivingGraphs):
             for i in itertools.chain.from_iterable(find_tiles(graph, len(workers))):
                 if roles[i] == FREE:
                     roles[i] = VISIBLE
-            limits = bounds(
+            limits = group_bounds(
                 graph,
                 threads=self.scheduler.total_nthreads,
                 thread_memory=min(memory, default=0.0),

@@ -154,7 +154,7 @@ class ReductionStages:
                 if source not in self._results and source in self._annotated:
                     # It feeds a reduction but could not be run: its annotation may be wrong.
                     known = self.grids.get(source, self._annotated[source])
-                    self.grids[source] = known.doubted()
+                    self.grids[source] = known.as_estimate()
         result = self._chunk(layer) if first else self._combined(name, layer)
         if result is None:
             return
@@ -165,7 +165,7 @@ class ReductionStages:
             sure = all(source is None or source.certain for source in sources)
             # Empty chunks may stay empty: they have no minimum.
             empty = first and any(0 in axis for axis in grid.lengths)
-            self.grids[name] = shaped if sure and not empty else shaped.doubted()
+            self.grids[name] = shaped if sure and not empty else shaped.as_estimate()
 
     def _inputs(self, name: str) -> Collection[str]:
         return self._graph.dependencies.get(name, ())

@@ -15,7 +15,11 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
-from dask_marsched.policies.replication import Candidate, ProtectionRule, seconds_to_have_again
+from dask_marsched.policies.replication import (
+    ProtectionRule,
+    ReplicaCandidate,
+    recomputation_seconds,
+)
 
 #: Seconds between two rounds of replication.
 _INTERVAL = 0.5
@@ -67,7 +71,7 @@ class ExtraReplicas:
         # The cost of new results is not known yet; the readers of released ones now cost more.
         self._new: dict[TaskState, None] = {}
         self._released: dict[TaskState, None] = {}
-        self._expensive: dict[TaskState, Candidate[TaskState]] = {}
+        self._expensive: dict[TaskState, ReplicaCandidate[TaskState]] = {}
         self._kept: dict[TaskState, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._installed = False
@@ -170,14 +174,14 @@ class ExtraReplicas:
         self._new.clear()
         self._released.clear()
 
-    def _candidate(self, ts: TaskState) -> Candidate[TaskState]:
-        seconds = seconds_to_have_again(
+    def _candidate(self, ts: TaskState) -> ReplicaCandidate[TaskState]:
+        seconds = recomputation_seconds(
             ts,
             lambda one: one.dependencies,
             lambda one: bool(one.who_has),
             lambda one: self._durations.get(one.prefix.name, 0.0),
         )
-        return Candidate(ts, ts.get_nbytes(), seconds)
+        return ReplicaCandidate(ts, ts.get_nbytes(), seconds)
 
 
 def _is_alone(ts: TaskState) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from dask.typing import Key
 from distributed.scheduler import TaskState
 
-from dask_marsched.core.operand import State, Step, history, state_of
+from dask_marsched.core.operand import State, StateChange, history, state_of
 from dask_marsched.host.scheduler.worker_queries import NOTHING, OperandDetails
 
 #: Tasks examined between two turns of the event loop: a few milliseconds.
@@ -44,7 +44,7 @@ def operand_state(ts: TaskState, known: OperandDetails = NOTHING) -> State:
     return state_of(ts.state, computed=ts.nbytes >= 0, running=running, kept=kept)
 
 
-def operand_history(scheduler: Any, key: Key) -> list[Step]:
+def operand_history(scheduler: Any, key: Key) -> list[StateChange]:
     """Return the states that an operand went through, as far back as the scheduler's log goes.
 
     The log holds the last 100,000 transitions of all tasks

@@ -1,1 +1,1 @@
-"""How initial operands are grouped into units: clustering, tiles, forecasts, search."""
+"""Plans units of initial operands: clustering, tiles, forecasts and search."""

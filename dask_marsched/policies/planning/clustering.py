@@ -1,4 +1,4 @@
-"""Clustering of initial operands under a bound on memory."""
+"""Clusters initial operands under an upper bound on memory."""
 
 from __future__ import annotations
 
@@ -9,34 +9,25 @@ from dask_marsched.core.roles import Roles
 
 
 class Clusters:
-    """Disjoint sets of initial operands, each with what running it alone would hold.
+    """Disjoint sets of initial operands with the memory that running each alone takes.
 
-    A cluster is known by the number of one of its initial operands, its root in the union-find
-    forest. All sizes are in bytes.
-
-    Attributes
-    ----------
-    count
-        Number of initial operands.
-    live
-        Bytes of results still needed once all that was visited of the cluster has run, but for
-        what has to wait for a hub.
-    peak
-        Most bytes held while running the cluster alone, member after member.
-    first
-        The lowest number, that is the best priority, of its initial operands.
-    home, home_bytes
-        Worker that holds most of what its initial operands read from memory; bytes of it.
+    A cluster is identified by its root in a union-find forest. All sizes are in bytes.
     """
 
     __slots__ = ("_parent", "count", "first", "home", "home_bytes", "live", "peak")
 
     def __init__(self, graph: OperandGraph, initial: list[int], late: Sequence[bool]) -> None:
         self._parent = list(range(len(graph)))
+        #: Number of initial operands.
         self.count = dict.fromkeys(initial, 1)
+        #: The lowest number, that is the best priority, of its initial operands.
         self.first = {i: i for i in initial}
+        #: Bytes still needed once the visited operands of the cluster have run, without results
+        #: that wait for a hub.
         self.live = {i: 0.0 if late[i] else float(graph.nbytes[i]) for i in initial}
+        #: Most bytes held when running the cluster alone.
         self.peak = dict(self.live)
+        #: The worker that holds most of its inputs in memory, and their bytes there.
         self.home = {i: graph.home[i] for i in initial}
         self.home_bytes = {i: graph.home_bytes[i] for i in initial}
 
@@ -49,12 +40,12 @@ class Clusters:
         return i
 
     def merged_peak(self, a: int, b: int, result: float) -> float:
-        """Return the peak of `a` and then `b` run on one worker, then a join of `result`."""
+        """Return the peak of running `a`, then `b`, then a join with a result of so many bytes."""
         live = self.live
         return max(self.peak[a], live[a] + self.peak[b], live[a] + live[b] + result)
 
     def moved_by_merging(self, a: int, b: int) -> float:
-        """Return the bytes in memory elsewhere that one of two clusters would have to fetch."""
+        """Return the bytes in memory that one of two merged clusters would have to fetch."""
         homes = self.home[a], self.home[b]
         if homes[0] == homes[1] or NO_HOME in homes:
             return 0.0
@@ -74,32 +65,17 @@ class Clusters:
         return a
 
     def produce(self, cluster: int, nbytes: float) -> None:
-        """Add a result to what a cluster holds."""
+        """Add a result to a cluster."""
         live = self.live[cluster] = self.live[cluster] + nbytes
         if live > self.peak[cluster]:
             self.peak[cluster] = live
 
 
-def cluster_initial_operands(
-    graph: OperandGraph, role: Roles, *, stake: float, kappa: float, limit: int
-) -> list[list[int]]:
-    """Group the initial operands of a graph, once (`Clustering`)."""
-    return Clustering(graph, role, stake=stake).groups(kappa=kappa, limit=limit)
-
-
 class Clustering:
-    """Groups the initial operands of a graph, for one bound after the other.
+    """Clusters the initial operands of a graph for different bounds.
 
-    What does not depend on the bounds is looked up once: it takes as long as to group them.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    role
-        Its hubs and initial operands.
-    stake
-        Least part of a typical initial result that each side of a merge brings into a join.
+    The constructor prepares what does not depend on the bounds. Each side of a merge must
+    contribute at least `stake` typical initial results to a join.
     """
 
     def __init__(self, graph: OperandGraph, role: Roles, *, stake: float) -> None:
@@ -114,32 +90,22 @@ class Clustering:
         depth = depths(graph, [bool(a or b) for a, b in zip(initial, hub, strict=True)])
         others = [i for i in graph if not initial[i] and not (hub[i] and not inputs[i])]
         others.sort(key=depth.__getitem__)  # stable: those as deep in their order of priority
-        # Each other operand with what it adds, what it reads that is not read by too many, and what
-        # it is done with.
+        # For each other operand: its number, bytes added, inputs that are no hubs, inputs released.
         self._visits = [
             (
                 t,
                 0.0 if late[t] else float(graph.nbytes[t]),
                 [j for j in inputs[t] if not hub[j]],
-                [] if late[t] else inputs[t],  # what it reads waits for the hub until then
+                [] if late[t] else inputs[t],  # a late operand's inputs wait for the hub
             )
             for t in others
         ]
 
     def groups(self, *, kappa: float, limit: int) -> list[list[int]]:
-        """Group the initial operands.
+        """Return the initial operands of each cluster, in no particular order.
 
-        Parameters
-        ----------
-        kappa
-            Bound on what a cluster holds, in typical initial results.
-        limit
-            Most initial operands in a cluster.
-
-        Returns
-        -------
-        list of lists of int
-            The clusters' initial operands, in no particular order.
+        A cluster holds at most `kappa` typical initial results and has at most `limit` initial
+        operands.
         """
         nbytes, late = self._graph.nbytes, self._late
         clusters = Clusters(self._graph, self._initial, late)
@@ -159,8 +125,7 @@ class Clustering:
             if len(brought) > 1:
                 brought = _merge_inputs(clusters, brought, result, least, most, limit)
             if brought:
-                # On a tie the later cluster, which has more room: a chain goes on in it, instead of
-                # staying for ever with the first cluster that could take no more.
+                # On a tie the later cluster, which has more room, so that a chain continues in it.
                 mine = holder[t] = (
                     max(brought, key=lambda c: (brought[c], first[c]))
                     if len(brought) > 1
@@ -179,12 +144,12 @@ class Clustering:
 
 
 def _late(inputs: Sequence[Sequence[int]], hub: bytes) -> list[bool]:
-    """Return whether each operand waits for a hub that others have to run for.
+    """Return whether each operand waits for a hub with inputs.
 
-    What a unit has to hold until then it holds along with all the rest of it. What runs then is
-    another phase, in which memory sinks: it takes nothing of the bound. Means by month, on 100
-    workers, were in units of eight chunks for which a bound of four was kept on paper, so that four
-    months were under way at a time at least, and held twice what stock Dask holds.
+    Until the hub is there, a unit keeps the inputs of its late operands, so these count for the
+    bound. Memory sinks afterwards, so late results do not count. When inputs counted as released,
+    means by month on 100 workers ran in units of eight chunks under a bound of four: at least four
+    months ran at a time and held twice stock Dask's memory.
     """
     late = [False] * len(inputs)
     for i, own in enumerate(inputs):
@@ -205,10 +170,9 @@ def _merge_inputs(
 ) -> dict[int, float]:
     """Merge the clusters that meet in one operand, in order of priority, where it pays.
 
-    A cluster that cannot take the next one in is closed, and the next one goes on: of eight
-    results that meet where only four fit together, two units of four come out. What has to be
-    fetched for it is taken off what the merge saves: for a few bytes more chunks would leave the
-    workers that have them.
+    A cluster that cannot take in the next one is closed, and merging continues with the next. If
+    eight results meet and four fit together, two units of four result. Bytes that a merge would
+    fetch are subtracted from what it saves.
     """
     merged: dict[int, float] = {}
     current = -1
@@ -226,7 +190,7 @@ def _merge_inputs(
                 merged[current] = total
                 continue
         merged[cluster] = stake
-        # Crumbs never become the seed of a unit while something larger could be it.
+        # Small results do not seed a unit if a larger one can.
         if current < 0 or stake >= least:
             current = cluster
     return merged

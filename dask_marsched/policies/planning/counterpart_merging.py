@@ -1,10 +1,13 @@
-"""Units whose results are read together later are made one."""
+"""Joins units whose results are likely to be read together later, by their keys.
+
+Arrays with equal chunks that are persisted together, such as the variables of a dataset, are
+usually combined chunk by chunk later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from dask_marsched.core.counterparts import counterparts
 from dask_marsched.core.graph import OperandGraph, typical_nbytes
 from dask_marsched.core.plan import Unit
 
@@ -12,28 +15,11 @@ from dask_marsched.core.plan import Unit
 def join_counterparts(
     graph: OperandGraph, units: Sequence[Unit], hub: bytes, *, stake: float, limit: int
 ) -> list[Unit]:
-    """Join the units that make chunks of the same place in arrays that are cut alike.
+    """Join the units that produce counterparts (`counterparts`), and return all by urgency.
 
-    Such results stay in memory, wherever they are, so that a joined unit holds no more than its
-    parts would: they run one after the other.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    units
-        Its units, bound to no worker.
-    hub
-        For each operand a 1 where it is read by so many that it tells nothing.
-    stake
-        Least size of such a result, in typical initial results: crumbs are fetched as easily.
-    limit
-        Most initial operands in a joined unit.
-
-    Returns
-    -------
-    list of Unit
-        The units, the most urgent first.
+    Such results stay in memory anyway and units run one after the other, so a joined unit holds no
+    more than its parts. Results smaller than `stake` typical initial results are ignored, and so
+    are inputs that are hubs. A joined unit has at most `limit` initial operands.
     """
     groups = counterparts(graph)
     if not groups:
@@ -55,8 +41,33 @@ def join_counterparts(
     return sorted(made, key=lambda unit: unit.operands[0])
 
 
+def counterparts(graph: OperandGraph) -> list[list[int]]:
+    """Return groups of at least two final operands at the same place of equally chunked arrays.
+
+    A chunk's key is the array's name followed by its indices. Groups are sorted by lowest number.
+    """
+    layers: dict[Hashable, dict[tuple[Hashable, ...], int]] = {}
+    readers = graph.dependents
+    for i, key in enumerate(graph.keys):
+        if isinstance(key, tuple) and len(key) > 1 and not readers[i] and i not in graph.kept:
+            layers.setdefault(key[0], {})[key[1:]] = i
+    if len(layers) < 2:
+        return []
+    alike: dict[frozenset[tuple[Hashable, ...]], list[dict[tuple[Hashable, ...], int]]] = {}
+    for places in layers.values():
+        if len(places) > 1:
+            alike.setdefault(frozenset(places), []).append(places)
+    groups = [
+        sorted(places[place] for places in found)
+        for shape, found in alike.items()
+        for place in shape
+        if len(found) > 1
+    ]
+    return sorted(groups)
+
+
 def _makers(graph: OperandGraph, units: Sequence[Unit], hub: bytes) -> list[int]:
-    """Return, by operand, the unit that makes all that it reads; -1 where several do."""
+    """Return for each operand the unit that produces all its inputs, or -1."""
     maker = [-1] * len(graph)
     for number, unit in enumerate(units):
         for i in unit.operands:

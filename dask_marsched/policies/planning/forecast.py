@@ -1,9 +1,8 @@
-"""A quick forecast of a run: what a plan would move and hold.
+"""Forecasts bytes moved, peak memory and makespan of a plan.
 
-It serves to choose between plans, once for each graph that arrives. It is a list scheduler over
-abstract workers: an operand takes the time of the bytes that it touches, a worker receives one
-input after the other, nothing else takes time. That is much coarser than the simulation of the
-real scheduler, and cheap enough (about 10 us an operand) to compare a handful of plans.
+The forecast is a list scheduler over abstract workers: an operand takes the time of the bytes it
+touches, and a worker receives one input at a time. At about 10 us an operand it is cheap enough to
+compare a few plans of each graph, much coarser than the simulation of the real scheduler.
 """
 
 from __future__ import annotations
@@ -19,47 +18,35 @@ from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import UnitQueues
 
-#: Bytes a second that an operand reads and writes.
+#: Bytes a second that operands read and write.
 _BANDWIDTH = 1e9
-#: Bytes a second that come from no other operand: read from a store and decompressed, or
-#: generated. That is several times slower than what is mostly done with the results.
+#: Bytes a second that operands without inputs read from storage and decompress, or generate.
 _SOURCE = 2e8
-#: Bytes a second that a worker receives. On one host, where sender and receiver want a core for
-#: it, as well as over a network it is several times less than what memory gives.
+#: Bytes a second that a worker receives, over a network or within a host.
 #:
-#: With these three the peaks of 17 real workloads on 4 workers under stock Dask are forecast at
-#: 0.95 of what they were (geometric mean), ours relative to stock's at 1.03, with a spread of a
-#: quarter either way. With links of 1e9 good plans look as if they held more than stock: those
-#: chosen then move 0.15 of stock's bytes instead of 0.08, in simulation, for 0.68 instead of 0.72
-#: of its peak.
+#: With these three, stock Dask's peaks of 17 workloads on 4 workers were forecast at 0.95 of the
+#: measured ones (geometric mean), ours relative to stock at 1.03, within a quarter. With links of
+#: 1e9 the plans chosen moved 0.15 of stock's bytes instead of 0.08 in simulation, at 0.68 instead
+#: of 0.72 of its peak.
 LINK = 1.5e8
-#: What a worker may be sent ahead of its tile.
 _SLOTS = SlotRule()
-#: Seconds that any operand takes at least.
+#: Least seconds for an operand.
 _OVERHEAD = 1e-3
-#: Seconds that any transfer takes at least: there, and back with the data.
+#: Least seconds for a transfer, a round trip.
 _LATENCY = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a plan would do.
+class PlanForecast:
+    """The forecast of a plan."""
 
-    Attributes
-    ----------
-    moved
-        Bytes moved between workers.
-    peak
-        Most bytes of results held at a time, copies included.
-    makespan
-        Seconds, on workers of unit speed.
-    between_hosts
-        Of the bytes moved those that came from another host; 0 where no hosts were given.
-    """
-
+    #: Bytes moved between workers.
     moved: float
+    #: Most bytes of results held at a time, copies included.
     peak: float
+    #: Seconds, on workers of unit speed.
     makespan: float
+    #: Bytes moved between hosts; 0 if no hosts were given.
     between_hosts: float = 0.0
 
 
@@ -72,34 +59,31 @@ def forecast(
     link: float = LINK,
     scheduler_time: float = 0.0,
     hosts: Sequence[Hashable] = (),
-) -> Forecast:
+) -> PlanForecast:
     """Forecast a run of a graph.
 
     Parameters
     ----------
-    graph
-        The graph.
-    units
-        The plan; initial operands in no unit run on their own.
+    graph, units
+        The graph and its plan; initial operands in no unit run on their own.
     threads
         The threads of each worker.
     like_stock
-        Place as stock Dask does: each initial operand on the least busy worker, with one in
-        wait; each other one where it is expected to start first; copies stay as long as the
-        original.
+        Place as stock Dask does: initial operands on the least busy worker, one of them queued,
+        others where they are expected to start first; copies stay as long as the original.
     link
         Bytes a second that a worker receives.
     scheduler_time
-        Seconds that the scheduler takes for each operand, one after the other.
+        Seconds that the scheduler takes for each operand.
     hosts
-        The host of each worker, where several share one: each opens the units of its share, and
+        The host of each worker, if several share one: hosts open the units of their shares, and
         operands run on the host with most of their inputs.
     """
-    return _Run(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
+    return _ForecastRun(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
 
 
-class _Run:
-    """State of one forecast: a discrete-event simulation of operands on workers."""
+class _ForecastRun:
+    """A discrete-event simulation of operands on workers."""
 
     def __init__(
         self,
@@ -115,12 +99,12 @@ class _Run:
         self.host = list(hosts)
         self.scheduler_time = scheduler_time
         self.scheduler_free = 0.0
-        # (when the scheduler comes to it, operand that has ended, worker), in this order
+        # Ended operands that the scheduler has not handled: (time, operand, worker)
         self.unheard: deque[tuple[float, int, int]] = deque()
         self.link = link
         self.like_stock = like_stock
         self.free = list(threads)
-        # Stock Dask sends a tenth more initial operands than a worker has threads, at least one.
+        # Stock Dask sends a worker 10 % more initial operands than it has threads, rounded up.
         self.slots = [t + (t + 9) // 10 for t in threads] if like_stock else list(threads)
         self.queues = UnitQueues()
         if hosts and not like_stock:
@@ -154,7 +138,7 @@ class _Run:
         self.events: list[tuple[float, int, int, int, bool]] = []
         self.sequence = 0
 
-    def run(self) -> Forecast:
+    def run(self) -> PlanForecast:
         for i, missing in enumerate(self.missing):
             if not missing:
                 self._ready(i)
@@ -173,7 +157,7 @@ class _Run:
                 self._start(w)
             if not events or events[0][0] > self.now:
                 self._dispatch()
-        return Forecast(self.moved, self.peak, self.now, self.between)
+        return PlanForecast(self.moved, self.peak, self.now, self.between)
 
     def _duration(self, i: int) -> float:
         nbytes = self.graph.nbytes
@@ -189,7 +173,7 @@ class _Run:
         heapq.heappush(self.events, (time, self.sequence, i, w, ends))
 
     def _ready(self, i: int) -> None:
-        """Withhold an operand whose inputs are all there, or send it to a worker."""
+        """Withhold an operand with all inputs available, or send it to a worker."""
         there = self._input_bytes(i)
         if self.withheld[i]:
             home = max(there, key=lambda w: (there[w], -w)) if there else None
@@ -232,7 +216,7 @@ class _Run:
         return there
 
     def _send(self, i: int, w: int) -> None:
-        """Give an operand to a worker, which fetches what it lacks of the inputs."""
+        """Send an operand to a worker, which fetches its missing inputs."""
         self.in_progress[w] += 1
         if self.in_progress[w] >= self.slots[w]:
             self.room.pop(w, None)
@@ -245,7 +229,7 @@ class _Run:
                 if self.host and self.host[w] not in [self.host[other] for other in holders[j]]:
                     self.between += nbytes[j]
                 if self.unread[j] == 1 and not self.like_stock:
-                    # The last to read it: all others are dropped.
+                    # Its last reader gets the only copy.
                     self.live -= nbytes[j] * (len(holders[j]) - 1)
                     holders[j] = [w]
                 else:
@@ -284,7 +268,7 @@ class _Run:
             self._hear(i, w)
 
     def _hear(self, i: int, w: int) -> None:
-        """Let the scheduler come to an operand's end: only now others follow and inputs go."""
+        """Let the scheduler handle an operand's end: dependents follow, inputs are released."""
         nbytes = self.graph.nbytes
         self.in_progress[w] -= 1
         if self.in_progress[w] < self.slots[w]:
@@ -303,7 +287,7 @@ class _Run:
                 self._ready(k)
 
     def _dispatch(self) -> None:
-        """Give withheld operands to workers with a free slot, the least busy one first."""
+        """Send withheld operands to workers with a free slot, the least busy first."""
         while len(self.queues) and self.room:
             room = sorted(self.room, key=lambda w: (self.in_progress[w] / self.slots[w], w))
             for w in room:
@@ -317,7 +301,7 @@ class _Run:
         self.fetching.clear()
 
     def _fetch_ahead(self, w: int) -> None:
-        """Give a worker more of its tile, whose inputs it fetches meanwhile."""
+        """Send a worker more of its tile, to fetch inputs early."""
         while _SLOTS.may_fetch(self.slots[w], self.in_progress[w]):
             offer = self.queues.offer(w, self._locality)
             if offer is None or offer.how != "own" or offer.operand not in self.in_tile:

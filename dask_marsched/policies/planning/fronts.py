@@ -1,7 +1,7 @@
-"""What is held where hosts work side by side, each through a run of units of its own.
+"""Estimates the memory held while hosts work side by side, each on a run of successive units.
 
-Every run is a front through the graph. Where results are needed in the next row of a grid each
-front holds a row; where they are summed up, next to nothing.
+Every run is a front through the graph. If results are needed in the next row of a grid, each front
+holds a row; if they are summed up, it holds little.
 """
 
 from __future__ import annotations
@@ -14,22 +14,14 @@ import numpy.typing as npt
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
 
-#: Moments of a run at which what is held is summed up.
+#: Moments at which the memory is summed up.
 _MOMENTS = 256
 
 _Numbers = npt.NDArray[np.float64]
 
 
 class Fronts:
-    """A graph and its units, seen as a line that is cut into runs.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    units
-        The units of its initial operands, the most urgent first.
-    """
+    """A graph and its units, most urgent first, on a line that is cut into runs."""
 
     def __init__(self, graph: OperandGraph, units: Sequence[Unit]) -> None:
         starts = np.asarray(graph.inputs.starts, dtype=np.int64)
@@ -40,7 +32,7 @@ class Fronts:
 
     @staticmethod
     def _places(graph: OperandGraph, units: Sequence[Unit]) -> _Numbers:
-        """Return where on the line, from 0 to 1, each operand is: with most of its input bytes."""
+        """Return each operand's place from 0 to 1: that of its unit, or of its largest input."""
         place = [0.0] * len(graph)
         total, before = sum(len(unit.operands) for unit in units), 0
         planned = set[int]()
@@ -57,18 +49,10 @@ class Fronts:
         return np.asarray(place)
 
     def peak(self, runs: int, at_once: int) -> float:
-        """Estimate the most bytes held at a time.
+        """Estimate the peak memory in bytes of `runs` runs, with `at_once` hosts on one run each.
 
-        All runs are taken to be of the same length, an operand to run as its number within its
-        run tells, and a result to be held until the last reader has run. What is on its way, or
-        in wait, is not counted.
-
-        Parameters
-        ----------
-        runs
-            So many runs is the line cut into.
-        at_once
-            So many hosts work at a time, each through one run.
+        Runs are assumed to take equally long, and results to be held until the last reader has run.
+        Queued operands and transfers are not counted.
         """
         run = np.minimum((self._place * runs).astype(np.int64), runs - 1)
         counts = np.bincount(run, minlength=runs)
@@ -78,7 +62,7 @@ class Fronts:
         waves = -(-runs // at_once)
         starts = (run // at_once + (rank + 1) / counts[run]) / waves
         made = self._when_made(starts)
-        done = np.full(len(run), 2.0)  # what nobody reads is held to the end
+        done = np.full(len(run), 2.0)  # results without readers are held to the end
         done[self._read] = 0.0
         np.maximum.at(done, self._read, made[self._readers])
         change = np.bincount((made * _MOMENTS).astype(np.int64), self._nbytes, _MOMENTS + 2)
@@ -89,7 +73,7 @@ class Fronts:
         return float(change.cumsum().max())
 
     def _when_made(self, starts: _Numbers) -> _Numbers:
-        """Return when each operand runs: at its turn, or when the last of its inputs is made."""
+        """Return when each operand runs: at its turn, or when its last input is made."""
         made = starts.tolist()
         for i, j in zip(self._readers.tolist(), self._read.tolist(), strict=True):
             if made[j] > made[i]:

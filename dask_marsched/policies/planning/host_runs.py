@@ -1,8 +1,8 @@
-"""Into how many runs of units a plan is cut for each host, by forecasts.
+"""Chooses by forecasts into how many runs of units for each host a plan is cut.
 
-Long runs keep together what meets, but each host is a front through the graph, and what one waits
-for another may come to last. Of means by month on 25 hosts of 4 workers every host had half a month
-in a run: nothing could go before nearly all was there, 2.3 times as much as stock Dask holds.
+Long runs keep results that meet on one host, but each host is a front through the graph, and may
+wait long for another's results. Means by month on 25 hosts of 4 workers, with half a month in a
+run, held 2.3 times as much as stock Dask.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
 from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
 from dask_marsched.policies.planning.plan_search import CHECKED, FAST_LINK, HARDLY_MORE, Forecaster
 
-#: A plan that is not cut: whoever is first opens the next unit.
+#: A plan that is not cut: any worker opens the next unit.
 NOT_CUT = 0
 
 
@@ -26,29 +26,16 @@ def choose_runs(
     plan: Callable[[OperandGraph], list[Unit]],
     least: int = 1,
 ) -> int:
-    """Choose into how many runs for each host a plan is cut.
+    """Choose into how many runs for each host a plan is cut; `NOT_CUT` for none.
 
-    Parameters
-    ----------
-    graph
-        The graph; of a large one the first operands are forecast, on as many fewer hosts.
-    workers
-        The workers of several hosts.
-    plan
-        Makes the plan of a graph.
-    least
-        The fewest runs that are tried.
-
-    Returns
-    -------
-    int
-        Of the runs with which the plan does not hold more than stock Dask the fewest, or more that
-        hold clearly less and move hardly more between hosts; if there are none, those that hold
-        least. 0 for a plan that is not cut at all.
+    Among the numbers whose plan holds no more than stock Dask this is the lowest, or a higher one
+    that holds clearly less and hardly moves more between hosts; numbers below `least` are not
+    tried. If there is none, it is the one that holds least. Of a large graph the first operands are
+    forecast, on fewer hosts.
     """
     part = graph.head(min(len(graph), CHECKED))
     some = _some_hosts(workers, len(part) / max(1, len(graph)))
-    # The scheduler is that of all workers: it has so much less time for some of them.
+    # The scheduler serves all workers, so it has less time for these.
     scheduler_time = SCHEDULER_TIME * len(workers) / len(some)
     threads, hosts = [w.nthreads or 1 for w in some], [w.host for w in some]
     run = Forecaster(part, threads, scheduler_time, hosts)
@@ -68,7 +55,7 @@ def choose_runs(
 
 
 def _some_hosts(workers: Sequence[WorkerSlot], share: float) -> list[WorkerSlot]:
-    """Return the workers of the first hosts, a share of all but at least two."""
+    """Return the workers of the first hosts: a share of all, at least two."""
     hosts = list(dict.fromkeys(w.host for w in workers))
     chosen = set(hosts[: max(2, math.ceil(share * len(hosts)))])
     return [w for w in workers if w.host in chosen]

@@ -1,9 +1,8 @@
-"""Shares: the units of a plan that one host runs, where several workers share a host.
+"""Assigns units to hosts in shares, if several workers share a host.
 
-Bytes within a host are nearly free, bytes between hosts are not. So a plan is cut into as many runs
-of successive units as there are hosts, for units that follow each other tend to meet later. A host
-opens the units of its own share in order of priority; one that has none left takes a share that
-nobody has begun, and at last, from the end, from the share that has most left.
+Transfers within a host are nearly free, and successive units tend to meet later. So a plan is cut
+into runs of successive units, the shares. A host opens the units of its own share in order, then
+takes a share that no host has, then units from the end of the fullest share.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.planning.fronts import Fronts
 
-#: Numbers of shares for each host that are tried.
+#: Numbers of shares for each host to try.
 RUNS = (1, 2, 4, 8, 16)
-#: What hosts may hold, against stock Dask or one front: either is an estimate.
+#: Tolerance on the peak of stock Dask or of a single front, both estimates.
 _TOLERANCE = 1.25
 
 
@@ -35,19 +34,9 @@ def runs_to_a_host(
 ) -> int:
     """Return into how many shares for each host a plan is cut.
 
-    One, unless the hosts would hold more than stock Dask would, and than one that went through the
-    whole graph alone: each has a front of its own. The more shares, the closer are the fronts.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    units
-        Its units, the most urgent first.
-    hosts
-        Number of the hosts.
-    stock_peak
-        Bytes that stock Dask would hold.
+    This is the lowest number with which the hosts, each a front through the graph, hold no more
+    than stock Dask (`stock_peak`, in bytes) or a single front would. With more shares the fronts
+    are closer.
     """
     fronts = Fronts(graph, units)
     most = _TOLERANCE * max(stock_peak, fronts.peak(1, 1))
@@ -57,17 +46,9 @@ def runs_to_a_host(
 def cut_into_shares(
     units: Sequence[Unit], workers: Sequence[WorkerSlot], runs: int = 1
 ) -> list[Unit]:
-    """Give each unit the number of its share.
+    """Assign each unit to a share, `runs` shares for each host.
 
-    Parameters
-    ----------
-    units
-        The units, the most urgent first.
-    workers
-        The workers. The shares are in proportion to the threads of the hosts, in the order in
-        which their first workers joined.
-    runs
-        Number of shares for each host.
+    Shares are proportional to the threads of the hosts, in the order in which hosts joined.
     """
     threads: dict[str, int] = {}
     for w in workers:
@@ -88,20 +69,14 @@ def cut_into_shares(
 
 
 class Share:
-    """Units that belong on one host.
-
-    Attributes
-    ----------
-    host
-        The host that has begun with them; None: none has.
-    waiting
-        Those without an owner, the most urgent first.
-    """
+    """Units that belong on one host."""
 
     __slots__ = ("host", "waiting")
 
     def __init__(self) -> None:
+        #: The host that has begun with them, or None.
         self.host: Any | None = None
+        #: Units without an owner, the most urgent first.
         self.waiting = SortedKeyList(key=lambda unit: (unit.first, unit.number))
 
 
@@ -111,42 +86,37 @@ class HostShares:
     def __init__(self) -> None:
         self._host_of: Mapping[Any, Any] = {}
         self._hosts: set[Any] = set()
-        # Shares with units waiting, in the order in which they came.
+        # Shares with waiting units, in order of arrival.
         self._waiting: dict[Share, None] = {}
 
     def locate(self, host_of: Mapping[Any, Any]) -> None:
-        """Take note of the host of each worker; a host that is gone leaves its shares."""
+        """Set the host of each worker; a departed host loses its shares."""
         self._host_of = host_of
         self._hosts = set(host_of.values())
 
     def enter(self, unit: Any) -> None:
-        """Take a unit in that waits for an owner."""
+        """Add a unit that waits for an owner."""
         if unit.share is not None:
             unit.share.waiting.add(unit)
             self._waiting[unit.share] = None
 
     def leave(self, unit: Any) -> None:
-        """Drop a unit that waits no more."""
+        """Remove a unit that no longer waits."""
         if unit.share is not None:
             unit.share.waiting.remove(unit)
             if not unit.share.waiting:
                 del self._waiting[unit.share]
 
     def opened(self, unit: Any, worker: Any) -> None:
-        """Take note of who opens a unit: the share is its host's, if no other host has it."""
+        """Record that a worker opens a unit: its host gets the share unless another has it."""
         if unit.share is not None and unit.share.host not in self._hosts:
             unit.share.host = self._host_of.get(worker)
 
     def choose(self, worker: Any, first: Any) -> Any:
         """Return the unit that a worker should open next. Changes nothing.
 
-        Parameters
-        ----------
-        worker
-            The worker.
-        first
-            The most urgent of all units that wait. What is of lower user priority, or of a later
-            graph, waits for it.
+        `first` is the most urgent of all waiting units. Units of lower user priority or of a later
+        graph wait for it.
         """
         host = self._host_of.get(worker)
         if host is None or first.share is None:

@@ -1,12 +1,11 @@
-"""The choice of the bounds of units, by a forecast for each candidate.
+"""Chooses the bounds of units by a forecast for each candidate.
 
-A low bound on memory keeps it at what the global order of execution needs and lets bytes move; a
-high one keeps together what meets, and lets each worker open a front of its own. Which bound is
-best depends on the graph: where a whole column fits into a unit it is closed early and memory
-*sinks*; one chunk less, and it only waits.
+A low bound on memory keeps it near that of the global order and moves more bytes; a high one keeps
+results that meet on one worker, and lets each worker open a front of its own. The best bound
+depends on the graph: memory sinks early if a whole column fits into a unit.
 
-In a running sum no bound on the memory of a unit helps. Each unit alone holds next to nothing, but
-it waits for the one before it. There, units have to be short.
+In a running sum each unit waits for the one before it and holds little alone, so that no memory
+bound helps: units have to be short.
 """
 
 from __future__ import annotations
@@ -19,50 +18,48 @@ from typing import NamedTuple
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning.forecast import LINK, Forecast, forecast
+from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecast
 
-#: Bounds that are tried, in typical initial results.
+#: Memory bounds to try, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
-#: Initial operands of a unit that are tried where every bound holds more than stock Dask would.
+#: Sizes of units to try if every memory bound holds more than stock Dask.
 SIZES = (8, 4, 2)
-#: Operands of a graph that are forecast: all up to the first number, else one in so many.
+#: Graphs up to this many operands are forecast whole, of larger ones this fraction.
 FEW, _ONE_IN = 2000, 40
-#: Operands of a graph that a choice is checked on.
+#: Most operands on which a choice is checked.
 CHECKED = 10_000
-#: Operands of a graph that stock Dask is forecast on, where no plan is.
+#: Most operands for a forecast of stock Dask alone.
 _MOST = 25_000
-#: Workers that a part of a graph is forecast on, at least.
+#: Least workers for a forecast of a part.
 _LEAST_WORKERS = 8
-#: A plan may hold as much as stock Dask would, or this times the least of all plans.
+#: A plan may hold as much as stock Dask, or this times the leanest plan.
 _TOLERANCE = 1.1
-#: Bytes a second that a worker receives from another host, at best.
+#: Bytes a second that a worker receives from another host at best.
 FAST_LINK = 1e9
-#: What a plan may hold with such links, against stock Dask. They shorten the time that copies
-#: wait for what they are joined with, of which stock Dask has more: a peak that is lower with slow
-#: links may be higher with fast ones. The forecast of stock Dask is low: of 18 workloads on
-#: 16 workers the twin's workers held 1.33 times as much (geometric mean), summing thin columns 1.39
-#: times. With 1.15 that moved 0.20 of stock's bytes instead of 0.08; the others did not change.
+#: A plan may hold this times stock Dask's peak with such links. Stock Dask has more copies, which
+#: are held for a shorter time then. Its forecast is low: in simulation 18 workloads on 16 workers
+#: held 1.33 times as much (geometric mean). With 1.15, sums of thin columns moved 0.20 of stock's
+#: bytes instead of 0.08.
 _FAST_TOLERANCE = 1.25
-#: Bytes below this part of stock's do not count any more.
+#: Bytes moved below this part of stock Dask's do not count.
 _LEAST_MOVED = 0.01
-#: Weights of memory and of time against bytes moved, in logarithms.
+#: Weights of memory and time relative to bytes moved.
 _MEMORY, _TIME = 2.0, 2.0
-#: Bytes moved that a leaner plan is worth, against the plan that moves least.
+#: A leaner plan may move this times the bytes of the plan that moves least.
 HARDLY_MORE = 1.1
-#: A check stands as long as the bytes of its graph have not changed by more than this part of them.
+#: A check is valid until the bytes of its graph change by more than this part.
 _MUCH = 0.25
-#: Costs that differ by less are the same: a forecast is not better than that.
+#: Costs that differ by less count as equal, given the accuracy of forecasts.
 _SAME = 0.15
 
 
 def sample(
     graph: OperandGraph, workers: Sequence[WorkerSlot]
 ) -> tuple[OperandGraph, Sequence[WorkerSlot]]:
-    """Return the part of a graph that is forecast, and on which workers.
+    """Return the part of a graph to forecast, and its workers.
 
-    It is the whole graph unless that is large: to plan it nine times would take longer than Dask
-    takes to read it. What the rest reads of the part stays in memory: of deviations from a mean the
-    first part is nothing but the source and its sums.
+    This is the whole graph unless it is large: planning that nine times takes longer than Dask
+    takes to read it.
     """
     count = min(len(graph), sample_size(len(graph)))
     part = math.ceil(len(workers) * count / max(1, len(graph)))
@@ -70,22 +67,15 @@ def sample(
 
 
 def sample_size(operands: int) -> int:
-    """Return how many operands of a graph are forecast, where there are more."""
+    """Return how many operands of a larger graph are forecast."""
     return max(FEW, operands // _ONE_IN)
 
 
 def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _MOST) -> float:
-    """Forecast what stock Dask holds at most, in bytes, with fast links between hosts.
+    """Forecast stock Dask's peak memory in bytes, with fast links between hosts.
 
-    Parameters
-    ----------
-    graph
-        The graph; of one with more operands than ``most`` the first ones are forecast, on as many
-        fewer workers, which are taken to hold as much each.
-    workers
-        The workers, at least one.
-    most
-        Operands that are forecast.
+    Of a graph with more than `most` operands the first ones are forecast on fewer workers, and the
+    result is scaled to all.
     """
     part = graph.head(min(len(graph), most))
     some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]
@@ -93,8 +83,8 @@ def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _
     return found.peak * len(workers) / len(some)
 
 
-class Bounds(NamedTuple):
-    """Bounds of a unit: on its memory in typical initial results, on its initial operands."""
+class UnitBounds(NamedTuple):
+    """Bounds of a unit: memory in typical initial results, and number of initial operands."""
 
     kappa: float
     size: int | None = None
@@ -103,44 +93,31 @@ class Bounds(NamedTuple):
 def choose_bounds(
     graph: OperandGraph,
     workers: Sequence[WorkerSlot],
-    plan: Callable[[Bounds], list[Unit]],
-) -> tuple[Bounds, list[Unit]]:
-    """Choose the bounds for a graph, and return them with its plan.
+    plan: Callable[[UnitBounds], list[Unit]],
+) -> tuple[UnitBounds, list[Unit]]:
+    """Choose the bounds for a graph of known sizes and return them with their plan.
 
-    Parameters
-    ----------
-    graph
-        The graph, or a sample of it; its sizes are known.
-    workers
-        The workers, at least one.
-    plan
-        Makes the plan for bounds.
-
-    Returns
-    -------
-    Bounds, list of Unit
-        Of the bounds whose plan does not hold more than stock Dask would, or hardly more than
-        the leanest plan, with fast links between hosts neither, those that move least, weighed
-        with what they hold and how long they take; of those that hardly differ in this the
-        leanest. Where there are several hosts the highest of those that make this plan.
+    The plan must not hold much more than stock Dask or the leanest plan, between several hosts not
+    with fast links either. Of these plans the cheapest (`cost`) wins, and the leanest of those with
+    about the same cost. On several hosts the result is the highest bound that makes this plan.
     """
-    highest = plan(Bounds(CANDIDATES[-1]))
+    highest = plan(UnitBounds(CANDIDATES[-1]))
     if len(highest) == sum(len(unit.operands) for unit in highest):
-        return Bounds(CANDIDATES[0]), highest  # nothing belongs together: any bound is the same
-    plans: dict[Bounds, list[Unit]] = {}
-    alike: dict[Bounds, Bounds] = {}
+        return UnitBounds(CANDIDATES[0]), highest  # nothing belongs together: any bound is the same
+    plans: dict[UnitBounds, list[Unit]] = {}
+    alike: dict[UnitBounds, UnitBounds] = {}
     for kappa in CANDIDATES:
-        units = highest if kappa == CANDIDATES[-1] else plan(Bounds(kappa))
+        units = highest if kappa == CANDIDATES[-1] else plan(UnitBounds(kappa))
         if not plans or units != list(plans.values())[-1]:
-            plans[Bounds(kappa)] = units
-        alike[Bounds(kappa)] = list(plans)[-1]
+            plans[UnitBounds(kappa)] = units
+        alike[UnitBounds(kappa)] = list(plans)[-1]
     run = Forecaster(graph, [w.nthreads or 1 for w in workers])
     stock = run.stock()
     found = {bounds: run.plan(units) for bounds, units in plans.items()}
     leanest = min(found, key=lambda bounds: (found[bounds].peak, bounds.kappa))
     if found[leanest].peak > stock.peak:
         for size in SIZES:
-            bounds = Bounds(leanest.kappa, size)
+            bounds = UnitBounds(leanest.kappa, size)
             plans[bounds] = plan(bounds)
             found[bounds] = run.plan(plans[bounds])
     most = max(stock.peak, _TOLERANCE * min(f.peak for f in found.values()))
@@ -149,13 +126,13 @@ def choose_bounds(
         lean = _lean_with_fast_links(run, {bounds: plans[bounds] for bounds in costs})
         costs = {bounds: costs[bounds] for bounds in lean}
     least = min(costs.values())
-    # Of those that cost the same the leanest: memory is what kills workers.
+    # At equal cost the leanest wins, because workers die from lack of memory.
     best = min(
         (bounds for bounds, cost in costs.items() if cost <= least + _SAME),
         key=lambda bounds: (found[bounds].peak, costs[bounds], bounds.kappa),
     )
     if len({w.host for w in workers}) > 1:
-        # What is checked on more of the graph: higher bounds may make the same plan of this part.
+        # Higher bounds with the same plan here may differ on more of the graph (`check_bounds`).
         return max((k for k in alike if alike[k] == best), default=best), plans[best]
     return best, plans[best]
 
@@ -163,47 +140,31 @@ def choose_bounds(
 def check_bounds(
     graph: OperandGraph,
     workers: Sequence[WorkerSlot],
-    plan: Callable[[Bounds, OperandGraph], list[Unit]],
-    chosen: Bounds,
-) -> Bounds:
-    """Check on a larger part of a graph what was chosen on a small one.
+    plan: Callable[[UnitBounds, OperandGraph], list[Unit]],
+    chosen: UnitBounds,
+) -> UnitBounds:
+    """Check bounds on a larger part of the graph than they were chosen on, for several hosts.
 
-    On few workers little is in wait between them, and the scheduler keeps up with them. Of means of
-    products over time bounds of 16 were forecast to hold 1.10 of stock Dask's peak on 21 workers,
-    1.38 on all 100, and held 1.55. Where all wait for the scheduler stock Dask holds less, for its
-    workers are idle: of means by month on 100 workers it was forecast to hold 20 GB, 12 with the
-    scheduler's time, and held 11.
+    Return those of `chosen` and lower bounds that hold no more than stock Dask with fast links: the
+    leanest that moves hardly more than the first. If there is none, return those that hold least.
 
-    Parameters
-    ----------
-    graph
-        The whole graph.
-    workers
-        All workers, on several hosts.
-    plan
-        Makes the plan of a graph for bounds.
-    chosen
-        The bounds chosen.
-
-    Returns
-    -------
-    Bounds
-        Of those chosen and the next lower ones that hold no more than stock Dask would with fast
-        links, the leanest that moves hardly more than the first; if there is none, those that
-        hold least.
+    On few workers there are few queued operands, and the scheduler is not the bottleneck. Bounds of
+    16 for means of products over time were forecast at 1.10 of stock Dask's peak on 21 workers,
+    1.38 on all 100, and held 1.55. If the scheduler is the bottleneck, stock Dask holds less: means
+    by month on 100 workers were forecast at 20 GB, 12 GB with the scheduler's time, and held 11 GB.
     """
     part = graph.head(min(len(graph), CHECKED))
     some = workers[: math.ceil(len(workers) * len(part) / len(graph))]
-    # The scheduler is that of all workers: it has so much less time for some of them.
+    # The scheduler serves all workers, so it has less time for these.
     scheduler_time = SCHEDULER_TIME * len(workers) / len(some)
     run = Forecaster(part, [w.nthreads or 1 for w in some], scheduler_time)
     most = run.stock(FAST_LINK).peak
-    found: dict[Bounds, Forecast] = {}
-    best: Bounds | None = None
+    found: dict[UnitBounds, PlanForecast] = {}
+    best: UnitBounds | None = None
     least = math.inf
     before: list[Unit] = []
     for kappa in sorted((k for k in CANDIDATES if k <= chosen.kappa), reverse=True):
-        bounds = Bounds(kappa, chosen.size)
+        bounds = UnitBounds(kappa, chosen.size)
         units = plan(bounds, part)
         if units == before:
             continue
@@ -216,14 +177,13 @@ def check_bounds(
     return best or min(found, key=lambda bounds: found[bounds].peak)
 
 
-class Checks:
-    """What was checked for a graph, once for each: it takes longer than all else in planning.
+class PlanChecks:
+    """Remembers the checks of the last graph, the slowest part of planning.
 
-    A graph whose sizes were learned is planned again. What was found for it stays in force unless
-    its bytes are others by more than a quarter, or lower bounds are chosen. A graph is known by its
-    size and its first and last key: it is not kept alive for this.
-
-    Several threads may look at the same time: each works on the record that it has found or made.
+    A graph is planned again when sizes are learned. Its check stays valid unless the bytes of the
+    graph change by more than a quarter, or lower bounds are chosen. Graphs are identified by their
+    size and ends, to keep none alive. Threads may share this object, as each works on the record it
+    found.
     """
 
     def __init__(self) -> None:
@@ -233,10 +193,10 @@ class Checks:
         self,
         graph: OperandGraph,
         workers: Sequence[WorkerSlot],
-        plan: Callable[[Bounds, OperandGraph], list[Unit]],
-        chosen: Bounds,
-    ) -> Bounds:
-        """Return what `check_bounds` returns, or what it returned for this graph before."""
+        plan: Callable[[UnitBounds, OperandGraph], list[Unit]],
+        chosen: UnitBounds,
+    ) -> UnitBounds:
+        """Return the result of `check_bounds`, remembered for this graph."""
         last = self._look_at(graph, workers)
         found = last.bounds
         if found is None or found.size != chosen.size or found.kappa > chosen.kappa:
@@ -250,14 +210,14 @@ class Checks:
         workers: Sequence[WorkerSlot],
         choose: Callable[[], int],
     ) -> int:
-        """Return what `choose` returns, the runs for each host, or what it returned before."""
+        """Return the result of `choose`, the runs for each host, remembered for this graph."""
         last = self._look_at(graph, workers)
         if last.runs is None:
             last.runs = choose()
         return last.runs
 
     def _look_at(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> _Checked:
-        """Forget what was found, if it was for another graph."""
+        """Return the record of this graph, a new one if the last is of another graph."""
         ends = (graph.keys[0], graph.keys[-1]) if len(graph) else ()
         of = (*ends, len(graph), len(graph.inputs.flat), len(workers))
         nbytes = sum(graph.nbytes)
@@ -269,48 +229,47 @@ class Checks:
 
 @dataclass(eq=False)
 class _Checked:
-    """What was found for a graph with so many bytes."""
+    """The checks of a graph with so many bytes."""
 
     of: tuple[Hashable, ...]
     nbytes: float
-    bounds: Bounds | None = None
+    bounds: UnitBounds | None = None
     runs: int | None = None
 
 
 class Forecaster(NamedTuple):
-    """Forecasts of one graph on the same workers."""
+    """Forecasts plans of one graph on the same workers."""
 
     graph: OperandGraph
     threads: list[int]
     scheduler_time: float = 0.0
     hosts: Sequence[Hashable] = ()
 
-    def stock(self, link: float = LINK) -> Forecast:
-        """Forecast stock Dask, which withholds what reads nothing."""
+    def stock(self, link: float = LINK) -> PlanForecast:
+        """Forecast stock Dask, which withholds operands without inputs."""
         roots = [Unit((i,)) for i in self.graph if not self.graph.inputs[i]]
-        return self._forecast(roots, link, like_stock=True)
+        return self.plan(roots, link, like_stock=True)
 
-    def plan(self, units: list[Unit], link: float = LINK) -> Forecast:
+    def plan(
+        self, units: Sequence[Unit], link: float = LINK, *, like_stock: bool = False
+    ) -> PlanForecast:
         """Forecast a plan."""
-        return self._forecast(units, link)
-
-    def _forecast(self, units: list[Unit], link: float, like_stock: bool = False) -> Forecast:
         return forecast(
             self.graph, units, self.threads,
             like_stock=like_stock, link=link, scheduler_time=self.scheduler_time, hosts=self.hosts,
         )  # fmt: skip
 
 
-def _lean_with_fast_links(run: Forecaster, plans: dict[Bounds, list[Unit]]) -> list[Bounds]:
-    """Return those plans that do not hold much more than stock Dask if links are fast."""
+def _lean_with_fast_links(run: Forecaster, plans: dict[UnitBounds, list[Unit]]) -> list[UnitBounds]:
+    """Return the bounds whose plans do not hold much more than stock Dask with fast links."""
     peaks = {bounds: run.plan(units, FAST_LINK).peak for bounds, units in plans.items()}
     stock = run.stock(FAST_LINK).peak
     most = max(_FAST_TOLERANCE * stock, _TOLERANCE * min(peaks.values()))
     return [bounds for bounds, peak in peaks.items() if peak <= most]
 
 
-def cost(plan: Forecast, stock: Forecast) -> float:
-    """Return what a plan costs: the logarithms of its shares of stock's, weighed."""
+def cost(plan: PlanForecast, stock: PlanForecast) -> float:
+    """Return the cost of a plan: the weighted logarithms of its ratios to stock Dask."""
     moved = max(plan.moved, _LEAST_MOVED * stock.moved, 1.0) / max(stock.moved, 1.0)
     return (
         math.log(moved)

@@ -1,4 +1,4 @@
-"""How much time the choice among plans may take, by what it can win."""
+"""Decides how much time a search for a better plan may take."""
 
 from __future__ import annotations
 
@@ -9,43 +9,35 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import WorkerSlot
 from dask_marsched.policies.planning.forecast import LINK
 
-#: A search that takes a larger part of what is at stake is not worth its processor time.
+#: A search may take this part of the seconds at stake.
 _WORTH_IT = 0.2
-#: What a graph waits for at most: this part of what is at stake, and so many seconds. What workers
-#: open meanwhile is not planned again: with 0.01 s a climatology of 739 tasks, of 7 s, held 1.12 of
-#: stock Dask's memory instead of 0.85 to 0.99.
+#: A graph waits for a search that takes at most this part of the seconds at stake, and this many
+#: seconds. Units opened before a search ends are not planned again: with 0.01 s a climatology of
+#: 739 tasks held 1.12 of stock Dask's memory instead of 0.85 to 0.99.
 _WAITS, _LONGEST = 0.03, 0.2
 
 
 class Search(Enum):
-    """What is done to choose among plans."""
+    """When to search for a better plan than the prompt one."""
 
-    #: Nothing: the prompt plan stays.
+    #: Not at all: the prompt plan stays.
     NONE = "none"
-    #: The graph waits for it.
-    NOW = "now"
-    #: The prompt plan is in force until the search ends, in a thread.
-    BESIDE = "beside"
+    #: Before the graph starts.
+    BEFORE_START = "now"
+    #: In a thread, while the prompt plan is in use.
+    IN_BACKGROUND = "beside"
 
 
 def seconds_at_stake(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
-    """Return how long it would take the workers to fetch each result once.
+    """Return how long the workers would take to fetch each result once.
 
-    A plan decides on what moves, and on what is held meanwhile; this bounds both.
+    This bounds the time that a plan can save on transfers.
     """
     return sum(graph.nbytes) / (LINK * max(1, len(workers)))
 
 
 def extent_of_search(effort: float, at_stake: float) -> Search:
-    """Return how to choose among plans.
-
-    Parameters
-    ----------
-    effort
-        Seconds that the search takes.
-    at_stake
-        Seconds that the best plan can save against the worst.
-    """
+    """Return when to search, if the search takes `effort` seconds and saves `at_stake` at most."""
     if effort <= min(_LONGEST, _WAITS * at_stake):
-        return Search.NOW
-    return Search.BESIDE if effort <= _WORTH_IT * at_stake else Search.NONE
+        return Search.BEFORE_START
+    return Search.IN_BACKGROUND if effort <= _WORTH_IT * at_stake else Search.NONE

@@ -1,4 +1,4 @@
-"""Whether products are run in tiles: a forecast with them beside one without."""
+"""Runs products in tiles if a forecast says that this is better."""
 
 from __future__ import annotations
 
@@ -10,39 +10,24 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.planning.plan_search import Forecaster, cost
 from dask_marsched.policies.planning.tiles import find_tiles
 
-#: Operands of a graph that is cut into tiles, at most. A part of it does not tell of a whole, and
-#: to forecast more takes seconds.
+#: Most operands of a graph that is tiled: a part is not representative, and forecasts take long.
 _MOST = 50_000
-#: What tiles may hold against stock Dask: safely, and if the plan without them holds hardly less.
-#: Of twelve products on 16 to 100 workers nine were forecast within 15 % of what they held, two too
-#: high, one too low (0.9 for 1.2).
+#: Peaks of tiles relative to stock Dask that are safe, and allowed. Of twelve products on 16 to
+#: 100 workers nine were forecast within 15 %, two too high, one too low (0.9 instead of 1.2).
 _SAFE, _MOST_OF_STOCK = 0.9, 1.1
-#: What tiles may hold against the plan without them, beyond what is safe. Six products forecast at
-#: 1.2 to 1.3 on 16 and 24 workers held 0.8 to 1.05 of it.
+#: Allowed peak of tiles relative to the plan without, beyond the safe peak. Six products forecast
+#: at 1.2 to 1.3 on 16 and 24 workers held 0.8 to 1.05 of it.
 _MORE = 1.3
-#: What the plan without tiles holds in simulation against its forecast, where blocks meet those of
-#: the same matrix: 1.1 to 1.7 times as much on 16 to 40 workers, more on 100.
+#: Correction of the plan without tiles: where blocks of one matrix meet, it held 1.1 to 1.7 times
+#: its forecast in simulation on 16 to 40 workers, more on 100.
 _FORECAST_LOW = 1.4
 
 
 def with_tiles(graph: OperandGraph, units: list[Unit], workers: Sequence[WorkerSlot]) -> list[Unit]:
-    """Return a plan whose products are run in tiles, where that is forecast to be better.
+    """Return the plan with products in tiles if it is forecast to be better, else `units`.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    units
-        Its units, bound to no worker.
-    workers
-        The workers.
-
-    Returns
-    -------
-    list of Unit
-        The units, the most urgent first; those given where there are no products, or where
-        tiles are forecast to cost more (bytes moved, memory and time weighed as for bounds), or to
-        hold much more than those given, or more than stock Dask.
+    The tiled plan must cost less (`plan_search.cost`) and must not hold much more than `units` or
+    stock Dask.
     """
     if len(graph) > _MOST:
         return units

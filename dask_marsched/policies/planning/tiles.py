@@ -1,9 +1,7 @@
-"""Tiles of products: blocks of a layer in which everything meets everything, each for one worker.
+"""Cuts layers of products into tiles, one worker each.
 
-Of a matrix product each block of one factor meets a whole row of blocks of the other one. Run
-where most of its inputs happen to be, the products on one worker read nearly all blocks. Those of
-one tile, a box in the grid of products, read only those of its edges: the same work with less
-surface.
+In a matrix product each block of a factor meets a whole row of the other factor's blocks. A tile, a
+box in the grid of products, reads only the blocks along its edges.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from dask_marsched.core.graph import OperandGraph
 
 Ints = NDArray[np.int64]
 
-#: A shorter axis is not worth being cut.
+#: Shorter axes do not make products.
 _LEAST_EXTENT = 3
-#: Tiles for each worker, at most.
+#: Most tiles for each worker.
 _TILES = 2
-#: Part of a layer that has to be products.
+#: Least part of a layer that are products.
 _MOST_OF_IT = 2 / 3
-#: Ways of cutting a layer that are compared.
+#: Most partitions compared for a layer.
 _COMPARED = 50
 
 
 class _Layer(NamedTuple):
-    """Operands whose keys are a full grid: their numbers, and the place of each along each axis."""
+    """Operands whose keys form a full grid: their numbers, and their place along each axis."""
 
     members: list[int]
     places: Ints
@@ -39,13 +37,13 @@ class _Layer(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """What operands read: `core.graph.Edges` as arrays."""
+    """Inputs of operands: `core.graph.Edges` as arrays."""
 
     starts: Ints
     flat: Ints
 
     def of(self, operands: Sequence[int]) -> tuple[Ints, Ints]:
-        """Return the edges of some operands: the place of each reader among them, what it reads."""
+        """Return readers, as positions in `operands`, and inputs of the edges of some operands."""
         first = self.starts[np.asarray(operands, dtype=np.int64)]
         counts = self.starts[np.asarray(operands, dtype=np.int64) + 1] - first
         before = np.cumsum(counts) - counts
@@ -54,7 +52,7 @@ class _Inputs(NamedTuple):
 
 
 class _Meetings(NamedTuple):
-    """Edges from some operands to what they read, both counted from 0; bytes of what is read."""
+    """Edges from readers to inputs, both counted from 0, with the bytes of each input."""
 
     reader: Ints
     read: Ints
@@ -63,26 +61,12 @@ class _Meetings(NamedTuple):
 
 
 def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
-    """Cut the layers of products into tiles.
+    """Return the tiles of all layers of products: one or two for each worker and layer, disjoint.
 
-    An operand is a product if at least two of the operands that it reads are read along a whole
-    axis of its layer, not all of them along the same one, as the blocks of two matrices that are
-    multiplied, and they are half of the bytes that it reads. A layer is told by the keys of its
-    operands, a name with indices behind it (`dask.array`).
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    workers
-        Number of workers.
-
-    Returns
-    -------
-    list of tuples of int
-        Disjoint tiles, one or two for each worker and layer, by layer; the numbers in each are
-        ascending. None where a layer has fewer than two operands for each worker, and none for a
-        single worker.
+    A product reads at least two operands that are each read along a whole axis of its layer, not
+    all the same axis, and that are half of its input bytes. A layer consists of the operands whose
+    keys have the same name (`dask.array`). Layers with fewer than two operands for each worker are
+    not cut. The numbers in a tile are ascending.
     """
     found: list[tuple[int, ...]] = []
     if workers < 2:
@@ -100,7 +84,7 @@ def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
 
 
 def _layers(graph: OperandGraph, reads: Sequence[int], least: int) -> Iterator[_Layer]:
-    """Yield the layers of at least so many operands that are full grids of two axes or more."""
+    """Yield the layers of at least `least` operands that are full grids of two axes or more."""
     by_name: dict[tuple[Hashable, int], list[int]] = {}
     for i, key in enumerate(graph.keys):
         if reads[i] and isinstance(key, tuple) and len(key) > 2:
@@ -126,7 +110,7 @@ def _layers(graph: OperandGraph, reads: Sequence[int], least: int) -> Iterator[_
 def _meetings(
     graph: OperandGraph, inputs: _Inputs, readers: Sequence[int], read: Sequence[int]
 ) -> _Meetings:
-    """Return what some operands read of some others."""
+    """Return the edges from some operands to some others."""
     number = np.full(len(graph), -1)
     number[np.asarray(read, dtype=np.int64)] = np.arange(len(read))
     reader, wanted = inputs.of(readers)
@@ -136,7 +120,7 @@ def _meetings(
 
 
 def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
-    """Whether most operands of a layer are products, by what they read (`find_tiles`)."""
+    """Whether most operands of a layer are products (`find_tiles`)."""
     times_read = np.bincount(meets.read, minlength=len(meets.nbytes))
     along_an_axis = np.zeros(len(times_read), dtype=bool)
     axes = np.zeros(meets.readers, dtype=int)
@@ -160,7 +144,7 @@ def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
     each = meets.nbytes[meets.read]
     nbytes = np.bincount(meets.reader, each, meets.readers)
     along_nbytes = np.bincount(meets.reader, each * along, meets.readers)
-    # A mean and a deviation that all chunks of a column are compared with: the same axis.
+    # Two axes: a mean and a deviation read by all chunks of a column make no product.
     product = (count >= 2) & (axes >= 2) & (2 * along_nbytes >= nbytes)
     return bool(product.mean() >= _MOST_OF_IT)
 
@@ -168,7 +152,7 @@ def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
 def _cut(
     graph: OperandGraph, inputs: _Inputs, layer: _Layer, reads: _Meetings, workers: int
 ) -> list[tuple[int, ...]]:
-    """Cut a layer where least moves, weighed with how evenly the workers are used."""
+    """Cut a layer where the fewest bytes move, weighted by load balance."""
     members = layer.members
     sums = _readers(graph, members)
     joined = _meetings(graph, inputs, sums, members)
@@ -197,7 +181,7 @@ def _readers(graph: OperandGraph, operands: Sequence[int]) -> list[int]:
 
 
 def _partitions(extents: tuple[int, ...], workers: int) -> list[tuple[int, ...]]:
-    """Return in how many parts each axis may be cut, the most even ones first."""
+    """Return the numbers of parts to cut each axis into, the most even first."""
 
     def unevenness(parts: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
         largest = math.prod(math.ceil(e / p) for e, p in zip(extents, parts, strict=True))
@@ -213,7 +197,7 @@ def _partitions(extents: tuple[int, ...], workers: int) -> list[tuple[int, ...]]
 
 
 def _number(layer: _Layer, parts: tuple[int, ...]) -> Ints:
-    """Return the tile of each operand, if its axes are cut into so many parts."""
+    """Return the tile of each operand if the axes are cut into these parts."""
     tile = np.zeros(len(layer.members), dtype=np.int64)
     for axis, count in enumerate(parts):
         tile = tile * count + layer.places[:, axis] * count // layer.extents[axis]
@@ -221,14 +205,14 @@ def _number(layer: _Layer, parts: tuple[int, ...]) -> Ints:
 
 
 def _copied(reads: _Meetings, tile: Ints, count: int) -> float:
-    """Return the bytes that the tiles read between them."""
+    """Return the bytes that tiles read in sum."""
     wanted = np.zeros((len(reads.nbytes), count), dtype=bool)
     wanted[reads.read, tile[reads.reader]] = True
     return float(wanted.sum(axis=1) @ reads.nbytes)
 
 
 def _met_elsewhere(joined: _Meetings, tile: Ints) -> tuple[Ints, float]:
-    """Return the tile of each join, that of its first input, and the bytes from other tiles."""
+    """Return the tile of each join, that of its first input, and the bytes it reads from others."""
     of = np.zeros(joined.readers, dtype=np.int64)
     of[joined.reader[::-1]] = tile[joined.read[::-1]]
     elsewhere = joined.read[tile[joined.read] != of[joined.reader]]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.roles import roles
-from dask_marsched.policies.planning.clustering import cluster_initial_operands
+from dask_marsched.policies.planning.clustering import Clustering
 from tests.graphs import graph
 
 CHUNKS = 64
@@ -24,22 +24,22 @@ def deviations(wait: bool) -> OperandGraph:
 
 def most_chunks(g: OperandGraph, kappa: float) -> int:
     """Return how many chunks are in the largest unit."""
-    groups = cluster_initial_operands(g, roles(g), stake=0.15, kappa=kappa, limit=2 * CHUNKS)
+    groups = Clustering(g, roles(g), stake=0.15).groups(kappa=kappa, limit=2 * CHUNKS)
     return max(sum(str(g.keys[i])[0] == "x" for i in group) for group in groups)
 
 
-def test_what_waits_for_a_hub_keeps_what_it_reads_until_then() -> None:
+def test_operands_waiting_for_a_hub_keep_their_inputs() -> None:
     """All chunks of a unit are held together, whatever becomes of their sums meanwhile."""
     assert most_chunks(deviations(wait=False), kappa=8.0) >= CHUNKS // 2
     for kappa in (4.0, 8.0, 16.0):
         assert 1 < most_chunks(deviations(wait=True), kappa) < kappa
 
 
-def test_what_runs_after_the_hub_takes_nothing_of_the_bound() -> None:
+def test_operands_after_the_hub_do_not_count_for_the_bound() -> None:
     """There is room for half of the chunks, not for as many pieces of the sum as well."""
     assert most_chunks(deviations(wait=True), kappa=0.75 * CHUNKS) == CHUNKS // 2
     g = deviations(wait=True)
-    groups = cluster_initial_operands(g, roles(g), stake=0.15, kappa=48.0, limit=2 * CHUNKS)
+    groups = Clustering(g, roles(g), stake=0.15).groups(kappa=48.0, limit=2 * CHUNKS)
     for group in groups:
         letters = sorted(str(g.keys[i]) for i in group)
         chunks = {key[1:] for key in letters if key[0] == "x"}

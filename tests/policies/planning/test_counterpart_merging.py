@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.plan import WorkerSlot
 from dask_marsched.policies.assignment import BoundedUnits
+from dask_marsched.policies.planning.counterpart_merging import counterparts
 
 
 def arrays(names: str, chunks: int, *, reads: str = "", nbytes: float = 8.0) -> OperandGraph:
@@ -31,9 +34,32 @@ def test_so_are_those_that_are_made_of_others() -> None:
     assert units(arrays("ab", 4, reads="ab")) == [{("a", n), ("b", n)} for n in range(4)]
 
 
-def test_crumbs_are_not_worth_it() -> None:
+def test_small_counterparts_do_not_join_units() -> None:
     assert len(units(arrays("ab", 4, reads="ab", nbytes=0.5))) == 8
 
 
 def test_no_unit_is_larger_than_a_workers_share() -> None:
     assert len(units(arrays("abcdefgh", 2), workers=4)) == 16
+
+
+def of(*keys: Hashable, inputs: dict[int, list[int]] | None = None) -> OperandGraph:
+    rows = [(inputs or {}).get(i, []) for i in range(len(keys))]
+    return OperandGraph(keys, Edges.of(rows), [8.0] * len(keys), b"\1" * len(keys))
+
+
+def test_chunks_of_the_same_place_are_counterparts() -> None:
+    g = of(("a", 0, 0), ("a", 0, 1), ("b", 0, 0), ("b", 0, 1))
+    assert counterparts(g) == [[0, 2], [1, 3]]
+
+
+def test_arrays_with_different_chunks_have_no_counterparts() -> None:
+    assert counterparts(of(("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2))) == []
+
+
+def test_results_with_readers_are_not_final() -> None:
+    g = of(("a", 0), ("a", 1), ("b", 0), ("b", 1), inputs={2: [0], 3: [1]})
+    assert counterparts(g) == []
+
+
+def test_single_results_and_plain_names_have_no_counterparts() -> None:
+    assert counterparts(of(("a", 0), ("b", 0), "c", "d")) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning.forecast import LINK, _Run, forecast
+from dask_marsched.policies.planning.forecast import LINK, _ForecastRun, forecast
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 
@@ -28,7 +28,7 @@ def plans(draw: st.DrawFn, g: OperandGraph) -> list[Unit]:
     return sorted((u for u in units if u.operands), key=lambda u: u.operands)
 
 
-class WatchedRun(_Run):
+class WatchedRun(_ForecastRun):
     """A forecast that takes note of what ends where, and of what is held then."""
 
     def _finish(self, i: int, w: int) -> None:
@@ -53,7 +53,7 @@ threads = st.lists(st.integers(1, 3), min_size=1, max_size=4)
     like_stock=st.booleans(),
     scheduler_time=st.sampled_from([0.0, SCHEDULER_TIME, 0.1]),
 )
-def test_every_operand_runs_once_and_what_is_held_adds_up(
+def test_every_operand_runs_once_and_memory_adds_up(
     data: st.DataObject,
     g: OperandGraph,
     threads: list[int],
@@ -93,7 +93,7 @@ def test_a_single_worker_moves_nothing_and_holds_no_copies(
 def test_no_run_is_shorter_than_its_longest_path_or_its_share_of_the_work(
     g: OperandGraph, threads: list[int]
 ) -> None:
-    run = _Run(g, alone(g), threads, False, LINK)
+    run = _ForecastRun(g, alone(g), threads, False, LINK)
     path = list[float]()
     for i in g:
         path.append(run.seconds[i] + max((path[j] for j in g.inputs[i]), default=0.0))
@@ -101,7 +101,7 @@ def test_no_run_is_shorter_than_its_longest_path_or_its_share_of_the_work(
     assert run.run().makespan >= shortest * (1 - 1e-9)
 
 
-def test_what_meets_on_one_worker_does_not_move() -> None:
+def test_inputs_on_the_same_worker_do_not_move() -> None:
     g = pairwise(8)
     together = [Unit((3 * i, 3 * i + 1)) for i in range(8)]
     assert forecast(g, together, [1, 1]).moved == 0
@@ -119,7 +119,7 @@ def test_a_copy_is_held_while_it_is_read_elsewhere() -> None:
     assert result.peak >= 120  # x twice, y once
 
 
-def test_the_original_goes_with_its_last_reader_unless_as_in_stock() -> None:
+def test_the_last_reader_gets_the_only_copy_except_in_stock_dask() -> None:
     g = graph({"x": [], "y": [], "s": ["x", "y"]}, {"x": 10.0, "y": 100.0, "s": 1.0})
     ours = forecast(g, alone(g), [1, 1])
     stock = forecast(g, alone(g), [1, 1], like_stock=True)

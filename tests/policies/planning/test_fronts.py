@@ -37,7 +37,7 @@ def test_one_front_through_a_grid_holds_a_row_and_each_of_several_does() -> None
     assert fronts.peak(20, 4) < fronts.peak(4, 4)
 
 
-def test_what_meets_within_its_run_is_held_nowhere_else() -> None:
+def test_results_joined_within_a_run_are_released_early() -> None:
     g = pairwise(64)
     units = [Unit((3 * i, 3 * i + 1)) for i in range(64)]
     small = g.with_nbytes([0.0 if g.inputs[i] else 8.0 for i in g], g.known)
@@ -46,7 +46,7 @@ def test_what_meets_within_its_run_is_held_nowhere_else() -> None:
     assert fronts.peak(4, 4) == 4 * 16.0
 
 
-def test_what_nobody_reads_is_held_to_the_end() -> None:
+def test_results_without_readers_are_held_to_the_end() -> None:
     g = graph({f"x{i}": [] for i in range(10)})
     for runs in (1, 3, 10):
         assert Fronts(g, each_alone(g)).peak(runs, 5) == 80.0

@@ -7,7 +7,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
 from dask_marsched.policies.planning import host_runs, plan_search
-from dask_marsched.policies.planning.forecast import Forecast, forecast
+from dask_marsched.policies.planning.forecast import PlanForecast, forecast
 from dask_marsched.policies.planning.host_runs import NOT_CUT, choose_runs
 from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
 from tests.graphs import graph
@@ -43,7 +43,7 @@ def each_alone(g: OperandGraph) -> list[Unit]:
     return [Unit((i,)) for i in g if not g.inputs[i]]
 
 
-def run_with(g: OperandGraph, runs: int) -> Forecast:
+def run_with(g: OperandGraph, runs: int) -> PlanForecast:
     units = each_alone(g)
     cut = units if runs == NOT_CUT else cut_into_shares(units, WORKERS, runs)
     return forecast(
@@ -51,7 +51,7 @@ def run_with(g: OperandGraph, runs: int) -> Forecast:
     )
 
 
-def like_stock(g: OperandGraph) -> Forecast:
+def like_stock(g: OperandGraph) -> PlanForecast:
     return forecast(
         g, each_alone(g), [1] * len(WORKERS), like_stock=True, link=1e9,
         scheduler_time=SCHEDULER_TIME, hosts=HOSTS,
@@ -99,7 +99,7 @@ def test_of_a_large_graph_a_part_is_forecast_on_a_part_of_the_hosts(
 
     def watched(
         g: OperandGraph, units: list[Unit], threads: list[int], **kwargs: object
-    ) -> Forecast:
+    ) -> PlanForecast:
         assert len(threads) == len(kwargs["hosts"])  # type: ignore[arg-type]
         made.append((len(g), len(threads)))
         return forecast(g, units, threads, **kwargs)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def test_a_graph_is_looked_at_once_as_its_sizes_are_learned(
     assert len(made) == 2
 
 
-def test_a_plan_that_is_not_cut_has_no_shares(
+def test_an_uncut_plan_has_no_shares(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dask_marsched.policies.assignment.choose_runs", lambda *args: NOT_CUT)

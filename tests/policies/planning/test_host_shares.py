@@ -53,7 +53,7 @@ def test_the_workers_of_a_host_open_the_units_of_its_share_in_order() -> None:
     assert taken(queues, "a1", "b1", "a2", "b2", "b1", "a1") == [0, 4, 1, 5, 6, 2]
 
 
-def test_a_host_that_is_done_takes_a_share_nobody_has_begun() -> None:
+def test_a_host_without_units_takes_a_share_without_host() -> None:
     queues = queues_of(0, 0, 1, 1, 2, 2)
     assert taken(queues, "a1", "b1", "a2", "a1", "b2", "a2") == [0, 2, 1, 4, 3, 5]
 

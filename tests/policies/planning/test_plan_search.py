@@ -12,13 +12,13 @@ from dask_marsched.core.roles import roles
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
 from dask_marsched.policies.planning import plan_search
-from dask_marsched.policies.planning.clustering import cluster_initial_operands
-from dask_marsched.policies.planning.forecast import LINK, Forecast, forecast
+from dask_marsched.policies.planning.clustering import Clustering
+from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecast
 from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
     SIZES,
-    Bounds,
-    Checks,
+    PlanChecks,
+    UnitBounds,
     check_bounds,
     choose_bounds,
 )
@@ -29,17 +29,17 @@ def workers(*nthreads: int, hosts: int = 1) -> list[WorkerSlot]:
     return [WorkerSlot(f"tcp://{i}", n, host=str(i % hosts)) for i, n in enumerate(nthreads)]
 
 
-def stock(g: OperandGraph, threads: list[int], link: float = LINK) -> Forecast:
+def stock(g: OperandGraph, threads: list[int], link: float = LINK) -> PlanForecast:
     roots = [Unit((i,)) for i in g if not g.inputs[i]]
     return forecast(g, roots, threads, like_stock=True, link=link)
 
 
-def planner(g: OperandGraph, limit: int) -> Callable[[Bounds], list[Unit]]:
+def planner(g: OperandGraph, limit: int) -> Callable[[UnitBounds], list[Unit]]:
     role = roles(g)
 
-    def plan(bounds: Bounds) -> list[Unit]:
+    def plan(bounds: UnitBounds) -> list[Unit]:
         most = min(limit, bounds.size or limit)
-        groups = cluster_initial_operands(g, role, stake=0.15, kappa=bounds.kappa, limit=most)
+        groups = Clustering(g, role, stake=0.15).groups(kappa=bounds.kappa, limit=most)
         return sorted((Unit(tuple(group)) for group in groups), key=lambda u: u.operands[0])
 
     return plan
@@ -86,21 +86,21 @@ def test_no_plan_is_chosen_that_holds_more_than_stock_or_hardly_more_than_the_le
     assert bounds.kappa in CANDIDATES
     assert bounds.size in (None, *SIZES)
     assert units == plan(bounds)
-    found = [forecast(g, plan(Bounds(kappa)), nthreads) for kappa in CANDIDATES]
+    found = [forecast(g, plan(UnitBounds(kappa)), nthreads) for kappa in CANDIDATES]
     held = forecast(g, units, nthreads).peak
     assert held <= max(stock(g, nthreads).peak, 1.1 * min(f.peak for f in found))
     assert choose_bounds(g, workers(*nthreads), plan) == (bounds, units)
 
 
 @pytest.mark.parametrize("g", [tree(64, 8), columns(6, 12), pairwise(20)])
-def test_the_chosen_plan_is_no_worse_than_any_that_may_be_chosen(g: OperandGraph) -> None:
+def test_the_chosen_plan_is_the_best_admissible_one(g: OperandGraph) -> None:
     """Against a bound that holds no more and takes no longer, it moves no more."""
     plan = planner(g, 16)
     _, units = choose_bounds(g, workers(1, 1, 1), plan)
     chosen = forecast(g, units, [1, 1, 1])
     least = 0.01 * stock(g, [1, 1, 1]).moved
     for kappa in CANDIDATES:
-        other = forecast(g, plan(Bounds(kappa)), [1, 1, 1])
+        other = forecast(g, plan(UnitBounds(kappa)), [1, 1, 1])
         if other.peak <= chosen.peak and other.makespan <= chosen.makespan:
             assert chosen.moved <= max(other.moved, least)
 
@@ -118,7 +118,7 @@ def test_between_hosts_a_plan_is_lean_with_fast_links_too() -> None:
     assert forecast(g, fast, threads).moved < 0.5 * stock(g, threads).moved
 
 
-def checked(g: OperandGraph, units: list[Unit], threads: list[int]) -> Forecast:
+def checked(g: OperandGraph, units: list[Unit], threads: list[int]) -> PlanForecast:
     return forecast(g, units, threads, link=1e9, scheduler_time=SCHEDULER_TIME)
 
 
@@ -130,10 +130,10 @@ def test_a_choice_is_checked_against_stock_dask_with_fast_links() -> None:
     most = forecast(
         g, roots, threads, like_stock=True, link=1e9, scheduler_time=SCHEDULER_TIME
     ).peak
-    found = {k: checked(g, plan(Bounds(k)), threads) for k in CANDIDATES}
+    found = {k: checked(g, plan(UnitBounds(k)), threads) for k in CANDIDATES}
     assert found[CANDIDATES[0]].peak <= most < found[CANDIDATES[-1]].peak
     for kappa in CANDIDATES:
-        kept = check_bounds(g, slots, lambda bounds, _: plan(bounds), Bounds(kappa)).kappa
+        kept = check_bounds(g, slots, lambda bounds, _: plan(bounds), UnitBounds(kappa)).kappa
         fit = [k for k in CANDIDATES if k <= kappa and found[k].peak <= most]
         assert kept in fit
         # As lean as costs hardly any bytes.
@@ -145,8 +145,8 @@ def test_a_choice_is_checked_against_stock_dask_with_fast_links() -> None:
 def test_where_no_bounds_fit_those_that_hold_least_are_taken() -> None:
     g, slots = running_sum(80), workers(1, 1, 1, 1, hosts=4)
     plan = planner(g, 20)
-    found = check_bounds(g, slots, lambda bounds, _: plan(bounds), Bounds(16.0, 2))
-    peaks = [checked(g, plan(Bounds(k, 2)), [1] * 4).peak for k in CANDIDATES if k <= 16]
+    found = check_bounds(g, slots, lambda bounds, _: plan(bounds), UnitBounds(16.0, 2))
+    peaks = [checked(g, plan(UnitBounds(k, 2)), [1] * 4).peak for k in CANDIDATES if k <= 16]
     assert found.size == 2
     assert checked(g, plan(found), [1] * 4).peak == min(peaks)
 
@@ -154,9 +154,9 @@ def test_where_no_bounds_fit_those_that_hold_least_are_taken() -> None:
 def test_a_graph_that_is_planned_again_is_checked_again_only_if_it_is_another(
     forecasts: list[tuple[int, list[int], bool]],
 ) -> None:
-    g, checks = thin_columns(24, 20), Checks()
+    g, checks = thin_columns(24, 20), PlanChecks()
 
-    def made(g: OperandGraph, chosen: Bounds, count: int = 16) -> int:
+    def made(g: OperandGraph, chosen: UnitBounds, count: int = 16) -> int:
         plan, slots = planner(g, 60), workers(*[1] * count, hosts=16)
         forecasts.clear()
         found = checks.bounds(g, slots, lambda bounds, _: plan(bounds), chosen)
@@ -166,14 +166,14 @@ def test_a_graph_that_is_planned_again_is_checked_again_only_if_it_is_another(
     def grown(share: float) -> OperandGraph:
         return g.with_nbytes([share * nbytes for nbytes in g.nbytes], g.known)
 
-    assert made(g, Bounds(24.0)) > 1
-    assert made(g, Bounds(24.0)) == 0
-    assert made(grown(1.2), Bounds(32.0)) == 0
-    assert made(grown(1.3), Bounds(32.0)) > 1
-    assert made(grown(1.3), Bounds(CANDIDATES[0])) > 1  # lower bounds are chosen
-    assert made(grown(1.3), Bounds(CANDIDATES[0], 8)) > 1
-    assert made(grown(1.3), Bounds(CANDIDATES[0], 8), count=15) > 1
-    assert made(thin_columns(24, 21), Bounds(CANDIDATES[0], 8), count=15) > 1
+    assert made(g, UnitBounds(24.0)) > 1
+    assert made(g, UnitBounds(24.0)) == 0
+    assert made(grown(1.2), UnitBounds(32.0)) == 0
+    assert made(grown(1.3), UnitBounds(32.0)) > 1
+    assert made(grown(1.3), UnitBounds(CANDIDATES[0])) > 1  # lower bounds are chosen
+    assert made(grown(1.3), UnitBounds(CANDIDATES[0], 8)) > 1
+    assert made(grown(1.3), UnitBounds(CANDIDATES[0], 8), count=15) > 1
+    assert made(thin_columns(24, 21), UnitBounds(CANDIDATES[0], 8), count=15) > 1
 
 
 def test_a_large_graph_is_checked_once(
@@ -211,7 +211,7 @@ def test_where_each_unit_waits_for_the_one_before_units_are_short() -> None:
     bounds, units = choose_bounds(g, four, plan)
     assert bounds.size in SIZES
     assert max(len(u.operands) for u in units) == bounds.size
-    long = forecast(g, plan(Bounds(bounds.kappa)), [1] * 4)
+    long = forecast(g, plan(UnitBounds(bounds.kappa)), [1] * 4)
     assert forecast(g, units, [1] * 4).peak < 0.9 * long.peak
 
 
@@ -229,7 +229,7 @@ def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int], boo
         link: float = LINK,
         scheduler_time: float = 0.0,
         hosts: Sequence[Hashable] = (),
-    ) -> Forecast:
+    ) -> PlanForecast:
         made.append((len(g), threads, like_stock))
         return forecast(
             g, units, threads, like_stock=like_stock, link=link, scheduler_time=scheduler_time,
@@ -255,7 +255,7 @@ def test_each_plan_is_forecast_once_and_stock_once(
 ) -> None:
     g = tree(64, 8)
     plan = planner(g, 64)
-    different = {tuple(plan(Bounds(kappa))) for kappa in CANDIDATES}
+    different = {tuple(plan(UnitBounds(kappa))) for kappa in CANDIDATES}
     assert len(different) > 1
     choose_bounds(g, workers(1, 2), plan)
     assert [like_stock for *_, like_stock in forecasts].count(True) == 1

@@ -14,7 +14,7 @@ from dask_marsched.policies.planning.search_budget import (
 from tests.graphs import tree
 
 seconds = st.floats(0, 1e3)
-ORDER = [Search.NONE, Search.BESIDE, Search.NOW]
+ORDER = [Search.NONE, Search.IN_BACKGROUND, Search.BEFORE_START]
 
 
 def test_little_is_at_stake_in_little_data() -> None:
@@ -27,12 +27,12 @@ def test_little_is_at_stake_in_little_data() -> None:
     assert math.isfinite(seconds_at_stake(large, []))
 
 
-def test_what_is_worth_it_does_not_hold_up_the_graph() -> None:
-    assert extent_of_search(0.0, 0.0) is Search.NOW  # nothing to be searched
-    assert extent_of_search(0.001, 1.0) is Search.NOW
-    assert extent_of_search(0.1, 1.0) is Search.BESIDE
+def test_a_long_worthwhile_search_runs_in_the_background() -> None:
+    assert extent_of_search(0.0, 0.0) is Search.BEFORE_START  # nothing to be searched
+    assert extent_of_search(0.001, 1.0) is Search.BEFORE_START
+    assert extent_of_search(0.1, 1.0) is Search.IN_BACKGROUND
     assert extent_of_search(0.1, 0.2) is Search.NONE
-    assert extent_of_search(1.0, 1e6) is Search.BESIDE  # however much there is at stake
+    assert extent_of_search(1.0, 1e6) is Search.IN_BACKGROUND  # however much there is at stake
 
 
 @given(effort=seconds, at_stake=seconds, more=seconds)

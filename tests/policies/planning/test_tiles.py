@@ -83,7 +83,7 @@ def test_pairs_without_sums() -> None:
     assert read_by(g, find_tiles(g, 4)) == 4 * 6
 
 
-def test_what_meets_its_own_chunk_only_is_no_product() -> None:
+def test_an_operand_that_reads_one_axis_is_not_a_product() -> None:
     grid = list(itertools.product(range(6), range(6)))
     reads: dict[Key, list[Key]] = {(name, *at): [] for name in "xy" for at in grid}
     reads["mean",] = [("x", *at) for at in grid]
@@ -92,7 +92,7 @@ def test_what_meets_its_own_chunk_only_is_no_product() -> None:
     assert find_tiles(of(reads), 4) == []
 
 
-def test_nor_is_what_meets_two_results_of_its_column() -> None:
+def test_two_results_of_the_same_column_do_not_make_a_product() -> None:
     grid = list(itertools.product(range(6), range(6)))
     reads: dict[Key, list[Key]] = {("x", *at): [] for at in grid}
     for name in ("mean", "deviation"):
@@ -101,7 +101,7 @@ def test_nor_is_what_meets_two_results_of_its_column() -> None:
     assert find_tiles(of(reads), 4) == []
 
 
-def test_nor_is_what_meets_crumbs_besides() -> None:
+def test_small_inputs_do_not_make_a_product() -> None:
     grid = list(itertools.product(range(6), range(6)))
     reads: dict[Key, list[Key]] = {(name, i): [] for name in "xy" for i in range(6)}
     reads |= {("z", i, j): [] for i, j in grid}
@@ -112,7 +112,7 @@ def test_nor_is_what_meets_crumbs_besides() -> None:
     assert find_tiles(g.with_nbytes(crumbs, g.known), 4) == []
 
 
-def test_nor_is_what_meets_its_neighbours() -> None:
+def test_neighbours_do_not_make_a_product() -> None:
     grid = set(itertools.product(range(6), range(6)))
     reads: dict[Key, list[Key]] = {("x", *at): [] for at in sorted(grid)}
     for i, j in sorted(grid):
@@ -121,7 +121,7 @@ def test_nor_is_what_meets_its_neighbours() -> None:
     assert find_tiles(of(reads), 4) == []
 
 
-def test_what_is_no_grid_is_left_alone() -> None:
+def test_layers_without_a_full_grid_are_not_cut() -> None:
     reads: dict[Key, list[Key]] = {(name, i): [] for name in "xy" for i in range(6)}
     some = [(i, j) for i in range(6) for j in range(6) if (i, j) != (3, 3)]
     reads |= {("d", i, j): [("x", i), ("y", j)] for i, j in some}
