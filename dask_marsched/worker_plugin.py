@@ -16,7 +16,7 @@ from dask_marsched.config import Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.interrupts import Interrupts
-from dask_marsched.host.worker.message_batching import MessageGathering
+from dask_marsched.host.worker.message_batching import WorkerReleaseBatching
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.admission import Admission
@@ -64,11 +64,11 @@ class MarsWorkerPlugin(WorkerPlugin):
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings().replace(**settings)
         self._admission: Admission | None = None
-        self._store: store.Store | None = None
+        self._store: store.WorkerStore | None = None
         self._transfer: HandleTransfer | None = None
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
-        self._messages: MessageGathering | None = None
+        self._messages: WorkerReleaseBatching | None = None
         self._kernels: KernelPart | None = None
         self._telling: Telling | None = None
         self._reasons = dict.fromkeys(_SWITCHES, "not started on a worker")
@@ -116,7 +116,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         # threads evict them.
         if sys.platform != "linux":
             only = "what they rest on is there on Linux only"
-            self._leave(on | {"store"}, store.Unsuited(f"not on {sys.platform}: {only}"))
+            self._leave(on | {"store"}, store.NotApplicable(f"not on {sys.platform}: {only}"))
             return
         try:
             self._store = store.install(worker, compression=self.settings.store_compression)
@@ -130,7 +130,7 @@ class MarsWorkerPlugin(WorkerPlugin):
 
     def _gather(self, worker: Worker) -> None:
         # First: others wrap the handlers that it puts in.
-        messages = MessageGathering(worker)
+        messages = WorkerReleaseBatching(worker)
         try:
             messages.install()
         except RuntimeError as misfit:
@@ -148,7 +148,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         else:
             self._interrupts = interrupts
 
-    def _share(self, worker: Worker, data: store.Store) -> None:
+    def _share(self, worker: Worker, data: store.WorkerStore) -> None:
         self._transfer = HandleTransfer(
             worker,
             data,
@@ -161,7 +161,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         # Not to be awaited here: the nanny answers only when its worker has started.
         self._transfer.start()
 
-    def _set_quota(self, worker: Worker, data: store.Store) -> None:
+    def _set_quota(self, worker: Worker, data: store.WorkerStore) -> None:
         surplus = self._transfer.surplus if self._transfer is not None else lambda: 0
         admission = Admission(worker, data, self.settings, surplus)
         try:
@@ -210,7 +210,7 @@ class MarsWorkerPlugin(WorkerPlugin):
     def _leave(self, parts: set[str], misfit: Exception) -> None:
         self._reasons.update(dict.fromkeys(parts, str(misfit)))
         # How a user sets up a worker is no reason to warn that user.
-        level = logging.INFO if isinstance(misfit, store.Unsuited) else logging.WARNING
+        level = logging.INFO if isinstance(misfit, store.NotApplicable) else logging.WARNING
         logger.log(level, "%s", misfit)
 
     def interrupted(self) -> list[Key]:

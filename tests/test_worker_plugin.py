@@ -21,7 +21,7 @@ from distributed.worker_state_machine import WorkerState
 
 from dask_marsched.config import Settings
 from dask_marsched.host.graph.fused_tasks import join
-from dask_marsched.host.worker.data import Store
+from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.policies.memory_needs import Kind, NeedModel
 from dask_marsched.policies.quota import Need, Request
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -118,7 +118,7 @@ async def test_the_quota_and_the_store_are_on_and_results_shared(c, s, a):
     parts = ["quota", "shared", "adoption", "interrupts", "kernels"]
     assert report_of(s)["worker_parts"] == parts
     report = a.plugins["marsched"].report()
-    assert type(a.data) is Store
+    assert type(a.data) is WorkerStore
     assert report["quota"]["limit"] > 0
     await async_poll_for(
         lambda: "no nanny" in a.plugins["marsched"].report()["reasons"]["shared"], 5
@@ -182,7 +182,7 @@ async def test_what_comes_while_another_goes_waits_until_it_has_gone(c, s, a):
         assert await asyncio.gather(going, coming) == [ok, ok]
         assert admission_of(a)
         assert (type(a.data), a.plugins["marsched"].report()["reasons"].keys()) == (
-            Store,
+            WorkerStore,
             {"shared"},
         )
     assert await a.plugin_remove(name="marsched") == ok
@@ -854,7 +854,7 @@ async def test_what_is_copied_to_be_sent_counts(c, s, a):
 @planned_cluster(ONE, plugin=with_quota)
 async def test_the_quota_rules_the_store(c, s, a):
     stored = a.data
-    assert type(stored) is Store
+    assert type(stored) is WorkerStore
     target = int(0.6 * a.memory_manager.memory_limit)
     x = c.submit(array, 1, key="array-1")
     await wait(x)
@@ -880,7 +880,7 @@ async def test_a_worker_that_closes_keeps_its_store(c, s, a):
     x = await c.scatter(array(1), hash=False)
     assert a.data.evict_key(x.key) > 0
     await a.close()
-    assert type(a.data) is Store
+    assert type(a.data) is WorkerStore
     assert "marsched" not in a.plugins
 
 

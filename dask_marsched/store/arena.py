@@ -12,23 +12,22 @@ from operator import is_
 
 import numpy as np
 
-from dask_marsched.store import locks
+from dask_marsched.store import file_ranges
 from dask_marsched.store.extents import LARGE_PAGE, Allocation, Extent, ExtentTable
+from dask_marsched.store.file_ranges import punch
 from dask_marsched.store.grants import LEAST, WAITING, Grants, fill
-from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping, copy, frame_offsets, is_modified
-from dask_marsched.store.mapping_pool import MappingPool
+from dask_marsched.store.mapping import Mapping, MappingPool, copy, frame_offsets, is_modified
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
     DATA_OFFSET,
     FLAGS_OFFSET,
     SLOTS,
     STAMPS_OFFSET,
+    Handle,
     SegmentAddress,
     open_segment,
 )
 from dask_marsched.store.shared_memory import SharedMemory
-from dask_marsched.store.sparse import punch
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def segment_size(cap: int) -> int:
     return DATA_OFFSET + ADDRESSES_PER_BYTE * cap
 
 
-class Chunk:
+class SharedChunk:
     """A published chunk. Its bytes never change; they are given back with this object.
 
     Peers that map it keep it by locks of their own.
@@ -139,7 +138,7 @@ class Arena:
         self.counters = ArenaCounters()
         fd = open_segment(address)
         try:
-            locks.is_unread(fd, 0, 1)  # does this kernel know such locks?
+            file_ranges.is_unread(fd, 0, 1)  # does this kernel know such locks?
             # Shared: what is written here is what peers see.
             self._memory = SharedMemory(fd, segment_size(cap))
         except BaseException:
@@ -189,7 +188,7 @@ class Arena:
 
     def put(
         self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
-    ) -> Chunk | None:
+    ) -> SharedChunk | None:
         """Publish a chunk: copy its frames here, if they were not made here.
 
         An array that was made here shares its memory with the chunk as long as nobody writes to
@@ -205,7 +204,7 @@ class Arena:
 
         Returns
         -------
-        Chunk or None
+        SharedChunk or None
             None if there is no room for it.
         """
         lengths = tuple(frame.nbytes for frame in frames)
@@ -354,14 +353,14 @@ class Arena:
         lengths: tuple[int, ...],
         plain: bool,
         address: int = 0,
-    ) -> Chunk:
+    ) -> SharedChunk:
         stamp = next(self._next_stamp)
         self._stamps[extent.slot] = stamp
         self._flags[extent.slot] = 1
         self.counters.published += 1
         self.counters.published_bytes += sum(lengths)
         handle = Handle(self.address, extent.slot, extent.offset, header, lengths, plain)
-        return Chunk(self, extent, handle, stamp, address)
+        return SharedChunk(self, extent, handle, stamp, address)
 
     def _withdraw(self, *, unneeded: bool = False) -> bool:
         """Take back what was granted and is no array's; return whether there was any."""
@@ -423,5 +422,7 @@ class Arena:
 
     def _reclaim(self) -> list[Extent]:
         return self._table.reclaim(
-            lambda e: not self._grants.is_used(e) and locks.is_unread(self.fd, e.offset, e.size)
+            lambda e: (
+                not self._grants.is_used(e) and file_ranges.is_unread(self.fd, e.offset, e.size)
+            )
         )

@@ -8,14 +8,13 @@ from collections import Counter
 
 import numpy as np
 
-from dask_marsched.store import locks
-from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping, frame_offsets
-from dask_marsched.store.mapping_pool import MappingPool
+from dask_marsched.store import file_ranges
+from dask_marsched.store.mapping import Mapping, MappingPool, frame_offsets
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
     FLAGS_OFFSET,
     SLOTS,
+    Handle,
     SegmentAddress,
     open_segment,
     read_stamp,
@@ -107,7 +106,7 @@ class Attachments:
             attachment.idle_since = None
             # From here on the hold's end undoes what was done
             hold = _Hold(self, identity, place)
-            locks.lock_read(attachment.fd, handle.offset, nbytes)
+            file_ranges.lock_read(attachment.fd, handle.offset, nbytes)
             return attachment.pool.map(attachment.fd, handle.offset, nbytes, keep=hold)
 
     def map_stamped(self, handle: Handle, stamp: int) -> Mapping:
@@ -172,6 +171,6 @@ class Attachments:
         if attachment.chunks[place]:
             return
         del attachment.chunks[place]
-        locks.unlock(attachment.fd, place[1], place[2])
+        file_ranges.unlock(attachment.fd, place[1], place[2])
         if self._retired and not attachment.chunks:
             self._close(identity)

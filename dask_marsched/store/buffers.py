@@ -19,7 +19,7 @@ _COPIED = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class EvictionGroup:
     """Results that leave memory together, since either of them alone would free nothing.
 
     Attributes
@@ -110,7 +110,7 @@ class Buffers:
     def __contains__(self, key: object) -> bool:
         return key in self._of
 
-    def together(self) -> Iterator[Together]:
+    def together(self) -> Iterator[EvictionGroup]:
         """Yield all of them, grouped by the memory that they keep alive."""
         for buffer in list(self._buffers.values()):
             views, room = buffer.views, buffer.nbytes * _COPIED
@@ -122,4 +122,4 @@ class Buffers:
                 staying.append(key)
             leaving = tuple(key for key in views if key not in staying)
             nbytes = buffer.nbytes - sum(views[key] for key in staying)
-            yield Together(leaving, tuple(staying), nbytes)
+            yield EvictionGroup(leaving, tuple(staying), nbytes)

@@ -21,7 +21,7 @@ NextUse = Callable[[Key], Any]
 _CANDIDATES = 256
 
 
-class NeededLastFirst(zict.LRU[Key, object]):
+class NextUseLRU(zict.LRU[Key, object]):
     """`zict.LRU` that evicts by the order of use, where that is known, into a `SpillTier`.
 
     Keys of which it is not known go first, the least recently used one of them first of all. Keys
@@ -172,12 +172,12 @@ class SpillingBuffer(zict.Buffer[Key, object]):
         Weight of a key and its value.
     """
 
-    fast: NeededLastFirst
+    fast: NextUseLRU
     slow: SpillTier
 
     def __init__(self, tier: SpillTier, n: float, weight: Callable[[Key, object], float]) -> None:
         super().__init__({}, tier, n, weight)
-        self.fast = NeededLastFirst(n, tier, self.lock, weight)
+        self.fast = NextUseLRU(n, tier, self.lock, weight)
         #: asked before a key that was read from disk becomes one in memory again: (key, bytes)
         self.may_promote: Callable[[Key, int], bool] = lambda key, nbytes: True
 

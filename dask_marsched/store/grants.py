@@ -7,18 +7,10 @@ memory. Where that was not compiled there are no grants, and what is published i
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING
-
-try:
-    from dask_marsched.store import _numpy_memory as native
-except ImportError:  # there was no compiler where the package was built
-    native = None  # type: ignore[assignment]  # a module, or none: mypy has no such type
 
 from dask_marsched.store.extents import Extent
 from dask_marsched.store.mapping import is_modified
-
-if TYPE_CHECKING:
-    from dask_marsched.store.shared_memory import SharedMemory
+from dask_marsched.store.shared_memory import SharedMemory, native
 
 #: Arrays of fewer bytes are copied in less time than is lost where they lie apart.
 LEAST = 256 * 1024
@@ -63,11 +55,6 @@ def filled() -> int:
 def fill(memory: mmap.mmap, fd: int, offset: int, nbytes: int) -> bool:
     """Have memory behind a part of an arena's; return whether it is there."""
     return native is not None and native.fill(memoryview(memory)[offset:][:nbytes], fd, offset)
-
-
-def private_parts(memory: mmap.mmap) -> list[tuple[int, int]]:
-    """Return address and length of the parts of an arena's memory that show writes to nobody."""
-    return native.private_parts(memory) if native is not None else []
 
 
 class Grants:

@@ -25,7 +25,7 @@ def _name(address: str) -> bytes:
     return b"\0dask-marsched-" + hashlib.blake2b(told.encode(), digest_size=24).hexdigest().encode()
 
 
-class Claim:
+class AddressClaim:
     """The claim that whoever finds it can open the memory of the worker at these addresses.
 
     Raises

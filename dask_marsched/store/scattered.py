@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dask_marsched.store.arena import Arena, Chunk
+from dask_marsched.store.arena import Arena, SharedChunk
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
-from dask_marsched.store.handle import Handle
+from dask_marsched.store.segment import Handle
 
 
 def array_bytes(arena: Arena, value: object) -> tuple[int, int]:
@@ -33,16 +33,16 @@ def _arrays(value: object, depth: int = 3) -> Iterator[np.ndarray]:
 
 def put(
     arena: Arena, header: bytes, frames: Sequence[memoryview]
-) -> tuple[Handle, list[Chunk]] | None:
+) -> tuple[Handle, list[SharedChunk]] | None:
     """Publish an object in as many chunks as it takes; None if there is no room for it.
 
     Returns
     -------
-    Handle, list of Chunk
+    Handle, list of SharedChunk
         Where it can be mapped from as long as all chunks are there. The first has the handle's
         stamp.
     """
-    apart: list[tuple[int, Chunk]] = []
+    apart: list[tuple[int, SharedChunk]] = []
     rest: list[memoryview] = []
     for position, frame in enumerate(frames):
         chunk = None
@@ -53,7 +53,7 @@ def put(
         else:
             apart.append((position, chunk))
     if not rest and apart:
-        first: Chunk | None = apart.pop(0)[1]
+        first: SharedChunk | None = apart.pop(0)[1]
     else:
         first = arena.put(header, rest)
     if first is None:
@@ -62,7 +62,7 @@ def put(
     return first.handle.of_parts(header, parts), [first, *(chunk for _, chunk in apart)]
 
 
-def exchanged(value: object, handle: Handle, chunks: Sequence[Chunk]) -> object:
+def exchanged(value: object, handle: Handle, chunks: Sequence[SharedChunk]) -> object:
     """Return an equal object in which what was copied lies in shared memory.
 
     Raises

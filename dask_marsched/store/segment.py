@@ -10,15 +10,15 @@ import fcntl
 import os
 import struct
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dask_marsched.store.extents import PAGE
 
 #: What identifies the layout; another one needs another name.
 _MAGIC = b"dask-marsched\x00\x00\x02"
 _HEAD = struct.Struct("=16s16s")
-_CHARGE = struct.Struct("=qq")
-_CHARGE_OFFSET = 64
+#: Where the owner's charge is (see `dask_marsched.store.charge`).
+CHARGE_OFFSET = 64
 #: Where the flags of the extents are, and how many there may be.
 FLAGS_OFFSET = PAGE
 SLOTS = 15 * PAGE
@@ -37,19 +37,56 @@ class SegmentAddress(NamedTuple):
     identity: bytes
 
 
-class Charge(NamedTuple):
-    """What its worker has to answer for.
+class Handle(NamedTuple):
+    """Where a published chunk is. It stays there while its owner, or a peer's lock, holds it.
 
     Attributes
     ----------
-    held : int
-        Bytes of shared memory that exist because of this worker.
-    mapped : int
-        Most bytes of its resident shared pages that may be ours.
+    segment : SegmentAddress
+    slot : int
+        Which flag of the segment tells that the owner still holds it.
+    offset : int
+        Where it begins, bytes.
+    header : bytes
+        How to make an object of the frames again (see `dask_marsched.store.frames`).
+    lengths : tuple of int
+        Lengths of its frames, bytes.
+    plain : bool
+        It is an array and nothing else: made of its frames in no time.
+    apart : tuple
+        Frames that are chunks of their own: the place of each among all frames, ascending, its
+        handle and its stamp.
     """
 
-    held: int
-    mapped: int
+    segment: SegmentAddress
+    slot: int
+    offset: int
+    header: bytes
+    lengths: tuple[int, ...]
+    plain: bool
+    apart: tuple[tuple[int, Handle, int], ...] = ()
+
+    @classmethod
+    def from_message(cls, message: Any) -> Handle:
+        """Return a handle that came as plain tuples.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If it is none.
+        """
+        segment, slot, offset, header, lengths, plain, apart = message
+        parts = tuple((position, cls.from_message(part), stamp) for position, part, stamp in apart)
+        return cls(SegmentAddress(*segment), slot, offset, header, tuple(lengths), plain, parts)
+
+    def of_parts(self, header: bytes, apart: tuple[tuple[int, Handle, int], ...]) -> Handle:
+        """Return the handle of an object of which this is one chunk, and these are the others."""
+        return self._replace(header=header, plain=False, apart=apart)
+
+    def to_message(self) -> tuple[Any, ...]:
+        """Return it as plain tuples."""
+        parts = [(position, part.to_message(), stamp) for position, part, stamp in self.apart]
+        return (tuple(self.segment), *self[1:-1], parts)
 
 
 def create_segment(size: int) -> SegmentAddress:
@@ -117,13 +154,3 @@ def read_stamp(fd: int, slot: int) -> int:
     """Return the number of the chunk that an extent's owner holds there, 0 for none."""
     stamp: int = STAMP.unpack(os.pread(fd, STAMP.size, STAMPS_OFFSET + STAMP.size * slot))[0]
     return stamp
-
-
-def write_charge(fd: int, charge: Charge) -> None:
-    """Write down what the worker has to answer for, for its nanny to read."""
-    os.pwrite(fd, _CHARGE.pack(*charge), _CHARGE_OFFSET)
-
-
-def read_charge(fd: int) -> Charge:
-    """Return what `write_charge` wrote last; zeros if it never did."""
-    return Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, _CHARGE_OFFSET)))

@@ -15,7 +15,13 @@ from typing import Self
 import numpy as np
 
 from dask_marsched.store.extents import LARGE_PAGE
-from dask_marsched.store.grants import private_parts
+
+try:
+    from dask_marsched.store import _numpy_memory as native
+except ImportError:  # there was no compiler where the package was built
+    native = None  # type: ignore[assignment]  # a module, or none: mypy has no such type
+
+__all__ = ["SharedMemory", "native"]
 
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
@@ -137,7 +143,8 @@ class SharedMemory(mmap.mmap):
         private already stay as they are.
         """
         start = self.address
-        for address, length in sorted(private_parts(self)):
+        private = native.private_parts(self) if native is not None else []
+        for address, length in sorted(private):
             self._make_private(start, address - start)
             start = address + length
         self._make_private(start, self.address + len(self) - start)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dask_marsched.store.extents import Extent, ExtentTable
+from dask_marsched.store.file_ranges import punch
 from dask_marsched.store.mapping import Mapping, frame_offsets
 from dask_marsched.store.releases import Releases
-from dask_marsched.store.sparse import punch
 
 # Below this a copy costs less than a mapping.
 _LEAST_MAPPED = 64 * 1024  # bytes

@@ -12,13 +12,13 @@ import threading
 import numpy as np
 import pytest
 
-from dask_marsched.store import locks
+from dask_marsched.store import file_ranges
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.handle import Handle
 from dask_marsched.store.segment import (
     Charge,
+    Handle,
     SegmentAddress,
     create_segment,
     open_segment,
@@ -120,9 +120,9 @@ def test_one_peer_may_map_a_chunk_twice(arena):
     first, second = attachments.map(chunk.handle), attachments.map(chunk.handle)
     handle = chunk.handle
     del chunk, first
-    assert not locks.is_unread(arena.fd, handle.offset, 1)
+    assert not file_ranges.is_unread(arena.fd, handle.offset, 1)
     del second
-    assert locks.is_unread(arena.fd, handle.offset, 1)
+    assert file_ranges.is_unread(arena.fd, handle.offset, 1)
     assert attachments.mapped == 0
 
 
@@ -382,10 +382,10 @@ def test_a_failed_mapping_leaves_no_lock(arena, monkeypatch):
         raise OSError(errno.ENOMEM, "no more mappings")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dask_marsched.store.mapping_pool._PooledMapping", refuse)
+        patched.setattr("dask_marsched.store.mapping._PooledMapping", refuse)
         with pytest.raises(OSError, match="no more mappings"):
             attachments.map(chunk.handle)
     gc.collect()
     handle = chunk.handle
-    assert locks.is_unread(arena.fd, handle.offset, 1)
+    assert file_ranges.is_unread(arena.fd, handle.offset, 1)
     assert attachments.mapped == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.store.buffers import Buffers, Together, buffer_of
+from dask_marsched.store.buffers import Buffers, EvictionGroup, buffer_of
 from dask_marsched.store.mapping import Mapping
 
 N = 8000
@@ -73,12 +73,12 @@ def test_a_small_view_is_copied_and_the_rest_goes():
     x = np.zeros(N // 8)
     buffers = buffers_with(whole=x, view=x[:], edge=x[:2], other=np.ones(3))
     assert list(buffers.together()) == [
-        Together(("whole", "view"), ("edge",), N - 16),
-        Together(("other",), (), 24),
+        EvictionGroup(("whole", "view"), ("edge",), N - 16),
+        EvictionGroup(("other",), (), 24),
     ]
     buffers.discard("whole")
     buffers.discard("view")
-    assert next(buffers.together()) == Together((), ("edge",), N - 16)
+    assert next(buffers.together()) == EvictionGroup((), ("edge",), N - 16)
 
 
 @pytest.mark.parametrize("n", [2, 4, 7])
@@ -86,7 +86,7 @@ def test_pieces_that_are_not_small_leave_together(n):
     pieces = np.zeros((n, N // 8))
     buffers = buffers_with(**{str(i): piece for i, piece in enumerate(pieces)})
     (together,) = buffers.together()
-    assert together == Together(tuple(map(str, range(n))), (), n * N)
+    assert together == EvictionGroup(tuple(map(str, range(n))), (), n * N)
 
 
 def test_not_all_small_pieces_are_copied():

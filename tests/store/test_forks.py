@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from dask_marsched.store import locks
+from dask_marsched.store import file_ranges
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
@@ -62,7 +62,7 @@ def test_what_it_lets_go_of_its_parent_keeps(arena):
     Child(lambda: drop(held)).call()
     assert read_stamp(arena.fd, handle.slot) == stamp
     assert attachments.orphaned == 0
-    assert not locks.is_unread(arena.fd, handle.offset, 1)
+    assert not file_ranges.is_unread(arena.fd, handle.offset, 1)
     view = from_frames(handle.header, held["mapping"].frames(handle.lengths))
     assert np.array_equal(view, np.arange(N))
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dask_marsched.store import mapping_pool
-from dask_marsched.store.mapping_pool import MappingPool
+from dask_marsched.store import mapping as mappings
+from dask_marsched.store.mapping import MappingPool
 
 LENGTH = 1 << 20
 
@@ -102,7 +102,7 @@ def test_what_keeps_a_chunk_is_let_go(pool, fd):
 def test_small_ones_do_not_wait_and_many_neither(pool, fd, monkeypatch):
     mapped(pool, fd, length=4096).sum()
     assert len(pool) == 0
-    monkeypatch.setattr(mapping_pool, "_MOST_KEPT", 3)
+    monkeypatch.setattr(mappings, "_MOST_KEPT", 3)
     views = [mapped(pool, fd, n * LENGTH) for n in range(5)]
     views.clear()
     assert len(pool) == 3

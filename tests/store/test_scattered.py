@@ -8,7 +8,7 @@ import pytest
 from dask_marsched.store import grants, scattered
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.handle import Handle
+from dask_marsched.store.segment import Handle
 from tests.store.test_grants import MIB, arena, here, numbers, pytestmark  # noqa: F401
 
 

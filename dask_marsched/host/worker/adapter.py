@@ -2,7 +2,7 @@
 
 The state machine's class is exchanged for a subclass, and two functions are replaced on the
 worker's instance; `uninstall` undoes both. Each decision falls back to distributed's own where
-the brain does not decide or fails.
+the hooks does not decide or fails.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from distributed.worker_state_machine import TaskState, UnpauseEvent
 
 from dask_marsched.host.contract import demand
 from dask_marsched.host.worker import contract
-from dask_marsched.host.worker.data import Store
-from dask_marsched.host.worker.input_release import Consuming, releases_inputs
+from dask_marsched.host.worker.data import WorkerStore
+from dask_marsched.host.worker.input_release import InputReleasingTask, releases_inputs
 from dask_marsched.host.worker.shuffle_buffers import ShuffleBuffers
 from dask_marsched.policies.eviction import Resident
 
@@ -40,7 +40,7 @@ LOOKAHEAD = 16
 _TO_RUN = frozenset({"waiting", "ready", "constrained", "executing", "resumed"})
 
 
-class Brain(Protocol):
+class AdmissionHooks(Protocol):
     """What the adapter asks, on the event loop. No method of it may raise."""
 
     def choose(self, queue: Iterable[TaskState]) -> TaskState | str | None:
@@ -70,7 +70,7 @@ class Brain(Protocol):
 
 
 class WorkerAdapter:
-    """Puts a `Brain` into a worker, and takes it out again.
+    """Puts a `AdmissionHooks` into a worker, and takes it out again.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class WorkerAdapter:
         The worker.
     store
         Its data.
-    brain
+    hooks
         Decides.
 
     Attributes
@@ -87,11 +87,11 @@ class WorkerAdapter:
         The memory of distributed's shuffles.
     """
 
-    def __init__(self, worker: Worker, store: Store, brain: Brain) -> None:
+    def __init__(self, worker: Worker, store: WorkerStore, hooks: AdmissionHooks) -> None:
         self.worker: Any = worker
         self.state: Any = worker.state
         self.store = store
-        self.brain = brain
+        self.hooks = hooks
         self.installed = False
         self.disk = ThreadPoolExecutor(2, thread_name_prefix="marsched-disk")
         self._outgoing: dict[object, Collection[Key]] = {}
@@ -148,7 +148,7 @@ class WorkerAdapter:
             net = (fraction + highest) / 2 if fraction < highest else highest
             manager.memory_spill_fraction = max(manager.memory_spill_fraction, net)
 
-    # -- what the brain asks for -----------------------------------------------------------
+    # -- what the hooks asks for -----------------------------------------------------------
 
     @property
     def memory_limit(self) -> int:
@@ -237,7 +237,7 @@ class WorkerAdapter:
         """Return the task to start, out of its queue, or None."""
         if not self.state.ready and not self.state.constrained:
             return None
-        chosen = self.brain.choose(self._queue())
+        chosen = self.hooks.choose(self._queue())
         if isinstance(chosen, TaskState):
             heap = self.state.ready if chosen in self.state.ready else self.state.constrained
             heap.remove(chosen)
@@ -268,7 +268,7 @@ class WorkerAdapter:
     def throttles(self, stock: Any) -> bool:
         """Whether no more inputs are fetched now."""
         state = self.state
-        fetchable = self.brain.fetchable()
+        fetchable = self.hooks.fetchable()
         state.transfer_incoming_bytes_limit = min(self._incoming_limit, fetchable)
         return fetchable <= 0 or bool(stock())
 
@@ -278,15 +278,15 @@ class WorkerAdapter:
         stand_in = None
         try:
             loaded = await self._load(ts)
-            self.brain.starting(ts)
+            self.hooks.starting(ts)
             if self._runs_in_thread(ts):
-                stand_in = ts.run_spec = Consuming(ts.run_spec, loaded)
+                stand_in = ts.run_spec = InputReleasingTask(ts.run_spec, loaded)
             return await self._stock["execute"](key, stimulus_id=stimulus_id)
         finally:
             if stand_in is not None and ts.run_spec is stand_in:  # else it was submitted again
                 ts.run_spec = stand_in.compute
             del loaded
-            self.brain.finished(ts)
+            self.hooks.finished(ts)
 
     def _runs_in_thread(self, ts: TaskState) -> bool:
         """Whether a task runs in a thread of this process."""
@@ -300,7 +300,7 @@ class WorkerAdapter:
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
         if not spilled:
             return []
-        promoted = {d.key for d in spilled if self.brain.may_promote(d.key, d.nbytes or 0)}
+        promoted = {d.key for d in spilled if self.hooks.may_promote(d.key, d.nbytes or 0)}
         return await self._read([dep.key for dep in spilled], promoted)
 
     async def _read(self, keys: list[Key], promoted: Collection[Key] = ()) -> list[object]:
@@ -326,7 +326,7 @@ class WorkerAdapter:
         tasks = self.state.tasks
         spilled = [key for key in keys if self.store.is_spilled(key)]
         nbytes = sum(tasks[key].nbytes or 0 for key in spilled if key in tasks)
-        if spilled and self._outgoing and not self.brain.may_load(nbytes):
+        if spilled and self._outgoing and not self.hooks.may_load(nbytes):
             return {"status": "busy"}
         token = object()
         self._outgoing[token] = frozenset(keys)
@@ -342,7 +342,7 @@ class WorkerAdapter:
         finally:
             del loaded
             del self._outgoing[token]
-            self.brain.stimulated()
+            self.hooks.stimulated()
 
 
 def _clear_frames(error: BaseException) -> None:
@@ -358,7 +358,7 @@ def _clear_frames(error: BaseException) -> None:
         found = found.__cause__ or found.__context__
 
 
-def _read(store: Store, keys: Iterable[Key]) -> list[object]:
+def _read(store: WorkerStore, keys: Iterable[Key]) -> list[object]:
     """Read results; those that are gone or unreadable are left to distributed to complain of."""
     values = []
     for key in keys:
@@ -384,7 +384,7 @@ def _quota_state(stock: type, adapter: WorkerAdapter) -> type:
 
         def handle_stimulus(self, *stims: Any) -> Any:
             instructions = super().handle_stimulus(*stims)
-            adapter.brain.stimulated()
+            adapter.hooks.stimulated()
             return instructions
 
     return QuotaWorkerState

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -13,13 +15,12 @@ from distributed import Worker
 from distributed.metrics import time
 from distributed.worker_state_machine import UpdateDataEvent
 
-from dask_marsched.host.worker.data import Store
+from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published
-from dask_marsched.host.worker.transfer_counters import TransferCounters
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames
-from dask_marsched.store.handle import Handle
 from dask_marsched.store.scattered import frames_of
+from dask_marsched.store.segment import Handle
 
 #: Events of the state machine that are made, with the fields that are used.
 EVENTS: dict[Any, set[str]] = {UpdateDataEvent: {"data", "stimulus_id"}}
@@ -32,14 +33,39 @@ _AGAIN = 0.1
 _BUSY = frozenset({"flight", "executing", "long-running", "cancelled", "resumed"})
 
 
-class TakingOver:
+@dataclass
+class TransferCounters:
+    """Counts since the transfer was installed.
+
+    Attributes
+    ----------
+    by_handle, bytes_by_handle
+        Chunks, and bytes of them, that were mapped instead of fetched.
+    by_comm, bytes_by_comm
+        Chunks, and bytes of them, that were fetched as in stock Dask.
+    adopted
+        Chunks that were taken over from workers that died.
+    fallbacks
+        Of those by connection, the large ones of peers of this host, by why they were not
+        mapped: ``failed``, or ``not published``: the peer could or would not.
+    """
+
+    by_handle: int = 0
+    bytes_by_handle: int = 0
+    by_comm: int = 0
+    bytes_by_comm: int = 0
+    adopted: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+class ResultAdopter:
     """Takes over results for a worker.
 
     Parameters
     ----------
     worker
         The worker.
-    store : Store
+    store : WorkerStore
         Its data.
     attachments : Attachments
         Its mappings of peers' memory.
@@ -52,7 +78,7 @@ class TakingOver:
     def __init__(
         self,
         worker: Worker,
-        store: Store,
+        store: WorkerStore,
         attachments: Attachments,
         counters: TransferCounters,
         caught: Callable[[str, Exception], None],

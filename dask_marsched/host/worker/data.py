@@ -23,7 +23,7 @@ from distributed.spill import HandledError, SpillBuffer, SpilledSize
 from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
-from dask_marsched.store.buffers import Together
+from dask_marsched.store.buffers import EvictionGroup
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.frames import is_strided
 from dask_marsched.store.identities import IdentityMap
@@ -49,12 +49,12 @@ def misfits(worker: Any) -> list[str]:
     return found
 
 
-class Unsuited(RuntimeError):
+class NotApplicable(RuntimeError):
     """A worker was set up in such a way that a part has nothing to do there. No defect."""
 
 
 class _Items(BufferItemsView[Key, object]):
-    _mapping: Store
+    _mapping: WorkerStore
 
     def __iter__(self) -> Iterator[tuple[Key, object]]:
         for key in self._mapping:
@@ -66,14 +66,14 @@ class _Items(BufferItemsView[Key, object]):
 
 
 class _Values(BufferValuesView[object]):
-    _mapping: Store
+    _mapping: WorkerStore
 
     def __iter__(self) -> Iterator[object]:
         for _, value in _Items(self._mapping):
             yield value
 
 
-class Store(SpillBuffer, SpillingBuffer):
+class WorkerStore(SpillBuffer, SpillingBuffer):
     """The data of a worker.
 
     Parameters
@@ -218,13 +218,15 @@ class Store(SpillBuffer, SpillingBuffer):
         """Bytes of the results in memory; what several are views of counts once, and whole."""
         return int(self.fast.total_weight) + self.fast.buffers.hidden
 
-    def evictable(self) -> list[Together]:
+    def evictable(self) -> list[EvictionGroup]:
         """Return the results in memory that can be evicted, with effect, as they leave it."""
         with self.lock:
             weights, buffers = dict(self.fast.weights), self.fast.buffers
             found = list(buffers.together())
             found += [
-                Together((k,), (), int(w)) for k, w in weights.items() if w and k not in buffers
+                EvictionGroup((k,), (), int(w))
+                for k, w in weights.items()
+                if w and k not in buffers
             ]
         failed = self.logged_pickle_errors
         return [some for some in found if failed.isdisjoint(some.leaving)]
@@ -281,19 +283,19 @@ def order_of_use(worker: Worker) -> NextUse:
     return next_use
 
 
-def install(worker: Worker, *, compression: str | None = None) -> Store:
-    """Give a worker a `Store` in place of its data, which move there.
+def install(worker: Worker, *, compression: str | None = None) -> WorkerStore:
+    """Give a worker a `WorkerStore` in place of its data, which move there.
 
     Parameters
     ----------
     worker
         A worker whose data can be spilled.
     compression : str, optional
-        See `Store`.
+        See `WorkerStore`.
 
     Raises
     ------
-    Unsuited
+    NotApplicable
         If the worker's data are not in a `SpillBuffer`: it has no memory limit, or its user gave
         it another mapping. Nothing has been changed.
     RuntimeError
@@ -305,7 +307,7 @@ def install(worker: Worker, *, compression: str | None = None) -> Store:
     stock: Any = worker.data
     if not found and type(stock) is not SpillBuffer:
         why = "" if worker.memory_manager.memory_limit else ", as it has no memory limit"
-        raise Unsuited(
+        raise NotApplicable(
             f"the worker keeps its data in a {type(stock).__name__}, not in a SpillBuffer{why}"
         )
     if found:
@@ -313,7 +315,7 @@ def install(worker: Worker, *, compression: str | None = None) -> Store:
             f"distributed {distributed.__version__} is not as the store expects it "
             f"({'; '.join(found)}): the worker keeps its data as they are"
         )
-    store = Store(
+    store = WorkerStore(
         str(Path(worker.local_directory) / "storage"),
         int(stock.fast.n),
         worker.memory_manager.max_spill,
@@ -324,7 +326,7 @@ def install(worker: Worker, *, compression: str | None = None) -> Store:
     return store
 
 
-def uninstall(worker: Worker, store: Store) -> None:
+def uninstall(worker: Worker, store: WorkerStore) -> None:
     """Give a worker stock data again, if it has this store's.
 
     A worker that closes keeps them: nobody reads them any more, and to move them takes time.

@@ -16,16 +16,16 @@ from dask.order import order
 from dask.typing import Key
 
 
-class Handed(dict[Any, Any]):
+class OwnedInputs(dict[Any, Any]):
     """Inputs of a task that nobody else reads by this mapping: the task may take them out."""
 
 
-def handed(values: Mapping[Key, Any]) -> Handed:
+def owned_inputs(values: Mapping[Key, Any]) -> OwnedInputs:
     """Return a task's inputs as what the task may take out; a copy unless they are that already."""
-    return values if type(values) is Handed else Handed(values)
+    return values if type(values) is OwnedInputs else OwnedInputs(values)
 
 
-class Consuming:
+class InputReleasingTask:
     """Stands for a task in distributed's worker while it runs, and hands its inputs over.
 
     Parameters
@@ -45,7 +45,7 @@ class Consuming:
 
     def __call__(self, data: dict[Key, Any]) -> Any:
         """Compute, and empty the mapping of the inputs."""
-        values = Handed(data)
+        values = OwnedInputs(data)
         data.clear()  # distributed reads it no more, but keeps it until the task ends
         if self._held is not None:
             self._held.clear()
@@ -73,10 +73,9 @@ def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
     compute
         The task, or what stands for it and passes on what it gets.
     values
-        Results of other tasks, by key. Where they were `Handed` over and the task was fused, they
-        are taken out.
+        Results of other tasks, by key. They are taken out if they are `OwnedInputs` and the task was fused.
     """
-    if type(values) is not Handed or not _is_fused(compute):
+    if type(values) is not OwnedInputs or not _is_fused(compute):
         return compute(values)
     assert isinstance(compute, Task)
     return _run(compute, values)
@@ -93,7 +92,7 @@ def _is_fused(task: Any) -> bool:
     return type(task) is Task and task.func is _execute_subgraph and not task.kwargs
 
 
-def _run(task: Task, values: Handed) -> Any:
+def _run(task: Task, values: OwnedInputs) -> Any:
     """Do as Dask's `_execute_subgraph`, in the same order."""
     inner, result, names, *args = task.args
     found = {name: _argument(arg, values) for name, arg in zip(names, args, strict=True)}
@@ -104,7 +103,7 @@ def _run(task: Task, values: Handed) -> Any:
     priorities = order(steps)
     for name in sorted(steps.keys() - found.keys(), key=priorities.__getitem__):
         step = steps[name]
-        own = Handed()
+        own = OwnedInputs()
         for other in step.dependencies:
             left[other] -= 1
             own[other] = found[other] if left[other] else found.pop(other)
@@ -113,11 +112,11 @@ def _run(task: Task, values: Handed) -> Any:
     return found[result]
 
 
-def _argument(arg: Any, values: Handed) -> Any:
+def _argument(arg: Any, values: OwnedInputs) -> Any:
     if isinstance(arg, TaskRef):
         return values[arg.key]
     return arg(values) if isinstance(arg, GraphNode) else arg
 
 
-for _function in (Consuming.__call__, consume, _run):
+for _function in (InputReleasingTask.__call__, consume, _run):
     leave_out_of_tracebacks(_function)

@@ -26,7 +26,7 @@ _RELEASED = "release-worker-data"
 FREEING = ("free-keys", "remove-replicas")
 
 
-class Gathering:
+class ReleaseBatcher:
     """Holds back a worker's answers until it sends something else.
 
     Parameters
@@ -95,7 +95,7 @@ def misfits(worker: Any) -> list[str]:
     return found
 
 
-class MessageGathering:
+class WorkerReleaseBatching:
     """Gathers the answers of a running worker.
 
     Parameters
@@ -106,7 +106,7 @@ class MessageGathering:
 
     def __init__(self, worker: Worker) -> None:
         self.worker: Any = worker
-        self._gathering: Gathering | None = None
+        self._gathering: ReleaseBatcher | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
@@ -119,7 +119,7 @@ class MessageGathering:
         """
         worker = self.worker
         demand(misfits(worker), "messages are not gathered")
-        self._gathering = Gathering(worker.batched_send, self._call_later)
+        self._gathering = ReleaseBatcher(worker.batched_send, self._call_later)
         self._stock = {op: worker.stream_handlers[op] for op in FREEING}
         for op in FREEING:
             worker.stream_handlers[op] = self._listening(self._gathering, self._stock[op])
@@ -145,7 +145,7 @@ class MessageGathering:
         self._timer = asyncio.get_running_loop().call_later(seconds, call)
 
     @staticmethod
-    def _listening(gathering: Gathering, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _listening(gathering: ReleaseBatcher, stock: Callable[..., Any]) -> Callable[..., Any]:
         def handle(keys: Collection[Key], **kwargs: Any) -> Any:
             with gathering.freeing(keys):
                 return stock(keys=keys, **kwargs)

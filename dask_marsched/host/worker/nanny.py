@@ -18,9 +18,9 @@ from distributed.protocol.pickle import dumps
 from tornado.ioloop import PeriodicCallback
 
 from dask_marsched.host.worker.restart import PatientRestart
-from dask_marsched.store import locks
-from dask_marsched.store.residence import charged_memory
-from dask_marsched.store.segment import SegmentAddress, create_segment, read_charge
+from dask_marsched.store import file_ranges
+from dask_marsched.store.charge import charged_memory, read_charge
+from dask_marsched.store.segment import SegmentAddress, create_segment
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class SegmentOwner(NannyPlugin):
         from it nobody does.
         """
         for segment, was_read in list(self._retired.items()):
-            is_read = locks.has_readers(segment.fd)
+            is_read = file_ranges.has_readers(segment.fd)
             if is_read or was_read:
                 self._retired[segment] = is_read
             else:

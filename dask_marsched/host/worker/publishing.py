@@ -17,15 +17,15 @@ from distributed.worker_state_machine import ExecuteSuccessEvent
 from numpy.typing import NDArray
 
 from dask_marsched.host.scheduler.task_hints import is_shared
-from dask_marsched.host.worker.data import Store
-from dask_marsched.host.worker.retention import Keeper
+from dask_marsched.host.worker.data import WorkerStore
+from dask_marsched.host.worker.retention import ResultRetainer
 from dask_marsched.policies.sharing import ShareModel, Upkeep
-from dask_marsched.store.arena import Arena, Chunk
+from dask_marsched.store.arena import Arena, SharedChunk
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
 from dask_marsched.store.grants import filled, make_arrays_here, sizes_wanted
-from dask_marsched.store.handle import Handle
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
+from dask_marsched.store.segment import Handle
 
 #: Share of the arena's cap that the results of a worker with room take at most.
 _ROOMY = 0.5
@@ -42,7 +42,7 @@ class Published(NamedTuple):
     """
 
     handle: Handle
-    mapping: Mapping | Chunk
+    mapping: Mapping | SharedChunk
     stamp: int = 0
     #: nobody had asked for it
     ahead: bool = False
@@ -55,7 +55,7 @@ class Publisher:
     ----------
     worker
         The worker.
-    store : Store
+    store : WorkerStore
         Its data.
     least : int
         Results of fewer bytes are not published unasked.
@@ -75,7 +75,7 @@ class Publisher:
     def __init__(
         self,
         worker: Worker,
-        store: Store,
+        store: WorkerStore,
         *,
         least: int,
         caught: Callable[[str, Exception], None],
@@ -89,7 +89,7 @@ class Publisher:
         self._arena: Arena | None = None
         self._spare = self._filled = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
-        self.keeper: Keeper | None = None
+        self.keeper: ResultRetainer | None = None
         self._tidies = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._caught = caught
@@ -115,7 +115,7 @@ class Publisher:
         """Tell where published results can be had; publish all, as far as that costs little."""
         self._announce = announce
         if all_of_them:
-            self.keeper = Keeper(self, arena, self._caught)
+            self.keeper = ResultRetainer(self, arena, self._caught)
             self.store.fast.gone = self._gone
 
     def uninstall(self) -> None:

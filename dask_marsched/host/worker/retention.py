@@ -17,10 +17,10 @@ from dask.typing import Key
 from numpy.typing import NDArray
 
 from dask_marsched.store import scattered
-from dask_marsched.store.arena import Arena, Chunk
+from dask_marsched.store.arena import Arena, SharedChunk
 from dask_marsched.store.frames import is_data, is_plain_array, to_frames
 from dask_marsched.store.grants import LEAST
-from dask_marsched.store.handle import Handle
+from dask_marsched.store.segment import Handle
 
 if TYPE_CHECKING:
     from dask_marsched.host.worker.publishing import Publisher
@@ -54,7 +54,7 @@ class _Cost(NamedTuple):
         return self.arrays + _SERIALIZED * self.others
 
 
-class Keeper:
+class ResultRetainer:
     """Keeps the results of a worker for those who take over from it.
 
     Parameters
@@ -75,7 +75,7 @@ class Keeper:
         self._upkeep = publisher.upkeep
         self._arena = arena
         self._caught = caught
-        self._kept: dict[Key, list[Chunk]] = {}
+        self._kept: dict[Key, list[SharedChunk]] = {}
         self._twice: dict[Key, int] = {}
         self._counting = threading.Lock()
         self._waiting: deque[Key] = deque()
@@ -185,14 +185,14 @@ class Keeper:
         most = max(_TWICE_AT_LEAST, int(_TWICE * self._store.held))
         return self.twice + twice <= most and self._upkeep.affords(cost.takes)
 
-    def _put(self, value: object) -> tuple[Handle, list[Chunk]] | None:
+    def _put(self, value: object) -> tuple[Handle, list[SharedChunk]] | None:
         try:
             header, frames = to_frames(value)
         except Exception:  # it cannot be serialized: Dask says so where it has to be
             return None
         return scattered.put(self._arena, header, frames)
 
-    def _hold(self, key: Key, cost: _Cost, found: tuple[Handle, list[Chunk]] | None) -> None:
+    def _hold(self, key: Key, cost: _Cost, found: tuple[Handle, list[SharedChunk]] | None) -> None:
         """Keep chunks that nothing which the worker stores keeps, and tell of them."""
         self._upkeep.kept(cost.takes)
         self.let_go(key)
@@ -205,7 +205,7 @@ class Keeper:
         self._publisher.ahead += 1
         self._publisher.tell(key, handle, chunks[0].stamp)
 
-    def _exchange(self, key: Key, value: object, handle: Handle, chunks: list[Chunk]) -> None:
+    def _exchange(self, key: Key, value: object, handle: Handle, chunks: list[SharedChunk]) -> None:
         """Let the copies of arrays take their places in a collection that is stored."""
         new = scattered.exchanged(value, handle, chunks)
         if self._store.in_memory(key) is not value:

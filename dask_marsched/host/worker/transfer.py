@@ -28,17 +28,15 @@ from distributed.worker_state_machine import (
 from dask_marsched.host.scheduler.adoption import KEPT
 from dask_marsched.host.scheduler.heirs import READY
 from dask_marsched.host.worker import adoption, nanny
-from dask_marsched.host.worker.adoption import TakingOver, make_object
-from dask_marsched.host.worker.data import Store
+from dask_marsched.host.worker.adoption import ResultAdopter, TransferCounters, make_object
+from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published, Publisher
-from dask_marsched.host.worker.transfer_counters import TransferCounters
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.charge import Charge, charged_memory, shared_surplus, write_charge
 from dask_marsched.store.frames import is_plain_array
-from dask_marsched.store.handle import Handle
-from dask_marsched.store.presence import Claim, is_claimed
-from dask_marsched.store.residence import charged_memory, shared_surplus
-from dask_marsched.store.segment import Charge, write_charge
+from dask_marsched.store.presence import AddressClaim, is_claimed
+from dask_marsched.store.segment import Handle
 
 OPERATION = "marsched_handles"
 ADOPTION = "marsched_adopt"
@@ -86,7 +84,7 @@ class HandleTransfer:
     ----------
     worker
         The worker.
-    store : Store
+    store : WorkerStore
         Its data.
     cap : int
         Most bytes of shared memory for its chunks.
@@ -110,7 +108,7 @@ class HandleTransfer:
     def __init__(
         self,
         worker: Worker,
-        store: Store,
+        store: WorkerStore,
         *,
         cap: int,
         least: int,
@@ -131,12 +129,12 @@ class HandleTransfer:
         self._caught = caught
         self._failures: Counter[str] = Counter()
         self._seen: dict[str, float] = {}
-        self._claim: Claim | None = None
+        self._claim: AddressClaim | None = None
         self._starting: asyncio.Task[None] | None = None
         self._charged = _NOTHING
         self._tidied = 0.0
         self.publisher = Publisher(worker, store, least=least, caught=caught)
-        self._taking_over = TakingOver(worker, store, self.attachments, self.counters, caught)
+        self._taking_over = ResultAdopter(worker, store, self.attachments, self.counters, caught)
 
     # -- installing ------------------------------------------------------------------------
 
@@ -165,7 +163,7 @@ class HandleTransfer:
         try:
             segment = await nanny.ask_for_segment(worker, segment_size(self.cap))
             self.arena = Arena(segment, self.cap, worker.state.nthreads)
-            self._claim = Claim([worker.address, worker.contact_address or worker.address])
+            self._claim = AddressClaim([worker.address, worker.contact_address or worker.address])
         except Exception as error:
             self.arena = None
             self.reason = f"{error}: all chunks are sent"

@@ -37,7 +37,7 @@ from distributed.worker_state_machine import (
 )
 
 from dask_marsched.host.twin.worker_state import TwinWorkerState
-from dask_marsched.host.worker.message_batching import Gathering
+from dask_marsched.host.worker.message_batching import ReleaseBatcher
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.fetching import Request
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
@@ -168,10 +168,10 @@ class Worker:
             self.loop,
             spec.batch_cost,
         )
-        self._gathering: Gathering | None = None
+        self._gathering: ReleaseBatcher | None = None
         if cluster.gathers:
             later = functools.partial(cluster.queue.after, daemon=True)
-            self._gathering = Gathering(self.to_scheduler.send, later)
+            self._gathering = ReleaseBatcher(self.to_scheduler.send, later)
 
     # Events
 

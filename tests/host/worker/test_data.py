@@ -14,7 +14,7 @@ from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.worker import data as store_module
-from dask_marsched.host.worker.data import Store, install, misfits, order_of_use, uninstall
+from dask_marsched.host.worker.data import WorkerStore, install, misfits, order_of_use, uninstall
 from tests.store.arrays import kinds, same
 
 N = 200_000  # bytes of the arrays below
@@ -33,7 +33,7 @@ def make(request, tmp_path):
         if request.param == "stock":
             return SpillBuffer(directory, target, max_spill)
         compression = "zlib" if request.param == "compressed" else None
-        return Store(directory, target, max_spill, compression=compression)
+        return WorkerStore(directory, target, max_spill, compression=compression)
 
     return make_it
 
@@ -171,7 +171,7 @@ def test_the_metrics_have_the_names_of_stock(tmp_path):
         return data.cumulative_metrics
 
     stock = used(SpillBuffer(str(tmp_path / "a"), 10**9))
-    ours = used(Store(str(tmp_path / "b"), 10**9))
+    ours = used(WorkerStore(str(tmp_path / "b"), 10**9))
     # nothing is compressed
     assert set(stock) - set(ours) <= {("compress", "seconds"), ("decompress", "seconds")}
     assert set(ours) <= set(stock)
@@ -185,7 +185,7 @@ def test_the_metrics_have_the_names_of_stock(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(str(tmp_path), 10**9)
+    return WorkerStore(str(tmp_path), 10**9)
 
 
 def test_what_did_not_change_is_not_written_again(store):
@@ -425,7 +425,7 @@ def test_what_may_not_be_promoted_stays_on_disk(store):
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_threads_store_read_evict_and_delete_at_once(tmp_path, compression):
     # stock's loses values then: it is made for one thread
-    data = Store(str(tmp_path), 5 * N, compression=compression)
+    data = WorkerStore(str(tmp_path), 5 * N, compression=compression)
     failed = []
 
     def work(seed):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.host.worker import message_batching
-from dask_marsched.host.worker.message_batching import Gathering, MessageGathering
+from dask_marsched.host.worker.message_batching import ReleaseBatcher, WorkerReleaseBatching
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster.cluster import Cluster
 
@@ -21,7 +21,7 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.timers: list[Any] = []
-        self.gathering = Gathering(self.sent.append, lambda _, call: self.timers.append(call))
+        self.gathering = ReleaseBatcher(self.sent.append, lambda _, call: self.timers.append(call))
 
     def free(self, *keys: str) -> None:
         with self.gathering.freeing(keys):
@@ -118,7 +118,7 @@ def footprint(worker: Any) -> tuple[Any, ...]:
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
     before = footprint(a)
-    gathers = MessageGathering(a)
+    gathers = WorkerReleaseBatching(a)
     gathers.install()
     x = da.ones((40, 40), chunks=10)
     assert await c.compute((x + x.T).sum()) == 3200
@@ -148,4 +148,4 @@ async def test_a_worker_that_differs_is_left_alone(s, a, changes, text):
 
     assert message_batching.misfits(a) == []
     with pytest.raises(RuntimeError, match=text):
-        MessageGathering(Other()).install()
+        WorkerReleaseBatching(Other()).install()

@@ -1,13 +1,19 @@
-"""Locks on parts of a file that the kernel drops with the last process that holds them."""
+"""Locks byte ranges of a file against other processes, and gives their space back.
+
+The kernel drops such a lock with the last process that holds it, however that ended.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import struct
 
 # struct flock: type, whence, start, length, and a process id that has to be 0 for these
 _FLOCK = "hhqqi0q"
+_libc = ctypes.CDLL(None, use_errno=True)
+_PUNCH_HOLE, _KEEP_SIZE = 0x02, 0x01
 
 
 def _set(fd: int, kind: int, offset: int, length: int) -> None:
@@ -61,3 +67,15 @@ def has_readers(fd: int) -> bool:
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
     kind: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
     return kind != fcntl.F_UNLCK
+
+
+def punch(fd: int, offset: int, length: int) -> bool:
+    """Give the memory or disk space of a part of a file back.
+
+    Returns
+    -------
+    bool
+        False if the file system cannot. The part is as it was then, and can still be reused.
+    """
+    arguments = ctypes.c_int64(offset), ctypes.c_int64(length)
+    return bool(_libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, *arguments) == 0)

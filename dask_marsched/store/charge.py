@@ -1,13 +1,42 @@
-"""What a process has in memory, with shared pages counted once, for whom they exist."""
+"""Counts the memory that exists because of one process: shared pages count once, for their user."""
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 from pathlib import Path
+from typing import NamedTuple
 
-from dask_marsched.store.segment import Charge
+from dask_marsched.store.segment import CHARGE_OFFSET
 
+_CHARGE = struct.Struct("=qq")
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.MULTILINE | re.DOTALL)
+
+
+class Charge(NamedTuple):
+    """What its worker has to answer for.
+
+    Attributes
+    ----------
+    held : int
+        Bytes of shared memory that exist because of this worker.
+    mapped : int
+        Most bytes of its resident shared pages that may be ours.
+    """
+
+    held: int
+    mapped: int
+
+
+def write_charge(fd: int, charge: Charge) -> None:
+    """Write down what the worker has to answer for, for its nanny to read."""
+    os.pwrite(fd, _CHARGE.pack(*charge), CHARGE_OFFSET)
+
+
+def read_charge(fd: int) -> Charge:
+    """Return what `write_charge` wrote last; zeros if it never did."""
+    return Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, CHARGE_OFFSET)))
 
 
 def charged_memory(pid: int | str, charge: Charge) -> int:
