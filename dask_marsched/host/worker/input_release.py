@@ -73,7 +73,7 @@ def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
     compute
         The task, or what stands for it and passes on what it gets.
     values
-        Results of other tasks, by key. They are taken out if they are `OwnedInputs` and the task was fused.
+        Results of other tasks, by key; a fused task empties `OwnedInputs`.
     """
     if type(values) is not OwnedInputs or not _is_fused(compute):
         return compute(values)

@@ -31,6 +31,7 @@ from dask_marsched.host.worker import adoption, nanny
 from dask_marsched.host.worker.adoption import ResultAdopter, TransferCounters, make_object
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published, Publisher
+from dask_marsched.host.worker.retention import ResultRetainer
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.charge import Charge, charged_memory, shared_surplus, write_charge
@@ -176,7 +177,10 @@ class HandleTransfer:
         worker.gather_dep = self._gather_dep
         worker.handlers[ADOPTION] = self._taking_over.adopt
         if self._announces:
-            self.publisher.outlive(self.arena, self._announce, all_of_them=self._keeps)
+            retainer = None
+            if self._keeps:
+                retainer = ResultRetainer(self.publisher, self.arena, self._caught)
+            self.publisher.announce_to(self._announce, retainer)
         self.publisher.install(self.arena)
         worker.monitor.get_process_memory = self._process_memory
         self.store.give_back = self.arena.trim

@@ -50,7 +50,8 @@ def publisher(arena, monkeypatch):
     worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
     made = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
     made.install(arena)
-    made.outlive(arena, lambda *told: None, all_of_them=True)
+    retainer = retention.ResultRetainer(made, arena, pytest.fail)
+    made.announce_to(lambda *announced: None, retainer)
     yield made
     made.close()
 
@@ -65,7 +66,7 @@ async def made(publisher, *keys, stored):
     looked = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.001, looked.set_result, None)
     await looked
-    await publisher.keeper.drained()
+    await publisher.retainer.drained()
 
 
 def test_what_is_stored_stays_published_until_it_leaves_the_memory(publisher, arena):
@@ -121,8 +122,8 @@ def test_what_is_in_memory_twice_takes_a_small_part_of_it(publisher, arena, monk
     asyncio.run(made(publisher, "a", "b", "c", stored=True))
     assert 200_000 < arena.live < 300_000
     publisher.store.fast.clear()
-    publisher.keeper.close()
-    assert publisher.keeper.twice == 0
+    publisher.retainer.close()
+    assert publisher.retainer.twice == 0
 
 
 def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
