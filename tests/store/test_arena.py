@@ -15,16 +15,9 @@ import pytest
 from dask_marsched.store import file_ranges
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.charge import Charge, read_charge, write_charge
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.segment import (
-    Charge,
-    Handle,
-    SegmentAddress,
-    create_segment,
-    open_segment,
-    read_charge,
-    write_charge,
-)
+from dask_marsched.store.segment import Handle, SegmentAddress, create_segment, open_segment
 from tests.store.arrays import kinds, same
 from tests.store.peers import peers, segments
 

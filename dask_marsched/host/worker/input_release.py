@@ -88,6 +88,14 @@ def releases_inputs(compute: Any) -> bool:
     return getattr(compute, "func", None) is _execute_subgraph
 
 
+def runs_in_thread(worker: Any, ts: Any) -> bool:
+    """Whether a worker runs a task in a thread of its own process."""
+    if ts.run_spec is None or ts.run_spec.is_coro:
+        return False
+    executor = worker.executors.get((ts.annotations or {}).get("executor", "default"))
+    return "ThreadPoolExecutor" in str(type(executor))
+
+
 def _is_fused(task: Any) -> bool:
     return type(task) is Task and task.func is _execute_subgraph and not task.kwargs
 

@@ -26,7 +26,7 @@ from distributed.worker_state_machine import RescheduleEvent
 
 from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.task_effects import Effects, effects
-from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks
+from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -215,10 +215,10 @@ class Interrupts:
         if ts.state == "cancelled":
             # Between the decision to run it and this moment. Stock Dask would run it.
             return RescheduleEvent(key=key, stimulus_id=f"marsched-interrupted-{time()}")
-        guard = self._guard(ts)
-        if guard is None:
+        if not runs_in_thread(self.worker, ts):
             return await self._stock_execute(key, stimulus_id=stimulus_id)
-        spec, ts.run_spec = ts.run_spec, guard
+        spec = ts.run_spec
+        guard = ts.run_spec = Guard(spec)
         self._running[key] = guard
         try:
             return await self._stock_execute(key, stimulus_id=stimulus_id)
@@ -227,14 +227,6 @@ class Interrupts:
                 ts.run_spec = spec
             if self._running.get(key) is guard:
                 del self._running[key]
-
-    def _guard(self, ts: Any) -> Guard | None:
-        """Return a guard for a task that runs in a thread of this process, else None."""
-        spec = ts.run_spec
-        if spec is None or spec.is_coro:
-            return None
-        executor = self.worker.executors.get((ts.annotations or {}).get("executor", "default"))
-        return Guard(spec) if "ThreadPoolExecutor" in str(type(executor)) else None
 
     def _free_keys(self, keys: Collection[Key], **kwargs: Any) -> None:
         self._stock_free_keys(keys=keys, **kwargs)

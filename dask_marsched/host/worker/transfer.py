@@ -1,8 +1,8 @@
-"""Fetching the chunks of another worker of this host by mapping them, not by copying.
+"""Fetches chunks of other workers on this host by mapping their shared memory.
 
-A worker that shares memory answers one message more, and claims its address. Only workers that see
-the claim send that message: others are never told anything that stock Dask does not know. What
-cannot be had in this way, for whatever reason, is fetched as always.
+A worker that shares memory handles one more message and claims its address. Only workers that find
+the claim send that message, so that stock workers never see it. Any failure falls back to a stock
+fetch.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from dask_marsched.store.segment import Handle
 OPERATION = "marsched_handles"
 ADOPTION = "marsched_adopt"
 
-# For so long a claim that was seen is believed, seconds: a worker takes longer to restart.
+# Seconds for which a claim is trusted; a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
 _NOTHING = Charge(0, 0)
-# Shared memory that has not been needed for so long goes back to the system, seconds. To find its
-# pages anew takes longer than to copy into them: a pause between two steps is not to cost it.
+# Shared memory unused for so many seconds returns to the system. Finding its pages again costs more
+# than a copy into them, so short pauses must keep it.
 _TIDY = 5.0
-# After so many failures in a row a peer's memory is left alone: it cannot be mapped from here.
+# After so many failures in a row a peer's memory counts as impossible to map from here.
 _PATIENCE = 3
 
-#: Events of the state machine that are made or changed, with the fields that are used.
+#: Events of the state machine that are created or changed, with the fields used.
 _EVENTS: dict[Any, set[str]] = {
     GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
     GatherDepNetworkFailureEvent: {"worker", "total_nbytes", "stimulus_id"},
@@ -61,7 +61,7 @@ _EVENTS: dict[Any, set[str]] = {
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return what in a worker is not as the transfer expects it; empty if all is well."""
+    """Return how a worker differs from what the transfer expects; empty if it does not."""
     names = (
         "execute", "gather_dep", "handlers", "monitor", "nanny", "rpc", "transfer_incoming_log",
     )  # fmt: skip
@@ -75,7 +75,7 @@ def misfits(worker: Any) -> list[str]:
 
 
 class _Unreachable(OSError):
-    """There is no connection to a peer, or none any more."""
+    """The peer cannot be reached, or no longer."""
 
 
 class HandleTransfer:
@@ -83,27 +83,26 @@ class HandleTransfer:
 
     Parameters
     ----------
-    worker
-        The worker.
+    worker : Worker
     store : WorkerStore
-        Its data.
+        The worker's data.
     cap : int
-        Most bytes of shared memory for its chunks.
+        Upper bound on the shared memory of its chunks, bytes.
     least : int
-        Chunks of fewer bytes are fetched as always.
+        Smallest chunk that is mapped instead of fetched, bytes.
     caught : callable
-        Told of exceptions of ours: (where, exception). What failed falls back to stock.
+        Called with (where, exception) for each of our own errors, after which stock code runs.
     announces : bool
-        Whether the scheduler is told of what is published, so that it can outlive the worker.
+        Whether the scheduler learns where chunks are, so that they can outlive the worker.
     keep : bool
-        Whether all results are published.
+        Whether all results are retained in shared memory.
 
     Attributes
     ----------
     reason : str or None
         Why nothing is shared; None if it is.
     arena : Arena or None
-        Where it publishes; None if nothing is shared.
+        The worker's shared memory; None if nothing is shared.
     """
 
     def __init__(
@@ -135,18 +134,18 @@ class HandleTransfer:
         self._charged = _NOTHING
         self._tidied = 0.0
         self.publisher = Publisher(worker, store, least=least, caught=caught)
-        self._taking_over = ResultAdopter(worker, store, self.attachments, self.counters, caught)
+        self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
 
     # -- installing ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to share, as soon as there is memory for it; `reason` says why there is none."""
+        """Start sharing once the nanny has provided memory; else `reason` says why not."""
         self._starting = asyncio.create_task(self._start())
 
     async def started(self) -> None:
-        """Wait until it is decided whether anything is shared.
+        """Wait until sharing has started or failed.
 
-        Not for what a starting worker awaits: its nanny answers only afterwards.
+        Must not delay the worker's start: the nanny answers only after that.
         """
         if self._starting is not None:
             await asyncio.wait([self._starting])
@@ -175,7 +174,7 @@ class HandleTransfer:
         self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
-        worker.handlers[ADOPTION] = self._taking_over.adopt
+        worker.handlers[ADOPTION] = self._adopter.adopt
         if self._announces:
             retainer = None
             if self._keeps:
@@ -189,7 +188,7 @@ class HandleTransfer:
             worker.log_event(READY, worker.address)
 
     async def uninstall(self) -> None:
-        """Restore the worker. What is mapped or published stays as it is. Idempotent."""
+        """Restore the worker; mappings and published chunks stay valid. Idempotent."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
@@ -208,7 +207,7 @@ class HandleTransfer:
         self.store.give_back = None
         self.arena.close()
         if worker.status not in (Status.running, Status.paused):
-            return  # a nanny that closes listens no more, and lets go by itself
+            return  # a closing nanny no longer answers, and releases the segment itself
         try:
             await nanny.give_up_segment(worker)
         except OSError as error:
@@ -229,9 +228,9 @@ class HandleTransfer:
         }
 
     def surplus(self) -> int:
-        """Return how much more the kernel counts as this process' memory than is told, bytes.
+        """Return how far the kernel's count of this process' memory exceeds ours, bytes.
 
-        These are pages of shared memory. Less than 0 where it has not looked at all it holds.
+        The difference is in shared pages; it is negative if we hold pages never touched here.
         """
         if self._claim is None or self.arena is None:
             return 0
@@ -248,7 +247,7 @@ class HandleTransfer:
         attachments = self.attachments
         if not arena.filled and not attachments.addresses:
             return _NOTHING
-        # Once as the arena's memory, once as its private copy, once as mappings of chunks
+        # The arena's pages may be mapped three times: shared, as private copy, and as chunks.
         return Charge(arena.held() + attachments.orphaned, 3 * arena.filled + attachments.addresses)
 
     def _process_memory(self) -> int:
@@ -304,7 +303,7 @@ class HandleTransfer:
     async def _gather_dep(
         self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
     ) -> Any:
-        with self._taking_over.gathering_from(worker):
+        with self._adopter.gathering_from(worker):
             return await self._gather(worker, to_gather, total_nbytes, stimulus_id)
 
     async def _gather(

@@ -15,7 +15,7 @@ from distributed.utils_test import async_poll_for, inc
 from dask_marsched.host.worker import transfer
 from dask_marsched.host.worker.transfer import OPERATION
 from dask_marsched.store import grants
-from dask_marsched.store.presence import Claim
+from dask_marsched.store.presence import AddressClaim
 from tests.host.worker.sharing import (
     MIB,
     Sharing,
@@ -264,7 +264,7 @@ def test_one_that_is_gone_is_not_tried_again(client, workers):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can
         address = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
-        with contextlib.closing(Claim([address])):
+        with contextlib.closing(AddressClaim([address])):
             reader = workers.addresses[0]
             assert client.run(ask_one_that_goes, address, workers=[reader]) == {reader: None}
 
