@@ -1,7 +1,7 @@
-"""A file in memory, as all see it who map it; but a forked process gets it for itself.
+"""Maps a file as shared memory that a forked process inherits as a private copy.
 
-Fork copies everything but shared mappings: arrays that were made in one would be the same in
-parent and child, and each would see what the other one writes.
+Fork copies all memory but shared mappings: without this, parent and child would see each other's
+writes to arrays allocated there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dask_marsched.store.extents import LARGE_PAGE
 
 try:
     from dask_marsched.store import _numpy_memory as native
-except ImportError:  # there was no compiler where the package was built
-    native = None  # type: ignore[assignment]  # a module, or none: mypy has no such type
+except ImportError:  # built without a compiler
+    native = None  # type: ignore[assignment]  # a module, or None: mypy has no such type
 
 __all__ = ["SharedMemory", "native"]
 
@@ -44,7 +44,7 @@ _PRIVATE = mmap.MAP_PRIVATE | _MAP_NORESERVE
 
 
 class _Addresses:
-    """Addresses that nothing is mapped at, from one on at which a large page can begin."""
+    """An unused range of addresses, aligned to a large page."""
 
     def __init__(self, length: int) -> None:
         nothing = _PRIVATE | mmap.MAP_ANONYMOUS
@@ -53,12 +53,12 @@ class _Addresses:
         self.first = -(-self._start // LARGE_PAGE) * LARGE_PAGE if self._start != _FAILED else None
 
     def leave(self) -> None:
-        """Let the next mapping of this length come here."""
+        """Free the range, so that the next mapping of its length lands there."""
         if self.first is not None:
             _libc.munmap(self.first, self._length)
 
     def close(self) -> None:
-        """Give those before and behind back."""
+        """Free the addresses before and behind the range."""
         if self.first is not None:
             before, used = self.first - self._start, self._length
             for at, size in (self._start, before), (self.first + used, self._size - before - used):
@@ -67,7 +67,7 @@ class _Addresses:
 
 
 def _map_aligned(length: int, how: int, fd: int) -> int:
-    """Return the address of a mapping of a file, one at which a large page can begin."""
+    """Map a file at an address aligned to a large page, and return that."""
     gap = _Addresses(length)
     try:
         if gap.first is not None:
@@ -84,23 +84,20 @@ class SharedMemory(mmap.mmap):
     Parameters
     ----------
     fd : int
-        Descriptor of the file. It is this object's from now on, and closed with it.
+        Descriptor of the file, which this object owns and closes.
     length : int
-        Bytes of it that are mapped.
+        Bytes to map.
 
     Raises
     ------
     OSError
-        If the kernel does not map it; the descriptor is still the caller's.
+        If the kernel refuses; the caller then still owns the descriptor.
 
     Attributes
     ----------
-    fd : int
-    address : int
-        Where it is.
     copy, aside : int
-        Addresses of two more mappings of the same file, a private and a shared one, with which
-        parts of it change places (see `_numpy_memory.c`); 0 where the kernel cannot do that.
+        Addresses of two more mappings of the file, private and shared, that parts of this one are
+        exchanged with (see `_numpy_memory.c`); 0 if the kernel cannot do that.
     """
 
     fd: int

@@ -1,4 +1,4 @@
-"""A worker takes over the results of a peer that died: it maps what that had in shared memory."""
+"""Takes over the results of a peer that died, by mapping its shared memory."""
 
 from __future__ import annotations
 
@@ -22,32 +22,24 @@ from dask_marsched.store.frames import from_frames
 from dask_marsched.store.scattered import frames_of
 from dask_marsched.store.segment import Handle
 
-#: Events of the state machine that are made, with the fields that are used.
+#: Events of the state machine that are created, with the fields used.
 EVENTS: dict[Any, set[str]] = {UpdateDataEvent: {"data", "stimulus_id"}}
 
-#: Connections that are aborted end at once; seconds after which they are waited for no longer.
+#: Seconds to wait for aborted fetches, which normally end at once.
 _ABORTED = 2.0
-#: Seconds after which it is tried again.
+#: Seconds between two attempts to abort them.
 _AGAIN = 0.1
-#: States of a worker's task in which it cannot be given its result.
+#: States in which a worker's task cannot receive its result.
 _BUSY = frozenset({"flight", "executing", "long-running", "cancelled", "resumed"})
 
 
 @dataclass
 class TransferCounters:
-    """Counts since the transfer was installed.
+    """Counts of chunks, and of their bytes, since the transfer was installed.
 
-    Attributes
-    ----------
-    by_handle, bytes_by_handle
-        Chunks, and bytes of them, that were mapped instead of fetched.
-    by_comm, bytes_by_comm
-        Chunks, and bytes of them, that were fetched as in stock Dask.
-    adopted
-        Chunks that were taken over from workers that died.
-    fallbacks
-        Of those by connection, the large ones of peers of this host, by why they were not
-        mapped: ``failed``, or ``not published``: the peer could or would not.
+    `by_handle` were mapped, `by_comm` fetched as in stock Dask, `adopted` taken over from workers
+    that died. `fallbacks` counts large chunks of peers on this host that were fetched because
+    mapping ``failed`` or they were ``not published``.
     """
 
     by_handle: int = 0
@@ -59,20 +51,19 @@ class TransferCounters:
 
 
 class ResultAdopter:
-    """Takes over results for a worker.
+    """Adopts results of dead peers into a worker's data; what fails is computed again.
 
     Parameters
     ----------
-    worker
-        The worker.
+    worker : Worker
     store : WorkerStore
-        Its data.
+        The worker's data.
     attachments : Attachments
         Its mappings of peers' memory.
     counters : TransferCounters
-        Count what was taken over.
+        Counts what was adopted.
     caught : callable
-        Told of exceptions of ours: (where, exception). What failed is computed again.
+        Called with (where, exception) for each of our own errors.
     """
 
     def __init__(

@@ -21,12 +21,12 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.timers: list[Any] = []
-        self.gathering = ReleaseBatcher(self.sent.append, lambda _, call: self.timers.append(call))
+        self.batcher = ReleaseBatcher(self.sent.append, lambda _, call: self.timers.append(call))
 
     def free(self, *keys: str) -> None:
-        with self.gathering.freeing(keys):
+        with self.batcher.freeing(keys):
             for key in keys:
-                self.gathering.send(released(key))
+                self.batcher.send(released(key))
 
 
 def released(key: str) -> dict[str, Any]:
@@ -41,16 +41,16 @@ def test_answers_wait_for_the_next_message():
     wire.free("a")
     wire.free("b", "c")
     assert wire.sent == []
-    wire.gathering.send(FINISHED)
+    wire.batcher.send(FINISHED)
     assert wire.sent == [released("a"), released("b"), released("c"), FINISHED]
-    assert wire.gathering.gathered == 3
+    assert wire.batcher.gathered == 3
 
 
 def test_what_a_worker_gives_up_by_itself_is_told_at_once():
     wire = Wire()
-    wire.gathering.send(released("a"))
-    with wire.gathering.freeing(["b"]):
-        wire.gathering.send(released("c"))
+    wire.batcher.send(released("a"))
+    with wire.batcher.freeing(["b"]):
+        wire.batcher.send(released("c"))
     assert wire.sent == [released("a"), released("c")]
 
 
@@ -78,8 +78,8 @@ def test_all_arrive_once_and_in_order(steps):
             wire.free(key)
         else:
             made.append({"op": "task-finished", "key": key})
-            wire.gathering.send(made[-1])
-    wire.gathering.flush()
+            wire.batcher.send(made[-1])
+    wire.batcher.flush()
     assert wire.sent == made
 
 
