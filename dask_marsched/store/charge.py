@@ -1,4 +1,4 @@
-"""Counts the memory that exists because of one process: shared pages count once, for their user."""
+"""Computes the memory that exists because of one process, counting each shared page once."""
 
 from __future__ import annotations
 
@@ -15,43 +15,27 @@ _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.MULTI
 
 
 class Charge(NamedTuple):
-    """What its worker has to answer for.
-
-    Attributes
-    ----------
-    held : int
-        Bytes of shared memory that exist because of this worker.
-    mapped : int
-        Most bytes of its resident shared pages that may be ours.
-    """
+    """Shared memory of a worker, bytes: held for it, and at most mapped into its resident set."""
 
     held: int
     mapped: int
 
 
 def write_charge(fd: int, charge: Charge) -> None:
-    """Write down what the worker has to answer for, for its nanny to read."""
+    """Store the worker's charge in its segment, for its nanny to read."""
     os.pwrite(fd, _CHARGE.pack(*charge), CHARGE_OFFSET)
 
 
 def read_charge(fd: int) -> Charge:
-    """Return what `write_charge` wrote last; zeros if it never did."""
+    """Return the charge written last; zeros if there is none."""
     return Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, CHARGE_OFFSET)))
 
 
 def charged_memory(pid: int | str, charge: Charge) -> int:
-    """Return the bytes of memory that exist because of a process.
+    """Return the bytes of memory that exist because of a process, given its pid or ``self``.
 
-    Resident memory as the kernel counts it holds all shared pages that the process has looked at,
-    whoever they exist for. These are taken out, as far as they can be ours, and what the process
-    has to answer for is put in.
-
-    Parameters
-    ----------
-    pid : int or str
-        Its number, or ``self``.
-    charge : Charge
-        What it has to answer for.
+    The kernel counts all shared pages that a process has touched as resident. Those that may be
+    ours are replaced by the process's own share.
 
     Raises
     ------
@@ -63,12 +47,12 @@ def charged_memory(pid: int | str, charge: Charge) -> int:
 
 
 def shared_surplus(pid: int | str, charge: Charge) -> int:
-    """Return by how many bytes resident memory exceeds `charged_memory`, which see."""
+    """Return by how many bytes the resident memory exceeds `charged_memory`."""
     return min(_resident(pid)[1], charge.mapped) - charge.held
 
 
 def _resident(pid: int | str) -> tuple[int, int]:
-    """Return the bytes of resident memory, and of shared memory among them."""
+    """Return the bytes of resident memory, and of shared memory in it."""
     found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")

@@ -83,10 +83,7 @@ class ResultAdopter:
 
     @contextlib.contextmanager
     def gathering_from(self, peer: str) -> Iterator[None]:
-        """Know of what is fetched from a peer meanwhile, in a task of its own.
-
-        Dask fetches from each peer once at a time.
-        """
+        """Register the current asyncio task as the fetch from a peer; Dask runs one per peer."""
         task = asyncio.current_task()
         assert task is not None
         self._gathering[peer] = task
@@ -97,7 +94,7 @@ class ResultAdopter:
                 del self._gathering[peer]
 
     async def adopt(self, chunks: Collection[tuple[Key, Any, int]], gone: str) -> dict[str, Any]:
-        """Take over chunks of a peer that is gone; answer which the worker has now."""
+        """Adopt chunks of a dead peer; return the keys that the worker now has."""
         data: dict[Key, object] = {}
         for key, message, stamp in chunks:
             try:
@@ -113,7 +110,7 @@ class ResultAdopter:
                     self._caught("adopt", error)
                 continue
             data[key] = value
-        await self._expect_nothing_of(gone, data)
+        await self._abort_fetches(gone, data)
         tasks = self._worker.state.tasks
         data = {k: x for k, x in data.items() if k not in tasks or tasks[k].state not in _BUSY}
         if data:
@@ -124,34 +121,33 @@ class ResultAdopter:
         self._counters.adopted += len(adopted)
         return {"status": "OK", "adopted": adopted}
 
-    async def _expect_nothing_of(self, gone: str, keys: Collection[Key]) -> None:
-        """End what is being fetched from a peer that is gone, as Dask does when it removes it.
+    async def _abort_fetches(self, gone: str, keys: Collection[Key]) -> None:
+        """Abort fetches of these keys from a dead peer, as Dask does when it removes the peer.
 
-        Dask's state machine takes a task for one that is on its way until the fetch has ended,
-        also when it has got the data from elsewhere. Where that task is forgotten before, the end
-        of the fetch is an error, for which the worker closes, and its nanny with it.
+        Dask keeps a task in flight until its fetch ends, even if the data arrived otherwise. If the
+        task is forgotten before, the end of the fetch is an error that closes worker and nanny.
         """
         until = monotonic() + _ABORTED
-        while (coming := self._coming(keys)) and monotonic() < until:
-            # More than once: the scheduler still tells everybody that the results are there.
-            with contextlib.suppress(RuntimeError):  # what ends at this moment cannot be ended
+        while (peers := self._fetched_from(keys)) and monotonic() < until:
+            # Repeated, as the scheduler may still direct new fetches to the dead peer.
+            with contextlib.suppress(RuntimeError):  # a connection that closes just now
                 self._worker.rpc.remove(gone)
-            gathering = [self._gathering[peer] for peer in coming if peer in self._gathering]
+            gathering = [self._gathering[peer] for peer in peers if peer in self._gathering]
             if gathering:
-                # Dask's own callback of a task comes before ours: it has heard of the end.
+                # Dask's callback on a task precedes ours, so the state machine knows the end.
                 await asyncio.wait(gathering, timeout=_AGAIN)
             else:
-                await asyncio.sleep(0)  # they are about to begin
+                await asyncio.sleep(0)  # the fetches are about to start
 
-    def _coming(self, keys: Collection[Key]) -> set[str]:
-        """Return from whom some of the keys are being fetched."""
+    def _fetched_from(self, keys: Collection[Key]) -> set[str]:
+        """Return the peers that keys are being fetched from."""
         state = self._worker.state
         tasks = filter(None, map(state.tasks.get, keys))
         return {ts.coming_from for ts in tasks if ts in state.in_flight_tasks}
 
 
 async def make_object(handle: Handle, frames: list[memoryview]) -> object:
-    """Return the object that frames hold."""
+    """Deserialize an object; in a thread if that may take long."""
     if handle.plain:
         return from_frames(handle.header, frames)
     return await asyncio.to_thread(from_frames, handle.header, frames)
