@@ -105,9 +105,9 @@ class SharedMemory(mmap.mmap):
     copy = aside = 0
 
     def __new__(cls, fd: int, length: int) -> Self:
-        """Map the file where it can be in large pages, if the kernel lets us choose."""
+        """Map the file at an address aligned to a large page, if the kernel allows."""
         gap = _Addresses(length)
-        gap.leave()  # the highest that this fits in
+        gap.leave()  # the kernel chooses the highest gap that fits
         try:
             return super().__new__(cls, fd, length)
         finally:
@@ -124,8 +124,8 @@ class SharedMemory(mmap.mmap):
         how = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
         page = mmap.PAGESIZE
         if (
-            _FAILED not in (copy, aside)  # that may be too many addresses
-            # not of files before Linux 5.13
+            _FAILED not in (copy, aside)  # the address space may be exhausted
+            # unsupported for files before Linux 5.13
             and _libc.mremap(self.address, page, page, how, aside) != _FAILED
         ):
             self.copy, self.aside = copy, aside
@@ -134,10 +134,9 @@ class SharedMemory(mmap.mmap):
             _libc.munmap(address, length)
 
     def make_private(self) -> None:
-        """Show the file as it is, and write to it no more: pages that are written to are copied.
+        """Exchange the shared mapping for a private one, so that writes never reach the file.
 
-        Pages that are not written to go on showing what others write to the file. Parts that are
-        private already stay as they are.
+        Unmodified pages still follow the file. Parts that are private already are left alone.
         """
         start = self.address
         private = native.private_parts(self) if native is not None else []
@@ -149,12 +148,12 @@ class SharedMemory(mmap.mmap):
     def _make_private(self, address: int, length: int) -> None:
         if not length:
             return
-        # Elsewhere first: where that fails, nothing is lost.
+        # Mapped elsewhere first, so that a failure loses nothing.
         offset = address - self.address
         private = _libc.mmap(None, length, _ACCESS, _PRIVATE, self.fd, offset)
         how = _MREMAP_MAYMOVE | _MREMAP_FIXED
         if private == _FAILED or _libc.mremap(private, length, length, how, address) == _FAILED:
-            # That a write kills the process is better than that it changes what is not its own.
+            # Better that a write kills this process than that it changes its parent's data.
             _libc.mprotect(address, length, mmap.PROT_READ)
 
     def __del__(self) -> None:
@@ -162,7 +161,7 @@ class SharedMemory(mmap.mmap):
             _libc.munmap(address, len(self))
         if hasattr(self, "fd"):
             os.close(self.fd)
-            self.fd = -1  # where a cycle ends, other finalizers may come later
+            self.fd = -1  # in a reference cycle other finalizers may run later
 
 
 _mapped: weakref.WeakSet[SharedMemory] = weakref.WeakSet()

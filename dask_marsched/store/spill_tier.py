@@ -258,7 +258,7 @@ class SpillTier(MutableMapping[Key, object]):
         ):
             raise MaxSpillExceeded(key)
         with context_meter.meter("disk-write", "seconds"):
-            spilled = self._file.write_pieces(lengths, frames)
+            spilled = self._file.write(lengths, frames)
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", nbytes, "bytes")
         self.counters.written += 1

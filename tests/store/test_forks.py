@@ -13,6 +13,7 @@ from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.segment import create_segment, read_stamp
 from dask_marsched.store.shared_memory import SharedMemory
 from dask_marsched.store.spill_file import SpillFile
+from tests.store.arrays import spill
 from tests.store.forks import Child
 
 MIB = 1 << 20
@@ -69,7 +70,7 @@ def test_what_it_lets_go_of_its_parent_keeps(arena):
 
 def test_what_it_lets_go_of_stays_on_disk(tmp_path):
     file = SpillFile(str(tmp_path))
-    held = [file.write([np.arange(N).view("u1").data])]
+    held = [spill(file, [np.arange(N).view("u1").data])]
     Child(lambda: drop(held)).call()
     (frame,), _ = held[0].read()
     assert np.array_equal(np.frombuffer(frame, int), np.arange(N))
@@ -83,7 +84,7 @@ def test_it_publishes_and_spills_nothing_in_its_parents_place(arena, tmp_path):
         for do in (
             lambda: put(arena, np.ones(N)),
             arena.trim,
-            lambda: file.write([memoryview(b"x")]),
+            lambda: spill(file, [memoryview(b"x")]),
         ):
             try:
                 do()
