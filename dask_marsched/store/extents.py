@@ -145,18 +145,14 @@ class ExtentTable:
         return freed
 
     def empty(self, extent: Extent) -> None:
-        """Count a free extent as empty; its space must be punched. Takes constant time."""
+        """Count a free extent as empty; its space must be punched."""
         assert extent.state is ExtentState.FREE
         self._empty(extent)
         self._least_idle = min(self._least_idle, self.idle)
 
     def trim(self) -> list[Extent]:
         """Count all free extents as empty; return those whose space must be punched."""
-        victims = [e for e in self._free if e.filled]
-        for extent in victims:
-            self._empty(extent)
-        self._least_idle = 0
-        return victims
+        return self.trim_excess(self.idle)
 
     def trim_excess(self, nbytes: int) -> list[Extent]:
         """Empty free extents of ``nbytes`` bytes in all, largest first, and return them."""

@@ -46,7 +46,7 @@ def blocks(fd):
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_what_is_read_is_what_was_put(arena, kind):
+def test_chunks_are_read_as_they_were_put(arena, kind):
     value = kinds()[kind]
     chunk = arena.put(*to_frames(value))
     if chunk is None:
@@ -142,7 +142,7 @@ def test_a_segment_that_nothing_is_mapped_from_is_closed_after_a_while(arena):
     assert attachments.addresses == 0
 
 
-def test_when_nobody_sweeps_any_more_segments_are_closed_at_once(arena):
+def test_retired_attachments_close_unused_segments_at_once(arena):
     attachments = Attachments()
     chunk = arena.put(*to_frames(X))
     before = open_segments()
@@ -173,7 +173,7 @@ def test_the_cap_holds_and_refusals_change_nothing(arena):
     assert arena.put(*to_frames(np.zeros(40 * MIB, "u1"))) is None
 
 
-def test_trim_gives_back_what_waits(arena):
+def test_trim_returns_unused_memory(arena):
     chunk = arena.put(*to_frames(X))
     del chunk
     assert blocks(arena.fd) > X.nbytes
@@ -182,7 +182,7 @@ def test_trim_gives_back_what_waits(arena):
     assert arena.filled == 0
 
 
-def test_what_is_not_used_again_is_given_back(arena):
+def test_unneeded_memory_is_returned(arena):
     kept, let_go = arena.put(*to_frames(X)), arena.put(*to_frames(X))
     del let_go
     assert arena.trim_unneeded() == 0, "it was used a moment ago"
@@ -192,7 +192,7 @@ def test_what_is_not_used_again_is_given_back(arena):
     assert (from_frames(kept.handle.header, kept.map().frames(kept.handle.lengths)) == X).all()
 
 
-def test_memory_is_held_by_whom_it_exists_for(arena):
+def test_memory_is_charged_to_the_process_it_exists_for(arena):
     attachments = Attachments()
     chunk, other = arena.put(*to_frames(X)), arena.put(*to_frames(X))
     mapping = attachments.map(chunk.handle)
@@ -236,7 +236,7 @@ def test_a_closed_arena_publishes_no_more(arena):
     assert (read(chunk.handle, chunk.map()) == X).all()
 
 
-def test_a_closed_arena_gives_everything_back_as_it_ends(arena):
+def test_a_closed_arena_returns_each_chunk_when_it_ends(arena):
     chunks = [arena.put(*to_frames(X)) for _ in range(3)]
     mapping = Attachments().map(chunks[2].handle)
     chunks.pop(0)

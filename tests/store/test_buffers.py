@@ -30,13 +30,13 @@ def test_a_view_of_a_view_is_of_the_same_bytes():
     assert buffer_of(x.copy()) != buffer_of(x)
 
 
-def test_what_came_in_one_message_is_of_the_same_bytes():
+def test_arrays_of_one_message_share_a_buffer():
     message = memoryview(bytearray(N))
     arrays = [np.frombuffer(message[i : i + 80], "u1") for i in (0, 160)]
     assert buffer_of(arrays[0]) == buffer_of(arrays[1]) == (id(message.obj), N)
 
 
-def test_what_is_mapped_is_as_large_as_its_mapping(tmp_path):
+def test_a_mapped_array_counts_its_whole_mapping(tmp_path):
     with open(tmp_path / "file", "wb+") as file:
         file.truncate(N)
         mapping = Mapping(file.fileno(), 0, N, keep=None)
@@ -98,7 +98,7 @@ def test_not_all_small_pieces_are_copied():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 40))))
-def test_the_books_are_those_of_what_is_there(changes):
+def test_the_totals_match_the_results_in_memory(changes):
     roots = [np.zeros(size) for size in (1, 10, 20, 40)]
     buffers, there = Buffers(), {}
     for key, root, size in changes:

@@ -55,7 +55,7 @@ def test_memory_is_private_there():
     assert child.call() == b"3", "the same file, as it is"
 
 
-def test_what_it_lets_go_of_its_parent_keeps(arena):
+def test_a_fork_does_not_release_its_parents_chunks(arena):
     held = {"chunk": put(arena, np.arange(N))}
     attachments = Attachments()
     handle, stamp = held["chunk"].handle, held["chunk"].stamp
@@ -68,7 +68,7 @@ def test_what_it_lets_go_of_its_parent_keeps(arena):
     assert np.array_equal(view, np.arange(N))
 
 
-def test_what_it_lets_go_of_stays_on_disk(tmp_path):
+def test_a_fork_does_not_release_its_parents_spilled_frames(tmp_path):
     file = SpillFile(str(tmp_path))
     held = [spill(file, [np.arange(N).view("u1").data])]
     Child(lambda: drop(held)).call()
@@ -76,7 +76,7 @@ def test_what_it_lets_go_of_stays_on_disk(tmp_path):
     assert np.array_equal(np.frombuffer(frame, int), np.arange(N))
 
 
-def test_it_publishes_and_spills_nothing_in_its_parents_place(arena, tmp_path):
+def test_a_fork_cannot_use_its_parents_arena_or_spill_file(arena, tmp_path):
     file = SpillFile(str(tmp_path))
 
     def refusals():
@@ -98,7 +98,7 @@ def test_it_publishes_and_spills_nothing_in_its_parents_place(arena, tmp_path):
     assert (arena.filled, file.live) == (0, 0)
 
 
-def test_it_may_have_an_arena_of_its_own(arena):
+def test_a_fork_may_create_an_arena(arena):
     def publish():
         address = create_segment(segment_size(32 * MIB))
         chunk = put(Arena(address, 32 * MIB), np.arange(N))

@@ -57,14 +57,14 @@ def test_any_view_keeps_it(file):
     assert gone() is None
 
 
-def test_it_keeps_no_descriptor(file):
+def test_a_mapping_keeps_no_descriptor(file):
     before = len(os.listdir("/proc/self/fd"))
     mappings = [Mapping(file.fileno(), 0, PAGE, keep=None) for _ in range(50)]
     assert len(os.listdir("/proc/self/fd")) == before
     del mappings
 
 
-def test_what_cannot_be_mapped_is_an_error(file):
+def test_a_failed_mapping_raises(file):
     with pytest.raises(OSError, match="cannot map"):
         Mapping(file.fileno(), 1, PAGE, keep=None)  # not at a page
 

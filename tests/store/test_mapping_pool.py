@@ -37,7 +37,7 @@ def mapped(pool, fd, offset=0, length=LENGTH, keep=None):
     return np.asarray(pool.map(fd, offset, length, keep))
 
 
-def test_what_waits_is_used_again_and_shows_what_is_there_now(pool, fd):
+def test_a_kept_mapping_shows_the_current_content(pool, fd):
     view = mapped(pool, fd)
     assert view.sum() == 0
     address = view.ctypes.data
@@ -59,7 +59,7 @@ def test_a_chunk_in_use_is_mapped_beside(pool, fd):
     assert len(pool) == 1  # one was written to
 
 
-def test_what_was_written_to_is_not_used_again(pool, fd):
+def test_a_modified_mapping_is_not_reused(pool, fd):
     view = mapped(pool, fd)
     view[-1] = 1
     del view
@@ -87,7 +87,7 @@ def test_a_shorter_mapping_gives_way_to_a_longer_one(pool, fd):
     assert pool.nbytes == LENGTH
 
 
-def test_what_keeps_a_chunk_is_let_go(pool, fd):
+def test_a_kept_mapping_does_not_keep_the_chunk(pool, fd):
     guard = Guard()
     gone = weakref.ref(guard)
     view = mapped(pool, fd, keep=guard)

@@ -25,7 +25,7 @@ def blocks(file):
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_what_is_read_is_what_was_written(file, kind):
+def test_frames_are_read_as_they_were_written(file, kind):
     value = kinds()[kind]
     header, frames = to_frames(value)
     spilled = spill(file, frames)
@@ -35,12 +35,12 @@ def test_what_is_read_is_what_was_written(file, kind):
     assert same(from_frames(header, again), value)
 
 
-def test_it_has_no_name(file, tmp_path):
+def test_the_spill_file_has_no_name(file, tmp_path):
     spill(file, [X.view("u1").data])
     assert list((tmp_path / "spilled").iterdir()) == []
 
 
-def test_without_nameless_files_it_is_unlinked(tmp_path, monkeypatch):
+def test_the_spill_file_is_unlinked_if_it_cannot_be_unnamed(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.EOPNOTSUPP, "not here")
 
@@ -68,7 +68,7 @@ def test_space_is_given_back_with_the_last_reader(file):
     assert (file.live, blocks(file)) == (0, 0)
 
 
-def test_what_a_release_takes_does_not_grow_with_what_was_released_before(tmp_path, monkeypatch):
+def test_the_cost_of_a_release_does_not_grow(tmp_path, monkeypatch):
     looked_at = []
 
     class Watched(SortedKeyList):

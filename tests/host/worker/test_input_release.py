@@ -57,7 +57,7 @@ def the_inputs(results):
     ],
     ids=["alone", "with kernels"],
 )
-def test_a_task_holds_what_its_steps_need(stand_in):
+def test_a_task_holds_only_what_its_steps_need(stand_in):
     results = Results()
     task, data = fused_twice(results), the_inputs(results)
     results.counts.clear()
@@ -67,7 +67,7 @@ def test_a_task_holds_what_its_steps_need(stand_in):
     assert list(results.alive) == [result]
 
 
-def test_what_is_not_handed_over_stays():
+def test_inputs_that_are_not_owned_are_kept():
     results = Results()
     data = the_inputs(results)
     consume(fused_twice(results), data)

@@ -46,7 +46,7 @@ def test_answers_wait_for_the_next_message():
     assert wire.batcher.gathered == 3
 
 
-def test_what_a_worker_gives_up_by_itself_is_told_at_once():
+def test_releases_by_the_worker_itself_are_sent_at_once():
     wire = Wire()
     wire.batcher.send(released("a"))
     with wire.batcher.freeing(["b"]):
@@ -54,7 +54,7 @@ def test_what_a_worker_gives_up_by_itself_is_told_at_once():
     assert wire.sent == [released("a"), released("c")]
 
 
-def test_one_timer_sends_what_nothing_else_took_along():
+def test_one_timer_flushes_the_rest():
     wire = Wire()
     wire.free("a")
     wire.free("b")
