@@ -265,13 +265,13 @@ class HandleTransfer:
             return self._stock_memory()
 
     def _tidy(self, now: float) -> None:
-        """Let go, now and then, of what is only kept to be used again."""
+        """Close unused segments and return unused memory from time to time."""
         self.attachments.sweep(now)
         if now - self._tidied > _TIDY:
             self._tidied = now
             self.publisher.give_back()
 
-    # -- the side that has the chunks ------------------------------------------------------
+    # -- the owner's side ------------------------------------------------------------------
 
     async def _publish_for_peer(self, comm: Comm, keys: Collection[Key]) -> Any:
         published: dict[Key, tuple[Handle, object]] = {}
@@ -286,19 +286,17 @@ class HandleTransfer:
         handles = {key: handle.to_message() for key, (handle, _) in published.items()}
         try:
             await comm.write({"status": "OK", "handles": handles})
-            # Until the peer has locked them, they are kept by what is in `published`
+            # `published` keeps the chunks until the peer has locked them.
             await comm.read()
         except OSError:
             comm.abort()
         return Status.dont_reply
 
-    # -- outliving the worker --------------------------------------------------------------
-
     def _announce(self, key: Key, handle: Handle, stamp: int) -> None:
         where = (self.worker.address, key, handle.to_message(), stamp)
         self.worker.log_event(KEPT, where)
 
-    # -- the side that wants them ----------------------------------------------------------
+    # -- the peer's side -------------------------------------------------------------------
 
     async def _gather_dep(
         self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
@@ -313,8 +311,8 @@ class HandleTransfer:
         sizes = {key: tasks[key].get_nbytes() for key in to_gather}
         received = await self.fetch(worker, [k for k, n in sizes.items() if n >= self.least])
         if received is None:
-            # Not as always: to connect to a process that is gone is tried for half a minute, and
-            # the scheduler's word that it is gone has perhaps been heard already.
+            # A stock fetch would try to connect to a dead process for half a minute, and the
+            # scheduler's message about its death may have arrived already.
             return GatherDepNetworkFailureEvent(
                 worker=worker,
                 total_nbytes=total_nbytes,
@@ -326,7 +324,7 @@ class HandleTransfer:
         if rest:
             event = await self._stock(worker, rest, total_nbytes, stimulus_id=stimulus_id)
             if not isinstance(event, GatherDepSuccessEvent):
-                return event  # what was mapped is asked for again, together with the rest
+                return event  # mapped chunks are requested again with the rest
             self.counters.by_comm += len(event.data)
             self.counters.bytes_by_comm += sum(sizes.get(key, 0) for key in event.data)
             if not received:
@@ -340,7 +338,7 @@ class HandleTransfer:
         )
 
     async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object] | None:
-        """Return those of a peer's chunks that could be mapped; None if there is no connection.
+        """Map what is published of a peer's chunks; None if the peer cannot be reached.
 
         Never raises an Exception.
         """
@@ -392,14 +390,15 @@ class HandleTransfer:
                 received[key] = value
             await comm.write("OK")
         except BaseException:
-            comm.abort()  # the peer is in the middle of this exchange
+            comm.abort()  # in the middle of an exchange it cannot be reused
             raise
         finally:
             rpc.reuse(address, comm)
         return received
 
     def _log(self, address: str, keys: list[Key], start: float, stop: float) -> None:
-        # As distributed does it, but for the bandwidth: the scheduler takes that for the network's.
+        # As distributed does, except for the bandwidth, which the scheduler would take for the
+        # network's.
         worker = self.worker
         tasks = [worker.state.tasks[key] for key in keys if key in worker.state.tasks]
         delay = worker.scheduler_delay
