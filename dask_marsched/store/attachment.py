@@ -44,7 +44,7 @@ class Attachment:
         self.idle_since: float | None = None
 
     def orphaned(self) -> int:
-        """Return the bytes of chunks mapped here that their owner has let go of."""
+        """Return the bytes of chunks mapped here that their owner has released."""
         places = list(self.chunks)
         if not places:
             return 0

@@ -166,7 +166,7 @@ class ExtentTable:
         return victims
 
     def trim_unneeded(self) -> list[Extent]:
-        """Empty what was free at all times since the last call, largest first, and return it."""
+        """Empty and return extents that have been free since the last call, largest first."""
         victims = []
         for extent in [e for e in reversed(self._free) if e.filled]:
             if extent.filled <= self._least_idle:

@@ -174,7 +174,7 @@ class MappingPool:
         return _PooledMapping(self, fd, offset, length, keep, found)
 
     def close(self) -> None:
-        """Unmap what is kept, and whatever comes back later."""
+        """Unmap all kept mappings, and those that come back later."""
         self._closed = True
         while self._waiting:
             self._drop_one()

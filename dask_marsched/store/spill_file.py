@@ -55,7 +55,7 @@ class SpilledFrames:
         return [copy[o : o + n] for o, n in zip(offsets, self.lengths, strict=True)], None
 
     def holds(self, frames: Sequence[memoryview]) -> bool:
-        """Whether these bytes are what was written.
+        """Whether these frames equal the written ones.
 
         They are read piece by piece: a mapping would take as much memory as is to be freed.
         """

@@ -73,7 +73,7 @@ class AdmissionHooks(Protocol):
 
 
 class WorkerAdapter:
-    """Connects `AdmissionHooks` to a worker, and disconnects them again.
+    """Connects `AdmissionHooks` to a worker.
 
     `shuffles` bounds the buffers of distributed's shuffles.
     """
@@ -151,7 +151,7 @@ class WorkerAdapter:
         return int(self.worker.monitor.get_process_memory())
 
     def transfers(self) -> int:
-        """Return the bytes of transfers that are not yet, or not only, results in memory."""
+        """Return the bytes that transfers take in addition to the results in memory."""
         nbytes: int = self.state.transfer_incoming_bytes
         if not self._outgoing:
             return nbytes
@@ -303,7 +303,7 @@ class WorkerAdapter:
         self, comm: Any, keys: Any, who: Any = None, serializers: Any = None
     ) -> Any:
         worker, stock = self.worker, self._stock["get_data"]
-        # If the peer is about to be told to retry, nothing is read for it.
+        # distributed will tell the peer to retry, so nothing is read for it.
         if worker.transfer_outgoing_count >= worker.transfer_outgoing_count_limit:
             return await stock(comm, keys=keys, who=who, serializers=serializers)
         tasks = self.state.tasks

@@ -106,7 +106,7 @@ class WorkerReleaseBatching:
             If this version of distributed is not as expected; nothing has changed.
         """
         worker = self.worker
-        demand(misfits(worker), "messages are not gathered")
+        demand(misfits(worker), "answers to freed keys are not delayed")
         self._batcher = ReleaseBatcher(worker.batched_send, self._call_later)
         self._stock = {op: worker.stream_handlers[op] for op in FREEING}
         for op in FREEING:

@@ -338,7 +338,7 @@ class HandleTransfer:
         )
 
     async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object] | None:
-        """Map what is published of a peer's chunks; None if the peer cannot be reached.
+        """Map those chunks of a peer that it publishes; None if the peer cannot be reached.
 
         Never raises an Exception.
         """
