@@ -63,11 +63,6 @@ class SharedChunk:
         self._extent = extent
         self.handle = handle
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that it occupies."""
-        return self._extent.filled
-
     def map(self) -> Mapping:
         """Return a private mapping of its frames, which keeps the chunk; raises OSError."""
         _, nbytes = frame_offsets(self.handle.lengths)
