@@ -16,7 +16,7 @@ from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.interrupts import Interrupts
-from dask_marsched.host.worker.message_batching import MessageGathering
+from dask_marsched.host.worker.message_batching import WorkerReleaseBatching
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.admission import Admission
@@ -35,7 +35,7 @@ _ON_STORE = frozenset({"shared", "quota", "adoption"})
 _locks: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
 
 
-_P = TypeVar("_P", MessageGathering, Interrupts, Admission)
+_P = TypeVar("_P", WorkerReleaseBatching, Interrupts, Admission)
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -59,11 +59,11 @@ class MarsWorkerPlugin(WorkerPlugin):
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings().replace(**settings)
         self._admission: Admission | None = None
-        self._store: store.Store | None = None
+        self._store: store.WorkerStore | None = None
         self._transfer: HandleTransfer | None = None
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
-        self._messages: MessageGathering | None = None
+        self._messages: WorkerReleaseBatching | None = None
         self._kernels: WorkerKernels | None = None
         self._heartbeat: HeartbeatMetrics | None = None
         self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")
@@ -90,7 +90,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             if part not in on
         }
         # First: others wrap the handlers that it installs.
-        self._messages = self._installed(MessageGathering(worker), "messages")
+        self._messages = self._installed(WorkerReleaseBatching(worker), "messages")
         if on & _ON_STORE:
             self._install_store(worker, on & _ON_STORE)
         if "interrupts" in on:
@@ -123,7 +123,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         """Install the store, and those parts in `on` that need it."""
         try:
             if sys.platform != "linux":
-                raise store.Unsuited(f"not on {sys.platform}: the store needs Linux")
+                raise store.NotApplicable(f"not on {sys.platform}: the store needs Linux")
             self._store = store.install(worker, compression=self.settings.store_compression)
         except (RuntimeError, OSError) as misfit:
             self._leave_out(on | {"store"}, misfit)
@@ -135,7 +135,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             admission = Admission(worker, self._store, self.settings, surplus)
             self._admission = self._installed(admission, "quota")
 
-    def _share(self, worker: Worker, data: store.Store) -> None:
+    def _share(self, worker: Worker, data: store.WorkerStore) -> None:
         self._transfer = HandleTransfer(
             worker,
             data,
@@ -188,7 +188,7 @@ class MarsWorkerPlugin(WorkerPlugin):
     def _leave_out(self, parts: set[str], misfit: Exception) -> None:
         self._reasons.update(dict.fromkeys(parts, str(misfit)))
         # Consequences of how the user configured the worker deserve no warning.
-        level = logging.INFO if isinstance(misfit, store.Unsuited) else logging.WARNING
+        level = logging.INFO if isinstance(misfit, store.NotApplicable) else logging.WARNING
         logger.log(level, "%s", misfit)
 
     def interrupted(self) -> list[Key]:

@@ -21,7 +21,6 @@ from distributed.worker_state_machine import WorkerState
 
 from dask_marsched.config import Settings
 from dask_marsched.host.graph.fused_tasks import join
-from dask_marsched.host.worker.data import Store
 from dask_marsched.policies.memory_needs import NeedModel, OperandKind
 from dask_marsched.policies.quota import MemoryNeed, MemoryRequest
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -118,7 +117,7 @@ async def test_quota_store_and_sharing_are_on_by_default(c, s, a):
     parts = ["quota", "shared", "adoption", "interrupts", "kernels"]
     assert report_of(s)["worker_parts"] == parts
     report = a.plugins["marsched"].report()
-    assert type(a.data) is Store
+    assert type(a.data) is WorkerStore
     assert report["quota"]["limit"] > 0
     await async_poll_for(
         lambda: "no nanny" in a.plugins["marsched"].report()["reasons"]["shared"], 5
@@ -182,7 +181,7 @@ async def test_setup_waits_for_a_teardown_under_way(c, s, a):
         assert await asyncio.gather(going, coming) == [ok, ok]
         assert admission_of(a)
         assert (type(a.data), a.plugins["marsched"].report()["reasons"].keys()) == (
-            Store,
+            WorkerStore,
             {"shared"},
         )
     assert await a.plugin_remove(name="marsched") == ok
@@ -854,7 +853,7 @@ async def test_copies_made_for_sending_count(c, s, a):
 @planned_cluster(ONE, plugin=with_quota)
 async def test_the_store_obeys_the_quota(c, s, a):
     stored = a.data
-    assert type(stored) is Store
+    assert type(stored) is WorkerStore
     target = int(0.6 * a.memory_manager.memory_limit)
     x = c.submit(array, 1, key="array-1")
     await wait(x)
@@ -880,7 +879,7 @@ async def test_a_worker_that_closes_keeps_its_store(c, s, a):
     x = await c.scatter(array(1), hash=False)
     assert a.data.evict_key(x.key) > 0
     await a.close()
-    assert type(a.data) is Store
+    assert type(a.data) is WorkerStore
     assert "marsched" not in a.plugins
 
 

@@ -1,29 +1,28 @@
-/* Memory for NumPy's arrays out of extents that were granted beforehand.
+/* Allocates NumPy arrays in extents of shared memory that were granted beforehand.
  *
- * NumPy asks a handler for the memory of arrays (NEP 49), one that belongs to the context of the
- * code that runs. It asks and gives back anywhere, also where no Python code may run: so what is
- * done here takes a lock for some hundred nanoseconds, and calls nothing of Python but what may
- * be called anywhere.
+ * NumPy calls the memory handler (NEP 49) of the running code's context, possibly where no Python
+ * code may run. So these functions hold a lock for some hundred nanoseconds, and call nothing of
+ * Python but what is allowed there.
  *
- * An extent is granted (FREE), is an array's (USED), and may be taken from it: published, it is
- * not to be used again when the array ends (TAKEN), until whoever took it hears of that (ENDED).
- * Where none fits, memory comes from NumPy's own handler, and the size is noted down.
+ * States of an extent: FREE is granted and unused; USED is an array's; TAKEN is published, and not
+ * reused when its array ends; ENDED is a TAKEN extent whose array has ended, until its owner asks.
+ * Without a fitting extent NumPy's own handler allocates, and the size is recorded.
  *
- * What is granted are addresses. Memory comes when an array does, and while it has it or gives it
- * back (BUSY) the table is not locked. Of the memory of arrays that have ended a little waits for the
- * next ones, that which was used last; all else goes back to the system at once, as malloc does.
+ * A grant reserves addresses. Memory is filled in with an array; while it is filled or released the
+ * extent is BUSY, and the table is not locked. A little memory of ended arrays is kept for the next
+ * ones, most recently used first; the rest returns to the system at once, as malloc does.
  *
- * Whoever granted may grant no more, and take nothing. What is still an array's then is LEFT to it,
- * and is let go of when that has ended (GONE).
+ * An owner that retires grants and takes nothing more. Its USED extents become LEFT to their
+ * arrays, and GONE when these have ended.
  *
- * A forked process has copies of all this, of memory that is its parent's: what was granted there
- * is INHERITED here. No array is made in it, and those that were are let go of without a trace.
+ * In a forked process the extents belong to the parent and are INHERITED: no array is allocated in
+ * them, and those already there are released without any effect.
  *
- * What is published must not change. So when an extent is taken, a private mapping of the same part
- * of the file takes the place of the shared one at the array's addresses: whoever writes there from
- * then on, however the pointer was come by, writes to a copy. When the array has ended, the shared
- * mapping comes back. Both keep their page tables, by being moved: to find the pages anew would take
- * as long as a copy. At no moment is nothing mapped there.
+ * Published memory must not change. When an extent is taken, a private mapping of the same part of
+ * the file replaces the shared one at the array's addresses, so that all later writes, through
+ * whatever pointer, go to a copy. When the array has ended, the shared mapping returns. Mappings
+ * move together with their page tables, as faulting the pages in again would take as long as a
+ * copy. At no moment are the addresses unmapped.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -52,14 +51,14 @@ typedef struct {
     char *memory;
     size_t size;
     enum state state;
-    unsigned long turn; /* when it was used last */
+    unsigned long turn; /* time of last use */
     PyObject *owner;    /* keeps the memory mapped */
-    char *copy;         /* where the private mapping is while nobody needs it */
-    char *aside;        /* where the shared one is while the private one is in its place */
+    char *copy;         /* address of the unused private mapping */
+    char *aside;        /* address of the shared mapping while it is replaced */
     int is_private;
-    int is_filled;  /* there is memory behind it */
-    int is_retired; /* its owner grants no more */
-    int fd;        /* of the file, and where in it */
+    int is_filled;  /* whether it has memory */
+    int is_retired; /* whether its owner has retired */
+    int fd;        /* of the file; the offset follows */
     off_t offset;
 } Extent;
 
@@ -67,13 +66,13 @@ static const Extent nothing; /* EMPTY */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Extent extents[MOST_EXTENTS];
-static int n_extents;       /* those beyond were never granted */
-static char *lowest, *highest; /* all of them lie between */
-static size_t least;        /* arrays of fewer bytes are NumPy's own */
-static size_t most_waiting; /* bytes of memory that wait for an array */
-static size_t total_filled; /* bytes of memory that came with arrays, ever, in small pages */
+static int n_extents;       /* number of extents ever granted */
+static char *lowest, *highest; /* bounds of all extents */
+static size_t least;        /* smaller arrays are left to NumPy, bytes */
+static size_t most_waiting; /* bound on unused memory, bytes */
+static size_t total_filled; /* bytes ever filled in small pages */
 static unsigned long turns;
-static size_t wanted[MOST_WANTED]; /* sizes for which there is no extent any more */
+static size_t wanted[MOST_WANTED]; /* sizes that found no extent */
 static int n_wanted;
 static PyDataMem_Handler *stock;
 
@@ -87,7 +86,7 @@ static int at(void *memory) {
     return -1;
 }
 
-/* Once, however often: most are temporaries, one after the other. */
+/* Recorded once: most are temporaries that follow each other. */
 static void want(size_t size) {
     for (int i = 0; i < n_wanted; i++)
         if (wanted[i] == size)
@@ -101,16 +100,16 @@ static int fill_small(char *memory, size_t size, int fd, off_t offset) {
         return 1;
     if (posix_fallocate(fd, offset, size) != 0)
         return 0;
-    madvise(memory, size, MADV_POPULATE_WRITE); /* or they are found one by one */
+    madvise(memory, size, MADV_POPULATE_WRITE); /* avoids one fault per page */
     return 1;
 }
 
-/* Have memory behind a mapped part of a file; a store to a page for which there is none would kill
- * us. Where kernel and alignment allow it that comes in large pages: 8 MiB take 0.5 ms then and not
- * 4, less than malloc's do. The kernel makes one out of a single small page when it is asked to,
- * also where files in memory get none by themselves.
+/* Fill a mapped part of a file with memory: a store to a page without any would kill this process.
+ * Uses large pages if kernel and alignment allow: 8 MiB then take 0.5 ms instead of 4, less than
+ * with malloc. On request the kernel collapses small pages into a large one, even for files in
+ * memory, which get none by default.
  *
- * Returns how many bytes of it are in small pages, -1 if there is not memory for all. */
+ * Returns the bytes in small pages, or -1 if there is not enough memory. */
 static Py_ssize_t fill_in(char *memory, size_t size, int fd, off_t offset) {
     size_t head = -(size_t)memory % LARGE_PAGE;
     size_t large = size > head ? (size - head) / LARGE_PAGE * LARGE_PAGE : 0;
@@ -127,7 +126,7 @@ static Py_ssize_t fill_in(char *memory, size_t size, int fd, off_t offset) {
 
 static Py_ssize_t fill(char *memory, size_t size, int fd, off_t offset) {
     Py_ssize_t in_small = fill_in(memory, size, fd, offset);
-    if (in_small < 0) /* all of it, or nothing */
+    if (in_small < 0) /* filled entirely or not at all */
         fallocate(fd, PUNCH_HOLE, offset, size);
     return in_small;
 }
@@ -137,11 +136,11 @@ static void *use_extent(size_t size) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_extents; i++) {
         Extent *e = &extents[i];
-        /* A much larger one is left to the arrays that it was granted for. */
+        /* Much larger extents are left to arrays of their size. */
         if (e->state != FREE || e->size < size || e->size / 2 > size)
             continue;
-        /* One that is not much larger, where there is memory already if possible; of equals the
-         * last used: it is in the processor's cache. */
+        /* Prefer filled extents, and among these the last used, which is in the processor's
+         * cache. */
         int fits = e->size - size <= size / 4 ? 1 + e->is_filled : 0;
         n_fit += fits > 0;
         size_t best_size = best < 0 ? 0 : extents[best].size;
@@ -158,12 +157,12 @@ static void *use_extent(size_t size) {
         e->state = is_filled ? USED : BUSY;
         e->turn = ++turns;
     }
-    if (n_fit < 2) /* one that is there when the next is asked for */
+    if (n_fit < 2) /* so that the next request finds one */
         want(size);
     pthread_mutex_unlock(&lock);
     if (e == NULL || is_filled)
         return e == NULL ? NULL : e->memory;
-    /* Others may go on: for 64 MiB it takes 30 ms, which the threads of malloc take in parallel. */
+    /* Without the lock: filling 64 MiB takes 30 ms, which threads should spend in parallel. */
     PyThreadState *thread = PyGILState_Check() ? PyEval_SaveThread() : NULL;
     Py_ssize_t in_small = fill(e->memory, e->size, e->fd, e->offset);
     if (thread != NULL)
@@ -180,7 +179,7 @@ static void *use_extent(size_t size) {
     return is_filled ? e->memory : NULL;
 }
 
-/* Give memory back that waits, beyond the most that may: what was used last stays. */
+/* Release unused memory above the bound, least recently used first. */
 static void give_back(void) {
     for (;;) {
         int oldest = -1;
@@ -204,12 +203,12 @@ static void give_back(void) {
         e->is_filled = is_filled;
         e->state = e->is_retired ? ENDED : FREE;
         pthread_mutex_unlock(&lock);
-        if (is_filled) /* it cannot be given back */
+        if (is_filled) /* it cannot be released */
             return;
     }
 }
 
-/* Let go of what is nobody's any more. Needs the interpreter. */
+/* Release extents that are GONE. Needs the interpreter. */
 static int let_go_of_the_gone(void *unused) {
     PyObject *owner;
     do {
@@ -239,7 +238,7 @@ static int end_of(void *memory) {
     pthread_mutex_unlock(&lock);
     if (i >= 0)
         give_back();
-    if (is_gone) /* by the main thread, soon; where too much waits for that, at the next grant */
+    if (is_gone) /* soon by the main thread, or at the next grant if its queue is full */
         Py_AddPendingCall(let_go_of_the_gone, NULL);
     return i >= 0;
 }
@@ -258,7 +257,7 @@ static void *our_malloc(void *context, size_t size) {
 }
 
 static void *our_calloc(void *context, size_t n, size_t size) {
-    /* NumPy's own costs nothing until it is looked at. */
+    /* NumPy's own zeroed memory costs nothing until it is accessed. */
     return stock->allocator.calloc(stock->allocator.ctx, n, size);
 }
 
@@ -271,7 +270,7 @@ static void *our_realloc(void *context, void *memory, size_t size) {
     size_t before = memory ? size_of(memory) : 0;
     if (!before)
         return stock->allocator.realloc(stock->allocator.ctx, memory, size);
-    /* What is published does not change, so it always moves. */
+    /* Published memory must not change, so the array always moves. */
     void *moved = our_malloc(context, size);
     if (moved) {
         memcpy(moved, memory, before < size ? before : size);
@@ -284,28 +283,28 @@ static PyDataMem_Handler handler = {
     "dask_marsched", 1, {NULL, our_malloc, our_calloc, our_realloc, our_free}};
 static PyObject *handler_capsule;
 
-/* Move a mapping, with its page tables; pages that are looked at where it was are found anew. */
+/* Move a mapping with its page tables; its old addresses are faulted in again on access. */
 static int move(char *from, size_t size, char *to) {
     int how = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
     return mremap(from, size, size, how, to) != MAP_FAILED;
 }
 
-/* Let what is written to an extent from now on be seen by this process only. */
+/* Make later writes to an extent private to this process. */
 static int make_private(Extent *e) {
     if (!move(e->memory, e->size, e->aside))
         return 0;
     if (!move(e->copy, e->size, e->memory)) {
-        move(e->aside, e->size, e->memory); /* or its pages are found anew */
+        move(e->aside, e->size, e->memory); /* else its pages would be faulted in again */
         return 0;
     }
     e->is_private = 1;
     return 1;
 }
 
-/* Let it be seen by all again. Where the private mapping is as the file is, it may be kept. */
+/* Share an extent again. An unmodified private mapping may be kept. */
 static int make_shared(Extent *e, int keep) {
     if (keep)
-        move(e->memory, e->size, e->copy); /* if it fails: what is there ends now */
+        move(e->memory, e->size, e->copy); /* on failure the mapping there is dropped */
     if (!move(e->aside, e->size, e->memory))
         return 0;
     e->is_private = 0;
@@ -325,7 +324,7 @@ static PyObject *allocate_here(PyObject *self, PyObject *args) {
 static PyObject *grant(PyObject *self, PyObject *args) {
     PyObject *owner;
     Py_buffer memory;
-    Py_ssize_t copy, aside; /* how far from the memory they are */
+    Py_ssize_t copy, aside; /* distances from the memory */
     int fd, is_filled;
     Py_ssize_t offset;
     if (!PyArg_ParseTuple(args, "Ow*nninp", &owner, &memory, &copy, &aside, &fd, &offset, &is_filled))
@@ -352,7 +351,7 @@ static PyObject *grant(PyObject *self, PyObject *args) {
     return PyLong_FromLong(i < MOST_EXTENTS ? i : -1);
 }
 
-/* Return the number of an extent, -1 with an exception where there is none of it. */
+/* Return the number of an extent; -1 with an exception if there is none. */
 static long number_of(PyObject *arg) {
     long i = PyLong_AsLong(arg);
     if (i >= 0 && i < MOST_EXTENTS)
@@ -426,10 +425,10 @@ static PyObject *retire(PyObject *self, PyObject *owner) {
     Py_RETURN_NONE;
 }
 
-/* Return the extent of an array that can be published in it, else -1. The lock is held. */
+/* Return the extent in which an array can be published, else -1. Needs the lock. */
 static int takable(void *memory, Py_ssize_t bytes) {
     int i = at(memory);
-    /* A small part of what an array's base has would keep all of it. */
+    /* A small view would keep all of its base's extent. */
     return i >= 0 && extents[i].state == USED && extents[i].size / 2 <= (size_t)bytes ? i : -1;
 }
 
@@ -560,7 +559,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_numpy_memory", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
-/* Another thread may be at the table as one forks; in the child it would never go on. */
+/* Lock the table for a fork: a thread that holds it would not exist in the child. */
 static void before_fork(void) { pthread_mutex_lock(&lock); }
 
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
@@ -582,7 +581,7 @@ PyMODINIT_FUNC PyInit__numpy_memory(void) {
     handler_capsule = PyCapsule_New(&handler, "mem_handler", NULL);
     if (handler_capsule == NULL)
         return NULL;
-    static int at_fork; /* to lock twice would be for ever */
+    static int at_fork; /* registered once: locking twice would deadlock */
     if (!at_fork && pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0)
         return PyErr_NoMemory();
     at_fork = 1;

@@ -1,4 +1,4 @@
-"""Shared memory of one worker: it alone writes, and only where nobody reads."""
+"""Publishes a worker's chunks in its segment of shared memory, which only this worker writes to."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from operator import is_
 
 import numpy as np
 
-from dask_marsched.store import locks
+from dask_marsched.store import file_ranges
 from dask_marsched.store.extents import LARGE_PAGE, Allocation, Extent, ExtentTable
+from dask_marsched.store.file_ranges import punch
 from dask_marsched.store.grants import LEAST, WAITING, Grants, fill
-from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping, copy, frame_offsets, is_modified
-from dask_marsched.store.mapping_pool import MappingPool
+from dask_marsched.store.mapping import Mapping, MappingPool, copy, frame_offsets, is_modified
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
     DATA_OFFSET,
     FLAGS_OFFSET,
     SLOTS,
     STAMPS_OFFSET,
+    Handle,
     SegmentAddress,
     open_segment,
 )
 from dask_marsched.store.shared_memory import SharedMemory
-from dask_marsched.store.sparse import punch
 
 logger = logging.getLogger(__name__)
 
-# There are this many times more addresses than memory: size classes do not fit each other.
+# Size classes fragment the address space, so that it is larger than the memory.
 ADDRESSES_PER_BYTE = 4
-# Of the cap: most addresses in grants that wait for an array, and in all that nothing was published
-# in: the rest is for what has to be copied.
+# Shares of the cap: unused addresses in grants, and all grants that nothing was published in. The
+# rest is for copies.
 _WAITING, _GRANTED = 0.25, 0.75
-# Where memory is tight no more than this part of it waits for the next arrays.
+# When memory is short, at most the cap divided by this is reserved for the next arrays.
 _SPARE = 16
 
 
 def segment_size(cap: int) -> int:
-    """Return how long a segment has to be for an arena of ``cap`` bytes."""
+    """Return the length of the segment for an arena of ``cap`` bytes."""
     return DATA_OFFSET + ADDRESSES_PER_BYTE * cap
 
 
-class Chunk:
-    """A published chunk. Its bytes never change; they are given back with this object.
+class SharedChunk:
+    """A published chunk, immutable, released with this object.
 
-    Peers that map it keep it by locks of their own.
+    Peers that map it keep it by their own locks. `stamp` is unique in the segment; `address` is
+    that of the array that was allocated in the chunk, or 0 if the chunk is a copy.
     """
 
     __slots__ = ("__weakref__", "_arena", "_extent", "address", "handle", "stamp")
@@ -57,32 +57,19 @@ class Chunk:
     def __init__(
         self, arena: Arena, extent: Extent, handle: Handle, stamp: int, address: int
     ) -> None:
-        #: its number, which no other chunk of the segment ever has
         self.stamp = stamp
-        #: where the array is that was made in it; 0 if it is a copy
         self.address = address
         self._arena = arena
         self._extent = extent
         self.handle = handle
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that it occupies."""
-        return self._extent.filled
-
     def map(self) -> Mapping:
-        """Return a mapping of its frames, private to whoever asked; it keeps the chunk.
-
-        Raises
-        ------
-        OSError
-            If it cannot be mapped.
-        """
+        """Return a private mapping of its frames, which keeps the chunk; raises OSError."""
         _, nbytes = frame_offsets(self.handle.lengths)
         return self._arena.pool.map(self._arena.fd, self.handle.offset, nbytes, keep=self)
 
     def modified(self) -> bool:
-        """Tell whether the array that was made in it is another by now; see `is_modified`."""
+        """Whether the array that was allocated in it has been written to since."""
         return bool(self.address) and is_modified(self.address, self._extent.filled)
 
     def __del__(self) -> None:
@@ -91,20 +78,10 @@ class Chunk:
 
 @dataclass
 class ArenaCounters:
-    """Counts since the arena was made.
+    """Counts since the arena was created.
 
-    Attributes
-    ----------
-    published, published_bytes
-        Chunks, and bytes of them, written into shared memory.
-    recycled
-        Of these chunks, those that found memory in place.
-    made_here
-        Of these chunks, those that were made in shared memory: nothing was copied.
-    refused
-        Chunks for which there was no room, under the cap or in the system.
-    trimmed_bytes
-        Memory given back to the system.
+    `recycled` and `made_here` are those of the published chunks that reused memory, or needed no
+    copy; `refused` counts chunks that did not fit under the cap or in the system's memory.
     """
 
     published: int = 0
@@ -116,31 +93,29 @@ class ArenaCounters:
 
 
 class Arena:
-    """The worker's side of a segment. Thread-safe.
+    """The owner's side of a segment. Thread-safe.
 
     Parameters
     ----------
     address : SegmentAddress
         A segment of ``segment_size(cap)`` bytes that nobody else writes to.
     cap : int
-        Most bytes of memory it may use.
+        Upper bound on the memory used, bytes.
     makers : int
-        Threads that make arrays here at the same time.
+        Threads that allocate arrays here at the same time.
 
     Raises
     ------
     OSError
-        If the segment cannot be opened from here, or the kernel has no locks for it.
+        If the segment cannot be opened, or the kernel lacks the locks.
     """
 
     def __init__(self, address: SegmentAddress, cap: int, makers: int = 1) -> None:
         self.address = address
-        self.makers = makers
         self.counters = ArenaCounters()
         fd = open_segment(address)
         try:
-            locks.is_unread(fd, 0, 1)  # does this kernel know such locks?
-            # Shared: what is written here is what peers see.
+            file_ranges.is_unread(fd, 0, 1)  # fails if the kernel lacks these locks
             self._memory = SharedMemory(fd, segment_size(cap))
         except BaseException:
             os.close(fd)
@@ -152,48 +127,45 @@ class Arena:
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases(self._release)
         self._grants = Grants(self._memory)
-        #: most bytes of memory that wait for the next arrays
+        #: upper bound on memory reserved for the next arrays, bytes
         self.spare = min(WAITING * makers, cap // _SPARE)
         self._closed = False
-        #: our own private mappings, to be used again
+        #: private mappings of our own chunks
         self.pool = MappingPool()
 
     @property
     def cap(self) -> int:
-        """Most bytes of memory it may use."""
+        """Upper bound on the memory used, bytes."""
         return self._table.cap
 
     @property
     def fd(self) -> int:
-        """Its descriptor of the segment, open as long as the memory is mapped."""
+        """Descriptor of the segment, open as long as the memory is mapped."""
         return self._memory.fd
 
     @property
     def live(self) -> int:
-        """Bytes of memory in chunks that this worker holds."""
+        """Bytes in chunks that this worker holds."""
         return self._table.live - self._grants.nbytes
 
     @property
     def filled(self) -> int:
-        """Bytes of memory in use: also by peers alone, and to be recycled."""
+        """Bytes of memory in use, including chunks that only peers read and free extents."""
         return self._table.filled - self._grants.empty
 
     def held(self) -> int:
-        """Return the bytes of memory that are in use because of this worker.
-
-        These are all but those that only peers read any more.
-        """
+        """Return the bytes in use because of this worker: all but what only peers still read."""
         with self._releases.held():
             self._reclaim()
             return self.filled - self._table.orphaned
 
     def put(
         self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
-    ) -> Chunk | None:
-        """Publish a chunk: copy its frames here, if they were not made here.
+    ) -> SharedChunk | None:
+        """Publish a chunk; None if there is no room. Not on the event loop.
 
-        An array that was made here shares its memory with the chunk as long as nobody writes to
-        it. To copy is not for the event loop.
+        An array that was allocated here is not copied. Later writes to it are private to this
+        process.
 
         Parameters
         ----------
@@ -202,11 +174,6 @@ class Arena:
             One-dimensional, of bytes.
         plain : bool
             See `Handle`.
-
-        Returns
-        -------
-        Chunk or None
-            None if there is no room for it.
         """
         lengths = tuple(frame.nbytes for frame in frames)
         offsets, nbytes = frame_offsets(lengths)
@@ -241,16 +208,16 @@ class Arena:
         return self._publish(extent, header, lengths, plain)
 
     def grant(self, sizes: Iterable[int]) -> None:
-        """Have arrays of so many bytes made here, each size for one. Not for the event loop.
+        """Reserve an extent for one array of each size that fits. Not on the event loop.
 
-        Where there is no room for one, nothing happens. No memory is used before there is an array.
+        Memory is used only once an array is allocated there.
         """
         for nbytes in sizes:
             allocation = self._allocate(nbytes) if self._may_grant(nbytes) else None
             if allocation is None:
                 continue
             extent, there = allocation.extent, allocation.filled_before
-            if 0 < there < extent.filled:  # all of it, or nothing
+            if 0 < there < extent.filled:  # a grant is filled entirely, or empty
                 punch(self.fd, extent.offset, extent.size)
             with self._releases.held():
                 is_filled = there >= extent.filled
@@ -260,10 +227,7 @@ class Arena:
                 return
 
     def recycle(self) -> None:
-        """Have the next arrays made in the memory of chunks that are gone, as far as it may wait.
-
-        Not for the event loop.
-        """
+        """Grant free extents to the next arrays, up to `spare` bytes. Not on the event loop."""
         with self._releases.held():
             self._reclaim()
             sizes = self._table.idle_sizes()
@@ -274,7 +238,7 @@ class Arena:
                 room -= nbytes
 
     def _may_grant(self, nbytes: int) -> bool:
-        """Tell whether there is room for one more; what has waited for longest gives way."""
+        """Whether one more grant fits, after withdrawing those unused for longest."""
         waiting, granted = int(_WAITING * self.cap), int(_GRANTED * self.cap)
         if nbytes > waiting:
             return False
@@ -284,31 +248,27 @@ class Arena:
         return self._grants.nbytes + nbytes <= granted
 
     def is_made_here(self, address: int, nbytes: int) -> bool:
-        """Tell whether an array, by the address of its memory, need not be copied."""
+        """Whether an array, given by its address, was allocated here and needs no copy."""
         return not self._closed and self._grants.can_take(address, nbytes)
 
     def trim(self) -> int:
-        """Give memory that waits to be recycled back to the system; return how much, bytes."""
+        """Return all unused memory to the system; return how many bytes that were."""
         self._withdraw()
         return self._trim(self._table.trim)
 
     @property
     def has_excess(self) -> bool:
-        """Whether more memory may be waiting than `trim_excess` leaves."""
+        """Whether `trim_excess` might return memory."""
         return self._grants.filled + self._table.idle + self._table.orphaned > self.spare
 
     def trim_excess(self) -> int:
-        """Do so with all but a little that those who make arrays here may want next.
-
-        Not for the event loop.
-        """
-        return self._trim(self._choose_excess)
-
-    def _choose_excess(self) -> list[Extent]:
-        return self._table.trim_excess(self._grants.filled + self._table.idle - self.spare)
+        """Return all unused memory but `spare` bytes. Not on the event loop."""
+        return self._trim(
+            lambda: self._table.trim_excess(self._grants.filled + self._table.idle - self.spare)
+        )
 
     def trim_unneeded(self) -> int:
-        """Do so with as much as has been waiting since the last call. Not for the event loop."""
+        """Return memory that has been unused since the last call. Not on the event loop."""
         self._withdraw(unneeded=True)
         return self._trim(self._table.trim_unneeded)
 
@@ -323,13 +283,13 @@ class Arena:
         return trimmed
 
     def release(self, extent: Extent) -> None:
-        """Let go of a chunk; called by its finalizer, from any thread."""
+        """Release a chunk's extent; called by finalizers, in any thread."""
         self._releases.later(extent)
 
     def close(self) -> None:
-        """Stop publishing. What is published stays readable as long as anybody holds it.
+        """Stop publishing. Chunks stay readable as long as anybody holds them.
 
-        All other memory goes back to the system, and that of each chunk as it ends.
+        All other memory returns to the system now, and that of each chunk when it ends.
         """
         self._closed = True
         with self._releases.held():
@@ -354,17 +314,17 @@ class Arena:
         lengths: tuple[int, ...],
         plain: bool,
         address: int = 0,
-    ) -> Chunk:
+    ) -> SharedChunk:
         stamp = next(self._next_stamp)
         self._stamps[extent.slot] = stamp
         self._flags[extent.slot] = 1
         self.counters.published += 1
         self.counters.published_bytes += sum(lengths)
         handle = Handle(self.address, extent.slot, extent.offset, header, lengths, plain)
-        return Chunk(self, extent, handle, stamp, address)
+        return SharedChunk(self, extent, handle, stamp, address)
 
     def _withdraw(self, *, unneeded: bool = False) -> bool:
-        """Take back what was granted and is no array's; return whether there was any."""
+        """Withdraw unused grants; return whether there were any."""
         with self._releases.held():
             return self._let_go(self._grants.withdraw(unneeded=unneeded))
 
@@ -389,12 +349,12 @@ class Arena:
 
     def _write(self, at: int, frame: memoryview, is_there: bool) -> None:
         if is_there:
-            # The memory is there, and most of its pages are mapped: the fastest way
+            # A copy into existing pages is fastest.
             into = np.frombuffer(self._memory, np.uint8, frame.nbytes, at)
             copy(into, np.frombuffer(frame, np.uint8))
             return
-        # A store to a page that the system has no memory for would kill this process; a write
-        # fails.
+        # If the system is out of memory, a store to a new page would kill this process; a write
+        # only fails.
         while frame:
             n = os.pwrite(self.fd, frame, at)
             at, frame = at + n, frame[n:]
@@ -402,7 +362,7 @@ class Arena:
     def _abandon(self, extent: Extent) -> None:
         with self._releases.held():
             self._table.release(extent)
-            self._table.reclaim(lambda orphan: orphan is extent)
+            self._table.reclaim(partial(is_, extent))
             for victim in self._table.trim():
                 punch(self.fd, victim.offset, victim.size)
 
@@ -414,7 +374,7 @@ class Arena:
             self._give_back()
 
     def _give_back(self) -> None:
-        """Give back what is in nobody's use, of a closed arena: nobody else comes to do it."""
+        """Return the unused memory of a closed arena, as nothing else will."""
         for extent in self._grants.retire():
             self._table.release(extent)
         for extent in self._reclaim():
@@ -423,5 +383,7 @@ class Arena:
 
     def _reclaim(self) -> list[Extent]:
         return self._table.reclaim(
-            lambda e: not self._grants.is_used(e) and locks.is_unread(self.fd, e.offset, e.size)
+            lambda e: (
+                not self._grants.is_used(e) and file_ranges.is_unread(self.fd, e.offset, e.size)
+            )
         )

@@ -1,4 +1,4 @@
-"""The peer's side of other workers' segments."""
+"""Maps chunks of other workers' segments, and locks them against reuse."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections import Counter
 
 import numpy as np
 
-from dask_marsched.store import locks
-from dask_marsched.store.handle import Handle
-from dask_marsched.store.mapping import Mapping, frame_offsets
-from dask_marsched.store.mapping_pool import MappingPool
+from dask_marsched.store import file_ranges
+from dask_marsched.store.mapping import Mapping, MappingPool, frame_offsets
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
     FLAGS_OFFSET,
     SLOTS,
+    Handle,
     SegmentAddress,
     open_segment,
     read_stamp,
@@ -23,19 +22,13 @@ from dask_marsched.store.segment import (
 
 _Place = tuple[int, int, int]  # slot, offset, length
 
-#: A segment that nothing is mapped from stays open for so long, seconds, for the next chunk. As
-#: long as it is open here its memory is not gone, even if its owner and its nanny are.
+#: Seconds for which an unused segment stays open. An open segment keeps its memory, even after its
+#: owner and nanny have ended.
 _IDLE = 2.0
 
 
 class Attachment:
-    """One segment of another worker, open in this process.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened from here.
-    """
+    """A segment of another worker, open in this process; raises OSError if it cannot be opened."""
 
     def __init__(self, address: SegmentAddress) -> None:
         self.fd = open_segment(address)
@@ -51,7 +44,7 @@ class Attachment:
         self.idle_since: float | None = None
 
     def orphaned(self) -> int:
-        """Return the bytes of chunks mapped here that their owner has let go of."""
+        """Return the bytes of chunks mapped here that their owner has released."""
         places = list(self.chunks)
         if not places:
             return 0
@@ -87,9 +80,9 @@ class Attachments:
         self._retired = False
 
     def map(self, handle: Handle) -> Mapping:
-        """Return a mapping of a peer's chunk; writes to it stay in this process.
+        """Return a private mapping of a peer's chunk.
 
-        Call it while the owner keeps the chunk for us: from here on our lock keeps it.
+        The owner must keep the chunk during the call; afterwards our lock does.
 
         Raises
         ------
@@ -105,21 +98,21 @@ class Attachments:
                 attachment = self._open[identity] = Attachment(handle.segment)
             attachment.chunks[place] += 1
             attachment.idle_since = None
-            # From here on the hold's end undoes what was done
+            # From here on the finalizer of `hold` undoes all this.
             hold = _Hold(self, identity, place)
-            locks.lock_read(attachment.fd, handle.offset, nbytes)
+            file_ranges.lock_read(attachment.fd, handle.offset, nbytes)
             return attachment.pool.map(attachment.fd, handle.offset, nbytes, keep=hold)
 
     def map_stamped(self, handle: Handle, stamp: int) -> Mapping:
-        """Return a mapping of a chunk that its owner may have let go of, or died with.
+        """Return a mapping of a chunk whose owner may have released it or died.
 
         Raises
         ------
         OSError
-            If it cannot be mapped from here, or its memory is not this chunk's any more.
+            If it cannot be mapped from here, or its memory holds another chunk by now.
         """
         mapping = self.map(handle)
-        # Only now: from here on our lock keeps the owner, should it live, from writing there.
+        # Checked under our lock, which keeps a living owner from reusing the memory.
         with self.releases.held():
             fd = self._open[handle.segment.identity].fd
             if read_stamp(fd, handle.slot) != stamp:
@@ -127,10 +120,7 @@ class Attachments:
         return mapping
 
     def sweep(self, now: float) -> None:
-        """Close the segments that nothing has been mapped from for a while.
-
-        To be called now and then, with the time in seconds: what is open here does not end.
-        """
+        """Close segments unused for a while; call it from time to time, in seconds."""
         with self.releases.held():
             for identity, attachment in list(self._open.items()):
                 if attachment.chunks:
@@ -141,7 +131,7 @@ class Attachments:
                     self._close(identity)
 
     def retire(self) -> None:
-        """Close each segment as soon as nothing is mapped from it: nobody will sweep."""
+        """Close each segment once unused, as `sweep` is not called any more."""
         with self.releases.held():
             self._retired = True
             for identity in [i for i, a in self._open.items() if not a.chunks]:
@@ -152,17 +142,17 @@ class Attachments:
 
     @property
     def mapped(self) -> int:
-        """Bytes of peers' chunks that are mapped here."""
+        """Bytes of peers' chunks mapped here."""
         return sum(n for a in list(self._open.values()) for _, _, n in list(a.chunks))
 
     @property
     def addresses(self) -> int:
-        """Bytes of addresses of peers' memory, in use or waiting for it."""
+        """Bytes of addresses mapped to peers' memory, used or kept for reuse."""
         return self.mapped + sum(a.pool.nbytes for a in list(self._open.values()))
 
     @property
     def orphaned(self) -> int:
-        """Bytes of these that exist because of us: their owners have let go of them."""
+        """Bytes of chunks that exist only for us, as their owners have released them."""
         return sum(attachment.orphaned() for attachment in list(self._open.values()))
 
     def _release(self, released: tuple[bytes, _Place]) -> None:
@@ -172,6 +162,6 @@ class Attachments:
         if attachment.chunks[place]:
             return
         del attachment.chunks[place]
-        locks.unlock(attachment.fd, place[1], place[2])
+        file_ranges.unlock(attachment.fd, place[1], place[2])
         if self._retired and not attachment.chunks:
             self._close(identity)

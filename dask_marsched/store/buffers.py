@@ -1,7 +1,7 @@
-"""Which results in memory share the same bytes.
+"""Tracks which results in memory share the same buffer.
 
-A view keeps all of the array alive that it is of. The edges that `map_overlap` cuts off a chunk are
-views: a thousandth of its bytes, and none of the chunk's memory is given back before they are.
+A view keeps its whole base array alive. `map_overlap` cuts edges off chunks that are a thousandth
+of a chunk's bytes, but keep all of its memory.
 """
 
 from __future__ import annotations
@@ -14,22 +14,15 @@ from dask.typing import Key
 
 from dask_marsched.store.mapping import Mapping
 
-#: Views are copied, so that the rest goes, where all of them are at most this share of its bytes.
+#: Views are copied to free their base if all of them take at most this share of its bytes.
 _COPIED = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """Results that leave memory together, since either of them alone would free nothing.
+class EvictionGroup:
+    """Results that must leave memory together to free anything.
 
-    Attributes
-    ----------
-    leaving : tuple of Key
-        What goes to the disk.
-    staying : tuple of Key
-        Small views that get memory of their own.
-    nbytes : int
-        Bytes that are freed.
+    `leaving` go to disk, `staying` are small views to copy, and `nbytes` are then freed.
     """
 
     leaving: tuple[Key, ...]
@@ -44,9 +37,9 @@ class _Buffer:
 
 
 def buffer_of(value: object) -> tuple[int, int] | None:
-    """Return the identity of the memory that an array keeps alive, and its bytes.
+    """Return the identity and the bytes of the buffer that an array keeps alive, or None.
 
-    None where that is not known: for what is no array, or one over a file or another's memory.
+    It is unknown for anything but arrays, and for arrays over foreign memory.
     """
     if type(value) is not np.ndarray or value.dtype.hasobject:
         return None
@@ -68,12 +61,9 @@ def buffer_of(value: object) -> tuple[int, int] | None:
 
 
 class Buffers:
-    """The memory of results, each piece counted once. Not thread-safe.
+    """The buffers of results, each counted once. Not thread-safe.
 
-    Attributes
-    ----------
-    hidden : int
-        Bytes that are held beyond the sizes of the results; negative where results overlap.
+    `hidden` is what they take beyond the sizes of the results; negative if results overlap.
     """
 
     def __init__(self) -> None:
@@ -82,7 +72,7 @@ class Buffers:
         self._of: dict[Key, int] = {}
 
     def add(self, key: Key, value: object, weight: int) -> None:
-        """Take note of a result in memory, of so many bytes; it was not there before."""
+        """Add a result in memory with its weight; it must be new."""
         found = buffer_of(value) if weight else None
         if found is None:
             return
@@ -96,22 +86,22 @@ class Buffers:
         self.hidden -= weight
 
     def discard(self, key: Key) -> None:
-        """Take note that a result is not in memory any more, if it was."""
+        """Remove a result, if it is here."""
         number = self._of.pop(key, None)
         if number is None:
             return
         buffer = self._buffers[number]
         self.hidden += buffer.views.pop(key)
         if not buffer.views:
-            # Its number may be another's from now on
+            # The id may be reused.
             del self._buffers[number]
             self.hidden -= buffer.nbytes
 
     def __contains__(self, key: object) -> bool:
         return key in self._of
 
-    def together(self) -> Iterator[Together]:
-        """Yield all of them, grouped by the memory that they keep alive."""
+    def together(self) -> Iterator[EvictionGroup]:
+        """Yield the results, grouped by buffer."""
         for buffer in list(self._buffers.values()):
             views, room = buffer.views, buffer.nbytes * _COPIED
             staying: list[Key] = []
@@ -122,4 +112,4 @@ class Buffers:
                 staying.append(key)
             leaving = tuple(key for key in views if key not in staying)
             nbytes = buffer.nbytes - sum(views[key] for key in staying)
-            yield Together(leaving, tuple(staying), nbytes)
+            yield EvictionGroup(leaving, tuple(staying), nbytes)

@@ -1,4 +1,4 @@
-"""What is in memory, and what leaves it first: the chunk that is needed last."""
+"""Decides which chunk leaves memory first: the one that is needed last."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ from zict.common import NoDefault, locked, nodefault
 from dask_marsched.store.buffers import Buffers
 from dask_marsched.store.spill_tier import SpillTier
 
-#: When a key is needed next: the greater, the later; None if that is not known.
+#: Returns when a key is needed next, greater for later, or None if unknown.
 NextUse = Callable[[Key], Any]
 
-# Most keys looked at to find one: an eviction takes time in proportion.
+# Upper bound on the keys compared per eviction.
 _CANDIDATES = 256
 
 
-class NeededLastFirst(zict.LRU[Key, object]):
-    """`zict.LRU` that evicts by the order of use, where that is known, into a `SpillTier`.
+class NextUseLRU(zict.LRU[Key, object]):
+    """`zict.LRU` that evicts into a `SpillTier` by next use.
 
-    Keys of which it is not known go first, the least recently used one of them first of all. Keys
-    that weigh nothing go last: evicting them frees nothing.
+    Keys without a known next use go first, in LRU order; keys without weight go last.
 
-    A key is here or in the tier, at any moment, and never in both: it moves in one step, under
-    the lock, after its value was written without it. If the key has got another value meanwhile,
-    or is gone, nothing moves.
+    A key is in memory or in the tier, never in both: it moves under the lock, after its value was
+    written outside of it, and only if the value is still the same.
 
     Attributes
     ----------
     buffers : Buffers
         The memory of the values.
     next_use : callable, optional
-        Must not raise; called under the lock, from any thread.
+        Called under the lock from any thread; must not raise.
     gone : callable, optional
-        Told of each key that leaves the memory, for the disk or for good. As `next_use`.
+        Called likewise with each key that leaves memory, to disk or for good.
     """
 
     next_use: NextUse | None = None
@@ -60,23 +58,23 @@ class NeededLastFirst(zict.LRU[Key, object]):
     def evict(
         self, key: Key | NoDefault = nodefault
     ) -> tuple[Key, object, float] | tuple[None, None, float]:
-        """Evict a key, or the one that is needed last (see `zict.LRU.evict`).
+        """Evict a key, or the one needed last (see `zict.LRU.evict`).
 
         Raises
         ------
         KeyError
-            If it is not here, or there is nothing to evict.
+            If the key is not here, or there is nothing to evict.
         Exception
-            As `SpillTier.write`; the key is here still.
+            If `SpillTier.write` fails; the key stays.
         """
         with self.lock:
             if key is nodefault:
                 key = self._needed_last()
-            if key in self._leaving:  # another thread is at it
+            if key in self._leaving:  # another thread is evicting it
                 return None, None, 0
             value = self.d[key]
             self._leaving.add(key)
-            # One that cannot be written must not keep others from being tried
+            # If it cannot be written, others must still be tried.
             self.heavy.discard(key)
         try:
             entry = self._tier.write(key, value)
@@ -92,18 +90,12 @@ class NeededLastFirst(zict.LRU[Key, object]):
             return key, value, weight
 
     def settle(self, key: Key) -> None:
-        """Evict until the weight is below the target again, after a key was added.
-
-        Raises
-        ------
-        Exception
-            If something could not be evicted; it is here still.
-        """
+        """Evict down to the target after a key was added; raises if a write fails."""
         try:
             self.evict_until_below_target()
         except Exception:
             if self.weights.get(key, 0) > self.n and key not in self.heavy:
-                # It was the key itself: make room by the others
+                # The new key itself failed: evict the others instead.
                 try:
                     while len(self.d) > 1:
                         self.evict()
@@ -119,10 +111,9 @@ class NeededLastFirst(zict.LRU[Key, object]):
 
     @locked
     def exchange(self, key: Key, old: object, new: object) -> None:
-        """Let another object take the place of one, if that is still there.
+        """Replace a value by an equal one of the same size, if it is still there.
 
-        Both are of the same size, and equal. Nobody notices: neither the order of eviction nor
-        any weight changes.
+        Neither weights nor the eviction order change.
         """
         if key in self.d and self.d[key] is old:
             self.d[key] = new
@@ -161,24 +152,15 @@ class NeededLastFirst(zict.LRU[Key, object]):
 
 
 class SpillingBuffer(zict.Buffer[Key, object]):
-    """`zict.Buffer` of these two, for threads that store, read, delete and evict at once.
+    """`zict.Buffer` of both tiers, for threads that store, read, delete and evict at once."""
 
-    Parameters
-    ----------
-    tier : SpillTier
-    n : float
-        Weight from which on keys are evicted.
-    weight : callable
-        Weight of a key and its value.
-    """
-
-    fast: NeededLastFirst
+    fast: NextUseLRU
     slow: SpillTier
 
     def __init__(self, tier: SpillTier, n: float, weight: Callable[[Key, object], float]) -> None:
         super().__init__({}, tier, n, weight)
-        self.fast = NeededLastFirst(n, tier, self.lock, weight)
-        #: asked before a key that was read from disk becomes one in memory again: (key, bytes)
+        self.fast = NextUseLRU(n, tier, self.lock, weight)
+        #: whether a key read from disk, of so many bytes, may move to memory
         self.may_promote: Callable[[Key, int], bool] = lambda key, nbytes: True
 
     def __setitem__(self, key: Key, value: object) -> None:
@@ -198,16 +180,16 @@ class SpillingBuffer(zict.Buffer[Key, object]):
         return self.slow_to_fast(key)
 
     def slow_to_fast(self, key: Key) -> object:
-        """Read a key from disk, if it is there; it stays there unless it may be promoted."""
+        """Read a key from disk, and promote it if allowed."""
         while True:
             with self.lock:
-                if key in self.fast:  # meanwhile
+                if key in self.fast:  # promoted in the meantime
                     return self.fast[key]
                 entry = self.slow.entry(key)
             value = self.slow.read(entry)
             with self.lock:
                 if not self.slow.has(key, entry):
-                    continue  # it is another one, or gone
+                    continue  # replaced or deleted in the meantime
                 weight = self.weight(key, value)
                 if weight > self.n or not self.may_promote(key, entry.weight.memory):
                     return value

@@ -1,4 +1,4 @@
-"""Which bytes of a sparse file are whose: extents in size classes, recycled. Does no I/O."""
+"""Allocates extents of a sparse file in size classes, and recycles them. Does no I/O."""
 
 from __future__ import annotations
 
@@ -9,33 +9,26 @@ from enum import Enum
 from sortedcontainers import SortedKeyList
 
 PAGE = 4096
-# Four classes per power of two: an extent is at most a quarter larger than what it was made for.
-# Only addresses are wasted by that; the file is sparse.
+# With four classes per power of two an extent is at most a quarter longer than requested. Only
+# addresses are wasted: the file is sparse.
 _SMALLEST_CLASS = 4 * PAGE
-#: Extents that take a large page begin where one can begin.
+#: Extents of at least this size are aligned to it, bytes.
 LARGE_PAGE = 2 * 1024 * 1024
 
 
 class ExtentState(Enum):
-    """What an extent is used for."""
+    """Use of an extent."""
 
-    LIVE = "live"  #: its owner holds what is in it
-    ORPHANED = "orphaned"  #: its owner let go of it; somebody else may still read it
+    LIVE = "live"  #: held by its owner
+    ORPHANED = "orphaned"  #: released by its owner; others may still read it
     FREE = "free"
 
 
 @dataclass(eq=False, slots=True)
 class Extent:
-    """A part of a sparse file.
+    """A part of a sparse file: `offset` and `size` are multiples of a page.
 
-    Attributes
-    ----------
-    slot : int
-        Its number, never used by another extent of the same file.
-    offset, size : int
-        Where it is and how long, bytes; multiples of a page.
-    filled : int
-        Bytes, from its beginning, that the file system holds memory or disk space for.
+    `slot` is unique in the file. The first `filled` bytes hold memory or disk space.
     """
 
     slot: int
@@ -47,17 +40,7 @@ class Extent:
 
 @dataclass(slots=True)
 class Allocation:
-    """What `ExtentTable.allocate` decided.
-
-    Attributes
-    ----------
-    extent : Extent
-        Live now, and counted as filled as far as was asked for.
-    filled_before : int
-        Bytes of it that were filled already.
-    to_punch : list of Extent
-        Free extents whose space has to be given back first; counted as empty already.
-    """
+    """A live extent, the bytes in it that were filled before, and the extents to punch first."""
 
     extent: Extent
     filled_before: int
@@ -65,7 +48,7 @@ class Allocation:
 
 
 def size_class(nbytes: int) -> int:
-    """Return the smallest size of an extent that takes ``nbytes`` bytes."""
+    """Return the size of the smallest extent for ``nbytes`` bytes."""
     if nbytes <= _SMALLEST_CLASS:
         return _SMALLEST_CLASS
     quarter = 1 << max(0, (nbytes - 1).bit_length() - 3)
@@ -83,18 +66,18 @@ class ExtentTable:
     Parameters
     ----------
     start, end : int
-        Part of the file that extents may be cut from, bytes.
+        Part of the file to allocate from, bytes.
     cap : int
-        Most bytes that may be filled at any time, in extents of all states.
+        Upper bound on the filled bytes of all extents.
     slots : int
-        Most extents there may ever be.
+        Upper bound on the number of extents.
     """
 
     def __init__(self, *, start: int, end: int, cap: int, slots: int) -> None:
         self.end = end
         self.cap = cap
         self.slots = slots
-        #: bytes filled in all extents, in live and in orphaned ones
+        # Filled bytes: in all extents, in live and in orphaned ones.
         self.filled = 0
         self.live = 0
         self.orphaned = 0
@@ -110,19 +93,16 @@ class ExtentTable:
         return self.filled - self.live - self.orphaned
 
     def idle_sizes(self) -> list[int]:
-        """Return the bytes filled in each free extent that has any."""
+        """Return the filled bytes of each free extent that has any."""
         return [extent.filled for extent in self._free if extent.filled]
 
     def allocate(self, nbytes: int) -> Allocation | None:
-        """Return a live extent for ``nbytes`` bytes, or None if there is no room.
-
-        If there is none, nothing has changed.
-        """
+        """Return a live extent for ``nbytes`` bytes; None, with nothing changed, if none fits."""
         fill = whole_pages(nbytes)
         size = size_class(nbytes)
         chosen, new = self._smallest_free(size), self._next_new(size)
         if chosen is not None and new is not None and chosen.size > 2 * size:
-            chosen = None  # rather leave it to the chunks that it was made for
+            chosen = None  # left to chunks of its own size
         extent = chosen or new
         if extent is None:
             return None
@@ -130,7 +110,7 @@ class ExtentTable:
         to_punch = self._room_for(growth, extent)
         if to_punch is None:
             return None
-        # No failure from here on.
+        # Nothing fails from here on.
         if chosen is None:
             self._top = extent.offset + extent.size
             self._n_slots += 1
@@ -147,7 +127,7 @@ class ExtentTable:
         return Allocation(extent, before, to_punch)
 
     def release(self, extent: Extent) -> None:
-        """Note that the owner let go of a live extent: somebody else may still read it."""
+        """Mark a live extent as released by its owner; others may still read it."""
         assert extent.state is ExtentState.LIVE
         extent.state = ExtentState.ORPHANED
         self.live -= extent.filled
@@ -155,7 +135,7 @@ class ExtentTable:
         self.orphans.add(extent)
 
     def reclaim(self, unread: Callable[[Extent], bool]) -> list[Extent]:
-        """Free, and return, the orphaned extents that nobody reads, as ``unread`` tells."""
+        """Free the orphaned extents for which ``unread`` is true, and return them."""
         freed = [e for e in self.orphans if unread(e)]
         for extent in freed:
             self.orphans.remove(extent)
@@ -165,24 +145,17 @@ class ExtentTable:
         return freed
 
     def empty(self, extent: Extent) -> None:
-        """Count a free extent as empty: its space is given back.
-
-        What this takes does not grow with the number of extents, as it does with `trim`.
-        """
+        """Count a free extent as empty; its space must be punched."""
         assert extent.state is ExtentState.FREE
         self._empty(extent)
         self._least_idle = min(self._least_idle, self.idle)
 
     def trim(self) -> list[Extent]:
-        """Count all free extents as empty and return those whose space has to be given back."""
-        victims = [e for e in self._free if e.filled]
-        for extent in victims:
-            self._empty(extent)
-        self._least_idle = 0
-        return victims
+        """Count all free extents as empty; return those whose space must be punched."""
+        return self.trim_excess(self.idle)
 
     def trim_excess(self, nbytes: int) -> list[Extent]:
-        """Do so with as many as take ``nbytes`` bytes, if so much is free, largest first."""
+        """Empty free extents of ``nbytes`` bytes in all, largest first, and return them."""
         victims = []
         for extent in [e for e in reversed(self._free) if e.filled]:
             if nbytes <= 0:
@@ -193,7 +166,7 @@ class ExtentTable:
         return victims
 
     def trim_unneeded(self) -> list[Extent]:
-        """Do so with as much as was free at any time since the last call, largest extents first."""
+        """Empty and return extents that have been free since the last call, largest first."""
         victims = []
         for extent in [e for e in reversed(self._free) if e.filled]:
             if extent.filled <= self._least_idle:
@@ -215,7 +188,7 @@ class ExtentTable:
         return Extent(slot=self._n_slots, offset=offset, size=size)
 
     def _room_for(self, growth: int, but: Extent) -> list[Extent] | None:
-        """Return the free extents to empty, largest first, so that the file may grow."""
+        """Return the free extents to empty, largest first, before the file may grow."""
         excess = self.filled + growth - self.cap
         victims: list[Extent] = []
         for extent in reversed(self._free):

@@ -11,7 +11,7 @@ import numpy as np
 from distributed.protocol import deserialize, serialize
 from numpy.typing import NDArray
 
-#: Bytes that are copied at a time.
+#: Size of the pieces in which strided arrays are copied, bytes.
 _PIECE = 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview
@@ -20,31 +20,28 @@ Buffer = bytes | bytearray | memoryview
 def to_frames(value: object) -> tuple[bytes, list[memoryview]]:
     """Return the header and the frames of an object; large ones are not copied.
 
-    Raises
-    ------
-    Exception
-        Whatever the object raises, or `TypeError` if it cannot be serialized.
+    Raises the object's own errors, or `TypeError` if it cannot be serialized.
     """
+    # Pickled, because `deserialize` modifies the headers of collections.
     header, frames = serialize(value, on_error="raise")
-    # Pickled, because `deserialize` takes headers of collections apart
     return pickle.dumps(header), [_flat(frame) for frame in frames]
 
 
 def from_frames(header: bytes, frames: Sequence[Buffer]) -> object:
-    """Return the object; it uses the memory of the frames if they are writeable."""
+    """Return the object, in the memory of the frames if that is writeable."""
     return deserialize(pickle.loads(header), list(frames))
 
 
-#: Packages whose objects are values and nothing else: to serialize one does nothing besides.
+#: Packages whose objects can be serialized without side effects.
 _DATA = frozenset({"builtins", "datetime", "decimal", "numpy", "pandas", "pyarrow", "scipy"})
-#: Elements of a collection that are looked at.
+#: Largest collection whose elements are all checked.
 _LOOKED_AT = 64
 
 
 def is_data(value: object, depth: int = 3) -> bool:
-    """Tell whether an object is data, so that it may be serialized though nobody asked for that.
+    """Whether an object may be serialized without a request.
 
-    Others may do anything then: take long, fail, or talk to a server.
+    Serializing other objects might take long, fail, or talk to a server.
     """
     kind = type(value)
     if kind in (dict, list, set, tuple):
@@ -57,10 +54,7 @@ def is_data(value: object, depth: int = 3) -> bool:
 
 
 def is_plain_array(value: object) -> TypeGuard[NDArray[Any]]:
-    """Tell whether an object is an array and nothing else: its bytes, its dtype and its shape.
-
-    Such a one may be replaced by another over the same bytes.
-    """
+    """Whether an array is only bytes, dtype and shape, and can be replaced by an equal one."""
     return (
         type(value) is np.ndarray
         and value.nbytes > 0
@@ -71,7 +65,7 @@ def is_plain_array(value: object) -> TypeGuard[NDArray[Any]]:
 
 
 def is_strided(value: object) -> TypeGuard[NDArray[Any]]:
-    """Tell whether an array's bytes are apart, so that to serialize it would copy it."""
+    """Whether an array is so strided that serializing it would copy it."""
     return (
         type(value) is np.ndarray
         and value.nbytes >= 2 * _PIECE
@@ -82,11 +76,11 @@ def is_strided(value: object) -> TypeGuard[NDArray[Any]]:
 
 
 def to_pieces(value: NDArray[Any]) -> tuple[bytes, int, Iterator[memoryview]]:
-    """Return the header of an array that `is_strided`, its bytes, and these in pieces.
+    """Return the header, the size and the pieces of a strided array, without a full copy.
 
-    As `to_frames`, without the memory that a copy takes. Each piece is there until the next one.
+    Each piece is valid until the next one.
     """
-    # Never written to, so that it takes no memory either
+    # Never written to, so that it takes no memory.
     header, (frame,) = to_frames(np.empty(value.shape, value.dtype))
     return header, frame.nbytes, _pieces(value)
 

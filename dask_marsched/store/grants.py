@@ -1,87 +1,62 @@
-"""Extents of an arena in which NumPy makes its arrays: to publish these, nothing is copied.
+"""Grants extents of an arena to NumPy as memory for its arrays, which then need no copy.
 
-Which of them an array gets is decided by compiled code (`_numpy_memory.c`), which NumPy asks for
-memory. Where that was not compiled there are no grants, and what is published is copied.
+Compiled code (`_numpy_memory.c`), which NumPy calls to allocate memory, chooses the extent. Without
+it nothing is granted, and published arrays are copied.
 """
 
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING
-
-try:
-    from dask_marsched.store import _numpy_memory as native
-except ImportError:  # there was no compiler where the package was built
-    native = None  # type: ignore[assignment]  # a module, or none: mypy has no such type
 
 from dask_marsched.store.extents import Extent
 from dask_marsched.store.mapping import is_modified
+from dask_marsched.store.shared_memory import SharedMemory, native
 
-if TYPE_CHECKING:
-    from dask_marsched.store.shared_memory import SharedMemory
-
-#: Arrays of fewer bytes are copied in less time than is lost where they lie apart.
+#: Copying a smaller array costs less than allocating it apart, bytes.
 LEAST = 256 * 1024
-#: Bytes of memory that wait for the next arrays, for each thread that makes some: one temporary
-#: array of the usual size of a chunk, or several smaller ones. More would be seen in the memory of
-#: programs that hold little.
+#: Memory reserved per thread, bytes: one temporary array of a usual chunk, or several smaller ones.
+#: More would show in the memory of programs that hold little.
 WAITING = 8 * 1024 * 1024
 
 
 def is_available() -> bool:
-    """Tell whether arrays can be made in an arena."""
+    """Whether arrays can be allocated in an arena."""
     return native is not None
 
 
 def make_arrays_here(spare: int = WAITING) -> None:
-    """Have the code that runs in this context, and in copies of it, make its arrays in grants.
+    """Let code in this context, and in copies of it, allocate arrays in grants.
 
-    Each array that finds no grant of its size is made as always, and its size is noted down.
-
-    Parameters
-    ----------
-    spare
-        Most bytes of memory that wait for the next arrays.
+    An array without a matching grant is allocated as usual, and its size is recorded. At most
+    ``spare`` bytes of memory stay reserved.
     """
     if native is not None:
         native.allocate_here(LEAST, spare)
 
 
 def sizes_wanted() -> list[int]:
-    """Return sizes, bytes, of grants that were taken, or not there, since the last call."""
+    """Return the sizes of grants, in bytes, taken or missed since the last call."""
     return native.sizes_wanted() if native is not None else []
 
 
 def filled() -> int:
-    """Return how many bytes of memory ever came in small pages with arrays made in grants.
+    """Return the bytes of small pages ever filled for granted arrays.
 
-    What comes in large ones takes no longer than malloc's.
+    Large pages are not counted: filling them costs no more than malloc.
     """
     return native.filled() if native is not None else 0
 
 
 def fill(memory: mmap.mmap, fd: int, offset: int, nbytes: int) -> bool:
-    """Have memory behind a part of an arena's; return whether it is there."""
+    """Fill a part of an arena with memory; return whether it is there."""
     return native is not None and native.fill(memoryview(memory)[offset:][:nbytes], fd, offset)
 
 
-def private_parts(memory: mmap.mmap) -> list[tuple[int, int]]:
-    """Return address and length of the parts of an arena's memory that show writes to nobody."""
-    return native.private_parts(memory) if native is not None else []
-
-
 class Grants:
-    """The extents of one arena that were granted. Not thread-safe.
+    """The granted extents of one arena. Not thread-safe.
 
-    Parameters
-    ----------
-    memory
-        The arena's memory, which shows what peers see. Arrays that were made in it keep it.
-
-    Attributes
-    ----------
-    nbytes : int
-        Bytes of memory in grants that nothing was published in.
+    `nbytes` is the memory in grants that nothing was published in. Arrays allocated in a grant
+    keep the arena's memory alive.
     """
 
     def __init__(self, memory: SharedMemory) -> None:
@@ -89,20 +64,12 @@ class Grants:
         self._first, self._end = memory.address, memory.address + len(memory)
         self.nbytes = 0
         self._granted: dict[int, Extent] = {}
-        #: Those that something was published in, as long as the array is there that was made there.
+        #: Published extents whose arrays still exist.
         self._taken: dict[Extent, int] = {}
         self._turns: dict[int, int] = {}
 
     def add(self, extent: Extent, *, is_filled: bool) -> bool:
-        """Grant an extent; return False if it cannot be.
-
-        Parameters
-        ----------
-        extent
-            As far as it counts as filled.
-        is_filled
-            Whether its memory is there; otherwise that comes with an array.
-        """
+        """Grant an extent, filled or empty; return whether that was possible."""
         memory = self._memory
         if native is None or not memory.copy:
             return False
@@ -117,34 +84,34 @@ class Grants:
 
     @property
     def waiting(self) -> int:
-        """Bytes of addresses in grants that are no array's yet, or no more."""
+        """Bytes of addresses in unused grants."""
         return sum(self._waiting())
 
     @property
     def filled(self) -> int:
-        """Bytes of memory among these."""
+        """Bytes of memory in unused grants."""
         return self._waiting()[0]
 
     @property
     def empty(self) -> int:
-        """Bytes for which there is no memory yet."""
+        """Bytes in unused grants that have no memory yet."""
         return self._waiting()[1]
 
     def _waiting(self) -> tuple[int, int]:
         return native.waiting(self._memory) if native is not None else (0, 0)
 
     def can_take(self, address: int, nbytes: int) -> bool:
-        """Tell whether an array was made in an extent that can be taken."""
+        """Whether an array was allocated in an extent that `take` would return."""
         return self._is_here(address) and native.can_take(address, nbytes)
 
     def _is_here(self, address: int) -> bool:
         return native is not None and self._first <= address < self._end
 
     def take(self, address: int, nbytes: int) -> Extent | None:
-        """Return the extent of an array, to be published in; None if it was not made in one.
+        """Return the extent of an array, to publish it; None if it was not allocated in one.
 
-        What is written to the array from now on is seen by this process only. The extent is not
-        granted again. One more than twice as long as the array is none.
+        Later writes to the array are private to this process. The extent is not granted again. An
+        extent more than twice as long as the array is not taken.
         """
         if not self._is_here(address):
             return None
@@ -157,11 +124,11 @@ class Grants:
         return extent
 
     def is_used(self, extent: Extent) -> bool:
-        """Tell whether the array is still there that was made in an extent that was taken."""
+        """Whether the array that was allocated in a published extent still exists."""
         number = self._taken.get(extent)
         if number is None:
             return False
-        # Only then: while the array is there, anybody may write to it.
+        # Checked only when the array has ended: until then anybody may write to it.
         if not native.has_ended(number) or not native.forget(
             number, self._memory, not is_modified(self._first + extent.offset, extent.filled)
         ):
@@ -170,12 +137,9 @@ class Grants:
         return False
 
     def withdraw(self, *, unneeded: bool = False) -> list[tuple[Extent, bool]]:
-        """Return the extents that are no array's, and whether memory is there; no more granted.
+        """Withdraw the unused grants; return each extent, and whether it is filled.
 
-        Parameters
-        ----------
-        unneeded
-            Only those that have been no array's since the last call of this kind.
+        With ``unneeded``, only those that have been unused since the last such call.
         """
         found = []
         before, turns = self._turns, {}
@@ -192,7 +156,7 @@ class Grants:
         return found
 
     def withdraw_oldest(self, nbytes: int) -> list[tuple[Extent, bool]]:
-        """Do so with as many as take ``nbytes`` bytes, those first that were unused for longest."""
+        """Withdraw at least ``nbytes`` bytes of unused grants, those unused for longest first."""
         found = []
         for number in sorted(self._granted, key=native.turn) if nbytes > 0 else ():
             is_filled = native.withdraw(number, self._memory)
@@ -204,9 +168,9 @@ class Grants:
         return found
 
     def retire(self) -> list[Extent]:
-        """Return the extents that are no array's any more; nothing is granted from here on.
+        """Grant nothing more; return the extents whose arrays have ended.
 
-        Arrays keep their memory, and that goes with them whether or not anybody calls this again.
+        Arrays keep their memory, and release it without another call of this.
         """
         if native is None:
             return []

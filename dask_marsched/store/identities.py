@@ -1,4 +1,4 @@
-"""What is known about objects that cannot be keys of a dict, as long as they live."""
+"""Maps objects to values by identity, without keeping the objects alive."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ V = TypeVar("V")
 
 
 class IdentityMap(Generic[V]):
-    """A mapping from objects themselves, whatever they are equal to; it does not keep them alive.
+    """A mapping keyed by identity, with weak references.
 
-    Objects that cannot be referenced weakly are never in it.
+    Objects without support for weak references are never in it.
     """
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[object], V]] = {}
 
     def set(self, thing: object, value: V) -> None:
-        """Remember a value for an object, unless it cannot be referenced weakly."""
+        """Store a value for an object, if that can be referenced weakly."""
         number = id(thing)
         entries = self._entries
 
         def forget(gone: weakref.ref[object]) -> None:
-            # The number may be another object's by now
+            # The id may have been reused.
             there = entries.get(number)
             if there is not None and there[0] is gone:
                 del entries[number]
@@ -34,7 +34,7 @@ class IdentityMap(Generic[V]):
             return
 
     def get(self, thing: object) -> V | None:
-        """Return what is remembered for an object, or None."""
+        """Return the value of an object, or None."""
         entry = self._entries.get(id(thing))
         return entry[1] if entry is not None and entry[0]() is thing else None
 

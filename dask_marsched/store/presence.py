@@ -1,9 +1,8 @@
-"""Proof that a worker's shared memory can be opened from here, without asking anybody.
+"""Shows without a message whether a worker's shared memory can be opened from here.
 
-A worker that shares memory claims a name: one of the abstract sockets of Linux, which exist in one
-network namespace, have no file, and end with their process. The name holds what has to be equal
-for two processes to open each other's memory: the user, the namespaces of users and of process
-numbers, and what version of all this they speak. Nothing is ever sent.
+A worker that shares memory binds an abstract Unix socket, which belongs to a network namespace, has
+no file, and ends with its process. Its name hashes what must match for two processes to open each
+other's memory: the user, the user and pid namespaces, and the protocol version.
 """
 
 from __future__ import annotations
@@ -14,31 +13,32 @@ import socket
 from collections.abc import Iterable
 from functools import lru_cache
 
-#: Raised whenever a worker could no longer read another one's handles.
+#: Increased whenever a worker could no longer read another one's handles.
 PROTOCOL = 1
 
 
 @lru_cache(maxsize=1024)
 def _name(address: str) -> bytes:
     namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("user", "pid")]
-    told = "\n".join([str(PROTOCOL), str(os.getuid()), *namespaces, address])
-    return b"\0dask-marsched-" + hashlib.blake2b(told.encode(), digest_size=24).hexdigest().encode()
+    parts = "\n".join([str(PROTOCOL), str(os.getuid()), *namespaces, address])
+    digest = hashlib.blake2b(parts.encode(), digest_size=24).hexdigest()
+    return b"\0dask-marsched-" + digest.encode()
 
 
-class Claim:
-    """The claim that whoever finds it can open the memory of the worker at these addresses.
+class AddressClaim:
+    """Claims a worker's addresses: whoever finds the claim can open the worker's memory.
 
     Raises
     ------
     OSError
-        If the system has no such names, or a process has claimed one of them.
+        If the system has no such sockets, or an address is already claimed.
     """
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []
         try:
             for address in sorted(set(addresses)):
-                # Datagrams: finding it is no connection that somebody would have to accept
+                # A datagram socket, so that a probe opens no connection to accept.
                 made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._sockets.append(made)
                 made.bind(_name(address))
@@ -53,7 +53,7 @@ class Claim:
 
 
 def is_claimed(address: str) -> bool:
-    """Tell whether a process whose memory can be opened from here claims an address."""
+    """Whether a process whose memory can be opened from here claims an address."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             probe.connect(_name(address))

@@ -1,10 +1,7 @@
-"""What finalizers leave for others to do.
+"""Defers the work of finalizers until a lock is free.
 
-A finalizer runs wherever the garbage collector does: in any thread, and in the middle of code
-that holds a lock. So it must not wait for that lock.
-
-A process that was forked has copies of what its parent had, whose finalizers run there as well.
-What they would give back is its parent's: locks and files are those of both.
+A finalizer may run in any thread, even inside code that holds the lock, so it must not wait for it.
+A forked process inherits finalizers for its parent's locks and files, and must not run them.
 """
 
 from __future__ import annotations
@@ -20,12 +17,12 @@ T = TypeVar("T")
 
 
 class Releases(Generic[T]):
-    """A lock, and what is to be done under it as soon as nobody holds it.
+    """A lock, and a queue of items to release under it.
 
     Parameters
     ----------
     release : callable
-        Called under the lock with what was handed to `later`. Must not raise.
+        Called under the lock with each item. Must not raise.
     """
 
     def __init__(self, release: Callable[[T], None]) -> None:
@@ -35,10 +32,7 @@ class Releases(Generic[T]):
         self._process = os.getpid()
 
     def later(self, item: T) -> None:
-        """Release an item now if nobody holds the lock, else before whoever does gives it back.
-
-        In a forked process nothing is released.
-        """
+        """Release an item now, or when the lock is next freed; ignored in a forked process."""
         if os.getpid() != self._process:
             return
         self._waiting.append(item)
@@ -46,13 +40,7 @@ class Releases(Generic[T]):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock; everything that waits is released first.
-
-        Raises
-        ------
-        OSError
-            In a forked process.
-        """
+        """Hold the lock, after releasing queued items; raises OSError in a forked process."""
         if os.getpid() != self._process:
             raise OSError("it belongs to the process that this one was forked from")
         try:
@@ -63,8 +51,7 @@ class Releases(Generic[T]):
             self._drain()
 
     def _drain(self) -> None:
-        # Whoever fails to take the lock leaves the item to its holder, who looks again after
-        # having given it back: nothing is left behind.
+        # If the lock is taken, its holder releases the item: it checks again after unlocking.
         while self._waiting and self._lock.acquire(blocking=False):
             try:
                 self._release_waiting()

@@ -1,6 +1,6 @@
-"""Objects of several frames, some of which were made in shared memory: only the rest is copied.
+"""Publishes objects of several frames without copying those allocated in shared memory.
 
-Partial results of reductions are dicts of arrays; to copy each would take them twice.
+Partial results of reductions are dicts of arrays, which would otherwise all be copied.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dask_marsched.store.arena import Arena, Chunk
+from dask_marsched.store.arena import Arena, SharedChunk
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
-from dask_marsched.store.handle import Handle
+from dask_marsched.store.segment import Handle
 
 
 def array_bytes(arena: Arena, value: object) -> tuple[int, int]:
-    """Return the bytes of an array, or of those in a collection; and of those made here."""
+    """Return the bytes of the arrays in a value, and of those allocated in the arena."""
     found = {a.ctypes.data: a.nbytes for a in _arrays(value) if is_plain_array(a)}
     here = (n for address, n in found.items() if arena.is_made_here(address, n))
     return sum(found.values()), sum(here)
@@ -33,16 +33,12 @@ def _arrays(value: object, depth: int = 3) -> Iterator[np.ndarray]:
 
 def put(
     arena: Arena, header: bytes, frames: Sequence[memoryview]
-) -> tuple[Handle, list[Chunk]] | None:
-    """Publish an object in as many chunks as it takes; None if there is no room for it.
+) -> tuple[Handle, list[SharedChunk]] | None:
+    """Publish an object in one or more chunks; None if there is no room.
 
-    Returns
-    -------
-    Handle, list of Chunk
-        Where it can be mapped from as long as all chunks are there. The first has the handle's
-        stamp.
+    The handle is valid while all chunks exist. Its stamp is that of the first.
     """
-    apart: list[tuple[int, Chunk]] = []
+    apart: list[tuple[int, SharedChunk]] = []
     rest: list[memoryview] = []
     for position, frame in enumerate(frames):
         chunk = None
@@ -53,7 +49,7 @@ def put(
         else:
             apart.append((position, chunk))
     if not rest and apart:
-        first: Chunk | None = apart.pop(0)[1]
+        first: SharedChunk | None = apart.pop(0)[1]
     else:
         first = arena.put(header, rest)
     if first is None:
@@ -62,14 +58,8 @@ def put(
     return first.handle.of_parts(header, parts), [first, *(chunk for _, chunk in apart)]
 
 
-def exchanged(value: object, handle: Handle, chunks: Sequence[Chunk]) -> object:
-    """Return an equal object in which what was copied lies in shared memory.
-
-    Raises
-    ------
-    OSError
-        If it cannot be mapped.
-    """
+def exchanged(value: object, handle: Handle, chunks: Sequence[SharedChunk]) -> object:
+    """Return an equal object with its copied frames in shared memory; may raise OSError."""
     _, frames = to_frames(value)
     apart = {position for position, *_ in handle.apart}
     copied = iter(chunks[0].map().frames(handle.lengths))
@@ -79,13 +69,7 @@ def exchanged(value: object, handle: Handle, chunks: Sequence[Chunk]) -> object:
 
 
 def frames_of(attachments: Attachments, handle: Handle, stamp: int) -> list[memoryview]:
-    """Return the frames of an object of a peer that may have let go of it, or died with it.
-
-    Raises
-    ------
-    OSError
-        If it is gone, or cannot be mapped from here.
-    """
+    """Return the frames of a peer's object; raises OSError if it is gone or cannot be mapped."""
     frames = attachments.map_stamped(handle, stamp).frames(handle.lengths)
     for position, part, of_part in handle.apart:
         frames[position:position] = attachments.map_stamped(part, of_part).frames(part.lengths)

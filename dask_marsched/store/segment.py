@@ -1,7 +1,7 @@
-"""A piece of memory without a name, shared by processes that are told where it is.
+"""Creates and opens segments: unnamed shared memory, found through a process's descriptor.
 
-Layout: a page of head, a byte for each extent that tells peers whether its owner still holds it,
-a number for each that tells what is in it, then the extents.
+Layout: a page of header, a flag byte per extent (1 while its owner holds it), a stamp per extent
+that identifies its content, then the extents.
 """
 
 from __future__ import annotations
@@ -10,61 +10,83 @@ import fcntl
 import os
 import struct
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dask_marsched.store.extents import PAGE
 
-#: What identifies the layout; another one needs another name.
+#: Identifies the layout; change it together with the layout.
 _MAGIC = b"dask-marsched\x00\x00\x02"
 _HEAD = struct.Struct("=16s16s")
-_CHARGE = struct.Struct("=qq")
-_CHARGE_OFFSET = 64
-#: Where the flags of the extents are, and how many there may be.
+#: Offset of the owner's charge (see `dask_marsched.store.charge`).
+CHARGE_OFFSET = 64
+#: Offset of the flags, and the number of extents.
 FLAGS_OFFSET = PAGE
 SLOTS = 15 * PAGE
-#: Where the stamps are: of each chunk its own number as long as its owner holds it, else 0.
+#: Offset of the stamps: each chunk's own number while its owner holds it, else 0.
 STAMPS_OFFSET = FLAGS_OFFSET + SLOTS
 STAMP = struct.Struct("=Q")
-#: Where the extents begin, bytes.
+#: Offset of the extents, bytes.
 DATA_OFFSET = STAMPS_OFFSET + STAMP.size * SLOTS
 
 
 class SegmentAddress(NamedTuple):
-    """Where a segment is: a descriptor of a process of this host, and the segment's identity."""
+    """A segment: its identity, and a descriptor of it in a process on this host."""
 
     pid: int
     fd: int
     identity: bytes
 
 
-class Charge(NamedTuple):
-    """What its worker has to answer for.
+class Handle(NamedTuple):
+    """A published chunk, valid while its owner or a peer's lock holds it.
 
     Attributes
     ----------
-    held : int
-        Bytes of shared memory that exist because of this worker.
-    mapped : int
-        Most bytes of its resident shared pages that may be ours.
+    segment : SegmentAddress
+    slot : int
+        Index of its flag and stamp in the segment.
+    offset : int
+        Offset in the segment, bytes.
+    header : bytes
+        Metadata for `dask_marsched.store.frames.from_frames`.
+    lengths : tuple of int
+        Lengths of its frames, bytes.
+    plain : bool
+        Whether it is a plain array, which is deserialized in no time.
+    apart : tuple
+        Frames in chunks of their own: position among all frames, ascending, handle and stamp.
     """
 
-    held: int
-    mapped: int
+    segment: SegmentAddress
+    slot: int
+    offset: int
+    header: bytes
+    lengths: tuple[int, ...]
+    plain: bool
+    apart: tuple[tuple[int, Handle, int], ...] = ()
+
+    @classmethod
+    def from_message(cls, message: Any) -> Handle:
+        """Return the handle in a message; raises ValueError or TypeError if it is malformed."""
+        segment, slot, offset, header, lengths, plain, apart = message
+        parts = tuple((position, cls.from_message(part), stamp) for position, part, stamp in apart)
+        return cls(SegmentAddress(*segment), slot, offset, header, tuple(lengths), plain, parts)
+
+    def of_parts(self, header: bytes, apart: tuple[tuple[int, Handle, int], ...]) -> Handle:
+        """Return the handle of an object made of this chunk and others."""
+        return self._replace(header=header, plain=False, apart=apart)
+
+    def to_message(self) -> tuple[Any, ...]:
+        """Return it as plain tuples."""
+        parts = [(position, part.to_message(), stamp) for position, part, stamp in self.apart]
+        return (tuple(self.segment), *self[1:-1], parts)
 
 
 def create_segment(size: int) -> SegmentAddress:
-    """Create an empty segment in this process, readable by this user only.
+    """Create an empty segment of ``size`` bytes in this process, for this user only.
 
-    Parameters
-    ----------
-    size : int
-        Bytes of addresses. Memory is used for what is written only.
-
-    Returns
-    -------
-    SegmentAddress
-        Its descriptor is the caller's to close; the memory is gone when no process has it open
-        or mapped any more, however the processes ended.
+    Memory is used only for what is written. The caller closes the descriptor; the memory is freed
+    when no process has it open or mapped, however the processes ended.
 
     Raises
     ------
@@ -76,7 +98,7 @@ def create_segment(size: int) -> SegmentAddress:
     try:
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, size)
-        # A file that got shorter would kill whoever has it mapped.
+        # A file that shrinks would kill the processes that map it.
         fcntl.fcntl(
             fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         )
@@ -88,20 +110,15 @@ def create_segment(size: int) -> SegmentAddress:
 
 
 def open_segment(address: SegmentAddress) -> int:
-    """Open a segment of a process of this host, and verify that it is the one that is meant.
-
-    Returns
-    -------
-    int
-        A descriptor of its own, with locks of its own.
+    """Open a segment of a process on this host; return a descriptor with its own locks.
 
     Raises
     ------
     OSError
-        If it cannot be opened from here, or is another one: the process ended and its number was
-        used again, or is that of another namespace.
+        If it cannot be opened, or is another file: the process has ended and its number was
+        reused, or belongs to another namespace.
     """
-    # O_NONBLOCK: the number may be that of anything by now, also of a pipe nobody writes to
+    # O_NONBLOCK: a reused descriptor may be a pipe without a writer.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
     fd = os.open(f"/proc/{address.pid}/fd/{address.fd}", flags)
     try:
@@ -114,16 +131,6 @@ def open_segment(address: SegmentAddress) -> int:
 
 
 def read_stamp(fd: int, slot: int) -> int:
-    """Return the number of the chunk that an extent's owner holds there, 0 for none."""
+    """Return the stamp of the chunk in an extent, 0 for none."""
     stamp: int = STAMP.unpack(os.pread(fd, STAMP.size, STAMPS_OFFSET + STAMP.size * slot))[0]
     return stamp
-
-
-def write_charge(fd: int, charge: Charge) -> None:
-    """Write down what the worker has to answer for, for its nanny to read."""
-    os.pwrite(fd, _CHARGE.pack(*charge), _CHARGE_OFFSET)
-
-
-def read_charge(fd: int) -> Charge:
-    """Return what `write_charge` wrote last; zeros if it never did."""
-    return Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, _CHARGE_OFFSET)))

@@ -1,7 +1,7 @@
-"""A file in memory, as all see it who map it; but a forked process gets it for itself.
+"""Maps a file as shared memory that a forked process inherits as a private copy.
 
-Fork copies everything but shared mappings: arrays that were made in one would be the same in
-parent and child, and each would see what the other one writes.
+Fork copies all memory but shared mappings: without this, parent and child would see each other's
+writes to arrays allocated there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import Self
 import numpy as np
 
 from dask_marsched.store.extents import LARGE_PAGE
-from dask_marsched.store.grants import private_parts
+
+try:
+    from dask_marsched.store import _numpy_memory as native
+except ImportError:  # built without a compiler
+    native = None  # type: ignore[assignment]  # a module, or None: mypy has no such type
+
+__all__ = ["SharedMemory", "native"]
 
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
@@ -38,7 +44,7 @@ _PRIVATE = mmap.MAP_PRIVATE | _MAP_NORESERVE
 
 
 class _Addresses:
-    """Addresses that nothing is mapped at, from one on at which a large page can begin."""
+    """An unused range of addresses, aligned to a large page."""
 
     def __init__(self, length: int) -> None:
         nothing = _PRIVATE | mmap.MAP_ANONYMOUS
@@ -47,12 +53,12 @@ class _Addresses:
         self.first = -(-self._start // LARGE_PAGE) * LARGE_PAGE if self._start != _FAILED else None
 
     def leave(self) -> None:
-        """Let the next mapping of this length come here."""
+        """Free the range, so that the next mapping of its length lands there."""
         if self.first is not None:
             _libc.munmap(self.first, self._length)
 
     def close(self) -> None:
-        """Give those before and behind back."""
+        """Free the addresses before and behind the range."""
         if self.first is not None:
             before, used = self.first - self._start, self._length
             for at, size in (self._start, before), (self.first + used, self._size - before - used):
@@ -61,7 +67,7 @@ class _Addresses:
 
 
 def _map_aligned(length: int, how: int, fd: int) -> int:
-    """Return the address of a mapping of a file, one at which a large page can begin."""
+    """Map a file at an address aligned to a large page, and return that."""
     gap = _Addresses(length)
     try:
         if gap.first is not None:
@@ -78,23 +84,20 @@ class SharedMemory(mmap.mmap):
     Parameters
     ----------
     fd : int
-        Descriptor of the file. It is this object's from now on, and closed with it.
+        Descriptor of the file, which this object owns and closes.
     length : int
-        Bytes of it that are mapped.
+        Bytes to map.
 
     Raises
     ------
     OSError
-        If the kernel does not map it; the descriptor is still the caller's.
+        If the kernel refuses; the caller then still owns the descriptor.
 
     Attributes
     ----------
-    fd : int
-    address : int
-        Where it is.
     copy, aside : int
-        Addresses of two more mappings of the same file, a private and a shared one, with which
-        parts of it change places (see `_numpy_memory.c`); 0 where the kernel cannot do that.
+        Addresses of two more mappings of the file, private and shared, that parts of this one are
+        exchanged with (see `_numpy_memory.c`); 0 if the kernel cannot do that.
     """
 
     fd: int
@@ -102,9 +105,9 @@ class SharedMemory(mmap.mmap):
     copy = aside = 0
 
     def __new__(cls, fd: int, length: int) -> Self:
-        """Map the file where it can be in large pages, if the kernel lets us choose."""
+        """Map the file at an address aligned to a large page, if the kernel allows."""
         gap = _Addresses(length)
-        gap.leave()  # the highest that this fits in
+        gap.leave()  # the kernel chooses the highest gap that fits
         try:
             return super().__new__(cls, fd, length)
         finally:
@@ -121,8 +124,8 @@ class SharedMemory(mmap.mmap):
         how = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
         page = mmap.PAGESIZE
         if (
-            _FAILED not in (copy, aside)  # that may be too many addresses
-            # not of files before Linux 5.13
+            _FAILED not in (copy, aside)  # the address space may be exhausted
+            # unsupported for files before Linux 5.13
             and _libc.mremap(self.address, page, page, how, aside) != _FAILED
         ):
             self.copy, self.aside = copy, aside
@@ -131,13 +134,13 @@ class SharedMemory(mmap.mmap):
             _libc.munmap(address, length)
 
     def make_private(self) -> None:
-        """Show the file as it is, and write to it no more: pages that are written to are copied.
+        """Exchange the shared mapping for a private one, so that writes never reach the file.
 
-        Pages that are not written to go on showing what others write to the file. Parts that are
-        private already stay as they are.
+        Unmodified pages still follow the file. Parts that are private already are left alone.
         """
         start = self.address
-        for address, length in sorted(private_parts(self)):
+        private = native.private_parts(self) if native is not None else []
+        for address, length in sorted(private):
             self._make_private(start, address - start)
             start = address + length
         self._make_private(start, self.address + len(self) - start)
@@ -145,12 +148,12 @@ class SharedMemory(mmap.mmap):
     def _make_private(self, address: int, length: int) -> None:
         if not length:
             return
-        # Elsewhere first: where that fails, nothing is lost.
+        # Mapped elsewhere first, so that a failure loses nothing.
         offset = address - self.address
         private = _libc.mmap(None, length, _ACCESS, _PRIVATE, self.fd, offset)
         how = _MREMAP_MAYMOVE | _MREMAP_FIXED
         if private == _FAILED or _libc.mremap(private, length, length, how, address) == _FAILED:
-            # That a write kills the process is better than that it changes what is not its own.
+            # Better that a write kills this process than that it changes its parent's data.
             _libc.mprotect(address, length, mmap.PROT_READ)
 
     def __del__(self) -> None:
@@ -158,7 +161,7 @@ class SharedMemory(mmap.mmap):
             _libc.munmap(address, len(self))
         if hasattr(self, "fd"):
             os.close(self.fd)
-            self.fd = -1  # where a cycle ends, other finalizers may come later
+            self.fd = -1  # in a reference cycle other finalizers may run later
 
 
 _mapped: weakref.WeakSet[SharedMemory] = weakref.WeakSet()

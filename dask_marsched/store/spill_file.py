@@ -1,7 +1,7 @@
-"""Chunks on disk: one file without a name per worker, of which parts are mapped back.
+"""Stores spilled chunks in one unnamed file per worker, and maps them back.
 
-A file without a name is gone with the process that has it open, however that ended. Reading maps;
-the disk is read when a task looks at the chunk, in the task's thread.
+An unnamed file disappears with its process, however that ended. Reading only maps: the disk is read
+when a task accesses the chunk, in the task's thread.
 """
 
 from __future__ import annotations
@@ -13,27 +13,19 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dask_marsched.store.extents import Extent, ExtentTable
+from dask_marsched.store.file_ranges import punch
 from dask_marsched.store.mapping import Mapping, frame_offsets
 from dask_marsched.store.releases import Releases
-from dask_marsched.store.sparse import punch
 
-# Below this a copy costs less than a mapping.
-_LEAST_MAPPED = 64 * 1024  # bytes
+# Smaller chunks are copied, which costs less than a mapping, bytes.
+_LEAST_MAPPED = 64 * 1024
 _ENDLESS = 1 << 62
-# Bytes compared at a time: they stay in the processor's cache.
+# Bytes compared at a time, to stay in the processor's cache.
 _PIECE = 256 * 1024
 
 
 class SpilledFrames:
-    """Frames in a spill file. Their space is given back with the last reference to this object.
-
-    Attributes
-    ----------
-    lengths : tuple of int
-        Of the frames, bytes.
-    nbytes : int
-        Bytes that they occupy.
-    """
+    """Frames in a spill file, whose space is freed with the last reference to this object."""
 
     __slots__ = ("__weakref__", "_extent", "_file", "lengths", "nbytes")
 
@@ -44,7 +36,7 @@ class SpilledFrames:
         _, self.nbytes = frame_offsets(lengths)
 
     def read(self) -> tuple[list[memoryview], Mapping | None]:
-        """Return the frames, writeable and this reader's own; and the mapping, if they are mapped.
+        """Return writeable frames of the reader's own, and their mapping if they are mapped.
 
         Raises
         ------
@@ -63,10 +55,9 @@ class SpilledFrames:
         return [copy[o : o + n] for o, n in zip(offsets, self.lengths, strict=True)], None
 
     def holds(self, frames: Sequence[memoryview]) -> bool:
-        """Tell whether these bytes are what was written.
+        """Whether these frames equal the written ones.
 
-        They are compared piece by piece: to map the file would take as much memory as is to be
-        freed.
+        They are read piece by piece: a mapping would take as much memory as is to be freed.
         """
         if tuple(frame.nbytes for frame in frames) != self.lengths or self._extent is None:
             return False
@@ -90,17 +81,12 @@ class SpilledFrames:
 
 
 class SpillFile:
-    """The file. Thread-safe.
-
-    Parameters
-    ----------
-    directory : str
-        Where it is to be; made if it is missing.
+    """The spill file of a worker, in a directory that is created if missing. Thread-safe.
 
     Raises
     ------
     OSError
-        If no file can be made there.
+        If the file cannot be created.
     """
 
     def __init__(self, directory: str) -> None:
@@ -114,31 +100,22 @@ class SpillFile:
         """Bytes of disk in use."""
         return self._table.filled
 
-    def write(self, frames: Sequence[memoryview]) -> SpilledFrames:
-        """Write frames, uncompressed, one after the other.
-
-        Parameters
-        ----------
-        frames : sequence of memoryview
-            One-dimensional, of bytes.
+    def write(
+        self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]
+    ) -> SpilledFrames:
+        """Write frames of these lengths, each of them in one-dimensional pieces of bytes.
 
         Raises
         ------
         OSError
-            If the disk is full or fails; nothing is left of them then.
+            If the disk is full or fails; nothing stays allocated.
         """
-        return self.write_pieces(tuple(frame.nbytes for frame in frames), ([f] for f in frames))
-
-    def write_pieces(
-        self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]
-    ) -> SpilledFrames:
-        """Write frames of these lengths, each of them piece by piece (see `write`)."""
         offsets, nbytes = frame_offsets(lengths)
         if not nbytes:
             return SpilledFrames(self, None, lengths)
         with self._releases.held():
             allocation = self._table.allocate(nbytes)
-        assert allocation is not None  # it is endless
+        assert allocation is not None  # the table is endless
         spilled = SpilledFrames(self, allocation.extent, lengths)
         for start, pieces in zip(offsets, frames, strict=True):
             at = allocation.extent.offset + start
@@ -149,15 +126,15 @@ class SpillFile:
         return spilled
 
     def release(self, extent: Extent) -> None:
-        """Give an extent's space back; called by finalizers, from any thread."""
+        """Free an extent; called by finalizers, in any thread."""
         self._releases.later(extent)
 
     def _release(self, extent: Extent) -> None:
         self._table.release(extent)
         self._table.reclaim(lambda orphan: orphan is extent)
-        # Only this one, since the event loop waits: there may have been many, and all are empty.
+        # Only this extent, as the event loop waits: all other free extents are empty already.
         self._table.empty(extent)
-        # Its pages that the system has not written yet need not be written any more
+        # Punching also drops dirty pages before they reach the disk.
         punch(self.fd, extent.offset, extent.size)
 
     def __del__(self) -> None:

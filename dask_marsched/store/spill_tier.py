@@ -29,21 +29,13 @@ from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import Mapping
 from dask_marsched.store.spill_file import SpilledFrames, SpillFile
 
-#: Bytes from which on it is noted where in memory the contents of an entry are.
+#: Smallest array whose place in memory is recorded, bytes.
 _LEAST_NOTED = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One chunk on disk.
-
-    Attributes
-    ----------
-    weight : SpilledSize
-        Its bytes in memory and on disk.
-    value : weakref.ref or None
-        The object that was written or read last, as long as somebody uses it.
-    """
+    """One chunk on disk; `value` refers to the object last written or read, while it exists."""
 
     header: bytes
     codecs: tuple[str | None, ...]
@@ -54,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Which entry an array was read from, and how it looked then."""
+    """The entry that an array was read from, and its layout then."""
 
     entry: Entry
     mapping: Mapping
@@ -63,7 +55,7 @@ class _Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
-    """Bytes in memory that are in an entry too, as long as the array over them exists."""
+    """An entry with the same bytes as an array, as long as that array exists."""
 
     array: weakref.ref[NDArray[Any]]
     entry: Entry
@@ -72,17 +64,10 @@ class _Written:
 
 @dataclass
 class SpillCounters:
-    """Counts since the tier was made.
+    """Counts of chunks, and of their bytes.
 
-    Attributes
-    ----------
-    written, written_bytes
-        Chunks, and bytes of them, written to disk.
-    unchanged, unchanged_bytes
-        Chunks that left memory without being written: what is in them is on disk already, since
-        they were read from there and nothing has changed, or are views of others.
-    read, read_bytes
-        Chunks, and bytes of them, read or mapped back.
+    `unchanged` chunks left memory without a write, because their bytes were on disk already: they
+    were read from there and not modified, or share memory with such an array.
     """
 
     written: int = 0
@@ -94,24 +79,23 @@ class SpillCounters:
 
 
 class SpillTier(MutableMapping[Key, object]):
-    """Chunks on disk. Thread-safe for different keys.
+    """The disk tier: an uncompressed array is mapped back. Thread-safe for different keys.
 
-    Arrays written uncompressed are mapped back: they take no memory until they are looked at, and
-    as long as nobody writes to them they need not be written again.
+    A mapped array takes no memory until it is accessed, and no second write while it is unmodified.
 
     Parameters
     ----------
     directory : str
-        Where the file is to be.
+        Directory of the spill file.
     max_weight : int or False
-        Most bytes on disk.
+        Upper bound on the bytes on disk.
     compression : str, optional
-        One of Dask's compressions, or ``auto``; by default nothing is compressed.
+        One of Dask's compressions, or ``auto``.
 
     Raises
     ------
     OSError
-        If no file can be made there.
+        If the file cannot be created.
     """
 
     def __init__(
@@ -124,7 +108,7 @@ class SpillTier(MutableMapping[Key, object]):
         self._file = SpillFile(directory)
         self._entries: dict[Key, Entry] = {}
         self._origins: IdentityMap[_Origin] = IdentityMap()
-        # By address and length. Changed in single steps only, since finalizers do.
+        # By address and length. Changed only in atomic steps, as finalizers change it too.
         self._places: dict[tuple[int, int], _Written] = {}
         self._lock = threading.RLock()
 
@@ -153,28 +137,22 @@ class SpillTier(MutableMapping[Key, object]):
             del self[key]
 
     def entry(self, key: Key) -> Entry:
-        """Return what there is of a key; raise KeyError if there is nothing."""
+        """Return the entry of a key; raise KeyError if there is none."""
         return self._entries[key]
 
     def has(self, key: Key, entry: Entry) -> bool:
-        """Tell whether this is what there is of a key."""
+        """Whether a key still has this entry."""
         return self._entries.get(key) is entry
 
     def put(self, key: Key, entry: Entry) -> None:
-        """Add a key that was written; it replaces what there was of it."""
+        """Store an entry under a key, in place of an earlier one."""
         with self._lock:
             self.discard(key)
             self._entries[key] = entry
             self.total_weight += entry.weight
 
     def read(self, entry: Entry) -> object:
-        """Return the object of an entry: the very same, if it is still in use.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be read.
-        """
+        """Return the object of an entry, the same one if it still exists; raises OSError."""
         if entry.value and (used := entry.value[0]()) is not None:
             return used
         with context_meter.meter("disk-read", "seconds"):
@@ -197,14 +175,14 @@ class SpillTier(MutableMapping[Key, object]):
         return value
 
     def write(self, key: Key, value: object) -> Entry:
-        """Write an object; it is under no key yet, and gone with what is returned.
+        """Write an object; the entry has no key yet, and its space is freed with it.
 
         Raises
         ------
         PickleError
-            If it cannot be serialized.
+            If the object cannot be serialized.
         MaxSpillExceeded
-            If there would be too much on disk.
+            If the bound on the bytes on disk would be exceeded.
         OSError
             If the disk is full or fails.
         """
@@ -227,8 +205,8 @@ class SpillTier(MutableMapping[Key, object]):
     def _on_disk(self, value: object) -> Entry | None:
         """Return an entry with the bytes of an array that is another array's memory.
 
-        A slice that is a whole chunk is one: `map_overlap` makes many. That the bytes are those
-        on disk is not taken for granted: somebody may have written to either of them.
+        `map_overlap` makes many such slices. The bytes are compared, as either may have been
+        written to.
         """
         if not self._is_noted(value):
             return None
@@ -243,7 +221,7 @@ class SpillTier(MutableMapping[Key, object]):
         return written.entry
 
     def _note(self, value: object, entry: Entry) -> None:
-        """Keep in mind where in memory the bytes of an entry are."""
+        """Record that an entry holds the bytes at an array's place in memory."""
         if not self._is_noted(value):
             return
         place, places = _place(value), self._places
@@ -274,13 +252,13 @@ class SpillTier(MutableMapping[Key, object]):
         except Exception as error:
             raise PickleError(key) from error
         nbytes = sum(lengths)
-        # Chunks that are mapped back are in memory and on disk: the limit is one of the disk.
+        # The bound is one of the disk, so that chunks mapped back count as well.
         if self.max_weight is not False and (
             self._file.live + whole_pages(nbytes) > self.max_weight
         ):
             raise MaxSpillExceeded(key)
         with context_meter.meter("disk-write", "seconds"):
-            spilled = self._file.write_pieces(lengths, frames)
+            spilled = self._file.write(lengths, frames)
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", nbytes, "bytes")
         self.counters.written += 1
@@ -289,7 +267,7 @@ class SpillTier(MutableMapping[Key, object]):
         return Entry(header, tuple(codecs), spilled, weight, [])
 
     def _compress(self, frames: list[memoryview]) -> list[str | None]:
-        """Compress frames in their place; return by what."""
+        """Compress frames in place; return the codecs."""
         codecs: list[str | None] = [None] * len(frames)
         if self.compression is not None:
             for i, frame in enumerate(frames):
@@ -308,5 +286,5 @@ def _layout(array: object) -> tuple[object, ...]:
 
 
 def _remember(entry: Entry, value: object) -> None:
-    with contextlib.suppress(TypeError):  # not everything can be referenced weakly
+    with contextlib.suppress(TypeError):  # no weak reference to this type
         entry.value[:] = [weakref.ref(value)]

@@ -19,7 +19,7 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler.task_hints import known_nbytes
 from dask_marsched.host.worker.adapter import LEAVE_TO_DASK, WorkerAdapter
-from dask_marsched.host.worker.data import Store, Unsuited
+from dask_marsched.host.worker.data import NotApplicable, WorkerStore
 from dask_marsched.host.worker.peak_memory import PeakMeter
 from dask_marsched.policies.footprints import Footprints, KnownMemory
 from dask_marsched.policies.memory_needs import NeedModel, OperandKind
@@ -58,14 +58,14 @@ class AdmissionCounts:
 
 
 class Admission:
-    """Decides for a `WorkerAdapter`: asks the quota, learns memory needs, orders evictions.
+    """The hooks of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
 
     `surplus` returns the bytes of shared memory that the kernel counts in this process, but
     `WorkerAdapter.resident_memory` does not.
 
     Raises
     ------
-    Unsuited
+    NotApplicable
         By `install`: the worker has no memory limit.
     RuntimeError
         By `install`: it fails the contract checks.
@@ -74,7 +74,7 @@ class Admission:
     def __init__(
         self,
         worker: Worker,
-        store: Store,
+        store: WorkerStore,
         settings: Settings,
         surplus: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -103,7 +103,7 @@ class Admission:
     def install(self) -> None:
         """Put the quota in force."""
         if not self.host.memory_limit:
-            raise Unsuited("the worker has no memory limit")
+            raise NotApplicable("the worker has no memory limit")
         self.host.install()
         self.host.raise_spill_net(self.settings.quota_fraction)
         self.host.shuffles.bound(int(self.quota.limit * _SHUFFLES))

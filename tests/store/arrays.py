@@ -65,3 +65,8 @@ def same(got, expected):
     if isinstance(got, list):
         return len(got) == len(expected) and all(map(same, got, expected))
     return bool(got == expected)
+
+
+def spill(file, frames):
+    """Write whole frames to a spill file."""
+    return file.write(tuple(frame.nbytes for frame in frames), ([frame] for frame in frames))

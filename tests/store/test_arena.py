@@ -12,19 +12,12 @@ import threading
 import numpy as np
 import pytest
 
-from dask_marsched.store import locks
+from dask_marsched.store import file_ranges
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.charge import Charge, read_charge, write_charge
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.handle import Handle
-from dask_marsched.store.segment import (
-    Charge,
-    SegmentAddress,
-    create_segment,
-    open_segment,
-    read_charge,
-    write_charge,
-)
+from dask_marsched.store.segment import Handle, SegmentAddress, create_segment, open_segment
 from tests.store.arrays import kinds, same
 from tests.store.peers import peers, segments
 
@@ -53,7 +46,7 @@ def blocks(fd):
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_what_is_read_is_what_was_put(arena, kind):
+def test_chunks_are_read_as_they_were_put(arena, kind):
     value = kinds()[kind]
     chunk = arena.put(*to_frames(value))
     if chunk is None:
@@ -120,9 +113,9 @@ def test_one_peer_may_map_a_chunk_twice(arena):
     first, second = attachments.map(chunk.handle), attachments.map(chunk.handle)
     handle = chunk.handle
     del chunk, first
-    assert not locks.is_unread(arena.fd, handle.offset, 1)
+    assert not file_ranges.is_unread(arena.fd, handle.offset, 1)
     del second
-    assert locks.is_unread(arena.fd, handle.offset, 1)
+    assert file_ranges.is_unread(arena.fd, handle.offset, 1)
     assert attachments.mapped == 0
 
 
@@ -149,7 +142,7 @@ def test_a_segment_that_nothing_is_mapped_from_is_closed_after_a_while(arena):
     assert attachments.addresses == 0
 
 
-def test_when_nobody_sweeps_any_more_segments_are_closed_at_once(arena):
+def test_retired_attachments_close_unused_segments_at_once(arena):
     attachments = Attachments()
     chunk = arena.put(*to_frames(X))
     before = open_segments()
@@ -180,7 +173,7 @@ def test_the_cap_holds_and_refusals_change_nothing(arena):
     assert arena.put(*to_frames(np.zeros(40 * MIB, "u1"))) is None
 
 
-def test_trim_gives_back_what_waits(arena):
+def test_trim_returns_unused_memory(arena):
     chunk = arena.put(*to_frames(X))
     del chunk
     assert blocks(arena.fd) > X.nbytes
@@ -189,17 +182,17 @@ def test_trim_gives_back_what_waits(arena):
     assert arena.filled == 0
 
 
-def test_what_is_not_used_again_is_given_back(arena):
+def test_unneeded_memory_is_returned(arena):
     kept, let_go = arena.put(*to_frames(X)), arena.put(*to_frames(X))
     del let_go
     assert arena.trim_unneeded() == 0, "it was used a moment ago"
     assert arena.trim_unneeded() == X.nbytes
     assert X.nbytes < blocks(arena.fd) < X.nbytes + 100_000
-    assert arena.filled == kept.nbytes == X.nbytes
+    assert arena.filled == arena.live == X.nbytes
     assert (from_frames(kept.handle.header, kept.map().frames(kept.handle.lengths)) == X).all()
 
 
-def test_memory_is_held_by_whom_it_exists_for(arena):
+def test_memory_is_charged_to_the_process_it_exists_for(arena):
     attachments = Attachments()
     chunk, other = arena.put(*to_frames(X)), arena.put(*to_frames(X))
     mapping = attachments.map(chunk.handle)
@@ -243,7 +236,7 @@ def test_a_closed_arena_publishes_no_more(arena):
     assert (read(chunk.handle, chunk.map()) == X).all()
 
 
-def test_a_closed_arena_gives_everything_back_as_it_ends(arena):
+def test_a_closed_arena_returns_each_chunk_when_it_ends(arena):
     chunks = [arena.put(*to_frames(X)) for _ in range(3)]
     mapping = Attachments().map(chunks[2].handle)
     chunks.pop(0)
@@ -382,10 +375,10 @@ def test_a_failed_mapping_leaves_no_lock(arena, monkeypatch):
         raise OSError(errno.ENOMEM, "no more mappings")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dask_marsched.store.mapping_pool._PooledMapping", refuse)
+        patched.setattr("dask_marsched.store.mapping._PooledMapping", refuse)
         with pytest.raises(OSError, match="no more mappings"):
             attachments.map(chunk.handle)
     gc.collect()
     handle = chunk.handle
-    assert locks.is_unread(arena.fd, handle.offset, 1)
+    assert file_ranges.is_unread(arena.fd, handle.offset, 1)
     assert attachments.mapped == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.store.buffers import Buffers, Together, buffer_of
+from dask_marsched.store.buffers import Buffers, EvictionGroup, buffer_of
 from dask_marsched.store.mapping import Mapping
 
 N = 8000
@@ -30,13 +30,13 @@ def test_a_view_of_a_view_is_of_the_same_bytes():
     assert buffer_of(x.copy()) != buffer_of(x)
 
 
-def test_what_came_in_one_message_is_of_the_same_bytes():
+def test_arrays_of_one_message_share_a_buffer():
     message = memoryview(bytearray(N))
     arrays = [np.frombuffer(message[i : i + 80], "u1") for i in (0, 160)]
     assert buffer_of(arrays[0]) == buffer_of(arrays[1]) == (id(message.obj), N)
 
 
-def test_what_is_mapped_is_as_large_as_its_mapping(tmp_path):
+def test_a_mapped_array_counts_its_whole_mapping(tmp_path):
     with open(tmp_path / "file", "wb+") as file:
         file.truncate(N)
         mapping = Mapping(file.fileno(), 0, N, keep=None)
@@ -73,12 +73,12 @@ def test_a_small_view_is_copied_and_the_rest_goes():
     x = np.zeros(N // 8)
     buffers = buffers_with(whole=x, view=x[:], edge=x[:2], other=np.ones(3))
     assert list(buffers.together()) == [
-        Together(("whole", "view"), ("edge",), N - 16),
-        Together(("other",), (), 24),
+        EvictionGroup(("whole", "view"), ("edge",), N - 16),
+        EvictionGroup(("other",), (), 24),
     ]
     buffers.discard("whole")
     buffers.discard("view")
-    assert next(buffers.together()) == Together((), ("edge",), N - 16)
+    assert next(buffers.together()) == EvictionGroup((), ("edge",), N - 16)
 
 
 @pytest.mark.parametrize("n", [2, 4, 7])
@@ -86,7 +86,7 @@ def test_pieces_that_are_not_small_leave_together(n):
     pieces = np.zeros((n, N // 8))
     buffers = buffers_with(**{str(i): piece for i, piece in enumerate(pieces)})
     (together,) = buffers.together()
-    assert together == Together(tuple(map(str, range(n))), (), n * N)
+    assert together == EvictionGroup(tuple(map(str, range(n))), (), n * N)
 
 
 def test_not_all_small_pieces_are_copied():
@@ -98,7 +98,7 @@ def test_not_all_small_pieces_are_copied():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 40))))
-def test_the_books_are_those_of_what_is_there(changes):
+def test_the_totals_match_the_results_in_memory(changes):
     roots = [np.zeros(size) for size in (1, 10, 20, 40)]
     buffers, there = Buffers(), {}
     for key, root, size in changes:

@@ -21,7 +21,7 @@ def test_a_size_class_fits_and_wastes_at_most_a_quarter(nbytes):
     assert size_class(size) == size
 
 
-def test_what_was_released_is_recycled_when_nobody_reads_it():
+def test_released_extents_are_recycled_when_unread():
     extents = table()
     first = extents.allocate(3 * MIB).extent
     extents.release(first)
@@ -58,7 +58,7 @@ def test_free_extents_make_room_under_the_cap():
     assert (first.filled, extents.filled) == (0, 7 * MIB // 2)
 
 
-def test_what_was_free_all_the_time_is_unneeded():
+def test_extents_free_all_the_time_are_unneeded():
     extents = table()
     first, second, small = (extents.allocate(n).extent for n in (3 * MIB, 3 * MIB, MIB))
     for extent in (first, second, small):

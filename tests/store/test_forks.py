@@ -6,13 +6,14 @@ import os
 import numpy as np
 import pytest
 
-from dask_marsched.store import locks
+from dask_marsched.store import file_ranges
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.segment import create_segment, read_stamp
 from dask_marsched.store.shared_memory import SharedMemory
 from dask_marsched.store.spill_file import SpillFile
+from tests.store.arrays import spill
 from tests.store.forks import Child
 
 MIB = 1 << 20
@@ -54,7 +55,7 @@ def test_memory_is_private_there():
     assert child.call() == b"3", "the same file, as it is"
 
 
-def test_what_it_lets_go_of_its_parent_keeps(arena):
+def test_a_fork_does_not_release_its_parents_chunks(arena):
     held = {"chunk": put(arena, np.arange(N))}
     attachments = Attachments()
     handle, stamp = held["chunk"].handle, held["chunk"].stamp
@@ -62,20 +63,20 @@ def test_what_it_lets_go_of_its_parent_keeps(arena):
     Child(lambda: drop(held)).call()
     assert read_stamp(arena.fd, handle.slot) == stamp
     assert attachments.orphaned == 0
-    assert not locks.is_unread(arena.fd, handle.offset, 1)
+    assert not file_ranges.is_unread(arena.fd, handle.offset, 1)
     view = from_frames(handle.header, held["mapping"].frames(handle.lengths))
     assert np.array_equal(view, np.arange(N))
 
 
-def test_what_it_lets_go_of_stays_on_disk(tmp_path):
+def test_a_fork_does_not_release_its_parents_spilled_frames(tmp_path):
     file = SpillFile(str(tmp_path))
-    held = [file.write([np.arange(N).view("u1").data])]
+    held = [spill(file, [np.arange(N).view("u1").data])]
     Child(lambda: drop(held)).call()
     (frame,), _ = held[0].read()
     assert np.array_equal(np.frombuffer(frame, int), np.arange(N))
 
 
-def test_it_publishes_and_spills_nothing_in_its_parents_place(arena, tmp_path):
+def test_a_fork_cannot_use_its_parents_arena_or_spill_file(arena, tmp_path):
     file = SpillFile(str(tmp_path))
 
     def refusals():
@@ -83,7 +84,7 @@ def test_it_publishes_and_spills_nothing_in_its_parents_place(arena, tmp_path):
         for do in (
             lambda: put(arena, np.ones(N)),
             arena.trim,
-            lambda: file.write([memoryview(b"x")]),
+            lambda: spill(file, [memoryview(b"x")]),
         ):
             try:
                 do()
@@ -97,7 +98,7 @@ def test_it_publishes_and_spills_nothing_in_its_parents_place(arena, tmp_path):
     assert (arena.filled, file.live) == (0, 0)
 
 
-def test_it_may_have_an_arena_of_its_own(arena):
+def test_a_fork_may_create_an_arena(arena):
     def publish():
         address = create_segment(segment_size(32 * MIB))
         chunk = put(Arena(address, 32 * MIB), np.arange(N))

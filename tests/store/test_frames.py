@@ -70,7 +70,7 @@ def test_others_are_serialized_by_dask(value):
     assert not is_strided(value)
 
 
-def test_what_is_data_may_be_serialized_unasked():
+def test_data_may_be_serialized_without_a_request():
     kept = {name: is_data(value) for name, value in kinds().items()}
     assert [name for name, yes in kept.items() if not yes] == ["object"]
     for value in (threading.Lock(), [{"n": threading.Lock()}], [[[[[1]]]]], list(range(1000))):

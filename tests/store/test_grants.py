@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_compiled_part_is_there_where_there_is_a_compiler():
+def test_the_extension_is_compiled_if_there_is_a_compiler():
     assert grants.is_available()
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_copied(arena):
     assert total == numbers().sum()
 
 
-def test_what_is_written_after_it_was_published_is_seen_by_nobody_else(arena):
+def test_writes_after_publishing_stay_private(arena):
     arena.grant([MIB])
     x = here(numbers)
     view, raw = x[::2], memoryview(x).cast("B")
@@ -112,7 +112,7 @@ def test_what_is_written_after_it_was_published_is_seen_by_nobody_else(arena):
         assert np.array_equal(read(other.handle, attachments.map(other.handle)), x)
 
 
-def test_threads_that_write_all_the_time_leave_what_is_published_as_it_is(arena):
+def test_concurrent_writers_do_not_change_published_chunks(arena):
     n = 16 * N
     address = create_segment(segment_size(256 * MIB))
     large = Arena(address, 256 * MIB)
@@ -146,7 +146,7 @@ def test_threads_that_write_all_the_time_leave_what_is_published_as_it_is(arena)
     os.close(address.fd)
 
 
-def test_an_extent_that_was_written_to_after_it_was_published_is_shared_again(arena):
+def test_an_extent_written_to_after_publishing_is_shared_again(arena):
     places = set()
     for i in range(8):
         arena.grant([MIB])
@@ -161,7 +161,7 @@ def test_an_extent_that_was_written_to_after_it_was_published_is_shared_again(ar
     assert len(places) < 8
 
 
-def test_where_mappings_cannot_be_exchanged_all_is_copied(arena):
+def test_arrays_are_copied_if_mappings_cannot_be_exchanged(arena):
     arena._memory.copy, copy = 0, arena._memory.copy
     arena.grant([MIB])
     x = here(numbers)
@@ -170,7 +170,7 @@ def test_where_mappings_cannot_be_exchanged_all_is_copied(arena):
     arena._memory.copy = copy
 
 
-def test_sizes_without_a_grant_are_told_once_and_then_granted(arena):
+def test_missed_sizes_are_reported_once_and_then_granted(arena):
     x = here(numbers)
     assert not is_here(arena, x)
     assert np.array_equal(x, numbers())
@@ -261,7 +261,7 @@ def test_the_same_array_twice_is_copied_the_second_time(arena):
     assert arena.counters.made_here == 1
 
 
-def test_what_is_published_stays_as_it_is_when_the_array_changes_its_size(arena):
+def test_resizing_an_array_does_not_change_its_chunk(arena):
     arena.grant([MIB])
     x = here(numbers)
     chunk = put(arena, x)
@@ -271,7 +271,7 @@ def test_what_is_published_stays_as_it_is_when_the_array_changes_its_size(arena)
     assert np.array_equal(read(chunk.handle, chunk.map()), numbers())
 
 
-def test_grants_that_nobody_uses_go_back(arena):
+def test_unused_grants_are_returned(arena):
     arena.grant([MIB, 2 * MIB])
     x = here(numbers)
     arena.trim_unneeded()  # what is unneeded is known from the second time on
@@ -306,7 +306,7 @@ def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
     assert here(numbers, n).ctypes.data == last
 
 
-def test_the_next_array_is_made_in_the_memory_of_a_chunk_that_is_gone(arena):
+def test_the_next_array_reuses_the_memory_of_a_released_chunk(arena):
     arena.grant([MIB] * 4)
     arrays = [here(numbers) for _ in range(2)]
     chunks = [put(arena, x) for x in arrays]
@@ -324,7 +324,7 @@ def test_the_next_array_is_made_in_the_memory_of_a_chunk_that_is_gone(arena):
     assert arena.trim_excess() == MIB, "no more wait than may"
 
 
-def test_memory_of_chunks_that_are_gone_counts_among_what_waits(arena):
+def test_memory_of_released_chunks_counts_as_reserved(arena):
     assert arena.spare == 2 * MIB, "a small part of it"
     arena.spare = grants.WAITING
     chunks = [put(arena, numbers(7 * N)) for _ in range(4)]
@@ -366,7 +366,7 @@ def test_memory_comes_in_large_pages(arena, more):
     assert blocks(arena.fd) < MIB
 
 
-def test_what_is_copied_comes_in_large_pages_or_small_ones(arena):
+def test_copies_use_large_or_small_pages(arena):
     x = numbers(4 * N + 1000)
     chunk = put(arena, x)
     assert np.array_equal(read(chunk.handle, chunk.map()), x)
@@ -374,7 +374,7 @@ def test_what_is_copied_comes_in_large_pages_or_small_ones(arena):
     assert blocks(arena.fd) <= x.nbytes + MIB
 
 
-def test_what_has_waited_for_longest_gives_way_to_what_is_wanted_now(arena):
+def test_the_oldest_grants_give_way_to_new_ones(arena):
     arena.grant([2 * MIB] * 4)
     last = here(numbers, 2 * N).ctypes.data  # it waits again, but not for long
     arena.grant([5 * MIB])
@@ -383,7 +383,7 @@ def test_what_has_waited_for_longest_gives_way_to_what_is_wanted_now(arena):
     assert arrays[1].ctypes.data == last
 
 
-def test_grants_give_way_to_what_is_published(arena):
+def test_grants_give_way_to_published_chunks(arena):
     arena.grant([4 * MIB, 4 * MIB])
     kept = [arena.put(*to_frames(numbers(7 * N)), plain=True) for _ in range(4)]
     assert None not in kept
@@ -422,7 +422,7 @@ def test_arrays_outlast_the_arena(arena):
     assert arena.counters.made_here == 0
 
 
-def test_memory_goes_with_what_is_in_it_when_the_arena_is_closed():
+def test_a_closed_arenas_memory_goes_with_its_arrays():
     address = create_segment(segment_size(32 * MIB))
     segment = str(os.fstat(address.fd).st_ino)
     assert segment in segments([os.getpid()])
@@ -489,7 +489,7 @@ def test_a_forked_process_makes_arrays_of_its_own(arena):
     assert (x == 1).all()
 
 
-def test_what_a_forked_process_writes_is_its_own(arena):
+def test_writes_of_a_forked_process_stay_private(arena):
     arena.grant([MIB, MIB])
     held = [here(numbers), here(numbers)]
     chunk = put(arena, held[0])

@@ -1,6 +1,6 @@
 import pytest
 
-from dask_marsched.store.presence import Claim, is_claimed
+from dask_marsched.store.presence import AddressClaim, is_claimed
 from tests.store.peers import peers
 from tests.store.test_arena import needs_unshare
 
@@ -9,7 +9,7 @@ HERE = "tcp://192.0.2.1:1"  # an address of nobody
 
 def test_a_claim_is_found_by_its_address_only():
     assert not is_claimed(HERE)
-    claim = Claim([HERE, "tcp://192.0.2.1:2", HERE])
+    claim = AddressClaim([HERE, "tcp://192.0.2.1:2", HERE])
     assert is_claimed(HERE)
     assert is_claimed("tcp://192.0.2.1:2")
     assert not is_claimed("tcp://192.0.2.1:3")
@@ -20,16 +20,16 @@ def test_a_claim_is_found_by_its_address_only():
 
 
 def test_an_address_is_claimed_once():
-    claim = Claim([HERE])
+    claim = AddressClaim([HERE])
     with pytest.raises(OSError, match="Address already in use"):
-        Claim(["tcp://192.0.2.1:0", HERE])
+        AddressClaim(["tcp://192.0.2.1:0", HERE])
     assert not is_claimed("tcp://192.0.2.1:0")
     claim.close()
 
 
 def test_a_claim_ends_with_its_process():
     with peers(()) as (peer,):
-        peer.do("claim = Claim([here])", here=HERE)
+        peer.do("claim = AddressClaim([here])", here=HERE)
         assert is_claimed(HERE)
         peer.kill()
         assert not is_claimed(HERE)
@@ -38,7 +38,7 @@ def test_a_claim_ends_with_its_process():
 @needs_unshare
 @pytest.mark.parametrize("namespace", ["--pid", "--net"])
 def test_a_claim_is_not_seen_in_another_namespace(namespace):
-    claim = Claim([HERE])
+    claim = AddressClaim([HERE])
     with peers(("unshare", "--user", "--map-root-user", namespace, "--fork")) as (peer,):
         assert peer.do("is_claimed(here)", here=HERE) is False
     claim.close()

@@ -5,7 +5,7 @@ from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.releases import Releases
 
 
-def test_released_at_once_when_nobody_holds_the_lock():
+def test_items_are_released_at_once_if_the_lock_is_free():
     done = []
     releases = Releases(done.append)
     releases.later(1)
@@ -68,7 +68,7 @@ def test_an_identity_map_knows_things_by_themselves():
     assert len(known) == 0
 
 
-def test_what_cannot_be_referenced_weakly_is_not_remembered():
+def test_objects_without_weak_references_are_not_stored():
     known = IdentityMap()
     thing = (1, 2)
     known.set(thing, 1)

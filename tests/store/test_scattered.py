@@ -8,7 +8,7 @@ import pytest
 from dask_marsched.store import grants, scattered
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.handle import Handle
+from dask_marsched.store.segment import Handle
 from tests.store.test_grants import MIB, arena, here, numbers, pytestmark  # noqa: F401
 
 
@@ -31,7 +31,7 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(found[key], value)
 
 
-def test_what_was_made_here_is_not_copied(arena, moments):  # noqa: F811
+def test_frames_in_shared_memory_are_not_copied(arena, moments):  # noqa: F811
     assert scattered.array_bytes(arena, moments) == (2 * MIB, MIB)
     handle, chunks = scattered.put(arena, *to_frames(moments))
     assert arena.counters.made_here == 1
@@ -39,14 +39,14 @@ def test_what_was_made_here_is_not_copied(arena, moments):  # noqa: F811
     assert_same(read(Attachments(), handle, chunks[0].stamp), moments)
 
 
-def test_what_is_written_later_is_seen_by_nobody(arena, moments):  # noqa: F811
+def test_later_writes_stay_private(arena, moments):  # noqa: F811
     handle, chunks = scattered.put(arena, *to_frames(moments))
     expected = {**moments, "total": moments["total"].copy()}
     moments["total"][:] = -1
     assert_same(read(Attachments(), handle, chunks[0].stamp), expected)
 
 
-def test_all_of_it_may_have_been_made_here(arena):  # noqa: F811
+def test_all_frames_may_be_in_shared_memory(arena):  # noqa: F811
     arena.grant([MIB] * 2)
     pair = [here(numbers), here(numbers)]
     handle, chunks = scattered.put(arena, *to_frames(pair))
@@ -54,7 +54,7 @@ def test_all_of_it_may_have_been_made_here(arena):  # noqa: F811
     assert np.array_equal(read(Attachments(), handle, chunks[0].stamp), pair)
 
 
-def test_it_is_gone_with_any_part_of_it(arena, moments):  # noqa: F811
+def test_an_object_is_gone_with_any_of_its_chunks(arena, moments):  # noqa: F811
     handle, chunks = scattered.put(arena, *to_frames(moments))
     stamp = chunks[0].stamp
     chunks.pop()

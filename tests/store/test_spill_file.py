@@ -10,7 +10,7 @@ from sortedcontainers import SortedKeyList
 from dask_marsched.store import extents
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.spill_file import SpillFile
-from tests.store.arrays import kinds, same
+from tests.store.arrays import kinds, same, spill
 
 X = np.arange(1 << 18, dtype=float)
 
@@ -25,22 +25,22 @@ def blocks(file):
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_what_is_read_is_what_was_written(file, kind):
+def test_frames_are_read_as_they_were_written(file, kind):
     value = kinds()[kind]
     header, frames = to_frames(value)
-    spilled = file.write(frames)
+    spilled = spill(file, frames)
     first, _ = spilled.read()
     again, _ = spilled.read()
     assert same(from_frames(header, first), value)
     assert same(from_frames(header, again), value)
 
 
-def test_it_has_no_name(file, tmp_path):
-    file.write([X.view("u1").data])
+def test_the_spill_file_has_no_name(file, tmp_path):
+    spill(file, [X.view("u1").data])
     assert list((tmp_path / "spilled").iterdir()) == []
 
 
-def test_without_nameless_files_it_is_unlinked(tmp_path, monkeypatch):
+def test_the_spill_file_is_unlinked_if_it_cannot_be_unnamed(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.EOPNOTSUPP, "not here")
 
@@ -49,14 +49,14 @@ def test_without_nameless_files_it_is_unlinked(tmp_path, monkeypatch):
         real = os.open
         patched.setattr(os, "open", lambda p, f, *a: refuse() if f & 1 << 30 else real(p, f, *a))
         file = SpillFile(str(tmp_path))
-    spilled = file.write([X.view("u1").data])
+    spilled = spill(file, [X.view("u1").data])
     (frame,), _ = spilled.read()
     assert (np.frombuffer(frame) == X).all()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_space_is_given_back_with_the_last_reader(file):
-    spilled = file.write([X.view("u1").data])
+    spilled = spill(file, [X.view("u1").data])
     (frame,), mapping = spilled.read()
     assert mapping is not None
     del spilled, mapping
@@ -68,7 +68,7 @@ def test_space_is_given_back_with_the_last_reader(file):
     assert (file.live, blocks(file)) == (0, 0)
 
 
-def test_what_a_release_takes_does_not_grow_with_what_was_released_before(tmp_path, monkeypatch):
+def test_the_cost_of_a_release_does_not_grow(tmp_path, monkeypatch):
     looked_at = []
 
     class Watched(SortedKeyList):
@@ -79,7 +79,7 @@ def test_what_a_release_takes_does_not_grow_with_what_was_released_before(tmp_pa
 
     monkeypatch.setattr(extents, "SortedKeyList", Watched)
     file = SpillFile(str(tmp_path))
-    spilled = [file.write([memoryview(b"x" * 1000)]) for _ in range(100)]
+    spilled = [spill(file, [memoryview(b"x" * 1000)]) for _ in range(100)]
     while spilled:
         spilled.pop()
     assert (file.live, blocks(file)) == (0, 0)
@@ -87,7 +87,7 @@ def test_what_a_release_takes_does_not_grow_with_what_was_released_before(tmp_pa
 
 
 def test_readers_write_for_themselves_only(file):
-    spilled = file.write([X.view("u1").data])
+    spilled = spill(file, [X.view("u1").data])
     (first,), mapping = spilled.read()
     np.frombuffer(first)[:] = 0
     assert mapping.modified()
@@ -97,7 +97,7 @@ def test_readers_write_for_themselves_only(file):
 
 
 def test_small_frames_are_not_mapped(file):
-    spilled = file.write([memoryview(b"abc"), memoryview(b""), memoryview(b"d" * 100)])
+    spilled = spill(file, [memoryview(b"abc"), memoryview(b""), memoryview(b"d" * 100)])
     frames, mapping = spilled.read()
     assert [bytes(f) for f in frames] == [b"abc", b"", b"d" * 100]
     assert not any(f.readonly for f in frames[::2])
@@ -106,12 +106,12 @@ def test_small_frames_are_not_mapped(file):
 
 def test_a_full_disk_leaves_nothing_behind(file):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    kept = file.write([X.view("u1").data])
+    kept = spill(file, [X.view("u1").data])
     # Python ignores the signal that comes with it
     resource.setrlimit(resource.RLIMIT_FSIZE, (X.nbytes + X.nbytes // 2, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            file.write([X.view("u1").data])
+            spill(file, [X.view("u1").data])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     gc.collect()

@@ -15,7 +15,7 @@ from dask_marsched.host.kernels.programs import Program
 from dask_marsched.host.kernels.rules import reduction, unwrapped
 from dask_marsched.host.kernels.structure import Place, UnreadableTaskError, read
 from dask_marsched.host.kernels.templates import Template, outline
-from dask_marsched.host.worker.input_release import consume, handed
+from dask_marsched.host.worker.input_release import consume, owned_inputs
 from dask_marsched.kernels.evaluator import LEAST, Kernels
 
 #: Programs, templates and layers that are remembered; a graph has a few of each.
@@ -50,7 +50,7 @@ class KernelRunner:
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
         layer = task.key[0] if type(task.key) is tuple else task.key
-        values = handed(values)
+        values = owned_inputs(values)
         if layer in self._left or _is_small(values):
             return consume(task, values)
         try:

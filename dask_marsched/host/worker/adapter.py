@@ -1,8 +1,7 @@
-"""The adapter: lets a quota decide in a running `distributed.Worker` what starts and when.
+"""Lets the quota decide which tasks start, and when, in a running `distributed.Worker`.
 
-The state machine's class is exchanged for a subclass, and two functions are replaced on the
-worker's instance; `uninstall` undoes both. Each decision falls back to distributed's own where
-the brain does not decide or fails.
+The state machine's class is replaced by a subclass, and two functions on the worker's instance;
+`uninstall` undoes both. Dask decides wherever the hooks do not.
 """
 
 from __future__ import annotations
@@ -24,74 +23,66 @@ from distributed.worker_state_machine import TaskState, UnpauseEvent
 
 from dask_marsched.host.contract import demand
 from dask_marsched.host.worker import contract
-from dask_marsched.host.worker.data import Store
-from dask_marsched.host.worker.input_release import Consuming, releases_inputs
+from dask_marsched.host.worker.data import WorkerStore
+from dask_marsched.host.worker.input_release import (
+    InputReleasingTask,
+    releases_inputs,
+    runs_in_thread,
+)
 from dask_marsched.host.worker.shuffle_buffers import ShuffleBuffers
 from dask_marsched.policies.eviction import Resident
 
 logger = logging.getLogger("dask_marsched")
 
-#: What a decision can be beside a task and None (nothing starts now).
+#: Returned by `AdmissionHooks.choose` to let Dask decide.
 LEAVE_TO_DASK = "leave to dask"
 
-#: How far down the queue a smaller task is looked for where the first does not fit.
+#: How many ready tasks are searched for one that fits.
 LOOKAHEAD = 16
 
 _TO_RUN = frozenset({"waiting", "ready", "constrained", "executing", "resumed"})
 
 
-class Brain(Protocol):
-    """What the adapter asks, on the event loop. No method of it may raise."""
+class AdmissionHooks(Protocol):
+    """Decisions that the adapter asks for, on the event loop. No method may raise."""
 
     def choose(self, queue: Iterable[TaskState]) -> TaskState | str | None:
-        """Return the ready task to start, None for none now, or `LEAVE_TO_DASK`."""
+        """Return the ready task to start, None to start nothing, or `LEAVE_TO_DASK`."""
         ...
 
     def fetchable(self) -> float:
-        """Return how many bytes may be on their way from other workers, infinity for any."""
+        """Return how many bytes may be in flight from other workers; infinity for no limit."""
         ...
 
     def starting(self, ts: TaskState) -> None:
-        """Take note that a task starts; its inputs are in memory or loaded."""
+        """Note that a task starts; its inputs are in memory."""
 
     def finished(self, ts: TaskState) -> None:
-        """Take note that a task has run; its result is not stored yet."""
+        """Note that a task has run; its result is not stored yet."""
 
     def stimulated(self) -> None:
-        """Take note that the state machine has handled something."""
+        """Note that the state machine has handled an event."""
 
     def may_load(self, nbytes: int) -> bool:
         """Whether so many bytes may be read from disk for another worker."""
         ...
 
     def may_promote(self, key: Key, nbytes: int) -> bool:
-        """Whether a result that is read from disk becomes one in memory again."""
+        """Whether a result read from disk moves back to memory."""
         ...
 
 
 class WorkerAdapter:
-    """Puts a `Brain` into a worker, and takes it out again.
+    """Connects `AdmissionHooks` to a worker.
 
-    Parameters
-    ----------
-    worker
-        The worker.
-    store
-        Its data.
-    brain
-        Decides.
-
-    Attributes
-    ----------
-    shuffles : ShuffleBuffers
-        The memory of distributed's shuffles.
+    `shuffles` bounds the buffers of distributed's shuffles.
     """
 
-    def __init__(self, worker: Worker, store: Store, brain: Brain) -> None:
+    def __init__(self, worker: Worker, store: WorkerStore, hooks: AdmissionHooks) -> None:
         self.worker: Any = worker
         self.state: Any = worker.state
         self.store = store
-        self.brain = brain
+        self.hooks = hooks
         self.installed = False
         self.disk = ThreadPoolExecutor(2, thread_name_prefix="marsched-disk")
         self._outgoing: dict[object, Collection[Key]] = {}
@@ -100,19 +91,19 @@ class WorkerAdapter:
         self.shuffles = ShuffleBuffers(worker)
 
     def install(self) -> None:
-        """Replace what decides on starting tasks and on fetching their inputs.
+        """Replace the decisions on starting tasks and fetching inputs.
 
         Raises
         ------
         RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
+            If this version of distributed is not as expected; nothing has changed.
         """
         demand(contract.misfits(self.worker), "the worker stays as it is")
         worker, state = self.worker, self.state
         store = self.store
         self._target, self._stock_promotion = store.fast.n, store.may_promote
         store.may_promote = lambda key, _: key in self._promoted
-        # Storing a result never evicts others on the event loop.
+        # Storing a result must not evict others on the event loop.
         store.fast.n = sys.maxsize
         self._incoming_limit = state.transfer_incoming_bytes_limit
         self._state_class = type(state)
@@ -124,11 +115,11 @@ class WorkerAdapter:
         self.installed = True
 
     async def uninstall(self) -> None:
-        """Restore the worker; what was deferred starts as in stock Dask. Idempotent."""
+        """Restore the worker; deferred tasks start as in stock Dask. Idempotent."""
         if not self.installed:
             return
         self.installed = False
-        # What is being written comes to its end first.
+        # Pending writes finish first.
         await asyncio.to_thread(self.disk.shutdown)
         worker, state = self.worker, self.state
         state.__class__ = self._state_class
@@ -141,26 +132,26 @@ class WorkerAdapter:
         self.poke()
 
     def raise_spill_net(self, fraction: float) -> None:
-        """Have distributed spill on its own only above this share of the memory limit."""
+        """Raise the share of the memory limit above which distributed itself spills."""
         manager = self.worker.memory_manager
         if manager.memory_spill_fraction is not False:
             highest = manager.memory_pause_fraction or 1.0
             net = (fraction + highest) / 2 if fraction < highest else highest
             manager.memory_spill_fraction = max(manager.memory_spill_fraction, net)
 
-    # -- what the brain asks for -----------------------------------------------------------
+    # -- state that the hooks read ---------------------------------------------------------
 
     @property
     def memory_limit(self) -> int:
-        """The worker's memory limit, bytes; 0 where there is none."""
+        """The worker's memory limit, bytes; 0 without one."""
         return self.worker.memory_manager.memory_limit or 0
 
     def resident_memory(self) -> int:
-        """Return the bytes of the process, as distributed counts them."""
+        """Return the memory of the process, bytes, as distributed measures it."""
         return int(self.worker.monitor.get_process_memory())
 
     def transfers(self) -> int:
-        """Return the bytes of transfers that are no results in memory."""
+        """Return the bytes that transfers take in addition to the results in memory."""
         nbytes: int = self.state.transfer_incoming_bytes
         if not self._outgoing:
             return nbytes
@@ -169,29 +160,29 @@ class WorkerAdapter:
         return nbytes + sum(tasks[k].nbytes or 0 for k in sent if k in tasks and copied(k))
 
     def next_fetch(self) -> tuple[int, Any] | None:
-        """Return bytes and priority of the next input to fetch."""
+        """Return the size in bytes and the priority of the next input to fetch."""
         firsts = [heap.peek() for heap in self.state.data_needed.values() if heap]
         first = min(firsts, key=lambda ts: ts.priority, default=None)
         return (first.get_nbytes(), first.priority) if first is not None else None
 
     def missing_inputs(self, ts: TaskState) -> int:
-        """Return the bytes of a task's inputs that are on disk only."""
+        """Return the bytes of a task's inputs that are only on disk."""
         spilled = self.store.is_spilled
         return sum(dep.nbytes or 0 for dep in ts.dependencies if spilled(dep.key))
 
     def releases_inputs(self, key: Any) -> bool:
-        """Tell whether a task releases inputs before it ends."""
+        """Whether a task releases inputs before it ends."""
         ts = self.state.tasks.get(key)
         return ts is not None and releases_inputs(ts.run_spec)
 
     def pinned(self) -> set[Key]:
-        """Return results that are in use, so that to evict them would free nothing."""
+        """Return the results in use, whose eviction would free nothing."""
         running = (*self.state.executing, *self.state.long_running)
         keys = {dep.key for ts in running for dep in ts.dependencies}
         return keys.union(*self._outgoing.values())
 
     def residents(self) -> list[Resident]:
-        """Return the results in memory, with their next use."""
+        """Return the results in memory with their next use."""
         tasks, found = self.state.tasks, []
         for some in self.store.evictable():
             leaving = [tasks[key] for key in some.leaving if key in tasks]
@@ -205,39 +196,39 @@ class WorkerAdapter:
         return found
 
     def next_use(self, ts: TaskState) -> Any:
-        """Return the first priority of the tasks to run here that read a result, or None.
+        """Return the first priority of the waiting tasks that read a result, or None.
 
-        Tasks that wait on the scheduler for other inputs are not known here. To have all readers
-        told with each task was tried: as much was spilled, within a tenth.
+        Readers that still wait on the scheduler are unknown here. Sending them all with each task
+        was tried, and changed the spilled bytes by less than a tenth.
         """
         readers = (d.priority for d in ts.dependents if d.state in _TO_RUN and d.priority)
         return min(readers, default=None)
 
     def warn(self, text: str) -> None:
-        """Warn on the worker, and in the sessions of the clients: this worker may die of it."""
+        """Warn in the log and in clients' sessions, as the worker may run out of memory."""
         logger.warning("%s", text)
         self.worker.log_event("warn", text)
 
     def poke_soon(self) -> None:
-        """Have the state machine look again, after whatever it is doing now."""
+        """Schedule `poke` after the current event."""
         if not self._poked:
             self._poked = True
             asyncio.get_running_loop().call_soon(self.poke)
 
     def poke(self) -> None:
-        """Have the state machine look again for what can start or be fetched."""
+        """Let the state machine check again which tasks can start or be fetched."""
         self._poked = False
-        # A paused worker starts again by itself; the event would end the pause.
+        # A paused worker resumes by itself; this event would end the pause early.
         if self.state.running and self.worker.status == Status.running:
             self.worker.handle_stimulus(UnpauseEvent(stimulus_id=f"quota-{time.time()}"))
 
-    # -- replaced --------------------------------------------------------------------------
+    # -- replacements ----------------------------------------------------------------------
 
     def next_ready_task(self, stock: Any) -> TaskState | None:
-        """Return the task to start, out of its queue, or None."""
+        """Remove the task to start from its queue and return it, or None."""
         if not self.state.ready and not self.state.constrained:
             return None
-        chosen = self.brain.choose(self._queue())
+        chosen = self.hooks.choose(self._queue())
         if isinstance(chosen, TaskState):
             heap = self.state.ready if chosen in self.state.ready else self.state.constrained
             heap.remove(chosen)
@@ -261,46 +252,39 @@ class WorkerAdapter:
     def _ready(self) -> Iterator[TaskState]:
         ready = self.state.ready
         if ready:
-            # The first costs nothing, the others a sort.
+            # Peeking at the first is free; the others need a sort.
             yield ready.peek()
             yield from list(ready.peekn(LOOKAHEAD))[1:]
 
     def throttles(self, stock: Any) -> bool:
-        """Whether no more inputs are fetched now."""
+        """Whether no more inputs may be fetched now."""
         state = self.state
-        fetchable = self.brain.fetchable()
+        fetchable = self.hooks.fetchable()
         state.transfer_incoming_bytes_limit = min(self._incoming_limit, fetchable)
         return fetchable <= 0 or bool(stock())
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.state.tasks[key]
-        loaded: list[object] = []  # held until distributed has them
+        loaded: list[object] = []  # kept until distributed has references
         stand_in = None
         try:
             loaded = await self._load(ts)
-            self.brain.starting(ts)
-            if self._runs_in_thread(ts):
-                stand_in = ts.run_spec = Consuming(ts.run_spec, loaded)
+            self.hooks.starting(ts)
+            if runs_in_thread(self.worker, ts):
+                stand_in = ts.run_spec = InputReleasingTask(ts.run_spec, loaded)
             return await self._stock["execute"](key, stimulus_id=stimulus_id)
         finally:
-            if stand_in is not None and ts.run_spec is stand_in:  # else it was submitted again
+            if stand_in is not None and ts.run_spec is stand_in:  # else it was resubmitted
                 ts.run_spec = stand_in.compute
             del loaded
-            self.brain.finished(ts)
-
-    def _runs_in_thread(self, ts: TaskState) -> bool:
-        """Whether a task runs in a thread of this process."""
-        if ts.run_spec is None or ts.run_spec.is_coro:
-            return False
-        executor = self.worker.executors.get((ts.annotations or {}).get("executor", "default"))
-        return "ThreadPoolExecutor" in str(type(executor))
+            self.hooks.finished(ts)
 
     async def _load(self, ts: TaskState) -> list[object]:
-        """Read a task's inputs from disk in a thread, and return them."""
+        """Read a task's spilled inputs in a thread, and return them."""
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
         if not spilled:
             return []
-        promoted = {d.key for d in spilled if self.brain.may_promote(d.key, d.nbytes or 0)}
+        promoted = {d.key for d in spilled if self.hooks.may_promote(d.key, d.nbytes or 0)}
         return await self._read([dep.key for dep in spilled], promoted)
 
     async def _read(self, keys: list[Key], promoted: Collection[Key] = ()) -> list[object]:
@@ -308,7 +292,7 @@ class WorkerAdapter:
         try:
             return await run_in_executor_with_context(self.disk, _read, self.store, keys)
         except RuntimeError:
-            # Uninstalled meanwhile: distributed reads them itself.
+            # Uninstalled in the meantime: distributed reads them itself.
             if self.installed:
                 raise
             return []
@@ -319,21 +303,20 @@ class WorkerAdapter:
         self, comm: Any, keys: Any, who: Any = None, serializers: Any = None
     ) -> Any:
         worker, stock = self.worker, self._stock["get_data"]
-        # Where it will be told to come again, nothing is read for it.
-        busy = worker.transfer_outgoing_count >= worker.transfer_outgoing_count_limit
-        if busy:
+        # distributed will tell the peer to retry, so nothing is read for it.
+        if worker.transfer_outgoing_count >= worker.transfer_outgoing_count_limit:
             return await stock(comm, keys=keys, who=who, serializers=serializers)
         tasks = self.state.tasks
         spilled = [key for key in keys if self.store.is_spilled(key)]
         nbytes = sum(tasks[key].nbytes or 0 for key in spilled if key in tasks)
-        if spilled and self._outgoing and not self.brain.may_load(nbytes):
+        if spilled and self._outgoing and not self.hooks.may_load(nbytes):
             return {"status": "busy"}
         token = object()
         self._outgoing[token] = frozenset(keys)
         loaded: list[object] = []
         try:
             if spilled:
-                # Held until they are sent, so that distributed need not read them again.
+                # Kept until they are sent, so that distributed need not read them again.
                 loaded = await self._read(spilled)
             return await stock(comm, keys=keys, who=who, serializers=serializers)
         except Exception as error:
@@ -342,15 +325,14 @@ class WorkerAdapter:
         finally:
             del loaded
             del self._outgoing[token]
-            self.brain.stimulated()
+            self.hooks.stimulated()
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Let go of what functions had at hand that have ended by an error.
+    """Drop the local variables of an error's frames, which may hold large results.
 
-    Dask's log keeps the error of what could not be sent: the results would stay in memory with
-    its last ten thousand lines. All frames of the error have ended, but for the caller's: one that
-    only waited would be closed.
+    Dask's log keeps errors of sends for ten thousand lines. All these frames have ended, except
+    for the caller's; clearing a frame that only waits would close it.
     """
     found: BaseException | None = error
     while found is not None:
@@ -358,22 +340,22 @@ def _clear_frames(error: BaseException) -> None:
         found = found.__cause__ or found.__context__
 
 
-def _read(store: Store, keys: Iterable[Key]) -> list[object]:
-    """Read results; those that are gone or unreadable are left to distributed to complain of."""
+def _read(store: WorkerStore, keys: Iterable[Key]) -> list[object]:
+    """Read results; distributed reports those that are missing or unreadable."""
     values = []
     for key in keys:
         try:
-            values.append(store.load(key))
+            values.append(store[key])
         except Exception:
             continue
     return values
 
 
 def _quota_state(stock: type, adapter: WorkerAdapter) -> type:
-    """Return a class of worker state that asks an adapter."""
+    """Return a subclass of the worker's state that asks an adapter."""
 
     class QuotaWorkerState(stock):  # type: ignore[misc]  # the base is a variable
-        # Without slots of its own it has the layout of distributed's, and can take its place.
+        # Without slots of its own its layout is that of the base, as assigning __class__ needs.
         __slots__ = ()
 
         def _next_ready_task(self) -> TaskState | None:
@@ -384,7 +366,7 @@ def _quota_state(stock: type, adapter: WorkerAdapter) -> type:
 
         def handle_stimulus(self, *stims: Any) -> Any:
             instructions = super().handle_stimulus(*stims)
-            adapter.brain.stimulated()
+            adapter.hooks.stimulated()
             return instructions
 
     return QuotaWorkerState

@@ -1,4 +1,4 @@
-"""What the worker's adapter relies on in distributed, verified before anything is changed."""
+"""Checks what the worker's adapter relies on in distributed before it changes anything."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: Functions that are replaced or called, with the parameters that are used.
+#: Functions that are replaced or called, with the parameters used.
 _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "worker.execute": ("key", "stimulus_id"),
     "worker.get_data": ("comm", "keys", "who", "serializers"),
@@ -49,13 +49,7 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return what in a worker is not as the adapter expects it; empty if all is well.
-
-    Parameters
-    ----------
-    worker
-        A `distributed.Worker`.
-    """
+    """Return how a worker differs from what the adapter expects; empty if it does not."""
     found = []
     for path, names in _ATTRIBUTES.items():
         owner = _find(worker, path)
@@ -67,7 +61,7 @@ def misfits(worker: Any) -> list[str]:
             continue
         there = inspect.signature(function).parameters
         found += [f"{path} takes no {name!r}" for name in parameters if name not in there]
-    # Class and slots of the state are exchanged: it must have no dictionary of its own.
+    # The state's class is exchanged, which works only without a dictionary.
     if hasattr(getattr(worker, "state", None), "__dict__"):
         found.append("worker.state has a __dict__")
     if "stimulus_id" not in inspect.signature(UnpauseEvent).parameters:

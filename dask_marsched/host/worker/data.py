@@ -1,8 +1,8 @@
-"""The worker's data: in private memory, in shared memory, on disk, behind one mapping.
+"""Keeps a worker's data in private memory, in shared memory and on disk behind one mapping.
 
-It is a `distributed.spill.SpillBuffer` with another disk and another order of eviction, so that
-whatever reads a worker's data finds what it expects: the memory monitor, the heartbeat, the
-metrics. Chunks in shared memory are among those in memory: an array over other bytes.
+The mapping is a `distributed.spill.SpillBuffer` with its own disk tier and eviction order, so that
+the memory monitor, the heartbeat and the metrics work as usual. Chunks in shared memory count as
+in memory.
 """
 
 from __future__ import annotations
@@ -23,25 +23,20 @@ from distributed.spill import HandledError, SpillBuffer, SpilledSize
 from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
-from dask_marsched.store.buffers import Together
+from dask_marsched.store.buffers import EvictionGroup
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.frames import is_strided
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.spill_tier import SpillTier
 
-#: What the store takes over from `SpillBuffer` and `zict.Buffer`.
-_INHERITED = (
-    "_capture_metrics",
-    "_handle_errors",
-    "memory",
-    "disk",
-)
+#: Attributes of `SpillBuffer` and `zict.Buffer` that the store relies on.
+_INHERITED = ("_capture_metrics", "_handle_errors", "memory", "disk")
 #: States of tasks that still read their inputs.
 _WAITING = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return what in distributed is not as the store expects it; empty if all is well."""
+    """Return how distributed differs from what the store expects; empty if it does not."""
     found = [f"SpillBuffer has no {n}" for n in _INHERITED if not hasattr(SpillBuffer, n)]
     for label, owner in (("worker.memory_manager", "memory_manager"), ("worker.state", "state")):
         if not isinstance(getattr(getattr(worker, owner, None), "data", None), MutableMapping):
@@ -49,51 +44,50 @@ def misfits(worker: Any) -> list[str]:
     return found
 
 
-class Unsuited(RuntimeError):
-    """A worker was set up in such a way that a part has nothing to do there. No defect."""
+class NotApplicable(RuntimeError):
+    """A feature has nothing to do on a worker that is set up in this way. Not an error."""
 
 
 class _Items(BufferItemsView[Key, object]):
-    _mapping: Store
+    _mapping: WorkerStore
 
     def __iter__(self) -> Iterator[tuple[Key, object]]:
         for key in self._mapping:
             try:
                 value = self._mapping.peek(key)
-            except KeyError:  # gone meanwhile
+            except KeyError:  # deleted in the meantime
                 continue
             yield key, value
 
 
 class _Values(BufferValuesView[object]):
-    _mapping: Store
+    _mapping: WorkerStore
 
     def __iter__(self) -> Iterator[object]:
         for _, value in _Items(self._mapping):
             yield value
 
 
-class Store(SpillBuffer, SpillingBuffer):
+class WorkerStore(SpillBuffer, SpillingBuffer):
     """The data of a worker.
 
     Parameters
     ----------
     directory : str
-        Where the file of spilled chunks is to be.
+        Directory of the spill file.
     target : int
-        Bytes of private memory from which on chunks are spilled.
+        Bytes of private memory above which chunks are spilled.
     max_spill : int or False
-        Most bytes on disk.
+        Upper bound on the bytes on disk.
     compression : str, optional
-        One of Dask's compressions, or ``auto``; by default nothing is compressed, and chunks are
-        mapped back without a copy.
+        One of Dask's compressions, or ``auto``. Without it chunks are mapped back without a copy.
     next_use : callable, optional
-        When a key is needed next: the greater, the later; None where it is not known.
+        Returns when a key is needed next, greater for later, or None if unknown.
 
     Raises
     ------
     OSError
-        If no file can be made in the directory.
+        If the spill file cannot be created.
     """
 
     def __init__(
@@ -105,12 +99,12 @@ class Store(SpillBuffer, SpillingBuffer):
         compression: str | None = None,
         next_use: NextUse | None = None,
     ) -> None:
-        #: arrays over a peer's shared memory: that is the peer's, they weigh nothing here
+        #: arrays over a peer's shared memory, which weigh nothing here
         self.foreign: IdentityMap[Any] = IdentityMap()
-        #: gives memory back that is only kept to be used again; called before anything is evicted
+        #: called before each eviction, to return unused shared memory
         self.give_back: Callable[[], object] | None = None
         tier = SpillTier(directory, max_spill, compression)
-        # Past SpillBuffer's own, which makes a directory of files
+        # Skips SpillBuffer's own initializer, which makes a directory of files.
         super(SpillBuffer, self).__init__(tier, target, self._weigh)
         self.fast.next_use = next_use
         self.logged_pickle_errors = set()
@@ -118,12 +112,12 @@ class Store(SpillBuffer, SpillingBuffer):
 
     @property
     def spill_tier(self) -> SpillTier:
-        """What is on disk, with its counters."""
+        """The disk tier, with its counters."""
         return self.slow
 
     @property
     def spilled_total(self) -> SpilledSize:
-        """Bytes on disk, as they were in memory and as they are there."""
+        """Bytes of spilled data: their size in memory, and on disk."""
         return self.slow.total_weight
 
     def _weigh(self, key: Key, value: object) -> int:
@@ -136,32 +130,26 @@ class Store(SpillBuffer, SpillingBuffer):
                 if weight is not None:
                     context_meter.digest_metric("memory-read", 1, "count")
                     context_meter.digest_metric("memory-read", weight, "bytes")
-            # Not SpillBuffer's: another thread may evict the key while that looks at it
+            # Not SpillBuffer's method: another thread may evict the key in the middle of that.
             return SpillingBuffer.__getitem__(self, key)
 
-    # -- all of them, while threads move them between tiers --------------------------------
+    # -- iteration while threads move keys between tiers ------------------------------------
 
     def __iter__(self) -> Iterator[Key]:
-        # In one step: between the tiers one that moves would be missed.
+        # Under the lock, or a key that moves between the tiers could be missed.
         with self.lock:
             return iter([*self.fast, *self.slow])
 
     def items(self) -> ItemsView[Key, object]:
-        """Return the keys with their values; what is on disk stays there. Skips what is gone."""
+        """Return the keys and values without promoting any; deleted keys are skipped."""
         return _Items(self)
 
     def values(self) -> ValuesView[object]:
-        """Return the values; what is on disk stays there. Skips what is gone."""
+        """Return the values without promoting any; deleted keys are skipped."""
         return _Values(self)
 
     def peek(self, key: Key) -> object:
-        """Return a value without a change to where it is, or to the order of eviction.
-
-        Raises
-        ------
-        KeyError
-            There is none.
-        """
+        """Return a value without moving it or touching the eviction order; may raise KeyError."""
         with self.lock:
             if key in self.fast:
                 return self.fast.d[key]
@@ -176,19 +164,19 @@ class Store(SpillBuffer, SpillingBuffer):
         Returns
         -------
         int
-            Its bytes; -1 if it could not be written, or if there is none but those that other
-            threads are writing: distributed's loop, on the event loop, would ask again at once.
+            Its bytes; -1 if writing failed, or if other threads are already writing all that is
+            left: distributed's loop would otherwise ask again at once.
         """
         return self._evict(nodefault)
 
     def evict_key(self, key: Key) -> int:
-        """Move one key from memory to disk. May be called from any thread.
+        """Move one key from memory to disk. Never raises; may be called from any thread.
 
         Returns
         -------
         int
-            Its bytes; 0 if it was not in memory any more, -1 if it could not be written: that is
-            logged, and it is still in memory. Never raises.
+            Its bytes; 0 if it was no longer in memory, -1 if writing failed, which is logged and
+            leaves it in memory.
         """
         return self._evict(key)
 
@@ -204,35 +192,37 @@ class Store(SpillBuffer, SpillingBuffer):
             return -1 if key is nodefault else 0
 
     def in_memory(self, key: Key) -> object | None:
-        """Return what is in memory under a key, or None; the order of eviction stays as it is."""
+        """Return the value in memory under a key, or None, without touching the eviction order."""
         return self.fast.d.get(key)
 
     def exchange(self, key: Key, old: object, new: object) -> None:
-        """Let an equal object take the place of one in memory, if that is still there."""
+        """Replace a value in memory by an equal object, if it is still there."""
         self.fast.exchange(key, old, new)
 
-    # -- what a quota asks -----------------------------------------------------------------
+    # -- for the quota ---------------------------------------------------------------------
 
     @property
     def held(self) -> int:
-        """Bytes of the results in memory; what several are views of counts once, and whole."""
+        """Bytes of the results in memory; a buffer shared by several counts once, in full."""
         return int(self.fast.total_weight) + self.fast.buffers.hidden
 
-    def evictable(self) -> list[Together]:
-        """Return the results in memory that can be evicted, with effect, as they leave it."""
+    def evictable(self) -> list[EvictionGroup]:
+        """Return the results in memory whose eviction frees memory, in groups."""
         with self.lock:
             weights, buffers = dict(self.fast.weights), self.fast.buffers
             found = list(buffers.together())
             found += [
-                Together((k,), (), int(w)) for k, w in weights.items() if w and k not in buffers
+                EvictionGroup((k,), (), int(w))
+                for k, w in weights.items()
+                if w and k not in buffers
             ]
         failed = self.logged_pickle_errors
         return [some for some in found if failed.isdisjoint(some.leaving)]
 
     def part(self, keys: Iterable[Key]) -> None:
-        """Give small views memory of their own, so that what they are of can go.
+        """Copy small views, so that the buffers under them can be freed. Thread-safe.
 
-        May be called from any thread. Written to disk they would be contiguous as well.
+        The copies are contiguous, as they would be after a round trip to disk.
         """
         for key in keys:
             view = self.in_memory(key)
@@ -242,18 +232,14 @@ class Store(SpillBuffer, SpillingBuffer):
                 self.exchange(key, view, own)
 
     def is_spilled(self, key: Key) -> bool:
-        """Tell whether a result is on disk only."""
+        """Whether a result is on disk only."""
         return key not in self.fast and key in self.slow
 
     def takes_more_to_send(self, key: Key) -> bool:
-        """Tell whether a result takes its size once more while it is sent."""
+        """Whether sending a result temporarily takes its size once more."""
         return self.is_spilled(key) or is_strided(self.in_memory(key))
 
-    def load(self, key: Key) -> object:
-        """Return a result that may be on disk; raise KeyError if there is none."""
-        return self[key]
-
-    # -- what it did -----------------------------------------------------------------------
+    # -- counters --------------------------------------------------------------------------
 
     def report(self) -> dict[str, int]:
         """Return the bytes in each tier, and counts, as plain values for JSON."""
@@ -267,45 +253,37 @@ class Store(SpillBuffer, SpillingBuffer):
 
 
 def order_of_use(worker: Worker) -> NextUse:
-    """Return a function that tells which results the tasks waiting on a worker need first."""
+    """Return a function that gives the first priority of the waiting readers of a key."""
     tasks: Any = worker.state.tasks
 
     def next_use(key: Key) -> Any:
         ts = tasks.get(key)
         if ts is None:
             return None
-        # copied in one step: the event loop may add to it meanwhile
+        # `list` copies in one step: the event loop may add to it in the meantime.
         waiting = [d.priority for d in list(ts.dependents) if d.state in _WAITING]
         return min(waiting, default=None)
 
     return next_use
 
 
-def install(worker: Worker, *, compression: str | None = None) -> Store:
-    """Give a worker a `Store` in place of its data, which move there.
-
-    Parameters
-    ----------
-    worker
-        A worker whose data can be spilled.
-    compression : str, optional
-        See `Store`.
+def install(worker: Worker, *, compression: str | None = None) -> WorkerStore:
+    """Move a worker's data into a new `WorkerStore`. On an error nothing has changed.
 
     Raises
     ------
-    Unsuited
-        If the worker's data are not in a `SpillBuffer`: it has no memory limit, or its user gave
-        it another mapping. Nothing has been changed.
+    NotApplicable
+        If the worker has no `SpillBuffer`: without a memory limit, or with a mapping of its own.
     RuntimeError
-        If distributed is not as expected. Nothing has been changed.
+        If distributed is not as expected.
     OSError
-        If no file can be made in the worker's directory.
+        If the spill file cannot be created in the worker's directory.
     """
     found = misfits(worker)
     stock: Any = worker.data
     if not found and type(stock) is not SpillBuffer:
         why = "" if worker.memory_manager.memory_limit else ", as it has no memory limit"
-        raise Unsuited(
+        raise NotApplicable(
             f"the worker keeps its data in a {type(stock).__name__}, not in a SpillBuffer{why}"
         )
     if found:
@@ -313,7 +291,7 @@ def install(worker: Worker, *, compression: str | None = None) -> Store:
             f"distributed {distributed.__version__} is not as the store expects it "
             f"({'; '.join(found)}): the worker keeps its data as they are"
         )
-    store = Store(
+    store = WorkerStore(
         str(Path(worker.local_directory) / "storage"),
         int(stock.fast.n),
         worker.memory_manager.max_spill,
@@ -324,11 +302,8 @@ def install(worker: Worker, *, compression: str | None = None) -> Store:
     return store
 
 
-def uninstall(worker: Worker, store: Store) -> None:
-    """Give a worker stock data again, if it has this store's.
-
-    A worker that closes keeps them: nobody reads them any more, and to move them takes time.
-    """
+def uninstall(worker: Worker, store: WorkerStore) -> None:
+    """Move a worker's data back to a stock `SpillBuffer`, unless the worker is closing."""
     if worker.data is not store or worker.status == Status.closing:
         return
     stock = SpillBuffer(
@@ -343,7 +318,7 @@ def _exchange_data(worker: Worker, old: SpillBuffer, new: SpillBuffer) -> None:
     for key, value in list(old.fast.items()):
         new.set_noevict(key, value)
         del old[key]
-    # One by one: these are never in memory all at once
+    # One at a time: all of them together may not fit in memory.
     for key in list(old.slow):
         new[key] = old[key]
         del old[key]

@@ -1,7 +1,7 @@
 """Runs tasks so that each input and intermediate result is released after its last use.
 
-distributed keeps the inputs of a task alive until it ends, and a task that Dask fused keeps its
-own arguments until then. A task that first concatenates what it reads would hold its data twice.
+distributed and Dask's fused tasks keep all inputs until a task ends. A task that first concatenates
+its inputs would hold its data twice.
 """
 
 from __future__ import annotations
@@ -16,24 +16,20 @@ from dask.order import order
 from dask.typing import Key
 
 
-class Handed(dict[Any, Any]):
-    """Inputs of a task that nobody else reads by this mapping: the task may take them out."""
+class OwnedInputs(dict[Any, Any]):
+    """Inputs in a mapping that only the task reads, so that it may empty it."""
 
 
-def handed(values: Mapping[Key, Any]) -> Handed:
-    """Return a task's inputs as what the task may take out; a copy unless they are that already."""
-    return values if type(values) is Handed else Handed(values)
+def owned_inputs(values: Mapping[Key, Any]) -> OwnedInputs:
+    """Return a task's inputs as `OwnedInputs`, copied unless they are already."""
+    return values if type(values) is OwnedInputs else OwnedInputs(values)
 
 
-class Consuming:
-    """Stands for a task in distributed's worker while it runs, and hands its inputs over.
+class InputReleasingTask:
+    """Replaces a running task's spec, and passes ownership of the inputs to the task.
 
-    Parameters
-    ----------
-    compute
-        The task, or what stands for it.
-    held
-        What keeps inputs in memory until it starts; emptied then.
+    `compute` is the task or a wrapper of it. `held` keeps loaded inputs in memory until the task
+    starts, and is then cleared.
     """
 
     __slots__ = ("_held", "compute")
@@ -45,56 +41,55 @@ class Consuming:
 
     def __call__(self, data: dict[Key, Any]) -> Any:
         """Compute, and empty the mapping of the inputs."""
-        values = Handed(data)
-        data.clear()  # distributed reads it no more, but keeps it until the task ends
+        values = OwnedInputs(data)
+        data.clear()  # distributed keeps the mapping until the task ends, but reads it no more
         if self._held is not None:
             self._held.clear()
         return consume(self.compute, values)
 
     def __repr__(self) -> str:
-        return repr(self.compute)  # what distributed logs of a task that fails
+        return repr(self.compute)  # for distributed's log of failed tasks
 
 
 def leave_out_of_tracebacks(function: Any) -> None:
-    """Have the traceback of a task that fails begin with the task, as in stock Dask.
-
-    distributed leaves out the frames before it by the names of their files.
-    """
+    """Make tracebacks begin with the task, as in stock Dask, which filters by file name."""
     function.__code__ = function.__code__.replace(
         co_filename=os.path.join("distributed", "worker", "dask_marsched")
     )
 
 
 def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
-    """Return a task's result.
+    """Return the result of a task, or a wrapper of one, from its inputs by key.
 
-    Parameters
-    ----------
-    compute
-        The task, or what stands for it and passes on what it gets.
-    values
-        Results of other tasks, by key. Where they were `Handed` over and the task was fused, they
-        are taken out.
+    A fused task empties `OwnedInputs`.
     """
-    if type(values) is not Handed or not _is_fused(compute):
+    if type(values) is not OwnedInputs or not _is_fused(compute):
         return compute(values)
     assert isinstance(compute, Task)
     return _run(compute, values)
 
 
 def releases_inputs(compute: Any) -> bool:
-    """Tell whether a task, or what stands for one, releases inputs before it ends."""
+    """Whether a task, or the task in a wrapper, releases inputs before it ends."""
     while (inner := getattr(compute, "compute", None)) is not None:
         compute = inner
     return getattr(compute, "func", None) is _execute_subgraph
+
+
+def runs_in_thread(worker: Any, ts: Any) -> bool:
+    """Whether a worker runs a task in a thread of its own process."""
+    if ts.run_spec is None or ts.run_spec.is_coro:
+        return False
+    executor = worker.executors.get((ts.annotations or {}).get("executor", "default"))
+    return "ThreadPoolExecutor" in str(type(executor))
 
 
 def _is_fused(task: Any) -> bool:
     return type(task) is Task and task.func is _execute_subgraph and not task.kwargs
 
 
-def _run(task: Task, values: Handed) -> Any:
-    """Do as Dask's `_execute_subgraph`, in the same order."""
+def _run(task: Task, values: OwnedInputs) -> Any:
+    """Run a fused task like Dask's `_execute_subgraph`, in the same order."""
     inner, result, names, *args = task.args
     found = {name: _argument(arg, values) for name, arg in zip(names, args, strict=True)}
     values.clear()
@@ -104,7 +99,7 @@ def _run(task: Task, values: Handed) -> Any:
     priorities = order(steps)
     for name in sorted(steps.keys() - found.keys(), key=priorities.__getitem__):
         step = steps[name]
-        own = Handed()
+        own = OwnedInputs()
         for other in step.dependencies:
             left[other] -= 1
             own[other] = found[other] if left[other] else found.pop(other)
@@ -113,11 +108,11 @@ def _run(task: Task, values: Handed) -> Any:
     return found[result]
 
 
-def _argument(arg: Any, values: Handed) -> Any:
+def _argument(arg: Any, values: OwnedInputs) -> Any:
     if isinstance(arg, TaskRef):
         return values[arg.key]
     return arg(values) if isinstance(arg, GraphNode) else arg
 
 
-for _function in (Consuming.__call__, consume, _run):
+for _function in (InputReleasingTask.__call__, consume, _run):
     leave_out_of_tracebacks(_function)

@@ -1,15 +1,11 @@
-"""Interrupting what runs on a worker and was cancelled.
+"""Interrupts cancelled tasks that are running on a worker.
 
-Python cannot end a thread. It can have an exception raised in one, at the next instruction of
-Python that the thread executes: a loop in Python ends at once, a single long call of C when it
-returns.
+Python can raise an exception in another thread: a Python loop ends at once, a long call into C only
+when it returns. The exception must not arrive after the task, where it would end a thread of the
+pool. Therefore each task runs inside a guard that receives a late exception itself.
 
-That exception must not come late, when the thread runs something else, or it would end a thread of
-the pool with what it holds. So each task runs inside a guard: nothing is sent to it once it has
-ended, and what was sent arrives inside.
-
-What may write, hold a lock or talk to a server runs to its end, as in stock Dask, unless its user
-has annotated it or asks for it as it is cancelled.
+Tasks that may write, hold a lock or talk to a server run to their end, as in stock Dask, unless the
+user has annotated them or asks for an interrupt.
 """
 
 from __future__ import annotations
@@ -26,42 +22,33 @@ from distributed.worker_state_machine import RescheduleEvent
 
 from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.task_effects import Effects, effects
-from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks
+from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _raise_in_thread.restype = ctypes.c_int
-#: Turns of a loop, at each of which what was sent to a thread may arrive.
+#: Loop iterations in which a pending exception arrives.
 _TURNS = 100
-#: Stimuli (the first is Dask's own) of which what is released was cancelled, or has a result by
-#: now. What nobody wants any more since a future was dropped, or a client closed, runs to its end:
-#: it may write somewhere.
+#: Stimuli (the first is Dask's own) that free cancelled tasks, or tasks with a result from a second
+#: run. Tasks freed by a dropped future or a closed client run to their end: they may write.
 CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
-#: A cancel by which all that runs is interrupted, whatever it does.
+#: A cancellation that interrupts every running task, whatever it does.
 INTERRUPT = f"{CANCEL}-interrupt"
 
 
 class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
-    """Raised in a task that is cancelled while it runs.
+    """Raised in a running task that is cancelled.
 
-    Not an `Exception`: what handles errors is not to handle this. A task may catch it to clean
-    up, and should raise it again.
+    Not an `Exception`, so that error handlers do not catch it. A task may catch it to clean up,
+    and should raise it again.
     """
 
 
 class Guard:
-    """A task's computation that can be interrupted while it runs, and not a moment longer.
+    """Runs a task so that it can be interrupted, but nothing after it can.
 
-    Parameters
-    ----------
-    compute
-        The computation, of the data of its inputs.
-
-    Notes
-    -----
-    At most one exception is sent from outside. Where it arrives decides nothing: in the
-    computation, or in the guard itself before `_leave` has taken the lock, it is caught below;
-    after that there is none on its way.
+    At most one exception is sent from outside. It arrives in the computation, or in the guard
+    before `_leave` takes the lock, and is caught in both cases; afterwards none is pending.
     """
 
     is_coro = False
@@ -75,13 +62,12 @@ class Guard:
         self._done = False
 
     def __call__(self, data: Any) -> Any:
-        """Compute.
+        """Compute the result from the data of the inputs.
 
         Raises
         ------
         Reschedule
-            It was interrupted. For a worker that is right whatever has become of the task
-            meanwhile: one that is cancelled is dropped, one that was submitted again runs again.
+            If it was interrupted: the worker drops a cancelled task, and reruns a resubmitted one.
         """
         try:
             self._enter()
@@ -91,11 +77,11 @@ class Guard:
                 self._leave()
         except ExecutionInterrupted:
             self._leave()
-        # Outside of the handler: the exception with the frames of the task is let go.
+        # Outside of the handler, which would keep the exception with the task's frames.
         raise Reschedule
 
     def interrupt(self) -> bool:
-        """Have the computation end; False if it has ended or was told before."""
+        """Interrupt the computation; return False if it has ended or was interrupted before."""
         with self._lock:
             if self._done or self._unwanted:
                 return False
@@ -117,15 +103,14 @@ class Guard:
             if not self._done:
                 self._done = True
                 if self.sent:
-                    self._have_it_arrive()
+                    self._receive_pending()
 
-    def _have_it_arrive(self) -> None:
-        """Have none on its way.
+    def _receive_pending(self) -> None:
+        """Make sure that no exception is pending.
 
-        Whether it has arrived nobody can tell: the task may have swallowed it. One more takes the
-        place of what is on its way, if anything is, and arrives here. To take it back instead,
-        which Python offers, would leave the interpreter looking for it for ever: CPython 3.11
-        hangs then in the next function that a debugger or a measurement of coverage follows.
+        It may have arrived already, if the task swallowed it. Another one replaces a pending one,
+        and arrives here. Clearing it through the C API instead makes CPython 3.11 hang in the next
+        function that a debugger or coverage traces.
         """
         try:
             while True:
@@ -136,14 +121,14 @@ class Guard:
             return
 
     def __repr__(self) -> str:
-        return repr(self.compute)  # what distributed logs of a task that fails
+        return repr(self.compute)  # for distributed's log of failed tasks
 
 
 leave_out_of_tracebacks(Guard.__call__)
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return what in a worker is not as interrupting expects it; empty if all is well."""
+    """Return how a worker differs from what interrupting expects; empty if it does not."""
     names = ("state", "stream_handlers", "execute", "executors")
     found = [f"Worker has no attribute {n}" for n in names if not hasattr(worker, n)]
     if "free-keys" not in getattr(worker, "stream_handlers", {}):
@@ -154,18 +139,7 @@ def misfits(worker: Any) -> list[str]:
 
 
 class Interrupts:
-    """Interrupts the tasks of a worker that the scheduler has released while they run.
-
-    Parameters
-    ----------
-    worker
-        The worker.
-
-    Attributes
-    ----------
-    interrupted : int
-        Executions that were told to end.
-    """
+    """Interrupts running tasks that the scheduler has released; `interrupted` counts them."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker: Any = worker
@@ -174,12 +148,12 @@ class Interrupts:
         self._installed = False
 
     def install(self) -> None:
-        """Run tasks inside guards, and listen to what the scheduler releases.
+        """Run tasks inside guards, and intercept the message that frees keys.
 
         Raises
         ------
         RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
+            If this version of distributed is not as expected; nothing has changed.
         """
         demand(misfits(self.worker), "running tasks are not interrupted")
         worker = self.worker
@@ -207,34 +181,26 @@ class Interrupts:
         return {"interrupted": self.interrupted, "still_running": len(self.under_way())}
 
     def under_way(self) -> list[Key]:
-        """Return the keys of what was told to end and still runs."""
+        """Return the keys of tasks that were interrupted and are still running."""
         return [key for key, guard in self._running.items() if guard.sent]
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.worker.state.tasks[key]
         if ts.state == "cancelled":
-            # Between the decision to run it and this moment. Stock Dask would run it.
+            # Cancelled since the decision to run it; stock Dask would run it.
             return RescheduleEvent(key=key, stimulus_id=f"marsched-interrupted-{time()}")
-        guard = self._guard(ts)
-        if guard is None:
+        if not runs_in_thread(self.worker, ts):
             return await self._stock_execute(key, stimulus_id=stimulus_id)
-        spec, ts.run_spec = ts.run_spec, guard
+        spec = ts.run_spec
+        guard = ts.run_spec = Guard(spec)
         self._running[key] = guard
         try:
             return await self._stock_execute(key, stimulus_id=stimulus_id)
         finally:
-            if ts.run_spec is guard:  # else it was submitted again
+            if ts.run_spec is guard:  # else it was resubmitted
                 ts.run_spec = spec
             if self._running.get(key) is guard:
                 del self._running[key]
-
-    def _guard(self, ts: Any) -> Guard | None:
-        """Return a guard for a task that runs in a thread of this process, else None."""
-        spec = ts.run_spec
-        if spec is None or spec.is_coro:
-            return None
-        executor = self.worker.executors.get((ts.annotations or {}).get("executor", "default"))
-        return Guard(spec) if "ThreadPoolExecutor" in str(type(executor)) else None
 
     def _free_keys(self, keys: Collection[Key], **kwargs: Any) -> None:
         self._stock_free_keys(keys=keys, **kwargs)
@@ -251,6 +217,6 @@ class Interrupts:
 
 
 def may_be_stopped(spec: Any, annotations: Mapping[str, Any] | None) -> bool:
-    """Whether it does no harm to have a task end in the middle."""
-    # A kernel stands for a task while that runs.
+    """Whether a task can be interrupted without harm."""
+    # A kernel wraps the task that it replaces.
     return effects(getattr(spec, "_task", spec), annotations) is Effects.NONE

@@ -1,9 +1,7 @@
-"""Answers of workers that nobody waits for travel with their next message.
+"""Delays a worker's answers to freed keys until its next message to the scheduler.
 
-A worker answers each result that the scheduler frees: it does not hold it any more. The scheduler
-has struck it off already, and in simulation these answers were half of all messages to it and a
-quarter of its time, for most come alone: a batch of messages costs more than a message. So they
-wait for the next message of their worker. All arrive in the order in which they were made.
+The scheduler does not need these answers: it has forgotten the replicas already. In simulation they
+were half of its messages and a quarter of its time. Their order is kept.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from distributed import Worker
 
 from dask_marsched.host.contract import demand
 
-#: Seconds that an answer waits at most, where its worker has nothing else to say.
+#: Longest delay of an answer, seconds.
 PATIENCE = 1.0
 
 _RELEASED = "release-worker-data"
-#: Messages of the scheduler by which it frees results that it has struck off.
+#: Messages by which the scheduler frees keys.
 FREEING = ("free-keys", "remove-replicas")
 
 
-class Gathering:
-    """Holds back a worker's answers until it sends something else.
+class ReleaseBatcher:
+    """Holds back answers about freed keys until another message is sent.
 
     Parameters
     ----------
@@ -35,11 +33,6 @@ class Gathering:
         Sends a message to the scheduler.
     later
         Calls a function after so many seconds.
-
-    Attributes
-    ----------
-    gathered : int
-        Answers that were held back.
     """
 
     def __init__(
@@ -52,11 +45,12 @@ class Gathering:
         self._held: list[dict[str, Any]] = []
         self._freed: Collection[Key] = ()
         self._due = False
+        #: number of answers held back
         self.gathered = 0
 
     @contextmanager
     def freeing(self, keys: Collection[Key]) -> Iterator[None]:
-        """Hold back what is answered inside about these keys."""
+        """Hold back the answers about these keys that are sent in this context."""
         self._freed = frozenset(keys)
         try:
             yield
@@ -64,7 +58,7 @@ class Gathering:
             self._freed = ()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message, after the answers held back, or hold it back."""
+        """Hold a message back, or send it after those held back."""
         if message["op"] == _RELEASED and message["key"] in self._freed:
             self._held.append(message)
             self.gathered += 1
@@ -87,7 +81,7 @@ class Gathering:
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return what in a worker is not as gathering expects it; empty if all is well."""
+    """Return how a worker differs from what batching expects; empty if it does not."""
     handlers = getattr(worker, "stream_handlers", {})
     found = [f"the worker has no stream handler {op!r}" for op in FREEING if op not in handlers]
     if not callable(getattr(worker, "batched_send", None)):
@@ -95,59 +89,53 @@ def misfits(worker: Any) -> list[str]:
     return found
 
 
-class MessageGathering:
-    """Gathers the answers of a running worker.
-
-    Parameters
-    ----------
-    worker
-        The worker.
-    """
+class WorkerReleaseBatching:
+    """Installs a `ReleaseBatcher` in a worker."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker: Any = worker
-        self._gathering: Gathering | None = None
+        self._batcher: ReleaseBatcher | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
-        """Listen to what the scheduler frees, and to what the worker sends.
+        """Intercept the messages that free keys, and those that the worker sends.
 
         Raises
         ------
         RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
+            If this version of distributed is not as expected; nothing has changed.
         """
         worker = self.worker
-        demand(misfits(worker), "messages are not gathered")
-        self._gathering = Gathering(worker.batched_send, self._call_later)
+        demand(misfits(worker), "answers to freed keys are not delayed")
+        self._batcher = ReleaseBatcher(worker.batched_send, self._call_later)
         self._stock = {op: worker.stream_handlers[op] for op in FREEING}
         for op in FREEING:
-            worker.stream_handlers[op] = self._listening(self._gathering, self._stock[op])
-        worker.batched_send = self._gathering.send
+            worker.stream_handlers[op] = self._intercept(self._batcher, self._stock[op])
+        worker.batched_send = self._batcher.send
 
     def uninstall(self) -> None:
         """Send what is held back, and restore the worker. Idempotent."""
-        if self._gathering is None:
+        if self._batcher is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._gathering.flush()
-        self._gathering = None
+        self._batcher.flush()
+        self._batcher = None
         del self.worker.batched_send
         self.worker.stream_handlers.update(self._stock)
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
-        return {"answers": self._gathering.gathered if self._gathering is not None else 0}
+        return {"answers": self._batcher.gathered if self._batcher is not None else 0}
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        # One at a time: the next is asked for when this one has rung.
+        # There is one timer at a time: the next is started after this one has fired.
         self._timer = asyncio.get_running_loop().call_later(seconds, call)
 
     @staticmethod
-    def _listening(gathering: Gathering, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _intercept(batcher: ReleaseBatcher, stock: Callable[..., Any]) -> Callable[..., Any]:
         def handle(keys: Collection[Key], **kwargs: Any) -> Any:
-            with gathering.freeing(keys):
+            with batcher.freeing(keys):
                 return stock(keys=keys, **kwargs)
 
         return handle

@@ -1,7 +1,7 @@
-"""The nanny's part: it owns the memory that its worker shares, and counts it fairly.
+"""Lets a nanny own the shared memory of its worker, and count it correctly.
 
-A worker asks its nanny for a segment when it starts, by the nanny's own `run`: nothing has to be
-installed in a nanny before. The memory outlives the worker's process, and ends with the nanny.
+A worker asks its nanny for a segment through the nanny's `run`, so that nothing has to be installed
+there before. The memory outlives the worker's process, and ends with the nanny.
 """
 
 from __future__ import annotations
@@ -18,30 +18,28 @@ from distributed.protocol.pickle import dumps
 from tornado.ioloop import PeriodicCallback
 
 from dask_marsched.host.worker.restart import PatientRestart
-from dask_marsched.store import locks
-from dask_marsched.store.residence import charged_memory
-from dask_marsched.store.segment import SegmentAddress, create_segment, read_charge
+from dask_marsched.store import file_ranges
+from dask_marsched.store.charge import charged_memory, read_charge
+from dask_marsched.store.segment import SegmentAddress, create_segment
 
 logger = logging.getLogger(__name__)
 
 NAME = "marsched-segment"
 _TIMEOUT = 60.0  # seconds
-#: Seconds between two looks at who reads in the segments of processes that are gone. A removal
-#: of a worker, in which others take over, takes less.
+#: Seconds between two checks for readers of dead workers' segments. Recovery takes less.
 _SWEEP = 5.0
 
 
 class SegmentOwner(NannyPlugin):
-    """Owns a segment for the worker of a nanny.
+    """Owns the segment of a nanny's worker.
 
     Parameters
     ----------
     size : int
-        Bytes of addresses.
+        Length of the segment, bytes.
     retired : sequence of SegmentAddress
-        Segments of the worker's processes before this one. They are kept as long as anybody reads
-        in them, so that what others have taken over outlives these in turn. It takes no memory
-        that the readers do not hold already.
+        Segments of the worker's earlier processes, kept while anybody reads them, so that adopted
+        results can be adopted again. They take no memory beyond what the readers hold.
     """
 
     name = NAME
@@ -55,7 +53,7 @@ class SegmentOwner(NannyPlugin):
         self._restart: PatientRestart | None = None
 
     def setup(self, nanny: Nanny) -> None:
-        """Create the segment, correct what the nanny takes for its worker's memory, and be patient.
+        """Create the segment, correct the memory monitor, and delay restarts on busy hosts.
 
         Raises
         ------
@@ -74,19 +72,18 @@ class SegmentOwner(NannyPlugin):
             self._sweeping.start()
 
     def retire(self) -> list[SegmentAddress]:
-        """Hand over all segments: another one owns them from now on."""
+        """Hand over all segments to a new owner."""
         segments = [*self._retired, *([self.segment] if self.segment is not None else [])]
         self._retired, self.segment = {}, None
         return segments
 
     def _sweep(self) -> None:
-        """Let go of the retired segments that nobody has read in since the last look.
+        """Close retired segments that had no reader at this check and the one before.
 
-        Not at once: between the death of a reader and the moment when another one has taken over
-        from it nobody does.
+        One check is not enough: between a reader's death and the adoption there is none.
         """
         for segment, was_read in list(self._retired.items()):
-            is_read = locks.has_readers(segment.fd)
+            is_read = file_ranges.has_readers(segment.fd)
             if is_read or was_read:
                 self._retired[segment] = is_read
             else:
@@ -96,7 +93,7 @@ class SegmentOwner(NannyPlugin):
             self._sweeping.stop()
 
     def teardown(self, nanny: Nanny) -> None:
-        """Let go of the segment: it ends with the last process that has it mapped."""
+        """Close the segment, which ends with the last process that has it mapped."""
         monitor = nanny.periodic_callbacks.get("memory_monitor")
         if monitor is not None and self._stock_monitor is not None:
             monitor.callback = self._stock_monitor
@@ -114,7 +111,7 @@ class SegmentOwner(NannyPlugin):
         return self._stock_monitor()
 
     def _is_within_limit(self, nanny: Nanny) -> bool:
-        """Tell whether a worker that stock takes for too large is not; False if unknown."""
+        """Whether the worker is below the limit when shared pages are counted correctly."""
         manager = nanny.memory_manager
         if self.segment is None or not manager.memory_limit or not nanny.pid:
             return False
@@ -126,7 +123,7 @@ class SegmentOwner(NannyPlugin):
 
 
 async def _own_segment(size: int, dask_worker: Nanny) -> tuple[int, int, bytes]:
-    # Run in the nanny.
+    # Runs in the nanny.
     retired = []
     before: Any = dask_worker.plugins.get(NAME)
     if before is not None:
@@ -147,34 +144,21 @@ async def _give_up_segment(dask_worker: Nanny) -> None:
 
 
 async def ask_for_segment(worker: Worker, size: int) -> SegmentAddress:
-    """Have a worker's nanny create a segment for it.
+    """Have a worker's nanny create a segment of ``size`` bytes.
 
-    A nanny that starts answers nobody until its worker has started: do not await this there.
-
-    Parameters
-    ----------
-    worker
-        The worker.
-    size : int
-        Bytes of addresses.
+    A starting nanny answers only after its worker has started: do not await this before.
 
     Raises
     ------
     OSError
-        If the worker has no nanny, or this one has no segment to give: dask_marsched is not
-        installed there, say.
+        If the worker has no nanny, or the nanny cannot create it, for example without
+        dask_marsched.
     """
     return SegmentAddress(*await run_in_nanny(worker, _own_segment, size=size))
 
 
 async def give_up_segment(worker: Worker) -> None:
-    """Have a worker's nanny let go of its segment.
-
-    Raises
-    ------
-    OSError
-        If the nanny does not answer.
-    """
+    """Have a worker's nanny release its segment; raises OSError if the nanny does not answer."""
     await run_in_nanny(worker, _give_up_segment)
 
 
@@ -184,7 +168,7 @@ async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: A
     Raises
     ------
     OSError
-        If the worker has no nanny, this one does not answer, or the function fails.
+        If the worker has no nanny, the nanny does not answer, or the function fails.
     """
     address: Any = worker.nanny
     if not address:
@@ -194,7 +178,7 @@ async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: A
         answer = await asyncio.wait_for(call, _TIMEOUT)
     except OSError:
         raise
-    except Exception as error:  # what the nanny raised, as it is: it has no dask_marsched, say
+    except Exception as error:  # whatever the nanny raised
         raise OSError(f"the nanny cannot do it: {error!r}") from error
     if answer["status"] != "OK":
         raise OSError(f"the nanny cannot do it: {answer.get('exception')!r}")

@@ -1,4 +1,4 @@
-"""The peak of this process' memory between two moments, as the kernel counts it."""
+"""Measures the peak of this process's resident memory between two moments."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import weakref
 
 
 class PeakMeter:
-    """Reads and resets the high-water mark of this process' resident memory.
+    """Reads and resets the high-water mark of this process's resident memory.
 
-    The kernel keeps it exactly, so that nothing has to be sampled. Only Linux has it, and only
-    where ``/proc/self/clear_refs`` may be written. There is one mark for a process: workers that
-    live in the same one (``processes=False``) cannot tell whose peak it was, and measure nothing.
-
-    Attributes
-    ----------
-    available : bool
-        Whether it works here, for this worker alone.
+    It is exact and needs no sampling, but only Linux has it, and only if ``/proc/self/clear_refs``
+    is writeable. Workers that share a process (``processes=False``) share the mark, and do not use
+    it.
     """
 
     _of_this_process: weakref.WeakSet[PeakMeter] = weakref.WeakSet()
@@ -41,11 +36,11 @@ class PeakMeter:
 
     @property
     def available(self) -> bool:
-        """Whether it works here, for this worker alone."""
+        """Whether the mark can be used, and for this worker alone."""
         return self._files is not None and len(self._of_this_process) == 1
 
     def lap(self) -> int:
-        """Return the peak since the last call, bytes, and begin anew."""
+        """Return the peak since the last call, bytes, and reset it."""
         if self._files is None:
             return 0
         status, reset = self._files
@@ -56,7 +51,7 @@ class PeakMeter:
         return peak
 
     def close(self) -> None:
-        """Give back the files, and leave the mark to others."""
+        """Close the files, and leave the mark to other workers."""
         self._of_this_process.discard(self)
         for number in self._files or ():
             os.close(number)

@@ -1,8 +1,7 @@
-"""When a nanny starts the process that follows one that died: not where others need the processors.
+"""Delays the restart of a dead worker's process until a processor is idle.
 
-A new worker imports for a second or more. On a host whose processors are all busy it slows down
-those who go on, which have taken over its results, and adds nothing: programs of a second end
-before it is there. So it waits for a processor to be idle, for a few seconds at most.
+The imports of a new worker take a second or more of a processor. On a busy host they slow down the
+workers that have taken over, and short programs end before the new one is ready.
 """
 
 from __future__ import annotations
@@ -16,24 +15,19 @@ from distributed import Nanny
 from distributed.core import Status
 from distributed.metrics import monotonic
 
-#: Processors that have to be idle.
+#: Idle processors needed for a restart.
 _ROOM = 0.5
-#: Seconds over which that is measured.
+#: Seconds over which they are measured.
 _LOOK = 0.1
-#: Most seconds that a process waits. Dask's clusters give up a worker that is gone for 15.
+#: Longest delay, seconds; Dask's clusters give up a missing worker after 15.
 _LONGEST = 3.0
 _HOOK = "_unregister"
 
 
 class PatientRestart:
-    """Has a nanny wait for an idle processor before it replaces a process that died.
+    """Makes a nanny wait for an idle processor before it replaces a dead process.
 
-    Parameters
-    ----------
-    nanny
-        The nanny.
-    idle
-        Returns the seconds that processors of this machine have been idle.
+    `idle` returns the total idle seconds of this machine's processors.
     """
 
     def __init__(self, nanny: Nanny, idle: Callable[[], float] | None = None) -> None:
@@ -42,10 +36,7 @@ class PatientRestart:
         self._stock: Any = None
 
     def install(self) -> None:
-        """Come between the end of a process and the start of the next one.
-
-        A nanny without that place starts it as it ever does.
-        """
+        """Wrap the step between the end of a process and the next start, if there is one."""
         self._stock = getattr(self.nanny, _HOOK, None)
         if self._stock is not None:
             vars(self.nanny)[_HOOK] = self._unregister
@@ -59,7 +50,7 @@ class PatientRestart:
     async def _unregister(self, *args: Any, **kwargs: Any) -> None:
         await self._stock(*args, **kwargs)
         until = monotonic() + _LONGEST
-        # Not where it closes, or where its user has it restart meanwhile.
+        # Ends early if the nanny closes, or its user restarts it.
         while self._is_between_processes() and monotonic() < until:
             idle, began = self._idle(), monotonic()
             await asyncio.sleep(_LOOK)

@@ -1,7 +1,7 @@
-"""Having all of a worker's results in shared memory, as far as that costs little.
+"""Retains a worker's results in shared memory, so that peers can take over if it dies.
 
-Large arrays are there as they are made, or a copy takes their place. Of whatever else there is only
-the arrays are, and the rest is in memory twice.
+Arrays are replaced by their shared copies. Other objects exist twice, so only a small share of
+memory and time is spent on them.
 """
 
 from __future__ import annotations
@@ -10,36 +10,33 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from dask.sizeof import sizeof
 from dask.typing import Key
 from numpy.typing import NDArray
 
+from dask_marsched.host.worker.publishing import Publisher
 from dask_marsched.store import scattered
-from dask_marsched.store.arena import Arena, Chunk
+from dask_marsched.store.arena import Arena, SharedChunk
 from dask_marsched.store.frames import is_data, is_plain_array, to_frames
 from dask_marsched.store.grants import LEAST
-from dask_marsched.store.handle import Handle
+from dask_marsched.store.segment import Handle
 
-if TYPE_CHECKING:
-    from dask_marsched.host.worker.publishing import Publisher
-
-#: Results other than large arrays are in memory twice while they are kept for others: up to this
-#: share of all results, or so many bytes.
+#: Limit on memory that exists twice: this share of all results, or so many bytes if that is more.
 _TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
-#: To serialize what is no array takes several times as long as to copy it.
+#: Serializing an object other than an array takes so many times as long as copying an array.
 _SERIALIZED = 4
-#: To copy so many bytes takes less than to see to it later.
+#: Up to so many bytes are copied at once: deferring the copy would cost more.
 _LITTLE = 64 * 1024
-#: More is not copied, bytes.
+#: Largest array that is copied, bytes.
 _MOST_COPIED = 16 * 1024 * 1024
-#: Seconds after which Dask has stored a result. Where the event loop is late, twice as long.
+#: Seconds within which Dask normally stores a result. A late event loop gets twice as long.
 _SETTLED = 0.005
 
 
 class _Cost(NamedTuple):
-    """What has to be copied to keep a result, bytes: of arrays, and of whatever else."""
+    """Bytes to copy to retain a result: those of arrays, and those of other objects."""
 
     arrays: int
     others: int
@@ -50,21 +47,21 @@ class _Cost(NamedTuple):
 
     @property
     def takes(self) -> int:
-        """How many bytes of an array could be copied in that time."""
+        """Bytes of an array that take as long to copy."""
         return self.arrays + _SERIALIZED * self.others
 
 
-class Keeper:
-    """Keeps the results of a worker for those who take over from it.
+class ResultRetainer:
+    """Retains the results of a worker for the workers that take over from it.
 
     Parameters
     ----------
     publisher : Publisher
-        Publishes arrays, and tells of what is kept.
+        Publishes arrays, and announces what is retained.
     arena : Arena
-        Where it is kept.
+        The worker's shared memory.
     caught : callable
-        Told of exceptions of ours: (where, exception).
+        Called with (where, exception) for each of our own errors.
     """
 
     def __init__(
@@ -75,57 +72,54 @@ class Keeper:
         self._upkeep = publisher.upkeep
         self._arena = arena
         self._caught = caught
-        self._kept: dict[Key, list[Chunk]] = {}
+        self._retained: dict[Key, list[SharedChunk]] = {}
         self._twice: dict[Key, int] = {}
-        self._counting = threading.Lock()
+        self._twice_lock = threading.Lock()
         self._waiting: deque[Key] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._closed = False
 
     def close(self) -> None:
-        """Keep nothing any more but arrays."""
+        """Release all copies; arrays that replaced stored ones stay."""
         self._closed = True
-        for key in list(self._kept):
+        for key in list(self._retained):
             self.let_go(key)
 
     @property
     def twice(self) -> int:
-        """Bytes that are in memory twice."""
-        with self._counting:
+        """Bytes that exist twice in memory."""
+        with self._twice_lock:
             return sum(self._twice.values())
 
     def made(self, key: Key, value: object) -> None:
-        """Keep a result of which little has to be copied; see to others when they are stored.
+        """Retain a result at once if little has to be copied, else after it is stored.
 
-        Of what is kept now the scheduler hears together with the result.
+        The scheduler learns of the former together with the result.
         """
         if not _is_large_array(value) and is_data(value):
             cost = self._cost(value)
             if cost.copied <= _LITTLE and self._affords(cost):
                 self._hold(key, cost, self._put(value))
-        # Not now: its thread has the next task sooner. What is gone before its turn comes is not
-        # copied. To wait for more of that saved nothing, and what is lost meanwhile takes all it
-        # was made from to make again.
+        # Deferred, so that the thread gets its next task first, and short-lived results are never
+        # copied. A longer delay saved nothing, and leaves results unprotected.
         self._settle(key)
 
     def let_go(self, key: Key) -> None:
-        """Keep a result in shared memory no longer: the worker does not have it in memory."""
-        self._kept.pop(key, None)
-        with self._counting:
+        """Release the copy of a result that has left the worker's memory."""
+        self._retained.pop(key, None)
+        with self._twice_lock:
             self._twice.pop(key, None)
 
     async def drained(self) -> None:
-        """Wait until what is stored is kept."""
+        """Wait until all stored results have been handled."""
         if self._draining is not None:
             await self._draining
-
-    # -- what is stored --------------------------------------------------------------------
 
     def _settle(self, key: Key, *, again: bool = True) -> None:
         asyncio.get_running_loop().call_later(_SETTLED, self._settled, key, again)
 
     def _settled(self, key: Key, again: bool) -> None:
-        """Keep a result that is there, when those before it have been."""
+        """Queue a result if it is stored by now."""
         if self._closed:
             return
         if key not in self._store.fast:
@@ -133,7 +127,7 @@ class Keeper:
                 self._settle(key, again=False)
             else:
                 self.let_go(key)
-        elif key not in self._kept:
+        elif key not in self._retained:
             self._waiting.append(key)
             if self._draining is None or self._draining.done():
                 self._draining = asyncio.create_task(self._drain())
@@ -141,25 +135,24 @@ class Keeper:
     async def _drain(self) -> None:
         while self._waiting and not self._closed:
             try:
-                await self._keep(self._waiting.popleft())
+                await self._retain(self._waiting.popleft())
             except Exception as error:
                 self._caught("keep", error)
 
-    async def _keep(self, key: Key) -> None:
-        """Have a result in shared memory as long as the worker has it, and tell where."""
+    async def _retain(self, key: Key) -> None:
+        """Copy a stored result to shared memory, and announce it."""
         value = self._store.in_memory(key)
-        if value is None or await self._publisher.is_told(key, value):
+        if value is None or await self._publisher.announce_published(key, value):
             return
-        # An array takes the place of the one that it is a copy of. Small ones would take a mapping
-        # each, of which a process may not have any number.
+        # Only large arrays are replaced: each takes a mapping, and a process may have 65530.
         if _is_large_array(value):
             if self._may_exchange(value.nbytes) and self._upkeep.affords(value.nbytes):
                 self._upkeep.kept(value.nbytes)
                 await self._publisher.keep_array(key, value)
         elif is_data(value) and self._affords(cost := self._cost(value)):
             found = await self._publisher.copy(key, cost.copied, self._put, value)
-            # Another thread may evict the value: before the look at what is there, or after it,
-            # and then it lets go of the chunks.
+            # Another thread may evict the value: before the check below, or after it, and then
+            # `let_go` releases the chunks.
             self._hold(key, cost, found)
             if found is not None and cost.arrays >= LEAST:
                 self._exchange(key, value, *found)
@@ -167,10 +160,9 @@ class Keeper:
                 self.let_go(key)
 
     def _may_exchange(self, nbytes: int) -> bool:
-        """Whether a copy may take the place of what is stored.
+        """Whether an array may be copied: it exists twice until the copy has replaced it.
 
-        Until it is copied it is in memory twice. Of a size that comes again the next is made here;
-        one that comes once is often the last of all, and gone in a moment.
+        Arrays of a size that recurs are soon allocated in shared memory, and need no copy.
         """
         return nbytes <= _MOST_COPIED and self._publisher.has_room()
 
@@ -185,34 +177,34 @@ class Keeper:
         most = max(_TWICE_AT_LEAST, int(_TWICE * self._store.held))
         return self.twice + twice <= most and self._upkeep.affords(cost.takes)
 
-    def _put(self, value: object) -> tuple[Handle, list[Chunk]] | None:
+    def _put(self, value: object) -> tuple[Handle, list[SharedChunk]] | None:
         try:
             header, frames = to_frames(value)
-        except Exception:  # it cannot be serialized: Dask says so where it has to be
+        except Exception:  # not serializable; Dask raises the error when it has to be sent
             return None
         return scattered.put(self._arena, header, frames)
 
-    def _hold(self, key: Key, cost: _Cost, found: tuple[Handle, list[Chunk]] | None) -> None:
-        """Keep chunks that nothing which the worker stores keeps, and tell of them."""
+    def _hold(self, key: Key, cost: _Cost, found: tuple[Handle, list[SharedChunk]] | None) -> None:
+        """Hold the chunks of a copy that no stored value refers to, and announce them."""
         self._upkeep.kept(cost.takes)
         self.let_go(key)
         if found is None:
             return
         handle, chunks = found
-        self._kept[key] = chunks
-        with self._counting:
+        self._retained[key] = chunks
+        with self._twice_lock:
             self._twice[key] = cost.copied
         self._publisher.ahead += 1
-        self._publisher.tell(key, handle, chunks[0].stamp)
+        self._publisher.announce(key, handle, chunks[0].stamp)
 
-    def _exchange(self, key: Key, value: object, handle: Handle, chunks: list[Chunk]) -> None:
-        """Let the copies of arrays take their places in a collection that is stored."""
+    def _exchange(self, key: Key, value: object, handle: Handle, chunks: list[SharedChunk]) -> None:
+        """Replace the arrays in a stored collection by their copies."""
         new = scattered.exchanged(value, handle, chunks)
         if self._store.in_memory(key) is not value:
             self.let_go(key)
             return
         self._store.exchange(key, value, new)
-        with self._counting:
+        with self._twice_lock:
             self._twice.pop(key, None)
 
 

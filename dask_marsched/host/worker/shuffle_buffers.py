@@ -1,4 +1,4 @@
-"""Memory of distributed's peer-to-peer shuffles on a worker: bounded, let go of, handed over."""
+"""Bounds the memory of distributed's peer-to-peer shuffles on a worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUFFERS = ("_comm_buffer", "_disk_buffer")
 
 
 def misfits(shuffles: Any) -> list[str]:
-    """Return what in a worker's shuffle plugin is not as expected; empty if all is well."""
+    """Return how a worker's shuffle plugin differs from what is expected; empty if it does not."""
     found = [f"shuffles.{name} is missing" for name in _LIMITERS if not hasattr(shuffles, name)]
     runs = getattr(shuffles, "shuffle_runs", None)
     if not inspect.iscoroutinefunction(getattr(runs, "_refresh", None)):
@@ -32,21 +32,16 @@ def misfits(shuffles: Any) -> list[str]:
 
 
 class ShuffleBuffers:
-    """Bounds the buffers of a worker's shuffles, and takes from messages what they need not hold.
+    """Bounds the buffers of a worker's shuffles, and empties messages after use.
 
-    Their bound is set by configuration only, to a gigabyte, whatever the memory limit is.
+    distributed bounds them by configuration only, at one gigabyte, whatever the memory limit.
 
-    Each of the ten tasks that send, and the one that writes to disk, keeps the pieces it has dealt
-    with last until there are others. Those of one input partition for one worker are one message,
-    however large: of a rechunk of 125 MB partitions to two workers 355 MiB stayed on a worker for
-    as long as anything was being read, and were in no buffer's account.
+    Each of its ten sending tasks, and the writing one, keeps the last message it handled. A message
+    holds the pieces of one input partition for one worker: in a rechunk of 125 MB partitions to two
+    workers these were 355 MiB, outside of every buffer's account.
 
-    What a worker cuts for itself it sends to itself, too, through a socket. Here it is handed over.
-
-    Parameters
-    ----------
-    worker
-        The worker. Nothing is done where it has no plugin for shuffles.
+    A worker also sends shards to itself through a socket; here it receives them directly. Nothing
+    is done on a worker without the shuffle plugin.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -55,7 +50,7 @@ class ShuffleBuffers:
         self._refresh: Any = None
 
     def bound(self, nbytes: int) -> None:
-        """Let the buffers take no more than this each, bytes."""
+        """Lower the bound of each buffer to so many bytes."""
         for name in _LIMITERS:
             limiter: Any = getattr(self._shuffles, name, None)
             limit = getattr(limiter, "limit", None)
@@ -64,7 +59,7 @@ class ShuffleBuffers:
                 limiter.limit = nbytes
 
     def attend(self) -> None:
-        """Empty messages once they are dealt with, and hand over our own, in shuffles to come."""
+        """In new shuffles, empty handled messages, and deliver a worker's own directly."""
         if self._shuffles is None:
             return
         runs = self._shuffles.shuffle_runs
@@ -82,7 +77,7 @@ class ShuffleBuffers:
         runs._refresh = refresh_and_attend
 
     def restore(self) -> None:
-        """Leave the shuffles to distributed again. Idempotent."""
+        """Restore the bounds and all shuffles. Idempotent."""
         for limiter, limit in self._limits:
             limiter.limit = limit
         self._limits.clear()
@@ -99,15 +94,15 @@ class ShuffleBuffers:
 
 
 def _buffers(run: Any) -> list[Any]:
-    """Return what a shuffle sends and writes from."""
+    """Return the buffers of a shuffle."""
     return [buffer for name in _BUFFERS if (buffer := getattr(run, name, None)) is not None]
 
 
 def _emptying(buffer: Any) -> Any:
-    """Return `ShardsBuffer.process` that leaves nothing in what it was given."""
+    """Return `ShardsBuffer.process` that clears its argument afterwards."""
     stock = buffer.process
-    # A task that sends holds the list of its messages, and the last of them besides: the pieces
-    # of a partition with its number. What is written to disk, or kept, is a list of pieces.
+    # A sending task holds its list of messages and the last of them: a partition's number and
+    # pieces. The writing task holds a list of pieces.
     sends = isinstance(buffer, CommShardsBuffer)
 
     async def process(id: str, shards: list[Any], size: int) -> None:
@@ -116,7 +111,7 @@ def _emptying(buffer: Any) -> Any:
         finally:
             if sends:
                 for _, pieces in shards:
-                    if isinstance(pieces, list):  # of a dataframe it is bytes
+                    if isinstance(pieces, list):  # bytes for dataframes
                         pieces.clear()
             shards.clear()
 
@@ -124,7 +119,7 @@ def _emptying(buffer: Any) -> Any:
 
 
 def _handing_over(run: Any) -> Any:
-    """Return `ShuffleRun.send` that sends nothing to the worker itself."""
+    """Return `ShuffleRun.send` that delivers a worker's own shards without a socket."""
 
     async def send(address: str, shards: list[Any]) -> Any:
         if address != run.local_address:

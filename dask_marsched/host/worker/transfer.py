@@ -1,8 +1,8 @@
-"""Fetching the chunks of another worker of this host by mapping them, not by copying.
+"""Fetches chunks of other workers on this host by mapping their shared memory.
 
-A worker that shares memory answers one message more, and claims its address. Only workers that see
-the claim send that message: others are never told anything that stock Dask does not know. What
-cannot be had in this way, for whatever reason, is fetched as always.
+A worker that shares memory handles one more message and claims its address. Only workers that find
+the claim send that message, so that stock workers never see it. Any failure falls back to a stock
+fetch.
 """
 
 from __future__ import annotations
@@ -28,31 +28,30 @@ from distributed.worker_state_machine import (
 from dask_marsched.host.scheduler.adopters import READY
 from dask_marsched.host.scheduler.adoption import KEPT
 from dask_marsched.host.worker import adoption, nanny
-from dask_marsched.host.worker.adoption import TakingOver, make_object
-from dask_marsched.host.worker.data import Store
+from dask_marsched.host.worker.adoption import ResultAdopter, TransferCounters, make_object
+from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published, Publisher
-from dask_marsched.host.worker.transfer_counters import TransferCounters
+from dask_marsched.host.worker.retention import ResultRetainer
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.charge import Charge, charged_memory, shared_surplus, write_charge
 from dask_marsched.store.frames import is_plain_array
-from dask_marsched.store.handle import Handle
-from dask_marsched.store.presence import Claim, is_claimed
-from dask_marsched.store.residence import charged_memory, shared_surplus
-from dask_marsched.store.segment import Charge, write_charge
+from dask_marsched.store.presence import AddressClaim, is_claimed
+from dask_marsched.store.segment import Handle
 
 OPERATION = "marsched_handles"
 ADOPTION = "marsched_adopt"
 
-# For so long a claim that was seen is believed, seconds: a worker takes longer to restart.
+# Seconds for which a claim is trusted; a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
 _NOTHING = Charge(0, 0)
-# Shared memory that has not been needed for so long goes back to the system, seconds. To find its
-# pages anew takes longer than to copy into them: a pause between two steps is not to cost it.
+# Shared memory unused for so many seconds returns to the system. Finding its pages again costs more
+# than a copy into them, so short pauses must keep it.
 _TIDY = 5.0
-# After so many failures in a row a peer's memory is left alone: it cannot be mapped from here.
+# After so many failures in a row a peer's memory counts as impossible to map from here.
 _PATIENCE = 3
 
-#: Events of the state machine that are made or changed, with the fields that are used.
+#: Events of the state machine that are created or changed, with the fields used.
 _EVENTS: dict[Any, set[str]] = {
     GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
     GatherDepNetworkFailureEvent: {"worker", "total_nbytes", "stimulus_id"},
@@ -62,7 +61,7 @@ _EVENTS: dict[Any, set[str]] = {
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return what in a worker is not as the transfer expects it; empty if all is well."""
+    """Return how a worker differs from what the transfer expects; empty if it does not."""
     names = (
         "execute", "gather_dep", "handlers", "monitor", "nanny", "rpc", "transfer_incoming_log",
     )  # fmt: skip
@@ -76,7 +75,7 @@ def misfits(worker: Any) -> list[str]:
 
 
 class _Unreachable(OSError):
-    """There is no connection to a peer, or none any more."""
+    """The peer cannot be reached, or no longer."""
 
 
 class HandleTransfer:
@@ -84,33 +83,32 @@ class HandleTransfer:
 
     Parameters
     ----------
-    worker
-        The worker.
-    store : Store
-        Its data.
+    worker : Worker
+    store : WorkerStore
+        The worker's data.
     cap : int
-        Most bytes of shared memory for its chunks.
+        Upper bound on the shared memory of its chunks, bytes.
     least : int
-        Chunks of fewer bytes are fetched as always.
+        Smallest chunk that is mapped instead of fetched, bytes.
     caught : callable
-        Told of exceptions of ours: (where, exception). What failed falls back to stock.
+        Called with (where, exception) for each of our own errors, after which stock code runs.
     announces : bool
-        Whether the scheduler is told of what is published, so that it can outlive the worker.
+        Whether the scheduler learns where chunks are, so that they can outlive the worker.
     keep : bool
-        Whether all results are published.
+        Whether all results are retained in shared memory.
 
     Attributes
     ----------
     reason : str or None
         Why nothing is shared; None if it is.
     arena : Arena or None
-        Where it publishes; None if nothing is shared.
+        The worker's shared memory; None if nothing is shared.
     """
 
     def __init__(
         self,
         worker: Worker,
-        store: Store,
+        store: WorkerStore,
         *,
         cap: int,
         least: int,
@@ -131,23 +129,23 @@ class HandleTransfer:
         self._caught = caught
         self._failures: Counter[str] = Counter()
         self._seen: dict[str, float] = {}
-        self._claim: Claim | None = None
+        self._claim: AddressClaim | None = None
         self._starting: asyncio.Task[None] | None = None
         self._charged = _NOTHING
         self._tidied = 0.0
         self.publisher = Publisher(worker, store, least=least, caught=caught)
-        self._taking_over = TakingOver(worker, store, self.attachments, self.counters, caught)
+        self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
 
     # -- installing ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to share, as soon as there is memory for it; `reason` says why there is none."""
+        """Start sharing once the nanny has provided memory; else `reason` says why not."""
         self._starting = asyncio.create_task(self._start())
 
     async def started(self) -> None:
-        """Wait until it is decided whether anything is shared.
+        """Wait until sharing has started or failed.
 
-        Not for what a starting worker awaits: its nanny answers only afterwards.
+        Must not delay the worker's start: the nanny answers only after that.
         """
         if self._starting is not None:
             await asyncio.wait([self._starting])
@@ -165,7 +163,7 @@ class HandleTransfer:
         try:
             segment = await nanny.ask_for_segment(worker, segment_size(self.cap))
             self.arena = Arena(segment, self.cap, worker.state.nthreads)
-            self._claim = Claim([worker.address, worker.contact_address or worker.address])
+            self._claim = AddressClaim([worker.address, worker.contact_address or worker.address])
         except Exception as error:
             self.arena = None
             self.reason = f"{error}: all chunks are sent"
@@ -176,9 +174,12 @@ class HandleTransfer:
         self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
-        worker.handlers[ADOPTION] = self._taking_over.adopt
+        worker.handlers[ADOPTION] = self._adopter.adopt
         if self._announces:
-            self.publisher.outlive(self.arena, self._announce, all_of_them=self._keeps)
+            retainer = None
+            if self._keeps:
+                retainer = ResultRetainer(self.publisher, self.arena, self._caught)
+            self.publisher.announce_to(self._announce, retainer)
         self.publisher.install(self.arena)
         worker.monitor.get_process_memory = self._process_memory
         self.store.give_back = self.arena.trim
@@ -187,7 +188,7 @@ class HandleTransfer:
             worker.log_event(READY, worker.address)
 
     async def uninstall(self) -> None:
-        """Restore the worker. What is mapped or published stays as it is. Idempotent."""
+        """Restore the worker; mappings and published chunks stay valid. Idempotent."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
@@ -206,7 +207,7 @@ class HandleTransfer:
         self.store.give_back = None
         self.arena.close()
         if worker.status not in (Status.running, Status.paused):
-            return  # a nanny that closes listens no more, and lets go by itself
+            return  # a closing nanny no longer answers, and releases the segment itself
         try:
             await nanny.give_up_segment(worker)
         except OSError as error:
@@ -227,9 +228,9 @@ class HandleTransfer:
         }
 
     def surplus(self) -> int:
-        """Return how much more the kernel counts as this process' memory than is told, bytes.
+        """Return how far the kernel's count of this process' memory exceeds ours, bytes.
 
-        These are pages of shared memory. Less than 0 where it has not looked at all it holds.
+        The difference is in shared pages; it is negative if we hold pages never touched here.
         """
         if self._claim is None or self.arena is None:
             return 0
@@ -246,7 +247,7 @@ class HandleTransfer:
         attachments = self.attachments
         if not arena.filled and not attachments.addresses:
             return _NOTHING
-        # Once as the arena's memory, once as its private copy, once as mappings of chunks
+        # The arena's pages may be mapped three times: shared, as private copy, and as chunks.
         return Charge(arena.held() + attachments.orphaned, 3 * arena.filled + attachments.addresses)
 
     def _process_memory(self) -> int:
@@ -264,13 +265,13 @@ class HandleTransfer:
             return self._stock_memory()
 
     def _tidy(self, now: float) -> None:
-        """Let go, now and then, of what is only kept to be used again."""
+        """Close unused segments and return unused memory from time to time."""
         self.attachments.sweep(now)
         if now - self._tidied > _TIDY:
             self._tidied = now
             self.publisher.give_back()
 
-    # -- the side that has the chunks ------------------------------------------------------
+    # -- the owner's side ------------------------------------------------------------------
 
     async def _publish_for_peer(self, comm: Comm, keys: Collection[Key]) -> Any:
         published: dict[Key, tuple[Handle, object]] = {}
@@ -285,24 +286,22 @@ class HandleTransfer:
         handles = {key: handle.to_message() for key, (handle, _) in published.items()}
         try:
             await comm.write({"status": "OK", "handles": handles})
-            # Until the peer has locked them, they are kept by what is in `published`
+            # `published` keeps the chunks until the peer has locked them.
             await comm.read()
         except OSError:
             comm.abort()
         return Status.dont_reply
 
-    # -- outliving the worker --------------------------------------------------------------
-
     def _announce(self, key: Key, handle: Handle, stamp: int) -> None:
         where = (self.worker.address, key, handle.to_message(), stamp)
         self.worker.log_event(KEPT, where)
 
-    # -- the side that wants them ----------------------------------------------------------
+    # -- the peer's side -------------------------------------------------------------------
 
     async def _gather_dep(
         self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
     ) -> Any:
-        with self._taking_over.gathering_from(worker):
+        with self._adopter.gathering_from(worker):
             return await self._gather(worker, to_gather, total_nbytes, stimulus_id)
 
     async def _gather(
@@ -312,8 +311,8 @@ class HandleTransfer:
         sizes = {key: tasks[key].get_nbytes() for key in to_gather}
         received = await self.fetch(worker, [k for k, n in sizes.items() if n >= self.least])
         if received is None:
-            # Not as always: to connect to a process that is gone is tried for half a minute, and
-            # the scheduler's word that it is gone has perhaps been heard already.
+            # A stock fetch would try to connect to a dead process for half a minute, and the
+            # scheduler's message about its death may have arrived already.
             return GatherDepNetworkFailureEvent(
                 worker=worker,
                 total_nbytes=total_nbytes,
@@ -325,7 +324,7 @@ class HandleTransfer:
         if rest:
             event = await self._stock(worker, rest, total_nbytes, stimulus_id=stimulus_id)
             if not isinstance(event, GatherDepSuccessEvent):
-                return event  # what was mapped is asked for again, together with the rest
+                return event  # mapped chunks are requested again with the rest
             self.counters.by_comm += len(event.data)
             self.counters.bytes_by_comm += sum(sizes.get(key, 0) for key in event.data)
             if not received:
@@ -339,7 +338,7 @@ class HandleTransfer:
         )
 
     async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object] | None:
-        """Return those of a peer's chunks that could be mapped; None if there is no connection.
+        """Map those chunks of a peer that it publishes; None if the peer cannot be reached.
 
         Never raises an Exception.
         """
@@ -391,14 +390,15 @@ class HandleTransfer:
                 received[key] = value
             await comm.write("OK")
         except BaseException:
-            comm.abort()  # the peer is in the middle of this exchange
+            comm.abort()  # in the middle of an exchange it cannot be reused
             raise
         finally:
             rpc.reuse(address, comm)
         return received
 
     def _log(self, address: str, keys: list[Key], start: float, stop: float) -> None:
-        # As distributed does it, but for the bandwidth: the scheduler takes that for the network's.
+        # As distributed does, except for the bandwidth, which the scheduler would take for the
+        # network's.
         worker = self.worker
         tasks = [worker.state.tasks[key] for key in keys if key in worker.state.tasks]
         delay = worker.scheduler_delay

@@ -36,7 +36,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from dask_marsched.host.worker.message_batching import Gathering
+from dask_marsched.host.worker.message_batching import ReleaseBatcher
 from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
@@ -165,11 +165,11 @@ class Worker:
             self.loop,
             spec.batch_cost,
         )
-        self._gathering: Gathering | None = None
+        self._gathering: ReleaseBatcher | None = None
         self._send: Callable[[dict[str, Any]], object] = self.to_scheduler.send
         if cluster.gathers:
             later = functools.partial(cluster.queue.after, daemon=True)
-            self._gathering = Gathering(self.to_scheduler.send, later)
+            self._gathering = ReleaseBatcher(self.to_scheduler.send, later)
             self._send = self._gathering.send
 
     # Events

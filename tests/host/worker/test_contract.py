@@ -33,7 +33,7 @@ async def test_this_version_fits(s, a):
     ],
 )
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
-async def test_what_differs_is_named(s, a, changes, text):
+async def test_each_difference_is_named(s, a, changes, text):
     found = contract.misfits(Other(a, **changes))
     assert text in found
 

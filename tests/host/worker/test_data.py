@@ -14,7 +14,7 @@ from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.worker import data as store_module
-from dask_marsched.host.worker.data import Store, install, misfits, order_of_use, uninstall
+from dask_marsched.host.worker.data import WorkerStore, install, misfits, order_of_use, uninstall
 from tests.store.arrays import kinds, same
 
 N = 200_000  # bytes of the arrays below
@@ -33,12 +33,12 @@ def make(request, tmp_path):
         if request.param == "stock":
             return SpillBuffer(directory, target, max_spill)
         compression = "zlib" if request.param == "compressed" else None
-        return Store(directory, target, max_spill, compression=compression)
+        return WorkerStore(directory, target, max_spill, compression=compression)
 
     return make_it
 
 
-def test_it_is_a_mapping(make):
+def test_the_store_is_a_mapping(make):
     data = make()
     data["a"], data[("b", 1)] = 1, array(2)
     assert set(data) == {"a", ("b", 1)} == set(data.keys())
@@ -96,7 +96,7 @@ def test_all_kinds_come_back(make, kind):
     assert same(data["a"], kinds()[kind])
 
 
-def test_what_is_larger_than_the_target_goes_to_disk_at_once(make):
+def test_values_larger_than_the_target_go_to_disk_at_once(make):
     data = make(target=N // 2)
     data["a"] = array()
     data["b"] = 1
@@ -105,7 +105,7 @@ def test_what_is_larger_than_the_target_goes_to_disk_at_once(make):
     assert list(data.slow) == ["a"]
 
 
-def test_a_limit_of_the_disk_keeps_it_in_memory(make):
+def test_a_disk_limit_keeps_values_in_memory(make):
     data = make(max_spill=int(1.5 * N))
     rng = np.random.default_rng(0)
     for i in range(2):
@@ -130,7 +130,7 @@ class Unwilling:
         return self.nbytes
 
 
-def test_what_cannot_be_pickled_stays_in_memory(make):
+def test_unpicklable_values_stay_in_memory(make):
     data = make()
     data["a"] = Unwilling(100)
     assert data.evict() == -1
@@ -140,14 +140,14 @@ def test_what_cannot_be_pickled_stays_in_memory(make):
     assert not data.logged_pickle_errors
 
 
-def test_what_cannot_be_pickled_and_is_too_large_is_an_error(make):
+def test_unpicklable_values_above_the_target_raise(make):
     data = make(target=1000)
     with pytest.raises(TypeError, match="pickle"):
         data["a"] = Unwilling(2000)
     assert "a" not in data
 
 
-def test_a_full_disk_keeps_it_in_memory(make, monkeypatch):
+def test_a_full_disk_keeps_values_in_memory(make, monkeypatch):
     data = make()
     data["a"] = array()
 
@@ -171,7 +171,7 @@ def test_the_metrics_have_the_names_of_stock(tmp_path):
         return data.cumulative_metrics
 
     stock = used(SpillBuffer(str(tmp_path / "a"), 10**9))
-    ours = used(Store(str(tmp_path / "b"), 10**9))
+    ours = used(WorkerStore(str(tmp_path / "b"), 10**9))
     # nothing is compressed
     assert set(stock) - set(ours) <= {("compress", "seconds"), ("decompress", "seconds")}
     assert set(ours) <= set(stock)
@@ -185,10 +185,10 @@ def test_the_metrics_have_the_names_of_stock(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(str(tmp_path), 10**9)
+    return WorkerStore(str(tmp_path), 10**9)
 
 
-def test_what_did_not_change_is_not_written_again(store):
+def test_unmodified_arrays_are_not_written_again(store):
     store["a"] = array(1)
     for _ in range(3):
         store.evict()
@@ -197,7 +197,7 @@ def test_what_did_not_change_is_not_written_again(store):
     assert (counters.written, counters.unchanged, counters.read) == (1, 2, 3)
 
 
-def test_a_view_of_what_is_on_disk_is_not_written(store):
+def test_a_view_of_a_spilled_array_is_not_written(store):
     store["a"] = whole = array(1)
     store["b"] = whole[:]
     del whole
@@ -219,7 +219,7 @@ def test_a_view_of_what_is_on_disk_is_not_written(store):
     assert not store.spill_tier._places
 
 
-def test_a_view_of_what_was_read_is_not_written(store):
+def test_a_view_of_a_mapped_array_is_not_written(store):
     store["a"] = array(1)
     store.evict()
     gc.collect()
@@ -228,7 +228,7 @@ def test_a_view_of_what_was_read_is_not_written(store):
     assert store.spill_tier.counters.written == 1
 
 
-def test_what_is_in_use_and_comes_back_is_not_written_again(store):
+def test_arrays_in_use_are_not_written_again(store):
     kept = store["a"] = array(1)
     store.evict()
     assert store["a"] is kept
@@ -236,7 +236,7 @@ def test_what_is_in_use_and_comes_back_is_not_written_again(store):
     assert store.spill_tier.counters.written == 1
 
 
-def test_what_several_are_views_of_is_held_once(store):
+def test_a_shared_base_counts_once(store):
     whole = array(1)
     store["whole"], store["view"], store["edge"] = whole, whole[:], whole[:2]
     del whole
@@ -268,7 +268,7 @@ def test_a_view_that_gets_its_own_memory_looks_the_same(store, order):
     assert not store["edge"].flags.writeable
 
 
-def test_what_is_spilled_in_pieces_comes_back(make):
+def test_strided_arrays_come_back(make):
     buf = make()
     buf["inner"] = inner = np.random.default_rng(0).random((602, 1002))[1:-1, 1:-1]
     expected = inner.copy()
@@ -297,7 +297,7 @@ def test_another_view_is_written(store, change):
 
 
 @pytest.mark.parametrize("change", ["content", "shape", "flag", "another"])
-def test_what_did_change_is_written_again(store, change):
+def test_modified_arrays_are_written_again(store, change):
     store["a"] = array(1)
     store.evict()
     gc.collect()
@@ -321,7 +321,7 @@ def test_what_did_change_is_written_again(store, change):
     assert store.spill_tier.counters.unchanged == 0
 
 
-def test_what_is_needed_last_is_spilled_first(store):
+def test_the_key_needed_last_is_spilled_first(store):
     uses = {"a": 3, "b": 9, "c": 1}
     store.fast.next_use = uses.get
     for key in "abcd":
@@ -333,7 +333,7 @@ def test_what_is_needed_last_is_spilled_first(store):
     assert order == ["d", "b", "a", "c"]
 
 
-def test_what_takes_no_memory_here_is_spilled_last(store):
+def test_weightless_keys_are_spilled_last(store):
     foreign = array()
     store.foreign.set(foreign, "a peer's")
     store["foreign"] = foreign
@@ -355,7 +355,7 @@ def test_one_key_can_be_spilled(store):
     assert store.evict_key("c") == 0
 
 
-def test_where_all_is_being_written_nothing_can_be_evicted(store, monkeypatch):
+def test_nothing_is_evicted_while_all_is_being_written(store, monkeypatch):
     begun, go = threading.Event(), threading.Event()
     write = store.slow.write
 
@@ -410,12 +410,12 @@ def test_looking_at_all_of_them_moves_none(store):
         store.peek("gone")
 
 
-def test_what_may_not_be_promoted_stays_on_disk(store):
+def test_keys_without_promotion_stay_on_disk(store):
     store["a"] = array(3)
     store.evict()
     gc.collect()
     store.may_promote = lambda key, nbytes: nbytes < N
-    value = store.load("a")
+    value = store["a"]
     assert (value == 3).all()
     assert store.is_spilled("a")
     assert store.held == 0
@@ -425,7 +425,7 @@ def test_what_may_not_be_promoted_stays_on_disk(store):
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_threads_store_read_evict_and_delete_at_once(tmp_path, compression):
     # stock's loses values then: it is made for one thread
-    data = Store(str(tmp_path), 5 * N, compression=compression)
+    data = WorkerStore(str(tmp_path), 5 * N, compression=compression)
     failed = []
 
     def work(seed):
@@ -464,7 +464,7 @@ def test_nothing_has_a_name_on_disk(store, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_exchanging_what_is_no_longer_there_does_nothing(store):
+def test_exchanging_a_missing_value_does_nothing(store):
     old = store["a"] = array(1)
     new = array(1)
     store.exchange("a", old, new)
@@ -514,7 +514,7 @@ async def test_a_worker_moves_its_data_and_back(c, s, a, b):
 
 
 @gen_cluster(client=True, worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY)
-async def test_the_heartbeat_tells_what_is_spilled(c, s, a, b):
+async def test_the_heartbeat_reports_spilled_bytes(c, s, a, b):
     stored([a, b])
     x = c.submit(array, 1, key="x", workers=[a.address])
     await wait(x)
@@ -530,7 +530,7 @@ async def test_the_heartbeat_tells_what_is_spilled(c, s, a, b):
 @gen_cluster(
     client=True, nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY
 )
-async def test_prometheus_tells_what_is_spilled(c, s, a):
+async def test_prometheus_reports_spilled_bytes(c, s, a):
     pytest.importorskip("prometheus_client")
     from distributed.http.worker.prometheus.core import WorkerMetricCollector
 

@@ -10,7 +10,7 @@ from dask._task_spec import Alias, DataNode, Task, TaskRef, convert_legacy_graph
 
 from dask_marsched.host.graph.fused_tasks import join
 from dask_marsched.host.kernels.task_runner import KernelRunner
-from dask_marsched.host.worker.input_release import Consuming, Handed, consume
+from dask_marsched.host.worker.input_release import InputReleasingTask, OwnedInputs, consume
 from dask_marsched.kernels.evaluator import Kernels
 
 
@@ -51,10 +51,13 @@ def the_inputs(results):
 
 @pytest.mark.parametrize(
     "stand_in",
-    [Consuming, lambda task: Consuming(KernelRunner(Kernels(), pytest.fail).wrap(task))],
+    [
+        InputReleasingTask,
+        lambda task: InputReleasingTask(KernelRunner(Kernels(), pytest.fail).wrap(task)),
+    ],
     ids=["alone", "with kernels"],
 )
-def test_a_task_holds_what_its_steps_need(stand_in):
+def test_a_task_holds_only_what_its_steps_need(stand_in):
     results = Results()
     task, data = fused_twice(results), the_inputs(results)
     results.counts.clear()
@@ -64,7 +67,7 @@ def test_a_task_holds_what_its_steps_need(stand_in):
     assert list(results.alive) == [result]
 
 
-def test_what_is_not_handed_over_stays():
+def test_inputs_that_are_not_owned_are_kept():
     results = Results()
     data = the_inputs(results)
     consume(fused_twice(results), data)
@@ -80,13 +83,13 @@ def test_a_result_that_other_steps_read_is_returned():
         "e": Task("e", np.multiply, TaskRef("c"), TaskRef("d")),
     }
     task = Task.fuse(*steps.values())
-    assert consume(task, Handed(x=2)) == task({"x": 2}) == -20
+    assert consume(task, OwnedInputs(x=2)) == task({"x": 2}) == -20
 
 
 def test_an_error_is_that_of_the_task():
     task = Task.fuse(Task("a", np.negative, TaskRef("x")), Task("b", int, TaskRef("a")))
     with pytest.raises(TypeError, match="only"):
-        Consuming(task)({"x": np.ones(2)})
+        InputReleasingTask(task)({"x": np.ones(2)})
 
 
 COLLECTIONS = {
@@ -110,7 +113,7 @@ def test_results_are_dasks(name):
             task = tasks[key]
             inputs = {other: result(other) for other in task.dependencies}
             results[key] = task(inputs)
-            assert_same(Consuming(task)(inputs), results[key])
+            assert_same(InputReleasingTask(task)(inputs), results[key])
             assert inputs == {}
         return results[key]
 

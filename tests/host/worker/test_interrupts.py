@@ -80,7 +80,7 @@ sys.settrace(lambda *_: None)
 
 
 @pytest.mark.slow
-def test_what_debuggers_and_coverage_follow_does_not_hang_afterwards():
+def test_traced_functions_do_not_hang_afterwards():
     # It would as long as the interpreter looks for an exception that is not on its way any more.
     subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=60)
 
@@ -98,7 +98,7 @@ def test_after_the_end_nothing_is_sent():
     assert not guard.sent
 
 
-def test_told_before_it_began():
+def test_interrupted_before_it_began():
     guard = Guard(lambda _: pytest.fail("it ran"))
     assert guard.interrupt()
     with pytest.raises(Reschedule):
@@ -236,7 +236,7 @@ def locked(name, path):
 
 
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
-async def test_what_may_write_or_hold_a_lock_runs_to_its_end(c, s, a, tmp_path):
+async def test_tasks_that_may_write_or_lock_run_to_their_end(c, s, a, tmp_path):
     path = tmp_path / "file"
     for how in ("submit", "delayed"):
         name = started(next(NAMES))
@@ -263,7 +263,7 @@ class Slow:
 
 
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
-async def test_what_only_computes_is_interrupted_unasked(c, s, a):
+async def test_pure_tasks_are_interrupted(c, s, a):
     name = started(next(NAMES))
     future = c.compute(da.from_delayed(dask.delayed(Slow(name)), (), dtype=object) + 1)
     await asyncio.to_thread(STARTED[name].wait)
@@ -273,7 +273,7 @@ async def test_what_only_computes_is_interrupted_unasked(c, s, a):
 
 
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
-async def test_coroutines_and_what_is_wanted_are_left_alone(c, s, a):
+async def test_coroutines_and_wanted_tasks_are_left_alone(c, s, a):
     async def patient():
         await asyncio.sleep(0.05)  # workload
         return 1

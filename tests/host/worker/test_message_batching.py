@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.host.worker import message_batching
-from dask_marsched.host.worker.message_batching import Gathering, MessageGathering
+from dask_marsched.host.worker.message_batching import ReleaseBatcher, WorkerReleaseBatching
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster.cluster import Cluster
 
@@ -21,12 +21,12 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.timers: list[Any] = []
-        self.gathering = Gathering(self.sent.append, lambda _, call: self.timers.append(call))
+        self.batcher = ReleaseBatcher(self.sent.append, lambda _, call: self.timers.append(call))
 
     def free(self, *keys: str) -> None:
-        with self.gathering.freeing(keys):
+        with self.batcher.freeing(keys):
             for key in keys:
-                self.gathering.send(released(key))
+                self.batcher.send(released(key))
 
 
 def released(key: str) -> dict[str, Any]:
@@ -41,20 +41,20 @@ def test_answers_wait_for_the_next_message():
     wire.free("a")
     wire.free("b", "c")
     assert wire.sent == []
-    wire.gathering.send(FINISHED)
+    wire.batcher.send(FINISHED)
     assert wire.sent == [released("a"), released("b"), released("c"), FINISHED]
-    assert wire.gathering.gathered == 3
+    assert wire.batcher.gathered == 3
 
 
-def test_what_a_worker_gives_up_by_itself_is_told_at_once():
+def test_releases_by_the_worker_itself_are_sent_at_once():
     wire = Wire()
-    wire.gathering.send(released("a"))
-    with wire.gathering.freeing(["b"]):
-        wire.gathering.send(released("c"))
+    wire.batcher.send(released("a"))
+    with wire.batcher.freeing(["b"]):
+        wire.batcher.send(released("c"))
     assert wire.sent == [released("a"), released("c")]
 
 
-def test_one_timer_sends_what_nothing_else_took_along():
+def test_one_timer_flushes_the_rest():
     wire = Wire()
     wire.free("a")
     wire.free("b")
@@ -78,8 +78,8 @@ def test_all_arrive_once_and_in_order(steps):
             wire.free(key)
         else:
             made.append({"op": "task-finished", "key": key})
-            wire.gathering.send(made[-1])
-    wire.gathering.flush()
+            wire.batcher.send(made[-1])
+    wire.batcher.flush()
     assert wire.sent == made
 
 
@@ -118,7 +118,7 @@ def footprint(worker: Any) -> tuple[Any, ...]:
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
     before = footprint(a)
-    gathers = MessageGathering(a)
+    gathers = WorkerReleaseBatching(a)
     gathers.install()
     x = da.ones((40, 40), chunks=10)
     assert await c.compute((x + x.T).sum()) == 3200
@@ -148,4 +148,4 @@ async def test_a_worker_that_differs_is_left_alone(s, a, changes, text):
 
     assert message_batching.misfits(a) == []
     with pytest.raises(RuntimeError, match=text):
-        MessageGathering(Other()).install()
+        WorkerReleaseBatching(Other()).install()

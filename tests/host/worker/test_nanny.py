@@ -10,7 +10,7 @@ from distributed.utils_test import gen_cluster
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.nanny import SegmentOwner
 from dask_marsched.host.worker.transfer import HandleTransfer, misfits
-from dask_marsched.store import locks
+from dask_marsched.store import file_ranges
 from dask_marsched.store.segment import create_segment, open_segment
 from tests.host.worker.sharing import MIB, Sharing, numbers, set_up, state, total
 
@@ -48,13 +48,13 @@ def test_segments_of_the_past_are_kept_as_long_as_somebody_reads():
     (segment,) = owner.retire()
     owner = SegmentOwner(MIB, [segment])
     reader = open_segment(segment)
-    locks.lock_read(reader, 4096, 10)
+    file_ranges.lock_read(reader, 4096, 10)
     for _ in range(3):
         owner._sweep()
     os.close(reader)
     reader = open_segment(segment)  # somebody else takes over
     owner._sweep()
-    locks.lock_read(reader, 4096, 10)
+    file_ranges.lock_read(reader, 4096, 10)
     owner._sweep()
     os.fstat(segment.fd)
     os.close(reader)

@@ -94,7 +94,7 @@ def made_here(workers, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_peer_that_has_it_does_not_see_what_is_changed(workers, way):
+def test_a_peer_does_not_see_later_changes(workers, way):
     x, value = made_here(workers, way)
     workers.on(0, change, way).result()
     assert workers.on(1, total, x, key=f"{way}-later").result() == value * N
@@ -103,7 +103,7 @@ def test_a_peer_that_has_it_does_not_see_what_is_changed(workers, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_peer_that_asks_later_gets_what_is_there_then(workers, way):
+def test_a_later_request_gets_the_current_content(workers, way):
     for i in range(50):
         before = workers[0]
         x = workers.on(0, make, way, 1.0, key=f"{way}later-{i}")
@@ -124,7 +124,7 @@ def changed_total(way, x):
     return total(x)
 
 
-def test_what_is_made_in_its_place_afterwards_is_shared_again(workers):
+def test_an_array_in_recycled_memory_is_shared_again(workers):
     x, _ = made_here(workers, "array")
     workers.on(0, change, "array").result()
     workers.client.run(forget)

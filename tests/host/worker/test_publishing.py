@@ -50,7 +50,8 @@ def publisher(arena, monkeypatch):
     worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
     made = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
     made.install(arena)
-    made.outlive(arena, lambda *told: None, all_of_them=True)
+    retainer = retention.ResultRetainer(made, arena, pytest.fail)
+    made.announce_to(lambda *announced: None, retainer)
     yield made
     made.close()
 
@@ -65,10 +66,10 @@ async def made(publisher, *keys, stored):
     looked = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.001, looked.set_result, None)
     await looked
-    await publisher.keeper.drained()
+    await publisher.retainer.drained()
 
 
-def test_what_is_stored_stays_published_until_it_leaves_the_memory(publisher, arena):
+def test_a_stored_result_stays_published_until_it_leaves_memory(publisher, arena):
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert arena.live > 200_000
     del publisher.store.fast["a"]
@@ -77,12 +78,12 @@ def test_what_is_stored_stays_published_until_it_leaves_the_memory(publisher, ar
     assert arena.live == 0
 
 
-def test_what_is_gone_when_its_turn_comes_is_not_published(publisher, arena):
+def test_a_result_released_before_its_turn_is_not_published(publisher, arena):
     asyncio.run(made(publisher, "a", "b", stored=False))
     assert (arena.counters.published, arena.live) == (0, 0)
 
 
-def test_what_goes_while_it_is_copied_does_not_stay_published(publisher, arena, monkeypatch):
+def test_a_result_released_during_its_copy_does_not_stay_published(publisher, arena, monkeypatch):
     copy = publisher.copy
 
     async def copy_of_what_goes(key, *args):
@@ -98,7 +99,7 @@ def test_what_goes_while_it_is_copied_does_not_stay_published(publisher, arena, 
 @pytest.mark.parametrize(
     ("held", "spilled", "made_here"), [(MIB, [], 1), (2 * MIB, [], 0), (MIB, ["x"], 0)]
 )
-def test_what_may_never_be_published_is_made_here_only_where_there_is_room(
+def test_unshared_arrays_use_shared_memory_only_with_room(
     arena, monkeypatch, held, spilled, made_here
 ):
     calls = []
@@ -116,16 +117,16 @@ def test_what_may_never_be_published_is_made_here_only_where_there_is_room(
     assert len(calls) == made_here
 
 
-def test_what_is_in_memory_twice_takes_a_small_part_of_it(publisher, arena, monkeypatch):
+def test_copies_take_a_small_share_of_memory(publisher, arena, monkeypatch):
     monkeypatch.setattr(retention, "_TWICE_AT_LEAST", 250_000)
     asyncio.run(made(publisher, "a", "b", "c", stored=True))
     assert 200_000 < arena.live < 300_000
     publisher.store.fast.clear()
-    publisher.keeper.close()
-    assert publisher.keeper.twice == 0
+    publisher.retainer.close()
+    assert publisher.retainer.twice == 0
 
 
-def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
+def test_retention_takes_a_small_share_of_time(publisher, arena):
     publisher.upkeep.kept(1 << 40)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert arena.counters.published == 0
@@ -134,7 +135,7 @@ def test_what_is_kept_takes_a_small_part_of_the_time(publisher, arena):
     assert arena.counters.published == 2
 
 
-def test_memory_of_what_is_gone_is_given_back_before_the_next_operand_ends(publisher, arena):
+def test_released_memory_returns_before_the_next_task_ends(publisher, arena):
     arena.spare = 0
 
     async def gone():

@@ -36,7 +36,7 @@ async def looks(nanny, *readings):
     return len(left)
 
 
-async def test_it_waits_for_an_idle_processor():
+async def test_a_restart_waits_for_an_idle_processor():
     assert await looks(Dead(), 0, LONG, "rest") == 1
     assert await looks(Dead(), 0, 0, 5, 5, 5, LONG, "rest") == 1
 
@@ -47,13 +47,13 @@ async def test_but_not_for_ever(monkeypatch):
 
 
 @pytest.mark.parametrize("status", [Status.closing, Status.closing_gracefully])
-async def test_nor_where_the_nanny_closes(status):
+async def test_a_closing_nanny_does_not_wait(status):
     nanny = Dead()
     nanny.status = status
     assert await looks(nanny, "rest") == 1
 
 
-async def test_nor_where_it_has_another_process_already():
+async def test_a_nanny_with_a_new_process_does_not_wait():
     nanny = Dead()
 
     def reading():

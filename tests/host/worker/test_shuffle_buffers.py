@@ -29,7 +29,7 @@ def row(block_info=None):
 
 
 @gen_cluster(client=True)
-async def test_what_was_sent_is_let_go_while_others_are_made(c, s, a, b, monkeypatch):
+async def test_sent_shards_are_released_during_the_shuffle(c, s, a, b, monkeypatch):
     made = []
     stock = ArrayRechunkRun._shard_partition
 

@@ -15,7 +15,7 @@ from distributed.utils_test import async_poll_for, inc
 from dask_marsched.host.worker import transfer
 from dask_marsched.host.worker.transfer import OPERATION
 from dask_marsched.store import grants
-from dask_marsched.store.presence import Claim
+from dask_marsched.store.presence import AddressClaim
 from tests.host.worker.sharing import (
     MIB,
     Sharing,
@@ -93,7 +93,7 @@ def test_a_chunk_is_published_once_and_takes_the_place_of_the_private_one():
         assert workers.on(2, total, x).result() == MIB
 
 
-def test_writes_are_seen_by_nobody_else(workers):
+def test_writes_stay_private(workers):
     x = workers.on(0, numbers, MIB)
     wait(x)
     assert workers.on(1, overwrite, x).result() == MIB
@@ -159,7 +159,7 @@ def test_shared_pages_count_once(workers):
     assert peer["stock memory"] - peer["memory"] > 28 * MIB
 
 
-def test_what_neighbours_ask_for_is_shared_as_soon_as_it_is_made(workers):
+def test_kinds_that_peers_ask_for_are_published_at_once(workers):
     before = workers[0]
     for i in range(4):
         x = workers.on(0, numbers, 2 * MIB, float(i), key=f"wanted-{i}")
@@ -187,7 +187,7 @@ def test_results_that_will_be_asked_for_are_made_in_shared_memory(workers):
 
 
 @pytest.mark.skipif(not grants.is_available(), reason="there was no compiler")
-def test_what_nobody_has_asked_for_is_made_in_shared_memory_and_published_when_somebody_does(
+def test_unrequested_arrays_in_shared_memory_are_published_on_request(
     workers,
 ):
     before = workers[0]
@@ -224,7 +224,7 @@ def lose_segment(dask_worker):
     owner.segment = None
 
 
-def test_what_cannot_be_mapped_is_sent():
+def test_chunks_that_cannot_be_mapped_are_sent():
     with cluster(Sharing()) as client:
         workers = Workers(client)
         client.run(lose_segment, workers=[workers.addresses[0]], nanny=True)
@@ -259,12 +259,12 @@ async def ask_one_that_goes(address, dask_worker):
     return await asked
 
 
-def test_one_that_is_gone_is_not_tried_again(client, workers):
+def test_a_dead_peer_is_not_tried_again(client, workers):
     """As always, that is by a connection, which would be tried for half a minute."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can
         address = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
-        with contextlib.closing(Claim([address])):
+        with contextlib.closing(AddressClaim([address])):
             reader = workers.addresses[0]
             assert client.run(ask_one_that_goes, address, workers=[reader]) == {reader: None}
 
@@ -286,7 +286,7 @@ def test_workers_in_other_namespaces_are_sent_to():
                 assert workers[here]["fallbacks"] == {}
 
 
-def test_peers_without_the_plugin_are_told_nothing_new():
+def test_peers_without_the_plugin_get_no_new_message():
     with cluster() as client:
         workers = Workers(client)
         first, second = workers.addresses
@@ -320,7 +320,7 @@ def traces_in_nanny(dask_worker):
     return sorted(dask_worker.plugins), getattr(monitor, "__name__", "stock")
 
 
-def test_removing_it_restores_worker_and_nanny():
+def test_removal_restores_worker_and_nanny():
     before = segments([os.getpid()])  # the nannies are in this process
     with cluster() as client:
         workers = Workers(client)

@@ -1,0 +1,60 @@
+"""Computes the memory that exists because of one process, counting each shared page once."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from dask_marsched.store.segment import CHARGE_OFFSET
+
+_CHARGE = struct.Struct("=qq")
+_RESIDENT = re.compile(rb"^VmRSS:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.MULTILINE | re.DOTALL)
+
+
+class Charge(NamedTuple):
+    """Shared memory of a worker, bytes: held for it, and at most mapped into its resident set."""
+
+    held: int
+    mapped: int
+
+
+def write_charge(fd: int, charge: Charge) -> None:
+    """Store the worker's charge in its segment, for its nanny to read."""
+    os.pwrite(fd, _CHARGE.pack(*charge), CHARGE_OFFSET)
+
+
+def read_charge(fd: int) -> Charge:
+    """Return the charge written last; zeros if there is none."""
+    return Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, CHARGE_OFFSET)))
+
+
+def charged_memory(pid: int | str, charge: Charge) -> int:
+    """Return the bytes of memory that exist because of a process, given its pid or ``self``.
+
+    The kernel counts all shared pages that a process has touched as resident. Those that may be
+    ours are replaced by the process's own share.
+
+    Raises
+    ------
+    OSError
+        If there is no such process, or the system does not tell.
+    """
+    resident, shared = _resident(pid)
+    return resident - min(shared, charge.mapped) + charge.held
+
+
+def shared_surplus(pid: int | str, charge: Charge) -> int:
+    """Return by how many bytes the resident memory exceeds `charged_memory`."""
+    return min(_resident(pid)[1], charge.mapped) - charge.held
+
+
+def _resident(pid: int | str) -> tuple[int, int]:
+    """Return the bytes of resident memory, and of shared memory in it."""
+    found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
+    if found is None:
+        raise ProcessLookupError(f"process {pid} has no memory")
+    resident, shared = (1024 * int(kib) for kib in found.groups())
+    return resident, shared
