@@ -21,6 +21,7 @@ from distributed.worker_state_machine import WorkerState
 
 from dask_marsched.config import Settings
 from dask_marsched.host.graph.fused_tasks import join
+from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.policies.memory_needs import NeedModel, OperandKind
 from dask_marsched.policies.quota import MemoryNeed, MemoryRequest
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
