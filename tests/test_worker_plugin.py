@@ -785,10 +785,10 @@ async def test_working_space_is_learned(c, s, a):
         return float(np.ones(50 * MB // 8).sum()) + n
 
     await wait(c.map(reducing, range(3)))
-    (learned,) = admission_of(a).needs._coarse.values()
-    assert learned.footprints == 3
-    assert 20 * MB < learned.footprint < 120 * MB
-    assert learned.output < MB
+    needs, kind = admission_of(a).needs, OperandKind("reducing", 0, 0)
+    assert needs.seen(kind) == 3
+    assert 20 * MB < needs.footprint(kind) < 120 * MB
+    assert needs.output(kind) < MB
 
 
 def allocating(gate, nbytes):

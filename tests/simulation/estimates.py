@@ -21,7 +21,7 @@ class Watched(MarsSchedulerPlugin):
 
     def update_graph(self, scheduler, *, client, keys, tasks, **kwargs):
         super().update_graph(scheduler, client=client, keys=keys, tasks=tasks, **kwargs)
-        self.watch = progress_feed.Watch(scheduler, keys)
+        self.watch = progress_feed.ProgressTracker(scheduler, keys)
         self.told = []
         scheduler.add_plugin(self.watch)
         self._look()
