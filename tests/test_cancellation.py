@@ -29,6 +29,7 @@ def spin(x):
         pass
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("by", ["future", "number", "all"])
 @planned_cluster([("127.0.0.1", 1)] * 2)
 async def test_a_whole_computation(c, s, *workers, by):
@@ -129,6 +130,7 @@ async def test_interrupt_true_interrupts_all_tasks(c, s, a, by):
     assert future.cancelled()
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
 async def test_the_same_keys_at_once(c, s, a):
     for turn in range(60):

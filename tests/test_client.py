@@ -282,6 +282,7 @@ def test_no_scheduler_there():
         Client("tcp://127.0.0.1:9", timeout="1s", scheduler_plugin=True)
 
 
+@pytest.mark.extended
 def test_workers_without_the_package_compute(start):
     code = WITHOUT_PACKAGE + "from distributed.cli.dask_worker import main; main()"
     with (
@@ -301,6 +302,7 @@ def test_other_version_of_distributed(monkeypatch):
     assert "client.register_plugin" in str(caught.value)
 
 
+@pytest.mark.extended
 def test_policy_in_a_module_that_the_scheduler_lacks(start_scheduler, tmp_path, monkeypatch):
     address, _ = start_scheduler()
     source = "class Mine:\n    name = 'mine'\n    def assign(self, graph, workers, pending=None):\n"

@@ -47,6 +47,7 @@ def test_quickstart():
     assert re.search(r"exceptions +none\n", printed)
 
 
+@pytest.mark.extended
 def test_cluster_from_command_line():
     printed = run("bash", "examples/cluster_from_command_line.sh")
     assert "mean: 1.0000" in printed

@@ -34,6 +34,7 @@ def status_of(address):
 # --- the scheduler ------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_command_with_options(start_scheduler, start):
     options = ("--marsched-assignment", "dfs", "--marsched-ordering", "mars")
     options += ("--marsched-fusion", "chains")
@@ -56,6 +57,7 @@ def test_command_with_options(start_scheduler, start):
     assert "Failed" not in scheduler.output
 
 
+@pytest.mark.extended
 def test_old_command(start):
     # distributed no longer installs dask-scheduler; the module that it called is still there
     script = Path(sys.executable).with_name("dask-scheduler")
@@ -139,6 +141,7 @@ def test_failures_are_forgotten_with_the_scheduler():
 # --- workers and nannies ------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_worker_command_takes_the_same_options(start):
     with local_cluster(n_workers=0, protocol="tcp", processes=False) as cluster:
         options = ("--no-dashboard", "--nthreads", "1", "--preload", "dask_marsched")
@@ -242,6 +245,7 @@ def nested_sum():
         return client.submit(sum, [1, 2]).result()
 
 
+@pytest.mark.extended
 def test_clients_of_workers_do_not_register(start):
     with local_cluster(n_workers=0, protocol="tcp", processes=False) as cluster:
         env = {"DASK_DISTRIBUTED__CLIENT__PRELOAD": '["dask_marsched"]'}

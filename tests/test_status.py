@@ -128,6 +128,7 @@ def test_some_workers_lack_the_package(tcp_cluster, start):
     assert all(f"not installed on  {worker}" in str(found) for worker in expected)
 
 
+@pytest.mark.extended
 def test_a_worker_that_hangs_is_named(tcp_cluster, start):
     start_worker(start, tcp_cluster.scheduler_address)
     start_worker(start, tcp_cluster.scheduler_address)

@@ -320,6 +320,7 @@ async def test_a_worker_that_fails_the_contract_checks_is_left_unchanged(c, s, a
     del a.execute
 
 
+@pytest.mark.extended
 @gen_cluster(client=True, nthreads=[], timeout=60)
 async def test_a_restarted_worker_gets_the_plugin_again(c, s):
     await c.register_plugin(with_quota())
@@ -926,6 +927,7 @@ def sums(*arrays):
 NOT_REDUCED = {"distributed.scheduler.active-memory-manager.start": False}
 
 
+@pytest.mark.extended
 @gen_cluster(client=True, nthreads=[], timeout=90, config=NOT_REDUCED)
 async def test_results_are_shared_under_the_quota(c, s):
     await c.register_plugin(with_quota(store_shared=True))
@@ -974,6 +976,7 @@ async def test_results_are_shared_under_the_quota(c, s):
 # --- without the package ------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_worker_without_the_package_starts(start_scheduler, start):
     address, _ = start_scheduler()
     with Client(address) as client:

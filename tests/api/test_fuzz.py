@@ -57,6 +57,7 @@ def wait_for_tasks(client: Client) -> None:
         pass
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(lacking, reason="schemathesis is not installed: pip install '.[fuzz]'")
 @pytest.mark.parametrize("writable", [False, True], ids=["reading", "writing"])

@@ -80,6 +80,7 @@ async def test_pages_hold_everything_once(c, s, a):
     assert page["next"] is None
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)])
 async def test_operands_of_a_graph(c, s, a):
     few = c.compute(da.ones(40, chunks=10).sum())

@@ -47,6 +47,7 @@ def fetched(client):
     return sum(client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values())
 
 
+@pytest.mark.extended
 def test_bytes_of_a_fetched_result_are_counted(client):
     here, there = client.scheduler_info()["workers"]
     data = client.submit(np.ones, CHUNK // 8, workers=[here], pure=False)
@@ -105,6 +106,7 @@ def test_pss_is_that_of_the_processes():
     assert probes.proportional_set_size(2**22 + 1) == 0  # above the largest possible pid
 
 
+@pytest.mark.extended
 def test_workload_is_measured_and_leaves_nothing_behind(cluster):
     first, second = (
         cluster.measure(workloads.get(name), 0) for name in ("rechunk-p2p", "persisted-arithmetic")
@@ -125,6 +127,7 @@ def failing(expression):
     return Workload("failing", "", lambda _: (), lambda _: (expression,))
 
 
+@pytest.mark.extended
 def test_failing_run_is_a_measurement_and_the_next_one_works(cluster):
     broken = failing(da.ones(4, chunks=2).map_blocks(lambda _: 1 // 0, dtype="f8", meta=np.ones(0)))
     measurement = cluster.measure(broken, 0)

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.memory_tight import COMPARED, TightRun, cells, measure, measure_all
 
 
+@pytest.mark.extended
 def test_a_run_with_the_plugin():
     run = measure("anomaly", "default", 0, size=0.1, timeout=60)
     assert run.error is None
@@ -22,6 +23,7 @@ def test_operands_that_take_most_of_a_worker_come_through():
     assert run.result == pytest.approx(12**-0.5, rel=1e-3)
 
 
+@pytest.mark.extended
 def test_a_run_that_takes_too_long_is_a_failure():
     run = measure("anomaly", "stock", 0, size=0.1, timeout=0.001)
     assert run.error.startswith("TimeoutError")

@@ -7,6 +7,7 @@ from benchmarks.scheduler import first_task, planning
 MIB = 2**20
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(180)
 def test_planning_is_timed_in_processes_of_its_own():
     joined, apart = (planning.measure(policy, 500, 0) for policy in ("default", "default+off"))

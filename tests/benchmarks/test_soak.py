@@ -27,6 +27,7 @@ def test_work_goes_on_while_workers_are_killed(monkeypatch):
     assert outcome.passed, outcome
 
 
+@pytest.mark.extended
 def test_what_is_left_is_found(tmp_path):
     # Other processes of this machine may come and go meanwhile.
     before = soak.Traces()

@@ -4,6 +4,8 @@ import pytest
 
 from tests.browser.pages import PAGES
 
+pytestmark = pytest.mark.extended
+
 
 def test_a_stock_page_is_drawn(dashboard, open_page):
     watched = open_page(f"{dashboard}/status")

@@ -10,6 +10,8 @@ from tests.browser import jupyterlab
 from tests.browser.chromium import Watched, demand
 from tests.browser.pages import PAGES
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def server(browser, tmp_path_factory) -> Iterator[str]:

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_needs_nothing_and_shows_everything(working, open_page, camera, dark):

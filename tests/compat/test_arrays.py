@@ -157,6 +157,7 @@ async def test_without_queuing(c, s, *workers):
     assert report_of(s)["withheld"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("saturation", [1.0, 1.1, 3.0])
 @planned_cluster()
 async def test_saturations(c, s, *workers, saturation):

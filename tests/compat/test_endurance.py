@@ -152,6 +152,7 @@ async def test_nothing_is_left_of_graphs_that_are_released(c, s, *workers, assig
     nothing_remembered(s)
 
 
+@pytest.mark.extended
 @planned_cluster(FOUR_WORKERS)
 async def test_nothing_is_left_of_cancelled_graphs(c, s, *workers):
     for i in range(10):
@@ -165,6 +166,7 @@ async def test_nothing_is_left_of_cancelled_graphs(c, s, *workers):
     nothing_remembered(s)
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)])
 async def test_nothing_is_left_of_workers_that_are_gone(c, s, a):
     for i in range(10):

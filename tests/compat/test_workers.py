@@ -106,6 +106,7 @@ async def test_worker_lost_with_results_on_it(c, s, *workers):
     np.testing.assert_array_equal(await c.compute(kept), np.full((40, 40), 2.0))
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)] * 2, Worker=Nanny, timeout=60)
 async def test_worker_process_killed(c, s, a, b):
     def compute(block: np.ndarray, gate: str) -> np.ndarray:
@@ -186,6 +187,7 @@ async def test_task_that_kills_its_workers(c, s, *workers):
     await Event("never").set()
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)] * 2, Worker=Nanny, timeout=60)
 async def test_restart(c, s, a, b):
     x = da.ones((40, 40), chunks=5) + 1

@@ -170,6 +170,7 @@ asyncio.run(main())
     assert done.stdout.rstrip().endswith("{}")
 
 
+@pytest.mark.extended
 def test_by_preload(start):
     own = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
     process = start(

@@ -129,6 +129,7 @@ def test_compiled_expressions_are_numpys_to_the_last_bit(case):
     check(LLVM, case, exact=True)
 
 
+@pytest.mark.extended
 @some
 @given(cases(("sum", "prod", "min", "max", "any", "all", "argmin", "argmax"), INTEGERS))
 def test_compiled_reductions_of_integers(case):
@@ -154,6 +155,7 @@ def test_powers_by_multiplication(case):
         check(LLVM, (chain, inputs), exact=False, ulps=2)
 
 
+@pytest.mark.extended
 @some
 @given(cases((None,), FLOATS))
 def test_own_functions(case):
@@ -198,6 +200,7 @@ def test_nan_raises_no_flag():
         assert (op, found.raised, found.doubtful) == (op, set(), False)
 
 
+@pytest.mark.extended
 @some
 @given(cases(("min", "max", "any", "all", "argmin", "argmax"), FLOATS))
 def test_compiled_selections_of_floats(case):

@@ -53,6 +53,7 @@ def terms(random, shape, kind, dtype):
     return (random.normal(0, 1, shape) * 10.0 ** random.integers(-3, 4, shape)).astype(dtype)
 
 
+@pytest.mark.extended
 @FEW
 @given(
     st.data(), lengths, st.sampled_from(KINDS), st.sampled_from(["f4", "f8"]),
@@ -90,6 +91,7 @@ def test_every_short_length(dtype):
         assert same(*expression(lambda x: x.call("negative"), x[:length], reduction="sum"))
 
 
+@pytest.mark.extended
 def test_terms_that_are_computed_by_numpys_loops():
     random = np.random.default_rng(0)
     for length in (1, 129, 1025, 3003, 20_000):
@@ -102,6 +104,7 @@ def test_terms_that_are_computed_by_numpys_loops():
                 assert same(chain, values)
 
 
+@pytest.mark.extended
 @FEW
 @given(lengths, st.sampled_from([("i8", "f8"), ("i4", "f4"), ("f4", "f8"), ("?", "f4")]))
 def test_sums_of_converted_values(length, dtypes):

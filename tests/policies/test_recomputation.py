@@ -71,6 +71,7 @@ def test_the_set_computed_again_is_the_smallest_that_suffices(case):
     assert set(found.spared) == lost - set(found.again)
 
 
+@pytest.mark.extended
 @settings(max_examples=200, derandomize=True)
 @given(losses())
 def test_ready_operands_have_their_inputs_and_unscheduled_ones_have_not(case):

@@ -122,6 +122,7 @@ def change():
         np.negative(x, out=x)
 
 
+@pytest.mark.extended
 def test_results_changed_after_they_were_returned_are_adopted_unchanged(client):
     client.wait_for_workers(3, timeout=60)
     sharing(client)
@@ -137,6 +138,7 @@ def test_results_changed_after_they_were_returned_are_adopted_unchanged(client):
     assert losses(client)["computed_again"] == again
 
 
+@pytest.mark.extended
 def test_death_in_the_middle_of_a_run(client):
     client.wait_for_workers(3, timeout=60)  # one comes back
     sharing(client)
@@ -200,6 +202,7 @@ async def take_over(key, where, gone, dask_worker):
     return answer["adopted"], on_its_way, set(dask_worker.state.in_flight_workers)
 
 
+@pytest.mark.extended
 def test_an_adopting_worker_does_not_fetch_the_result(client):
     # Dask's worker closes for good where the end of a fetch finds the task forgotten.
     client.wait_for_workers(3, timeout=60)
@@ -241,6 +244,7 @@ def test_workers_waiting_for_a_result_get_its_new_location_at_once(client):
     assert dask_marsched.status(client).exceptions == {}
 
 
+@pytest.mark.extended
 def test_the_restarted_process_of_the_only_worker_adopts():
     with (
         dask.config.set({"distributed.worker.profile.enabled": False}),
@@ -298,6 +302,7 @@ def pids(client):
     return client.run(os.getpid, on_error="ignore").values()
 
 
+@pytest.mark.extended
 def test_a_task_that_kills_the_only_worker_fails_and_no_result_is_lost():
     config = {
         "distributed.worker.profile.enabled": False,

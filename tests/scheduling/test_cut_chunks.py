@@ -3,12 +3,14 @@
 import gc
 
 import dask.array as da
+import pytest
 from distributed import scheduler as scheduler_module
 from distributed.utils_test import async_poll_for
 
 from tests.compat.harness import planned_cluster
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)] * 3)
 async def test_chunks_that_are_cut_up_are_not_kept_from_being_forgotten(c, s, *workers):
     x = da.ones((3, 20 * 128), chunks=(1, 20 * 128)) + 1

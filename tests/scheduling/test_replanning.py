@@ -4,6 +4,7 @@ import contextlib
 import itertools
 
 import dask
+import pytest
 from distributed import Client, Event, Scheduler, Worker, wait
 from distributed.utils_test import async_poll_for
 
@@ -31,6 +32,7 @@ async def grow(c: Client, s: Scheduler, n_workers: int) -> int:
     return replanned
 
 
+@pytest.mark.extended
 @planned_cluster([])
 async def test_a_graph_that_comes_before_the_workers(c, s):
     assert await grow(c, s, 17) == 3  # for the first, the fourth and the sixteenth

@@ -24,6 +24,7 @@ def always(monkeypatch):
     monkeypatch.setattr(tiled_plans, "cost", lambda plan, stock: plan.moved)
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 2)] * 4)
 async def test_products_in_tiles_are_equal_and_forgotten(c, s, *workers):
     x, y = matrix(0), matrix(1)

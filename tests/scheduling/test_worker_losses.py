@@ -36,6 +36,7 @@ async def test_a_loss_is_reported(c, s, *workers):
     assert f"workers lost      1, with {held} results" in str(status)
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)] * 2, config={"distributed.admin.low-level-log-length": 50})
 async def test_a_loss_of_more_than_the_log_holds(c, s, a, b):
     futures = c.map(inc, range(200), workers=[a.address], allow_other_workers=True)

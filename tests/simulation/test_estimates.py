@@ -5,6 +5,7 @@ import pytest
 from tests.simulation.estimates import ratios
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("workload", ["binary-mean", "vorticity"])
 def test_the_time_left_is_about_what_is_left(workload):
     seconds, found = ratios(workload, size=3.0)

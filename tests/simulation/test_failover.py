@@ -86,6 +86,7 @@ def watched(job: Job, policy: str, **options: Any) -> tuple[Watcher, dict[str, A
     return watcher, report.plugin
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["default", "stock"])
 @many
 @given(data=st.data(), job=jobs(), workers=st.integers(2, 6), threads=st.sampled_from([1, 2]))

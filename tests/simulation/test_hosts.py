@@ -28,6 +28,7 @@ def between_hosts(withholding: UnitQueues, hosts: int) -> int:
     return report.bytes_between_hosts
 
 
+@pytest.mark.extended
 def test_units_that_follow_each_other_run_on_one_host() -> None:
     assert between_hosts(UnitQueues(), 2) < 0.8 * between_hosts(Unaware(), 2)
 

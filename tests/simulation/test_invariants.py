@@ -149,6 +149,7 @@ workers = st.integers(1, 6)
 threads = st.sampled_from([1, 2, 3])
 
 
+@pytest.mark.extended
 @many
 @given(jobs(), workers, threads, st.sampled_from(POLICIES))
 def test_without_faults_every_operand_is_computed_once(
@@ -167,6 +168,7 @@ def test_without_faults_every_operand_is_computed_once(
         assert all(stop[job.key(j)] <= start[job.key(i)] for j in row)
 
 
+@pytest.mark.extended
 @many
 @given(st.data(), jobs(), workers, threads, st.sampled_from(POLICIES))
 def test_nothing_is_lost_when_workers_die_and_join(
@@ -243,6 +245,7 @@ def overlooked(job: Job, report: SimulationReport) -> list[tuple[int, float, int
     return found
 
 
+@pytest.mark.extended
 @many
 @given(st.data(), jobs(), workers, threads, st.sampled_from(POLICIES))
 def test_no_worker_idles_while_an_operand_is_withheld(

@@ -58,6 +58,7 @@ def _printed(program: str, seed: str, *arguments: str) -> str:
     ).stdout
 
 
+@pytest.mark.extended
 def test_reports_are_the_same_whatever_the_names_and_the_hash_seed():
     seeds = [_printed(_CHAIN, seed) for seed in ("1", "2")]
     assert seeds[0] == seeds[1]

@@ -27,6 +27,7 @@ def fetched(report: SimulationReport) -> Counter[str]:
     return Counter(key_split(k) for _, w, k, nbytes in changes if nbytes > 0 and ran[k] != w)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("workers", [3, 4, 6])
 def test_no_large_chunk_is_fetched_to_be_cut(workers: int) -> None:
     stock, ours = (simulated(policy, 30, workers) for policy in ("stock", "default"))
@@ -36,5 +37,6 @@ def test_no_large_chunk_is_fetched_to_be_cut(workers: int) -> None:
     assert ours.plugin["exceptions"] == {}
 
 
+@pytest.mark.extended
 def test_where_there_are_too_few_for_all_threads_the_others_fetch_one() -> None:
     assert fetched(simulated("default", 30, 12))["rechunk-merge"] > 0

@@ -28,6 +28,7 @@ def run(name: str, placement: MostBytes) -> SimulationReport:
     return report
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:Increasing number of chunks")  # that is what products do
 @pytest.mark.parametrize("name", ["covariance", "gram-matrix"])
 def test_who_has_much_to_do_at_the_end_is_relieved(name: str) -> None:

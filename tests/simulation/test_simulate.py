@@ -33,6 +33,7 @@ def comparable(report):
     return report.to_json(), timeline.tasks, timeline.transfers, timeline.memory
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["stock", "default+off"])
 @pytest.mark.parametrize("workers", [1, 4, 30])
 def test_every_task_runs_once_under_validation(run, policy, workers, costs):
@@ -117,6 +118,7 @@ TROUBLE = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", [pytest.param("stock", marks=pytest.mark.slow), "default"])
 @pytest.mark.parametrize("options", [{}, TROUBLE], ids=["calm", "trouble"])
 def test_reports_are_bit_identical_across_processes(run, policy, options):

@@ -40,6 +40,7 @@ def run(collection: Any, policy: str = "default", **more: Any) -> Any:
     return report
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("collection", [product, covariance])
 def test_tiles_move_less_and_hold_no_more_than_stock_dask(collection, monkeypatch):
     stock, found = run(collection(), "stock"), run(collection())
@@ -51,6 +52,7 @@ def test_tiles_move_less_and_hold_no_more_than_stock_dask(collection, monkeypatc
     assert found.tasks_recomputed == 0
 
 
+@pytest.mark.extended
 def test_a_tile_whose_worker_dies_is_run_by_others():
     whole = run(product())
     found = run(product(), faults=[Kill(at=whole.makespan / 2, worker=3)])

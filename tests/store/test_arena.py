@@ -119,6 +119,7 @@ def test_one_peer_may_map_a_chunk_twice(arena):
     assert attachments.mapped == 0
 
 
+@pytest.mark.extended
 def test_a_segment_that_nothing_is_mapped_from_is_closed_after_a_while(arena):
     attachments = Attachments()
     chunk = arena.put(*to_frames(X))
@@ -142,6 +143,7 @@ def test_a_segment_that_nothing_is_mapped_from_is_closed_after_a_while(arena):
     assert attachments.addresses == 0
 
 
+@pytest.mark.extended
 def test_retired_attachments_close_unused_segments_at_once(arena):
     attachments = Attachments()
     chunk = arena.put(*to_frames(X))

@@ -68,6 +68,7 @@ def test_a_fork_does_not_release_its_parents_chunks(arena):
     assert np.array_equal(view, np.arange(N))
 
 
+@pytest.mark.extended
 def test_a_fork_does_not_release_its_parents_spilled_frames(tmp_path):
     file = SpillFile(str(tmp_path))
     held = [spill(file, [np.arange(N).view("u1").data])]

@@ -126,6 +126,7 @@ async def test_a_worker_that_fails_the_contract_checks_is_left_unchanged(c, s, a
     np.testing.assert_allclose(await c.compute(array), wanted)
 
 
+@pytest.mark.extended
 @gen_cluster(client=True, nthreads=ONE)
 async def test_backends_are_imported_only_when_they_may_pay(c, s, a, monkeypatch, tmp_path):
     monkeypatch.setattr("dask_marsched.worker.kernels.PATIENCE", 1e9)

@@ -401,6 +401,7 @@ module.simulate(padded.sum(axis=0), isolated=False, timeline=False)
 """
 
 
+@pytest.mark.extended
 def test_fusion_does_not_depend_on_the_hash_seed() -> None:
     first, second = (
         subprocess.run(

@@ -71,6 +71,7 @@ def test_every_task_has_its_place_after_what_it_reads() -> None:
     assert all(order[d] < order[k] for k, node in dsk.items() for d in node.dependencies)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("program", [product, standardised])
 def test_it_is_the_same_in_every_process_and_for_every_name(program: Callable[[], Any]) -> None:
     printed = {
@@ -128,6 +129,7 @@ class Watch:
         s._create_taskstate_from_graph = watched  # type: ignore[method-assign]  # to watch it
 
 
+@pytest.mark.extended
 @planned_cluster(TWO_WORKERS, plugin=lambda: MarsSchedulerPlugin(fusion="off"))
 async def test_an_arriving_graph_is_ordered(c, s, a, b):
     watch = Watch(s)
@@ -139,6 +141,7 @@ async def test_an_arriving_graph_is_ordered(c, s, a, b):
     assert shape(places) == shape(again)
 
 
+@pytest.mark.extended
 @planned_cluster(TWO_WORKERS)
 async def test_simultaneous_graphs_have_their_own_orders(c, s, a, b):
     watch = Watch(s)

@@ -156,6 +156,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_warnings_are_those_of_dask(name, runner):
@@ -165,6 +166,7 @@ def test_results_and_warnings_are_those_of_dask(name, runner):
             identical(got, wanted)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_results_in_any_layout_are_those_of_dask(layout, runner):
     x = lying(LAYOUTS[layout])
@@ -174,6 +176,7 @@ def test_results_in_any_layout_are_those_of_dask(layout, runner):
             identical(got, wanted)
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["mean", "nanstd", "prod", "min"])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "f2"])

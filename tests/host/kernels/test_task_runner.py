@@ -85,6 +85,7 @@ def same(got, wanted):
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_results_are_those_of_dask(name, runner):
     collection, fused = EXPRESSIONS[name]

@@ -263,6 +263,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("saturation", [1.1, math.inf])
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_a_value_in_use_is_not_read_twice(make):
     assert data["a"] is value
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", kinds())
 def test_all_kinds_come_back(make, kind):
     data = make()
@@ -296,6 +297,7 @@ def test_another_view_is_written(store, change):
     assert (store["a"] == 1).all()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("change", ["content", "shape", "flag", "another"])
 def test_modified_arrays_are_written_again(store, change):
     store["a"] = array(1)

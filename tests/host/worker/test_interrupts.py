@@ -188,6 +188,7 @@ async def test_a_cancelled_task_stops(c, s, a):
     assert await c.submit(inc, 1) == 2
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
 async def test_submitted_again_right_after(c, s, a):
     """Also where the worker is told of the new one before the old one has ended."""

@@ -65,6 +65,7 @@ def test_segments_of_the_past_are_kept_as_long_as_somebody_reads():
     assert owner.retire() == []
 
 
+@pytest.mark.extended
 @gen_cluster(
     client=True,
     nthreads=[],

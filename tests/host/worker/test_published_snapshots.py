@@ -93,6 +93,7 @@ def made_here(workers, way):
     raise AssertionError("none was made in shared memory")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("way", WAYS)
 def test_a_peer_does_not_see_later_changes(workers, way):
     x, value = made_here(workers, way)

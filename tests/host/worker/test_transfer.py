@@ -70,6 +70,7 @@ async def ask(owner, key, dask_worker):
     return {k: float(x.sum()) for k, x in received.items()}
 
 
+@pytest.mark.extended
 def test_a_chunk_is_published_once_and_takes_the_place_of_the_private_one():
     with cluster(Sharing(), n_workers=3) as client:
         workers = Workers(client)
@@ -206,6 +207,7 @@ def test_unrequested_arrays_in_shared_memory_are_published_on_request(
 # --- when it cannot be done ---------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_without_room_chunks_are_sent():
     with cluster(Sharing(cap=10 * MIB)) as client:
         workers = Workers(client)
@@ -224,6 +226,7 @@ def lose_segment(dask_worker):
     owner.segment = None
 
 
+@pytest.mark.extended
 def test_chunks_that_cannot_be_mapped_are_sent():
     with cluster(Sharing()) as client:
         workers = Workers(client)
@@ -269,6 +272,7 @@ def test_a_dead_peer_is_not_tried_again(client, workers):
             assert client.run(ask_one_that_goes, address, workers=[reader]) == {reader: None}
 
 
+@pytest.mark.extended
 def test_workers_in_other_namespaces_are_sent_to():
     apart = ("unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--kill-child")
     with cluster(n_workers=1) as client:
@@ -286,6 +290,7 @@ def test_workers_in_other_namespaces_are_sent_to():
                 assert workers[here]["fallbacks"] == {}
 
 
+@pytest.mark.extended
 def test_peers_without_the_plugin_get_no_new_message():
     with cluster() as client:
         workers = Workers(client)
@@ -320,6 +325,7 @@ def traces_in_nanny(dask_worker):
     return sorted(dask_worker.plugins), getattr(monitor, "__name__", "stock")
 
 
+@pytest.mark.extended
 def test_removal_restores_worker_and_nanny():
     before = segments([os.getpid()])  # the nannies are in this process
     with cluster() as client:
@@ -347,6 +353,7 @@ def test_removal_restores_worker_and_nanny():
         assert workers[1]["by_handle"] == 1
 
 
+@pytest.mark.extended
 def test_nothing_is_left_of_killed_workers():
     before = segments([os.getpid()])
     with cluster(Sharing()) as client:

@@ -58,6 +58,7 @@ def compiled(text):
     return OURS._compiler._compile(text)
 
 
+@pytest.mark.extended
 @settings(max_examples=40, deadline=None, derandomize=True,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(case=cases())

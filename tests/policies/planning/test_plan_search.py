@@ -122,6 +122,7 @@ def checked(g: OperandGraph, units: list[Unit], threads: list[int]) -> PlanForec
     return forecast(g, units, threads, link=1e9, scheduler_time=SCHEDULER_TIME)
 
 
+@pytest.mark.extended
 def test_a_choice_is_checked_against_stock_dask_with_fast_links() -> None:
     g, threads = thin_columns(24, 40), [1] * 16
     plan = planner(g, 60)

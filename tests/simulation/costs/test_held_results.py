@@ -35,6 +35,7 @@ def test_sizes_and_places_come_from_the_scheduler(client, persisted):
         assert found.places[key] == tuple(sorted(map(addresses.index, holders)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_held_is_there_and_stays(persisted, policy):
     report = simulate((persisted + 1).sum(), workers=2, policy=policy, validate=True)
@@ -76,6 +77,7 @@ def test_without_a_client_sizes_are_those_of_the_graph():
     assert killed.not_simulated == report.not_simulated
 
 
+@pytest.mark.extended
 def test_a_key_that_is_no_future_is_still_missing():
     from dask._task_spec import Task, TaskRef
 

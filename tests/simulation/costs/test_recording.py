@@ -95,6 +95,7 @@ def test_workers_tell_how_long_their_threads_ran(cluster):
     assert waited >= 0
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell")
 def test_a_recording_tells_what_the_workers_needed_besides(tmp_path):
     path = tmp_path / "costs.parquet"

@@ -41,6 +41,7 @@ def rules(explanation):
     return [advice.rule for advice in explanation.advice]
 
 
+@pytest.mark.extended
 def test_the_forecast_is_that_of_the_simulation(explained):
     for policy, forecast in (("stock", explained.stock), ("default", explained.marsched)):
         report = simulate(
@@ -55,6 +56,7 @@ def test_the_forecast_is_that_of_the_simulation(explained):
         assert forecast.fits
 
 
+@pytest.mark.extended
 def test_the_smallest_limit_fits_and_the_one_below_does_not(explained):
     forecast = explained.marsched
     assert forecast.verified

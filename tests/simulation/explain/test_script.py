@@ -227,6 +227,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.extended
 def test_the_command(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

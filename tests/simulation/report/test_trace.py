@@ -101,6 +101,7 @@ def test_counters_are_thinned_but_keep_the_peak(tmp_path):
 intervals = st.tuples(st.floats(0, 1e-4), st.floats(0, 1e-4)).map(sorted)
 
 
+@pytest.mark.extended
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), intervals), min_size=1, max_size=30))
 def test_lanes_never_overlap(tmp_path_factory, executions):
