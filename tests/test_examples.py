@@ -116,6 +116,7 @@ def test_quick_start_with_an_address(program, capsys):
         assert "dask_marsched on the scheduler tcp://" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_guide_to_explain(capsys):
     (program,) = [p for p in programs("docs/howto/explain.md") if "da.random" in p]
     exec(program.replace("20_000", "4_000"), {})

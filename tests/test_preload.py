@@ -69,6 +69,7 @@ def test_old_command(start):
     assert found.policies["assignment"] == "units"
 
 
+@pytest.mark.extended
 def test_environment_variables(start_scheduler):
     env = {
         "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_marsched"]',
@@ -100,6 +101,7 @@ def test_wrong_option_ends_the_command(options, message):
     assert message in caught.value.format_message()
 
 
+@pytest.mark.extended
 def test_wrong_option_ends_the_command_itself(start):
     command = scheduler_command("--preload", "dask_marsched", "--marsched-ordering", "nowhere")
     scheduler = start(*command)
@@ -108,6 +110,7 @@ def test_wrong_option_ends_the_command_itself(start):
     assert "Traceback" not in scheduler.output
 
 
+@pytest.mark.extended
 def test_wrong_configuration_is_one_clear_message(start_scheduler):
     env = {"DASK_MARSCHED__ASSIGNMENT__POLICY": "dsf"}
     address, scheduler = start_scheduler("--preload", "dask_marsched", env=env)
@@ -176,6 +179,7 @@ async def test_each_kind_of_process(caplog):
         assert (await status(client)).active
 
 
+@pytest.mark.extended
 async def test_nanny_has_nothing_to_do(caplog):
     caplog.set_level(logging.DEBUG, logger="dask_marsched")
     preload = {"preload_nanny": ["dask_marsched"], "preload": ["dask_marsched"]}

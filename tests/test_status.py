@@ -112,6 +112,7 @@ def test_scheduler_lacks_the_package(bare_scheduler):
     assert found.versions["scheduler"]["distributed"] == distributed.__version__
 
 
+@pytest.mark.extended
 def test_some_workers_lack_the_package(tcp_cluster, start):
     start_worker(start, tcp_cluster.scheduler_address)
     start_worker(start, tcp_cluster.scheduler_address, WITHOUT_PACKAGE)

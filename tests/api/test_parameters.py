@@ -64,6 +64,7 @@ def test_fields():
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.none())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("parameter", ALL, ids=lambda p: p.name)
 @given(value=VALUES | st.sampled_from(["ready", "running"]))
 def test_what_is_accepted_is_what_the_schema_says(parameter, value):

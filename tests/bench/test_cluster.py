@@ -63,6 +63,7 @@ def test_bytes_to_and_from_the_client_are_not_counted(client):
     assert moved(client) < 0.02 * CHUNK
 
 
+@pytest.mark.extended
 def test_bytes_of_the_peer_to_peer_shuffle_are_counted(client):
     """Every row of chunks is cut into as many parts for one worker as for the other."""
     addresses = list(client.scheduler_info()["workers"])

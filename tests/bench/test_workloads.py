@@ -159,6 +159,7 @@ def test_computes_what_numpy_computes(workload, tiny):
         np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("workload", LOCAL, ids=lambda workload: workload.name)
 def test_two_builds_compute_the_same_bits(workload, tiny):
     first, second = (dask.compute(*workload.build(tiny), scheduler="synchronous") for _ in range(2))
@@ -215,6 +216,7 @@ def test_missing_modules_are_named():
     assert workload.missing() == ("no_such_module",)
 
 
+@pytest.mark.extended
 def test_frisky_can_import_the_workloads_from_the_source_tree():
     """Its environment has dask and distributed, and no other package that this one needs."""
     code = (

@@ -41,6 +41,7 @@ with two_hosts() as (a, b):
 """
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not network_namespaces.is_possible(), reason="no namespaces of networks here")
 def test_the_wire_can_be_cut():
     assert not network_namespaces.is_inside()

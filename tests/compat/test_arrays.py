@@ -48,6 +48,7 @@ async def test_graph_on_persisted_inputs(c, s, *workers):
     assert report_of(s)["graphs_planned"] == 2
 
 
+@pytest.mark.extended
 @planned_cluster()
 async def test_graph_on_inputs_still_being_computed(c, s, *workers):
     x = c.persist(field())
@@ -80,6 +81,7 @@ async def test_rechunk(c, s, *workers, method):
     )
 
 
+@pytest.mark.extended
 @planned_cluster()
 async def test_p2p_rechunk_of_many_chunks_with_their_consumers(c, s, *workers):
     x = field(size=80, chunk=5)

@@ -25,6 +25,7 @@ async def test_dataframe_aggregation(c, s, *workers):
     assert report_of(s)["graphs_planned"] == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["tasks", "p2p"])
 @planned_cluster()
 async def test_shuffle(c, s, *workers, method):

@@ -284,6 +284,7 @@ def let_go(x, gate):
     Event(gate).set()
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)] * 2)
 async def test_what_another_waits_for_does_not_stay_behind_it(c, s, a, b):
     """Both are with their input, and how long such tasks take is never known."""

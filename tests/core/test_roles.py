@@ -142,6 +142,7 @@ def test_few_cut_up_operands_with_unread_pieces_are_not_found() -> None:
     assert cut_up_operands(cut_up(20, 100.0), 3) == []
 
 
+@pytest.mark.extended
 @given(operand_graphs())
 def test_an_operand_is_initial_exactly_if_it_reads_hubs_alone(g: OperandGraph) -> None:
     role = roles(g)

@@ -36,6 +36,7 @@ async def codes_of_all(scheduler, prefix=""):
     return {path: (await fetch(scheduler, prefix + path))[0] for path in PAGES}
 
 
+@pytest.mark.extended
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=WITH_DASHBOARD)
 async def test_every_page_is_served_listed_and_removed(c, s, a, b):
     from distributed.dashboard.scheduler import template_variables
@@ -80,6 +81,7 @@ async def test_registering_again_leaves_one_of_each(c, s):
     assert set((await codes_of_all(s)).values()) == {200}
 
 
+@pytest.mark.extended
 @gen_cluster(
     client=True, nthreads=[], scheduler_kwargs={**WITH_DASHBOARD, "http_prefix": "some/prefix"}
 )
@@ -146,6 +148,7 @@ async def test_a_dashboard_of_another_kind_is_left_alone(c, s):
     assert dashboard.misfits() == []
 
 
+@pytest.mark.extended
 def test_without_bokeh_the_plugin_works_and_tells_why(tmp_path):
     script = """
 import sys

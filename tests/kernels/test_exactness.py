@@ -123,6 +123,7 @@ def same(mine, theirs, ulps, signs):
     assert np.all(off <= ulps * np.spacing(np.abs(theirs[finite])))
 
 
+@pytest.mark.extended
 @some
 @given(cases())
 def test_compiled_expressions_are_numpys_to_the_last_bit(case):

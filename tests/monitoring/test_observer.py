@@ -6,6 +6,7 @@ import threading
 from unittest import mock
 
 import dask.array as da
+import pytest
 from dask import delayed
 from distributed import Event, wait
 from distributed.utils_test import async_poll_for, gen_cluster, inc
@@ -178,6 +179,7 @@ async def test_an_operand_of_two_graphs_counts_in_both(c, s, *workers):
     assert (one["operands"], two["operands"]) == (5, 5)
 
 
+@pytest.mark.extended
 @planned_cluster()
 async def test_moved_bytes_are_those_that_workers_received(c, s, *workers):
     x = da.random.random((60, 60), chunks=10)

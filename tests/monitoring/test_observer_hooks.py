@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def moves(draw):
     return found
 
 
+@pytest.mark.extended
 @settings(max_examples=200, deadline=None)
 @given(moves(), st.integers(0, 2))
 def test_batches_give_the_same_result_as_single_transitions(moves, overlap):

@@ -25,6 +25,7 @@ def held(x, name):
     return x
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)] * 3)
 async def test_every_transition_of_a_real_run_is_one_of_the_table(c, s, *workers):
     """A run with failures, retries, a lost worker and a cancellation."""

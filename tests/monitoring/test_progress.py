@@ -139,6 +139,7 @@ async def test_it_ends_when_cancelled(c, s, a):
     await Event("go").set()
 
 
+@pytest.mark.extended
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_it_ends_with_the_scheduler_and_on_restart(c, s, a):
     told, task = await followed(c, s, c.submit(held, 1, "go"))

@@ -175,6 +175,7 @@ def test_deep_graphs_do_not_recurse(name: str) -> None:
     assert [u.operands for u in registry.create("assignment", name).assign(g, workers(1))] == [(0,)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", [BoundedUnits(), DepthFirst(), BreadthFirst()])
 @given(g=operand_graphs(), layers=st.permutations([f"layer-{i}" for i in range(4)]))
 def test_plans_do_not_depend_on_layer_names(

@@ -253,6 +253,7 @@ def test_more_is_joined_with_bounds_than_in_lines(
             assert len(g.dependents[i]) == 1
 
 
+@pytest.mark.extended
 @given(cases())
 def test_a_group_that_waits_holds_no_more_than_its_parts_would(
     case: tuple[OperandGraph, list[int], list[int], GroupBounds | None],

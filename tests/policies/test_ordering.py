@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from dask_marsched.core.graph import OperandGraph, depths
@@ -25,6 +26,7 @@ def test_smaller_results_first() -> None:
     assert [g.keys[i] for i in MarsOrder().order(g)] == ["c", "b", "a"]
 
 
+@pytest.mark.extended
 @given(operand_graphs())
 def test_mars_order_is_by_depth(g: OperandGraph) -> None:
     order = MarsOrder().order(g)

@@ -61,6 +61,7 @@ def losses(draw: st.DrawFn) -> tuple[Lineage, set[int]]:
     return lineage(inputs, ran, held - lost, wanted), lost
 
 
+@pytest.mark.extended
 @settings(max_examples=EXAMPLES, derandomize=True)
 @given(losses())
 def test_the_set_computed_again_is_the_smallest_that_suffices(case):

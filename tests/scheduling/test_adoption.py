@@ -164,6 +164,7 @@ def kill_own():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.extended
 def test_only_a_task_that_kills_its_workers_fails(client):
     client.wait_for_workers(3, timeout=60)
     sharing(client)

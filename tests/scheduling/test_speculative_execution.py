@@ -114,6 +114,7 @@ async def test_the_first_run_is_first(c, s, a, b):
     assert await c.gather(c.map(abs, [-1, -2, -3])) == [1, 2, 3]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("which", ["first", "second"])
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
 async def test_one_of_the_two_workers_is_removed(c, s, a, b, which):

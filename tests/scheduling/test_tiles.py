@@ -38,6 +38,7 @@ async def test_products_in_tiles_are_equal_and_forgotten(c, s, *workers):
     assert not planner.has_tiles
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 1)] * 4)
 async def test_tiles_survive_the_loss_of_a_worker(c, s, *workers):
     x = matrix(0)

@@ -41,6 +41,7 @@ def test_stock_stands_beside_the_default(run):
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+@pytest.mark.extended
 def test_json(run):
     result = run("--json", "--policy", "dfs", "--seed", 3, "--bandwidth", "50MB/s")
     found = json.loads(result.output)
@@ -56,6 +57,7 @@ def test_faults_reach_the_simulation(run):
     assert found["reports"][0]["tasks_recomputed"] > 0
 
 
+@pytest.mark.extended
 def test_trace_and_plot_are_written_for_each_policy(run, tmp_path):
     result = run("--trace", tmp_path / "trace.json", "--plot", tmp_path / "plot.svg")
     assert result.exit_code == 0, result.output

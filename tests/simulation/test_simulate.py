@@ -47,6 +47,7 @@ def test_every_task_runs_once_under_validation(run, policy, workers, costs):
         assert report.bytes_moved == report.transfers == 0
 
 
+@pytest.mark.extended
 def test_joined_tasks_take_as_long_as_their_parts(run):
     apart, joined = (
         run(policy=f"default+{fusion}", workers=4, validate=True) for fusion in ("off", "subgraphs")
@@ -85,6 +86,7 @@ def test_threads_of_a_worker_run_at_the_same_time_but_no_more(run):
     assert most == 3
 
 
+@pytest.mark.extended
 def test_cores_shared_by_workers_slow_them_down(run):
     alone, shared = (run(workers=4, task_overhead="5ms", cores=cores) for cores in (None, 1))
     assert shared.makespan >= shared.tasks * 0.005 > alone.makespan
@@ -100,6 +102,7 @@ def test_bytes_between_hosts_are_part_of_the_bytes_moved(run):
     assert 0 < apart.bytes_between_hosts < apart.bytes_moved
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["stock", "default+off"])
 def test_nothing_is_lost_when_workers_die_and_join(run, policy, costs):
     faults = [(0.05, "kill", 1), (0.06, "join", 4), (0.1, "kill", 0), (0.12, "join", 1)]
@@ -216,6 +219,7 @@ def test_bad_input_is_one_clear_error(stencil, costs, options, message):
         simulate(stencil, **({"costs": costs, "policy": "stock", "isolated": False} | options))
 
 
+@pytest.mark.extended
 def test_errors_cross_from_the_other_process(stencil, costs):
     with pytest.raises(ValueError, match="no worker 7"):
         simulate(stencil, costs=costs, policy="stock", isolated=True, faults=[(0.01, "kill", 7)])

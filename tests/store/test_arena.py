@@ -72,6 +72,7 @@ def test_writes_leak_neither_to_the_owner_nor_to_other_peers(arena):
     assert views[0][1] == X[1]
 
 
+@pytest.mark.extended
 def test_memory_is_recycled_and_not_before_the_last_peer_let_go(arena):
     with peers(()) as (peer,):
         chunk = arena.put(*to_frames(X))

@@ -55,6 +55,7 @@ def test_memory_is_private_there():
     assert child.call() == b"3", "the same file, as it is"
 
 
+@pytest.mark.extended
 def test_a_fork_does_not_release_its_parents_chunks(arena):
     held = {"chunk": put(arena, np.arange(N))}
     attachments = Attachments()

@@ -46,6 +46,7 @@ def test_a_mapping_that_was_not_read_is_not_modified(file):
     assert not Mapping(file.fileno(), 0, PAGE, keep=None).modified()
 
 
+@pytest.mark.extended
 def test_any_view_keeps_it(file):
     guard = Guard()
     gone = weakref.ref(guard)

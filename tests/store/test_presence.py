@@ -35,6 +35,7 @@ def test_a_claim_ends_with_its_process():
         assert not is_claimed(HERE)
 
 
+@pytest.mark.extended
 @needs_unshare
 @pytest.mark.parametrize("namespace", ["--pid", "--net"])
 def test_a_claim_is_not_seen_in_another_namespace(namespace):

@@ -1,6 +1,8 @@
 import gc
 import threading
 
+import pytest
+
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.releases import Releases
 
@@ -56,6 +58,7 @@ class Thing:
         return True
 
 
+@pytest.mark.extended
 def test_an_identity_map_knows_things_by_themselves():
     known = IdentityMap()
     a, b = Thing(), Thing()

@@ -55,6 +55,7 @@ def test_the_spill_file_is_unlinked_if_it_cannot_be_unnamed(tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_space_is_given_back_with_the_last_reader(file):
     spilled = spill(file, [X.view("u1").data])
     (frame,), mapping = spilled.read()

@@ -147,6 +147,7 @@ async def test_the_published_example(c, s, *workers):
     assert fusion(s) == (2, 1)
 
 
+@pytest.mark.extended
 @subgraphs()
 async def test_results_are_the_same_and_tasks_are_fewer(c, s, *workers):
     x = da.random.default_rng(2).random((120, 120), chunks=10)
@@ -266,6 +267,7 @@ async def test_annotations_keep_tasks_apart(c, s, a, b, d):
     assert a.state.tasks.keys() | b.state.tasks.keys() >= {"x-0", "y-0"}
 
 
+@pytest.mark.extended
 @subgraphs()
 async def test_global_annotations_are_kept(c, s, a, b, d):
     future = c.compute(line(3)[-1], workers=[a.address], retries=3, priority=7)

@@ -224,6 +224,7 @@ def test_rechunking_by_p2p_on_a_cluster(cluster):
     assert {key: sizes.exact.get(key) for key in seen.nbytes} == seen.nbytes
 
 
+@pytest.mark.extended
 def test_query_planning():
     # Another process, because the setting is read when dask.array is first imported.
     run = subprocess.run(

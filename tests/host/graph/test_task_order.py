@@ -187,6 +187,7 @@ async def test_after_unregistering_dask_orders_even_below_another_handler(c, s, 
     assert places == dask.order.order(dict(dsk))
 
 
+@pytest.mark.extended
 @gen_cluster(client=True, nthreads=TWO_WORKERS)
 async def test_a_failure_is_counted_and_dask_orders(c, s, a, b, monkeypatch):
     def broken(*args: Any) -> Any:

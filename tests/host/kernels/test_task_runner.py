@@ -168,6 +168,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.extended
 def test_tasks_of_query_planning_arrays_are_read():
     source = _PLANNED.replace("read_all(t)", "(read(t).steps if t.dependencies else ())")
     environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}

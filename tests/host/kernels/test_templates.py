@@ -57,6 +57,7 @@ def test_chunks_of_an_array_have_one_outline():
         assert len(texts) == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", range(len(expressions())))
 def test_a_template_finds_the_parameters_of_a_full_read(number):
     for task in tasks(expressions()[number]):

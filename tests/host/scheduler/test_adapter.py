@@ -152,6 +152,7 @@ async def test_two_schedulers_in_one_process(c, s, a, b):
     assert footprint(s) == before
 
 
+@pytest.mark.extended
 @gen_cluster(client=True, nthreads=TWO_WORKERS)
 async def test_closing_the_scheduler_restores_it(c, s, a, b):
     before = footprint(s)

@@ -296,6 +296,7 @@ async def test_tracebacks_begin_with_the_task(c, s, a):
     assert [frame.name for frame in frames] == ["fails"]
 
 
+@pytest.mark.extended
 @planned_cluster([("127.0.0.1", 2)] * 2, plugin=interrupting)
 async def test_a_storm_of_cancels_leaves_the_workers_healthy(c, s, *workers):
     rng = random.Random(1)

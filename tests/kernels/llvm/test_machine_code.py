@@ -123,6 +123,7 @@ def test_an_unknown_relocation_is_refused():
         MachineCode(bytes(other), "kernel")
 
 
+@pytest.mark.extended
 def test_memory_is_freed_and_never_writable_and_executable():
     code = MachineCode(compiled(CLEARS), "kernel")
 

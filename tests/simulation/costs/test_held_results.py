@@ -46,16 +46,19 @@ def test_what_is_held_is_there_and_stays(persisted, policy):
     assert held[0].count >= 16
 
 
+@pytest.mark.extended
 def test_a_future_among_the_arguments(client):
     report = simulate(delayed(sum)([client.submit(abs, -1), 2]), workers=2)
     assert report.tasks == 1
 
 
+@pytest.mark.extended
 def test_a_result_that_is_wanted_and_there_takes_no_time(persisted):
     report = simulate(persisted[:100], workers=2)
     assert report.peak_memory >= 800
 
 
+@pytest.mark.extended
 def test_explained(client, persisted):
     page = explain((persisted * 2).mean(), client=client, time_limit=0)
     assert "held" in str(page)

@@ -55,6 +55,7 @@ def test_every_task_is_recorded_with_its_size_and_duration(cluster, tmp_path):
     assert set(recording.executions["worker"]) <= set(cluster.scheduler_info["workers"])
 
 
+@pytest.mark.extended
 def test_a_recording_serves_a_simulation_of_another_instance(cluster):
     def build():
         return (da.random.random(400, chunks=100) + 1).sum()

@@ -285,6 +285,7 @@ def test_what_is_no_client():
         explain(source().sum(), client="tcp://scheduler:8786")
 
 
+@pytest.mark.extended
 def test_it_is_public():
     code = (
         "import dask_marsched, sys; assert 'dask_marsched.simulation' not in sys.modules; "
@@ -301,6 +302,7 @@ def test_what_is_fused_is_named(explained):
     assert json.dumps(explained.to_dict()["fused"])
 
 
+@pytest.mark.extended
 def test_what_workers_have_chosen_is_told():
     settings = {"marsched.fusion.kernels": True, "marsched.fusion.cache": "off"}
     x = source(rows=1, columns=1, side=400)

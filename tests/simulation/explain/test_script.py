@@ -61,6 +61,7 @@ def test_a_script_stops_at_its_first_computation(explained, tmp_path):
     assert not marker.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "call",
     [
@@ -276,6 +277,7 @@ def test_wrong_options(tmp_path, options):
     assert CliRunner().invoke(marsched, ["explain", "nowhere.py"]).exit_code == 2
 
 
+@pytest.mark.extended
 def test_json(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import dask.array as da\nda.ones((4, 4), chunks=2).sum().compute()")

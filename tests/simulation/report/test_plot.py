@@ -59,6 +59,7 @@ def test_activity_is_the_share_of_busy_threads(panels):
     np.testing.assert_allclose(shares.mean(axis=1), [2.75 / 16, 2.5 / 16, 0], atol=1e-9)
 
 
+@pytest.mark.extended
 def test_many_workers_share_rows_and_bands(panels):
     report = wide_report(1000)
     _, each, active = panels(report)
