@@ -16,7 +16,7 @@ class Members:
     """Finds the operands of a graph; caches those of the last graph for a while.
 
     The search takes time in proportion to the graph, and yields to the event loop. Concurrent
-    requests wait for each other, so that they share one search.
+    requests share one search.
     """
 
     def __init__(self, scheduler: Any) -> None:

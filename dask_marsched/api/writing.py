@@ -24,24 +24,10 @@ _OFF = (
 
 
 def check_writing(writable: bool, headers: Mapping[str, str], host: str) -> None:
-    """Raise unless a request may change something.
+    """Raise a RefusedError unless a request may change something.
 
     Pages of other sites are refused: a browser asks for permission before it sends JSON to another
     origin, which this server never grants, and names the origin in the headers checked here.
-
-    Parameters
-    ----------
-    writable
-        Whether distributed's own API is served.
-    headers
-        The request's headers.
-    host
-        Host and port that the request was sent to.
-
-    Raises
-    ------
-    RefusedError
-        It is not allowed.
     """
     if not writable:
         raise RefusedError(403, _OFF)

@@ -28,15 +28,7 @@ _MOST_FOLLOWED = 500
 
 
 class ReportRecorder(SchedulerPlugin):
-    """Records a computation for a report while it is registered.
-
-    Parameters
-    ----------
-    name
-        Name of the plugin; every report has its own.
-    client
-        The client of the report; the recorder is removed when it leaves.
-    """
+    """Records a computation for a report, until it is removed or its client leaves."""
 
     def __init__(self, name: str, client: str) -> None:
         self.name = name
@@ -87,7 +79,6 @@ class ReportRecorder(SchedulerPlugin):
         return getattr(plugin, "observer", None)
 
     def _sample(self) -> None:
-        """Sample the workers' memory from their last heartbeats."""
         assert self._scheduler is not None
         now = time()
         for ws in list(self._scheduler.workers.values()):
@@ -138,7 +129,6 @@ def _settings(plugin: Any) -> list[list[str]]:
 
 
 def _totals(observer: Any) -> dict[str, Any]:
-    """Return the counts since the observer's start."""
     return {
         "transfers": observer.transfers(),
         "kernels": observer.kernels(),

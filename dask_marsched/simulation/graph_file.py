@@ -108,10 +108,9 @@ def load_graph(path: str | Path, *, trusted: bool = False) -> Any:
 
 
 def graph_header(path: str | Path) -> dict[str, Any]:
-    """Return the header of a graph file, without running code from it.
+    """Return the header of a graph file without running code from it; errors as `load_graph`.
 
-    It has ``format``, the versions of ``python``, ``dask``, ``distributed`` and ``dask_marsched``
-    that wrote it, and ``collections``, the type of each. Errors are those of `load_graph`.
+    It has ``format``, versions, and ``collections``: the type of each.
     """
     return _read(Path(path))[0]
 

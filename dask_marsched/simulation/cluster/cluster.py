@@ -54,9 +54,8 @@ Costs = Callable[[Any], tuple[float, int]]
 class Cluster:
     """A running simulation of a scheduler and its workers.
 
-    ``timeline`` keeps every event for the report; ``validate`` lets scheduler and workers check
-    their invariants (slow); ``gathers`` lets workers gather their answers, as with
-    `MarsWorkerPlugin`. ``shuffles`` is set when a graph is submitted.
+    ``validate`` lets them check their invariants (slow); ``gathers`` lets workers gather their
+    answers, as with `MarsWorkerPlugin`. ``shuffles`` is set when a graph is submitted.
     """
 
     shuffles: Shuffles
@@ -128,9 +127,9 @@ class Cluster:
     ) -> None:
         """Move results between workers; call ``done`` when they have arrived.
 
-        Both ends work while the bytes pass the network, and the slowest of the three determines the
-        end. On a host with limited cores the ends take turns, since the buffers between them are
-        small. A transfer of a worker to itself passes its event loop only.
+        The slowest of both ends and the network determines the end. On a host with limited cores
+        the ends take turns, since the buffers between them are small. A transfer of a worker to
+        itself passes its event loop only.
         """
         queue, now = self.queue, self.queue.now
         work = self.spec.transfer_cost + nbytes / self.spec.copy_bandwidth
@@ -176,7 +175,6 @@ class Cluster:
     # Membership
 
     def _host(self, index: int) -> Host:
-        """Return the host of worker number ``index``."""
         spec = self.spec
         host = min(index * spec.hosts // spec.workers, spec.hosts - 1)
         if index >= spec.workers:  # workers that join later have a host of their own
@@ -299,14 +297,9 @@ class Cluster:
             self._failure = f"{message['op']}: {message.get('key', message.get('keys'))!r}"
 
     async def run(self, loop: TwinLoop, graph: TwinGraph, costs: Costs) -> None:
-        """Submit a graph and simulate until the client has all its keys.
+        """Submit a graph and simulate until the client has all its keys; ``costs`` are by key.
 
-        ``costs`` returns the seconds and the result's bytes of a task.
-
-        Raises
-        ------
-        RuntimeError
-            If a task fails, or nothing happens any more.
+        A RuntimeError says that a task failed or nothing happens any more.
         """
         self._costs = costs
         self._wanted = set(graph.keys)

@@ -14,8 +14,7 @@ class BatchedStream:
 
     The first message after a pause leaves at once; later ones wait until the interval has passed
     and the sender's event loop is free, so that batches grow under load. A batch takes the loop
-    ``cost`` seconds. The scheduler uses it as its stream to a worker, hence the methods ``closed``,
-    ``abort`` and ``close``.
+    ``cost`` seconds. The scheduler expects ``closed``, ``abort`` and ``close`` of a stream.
     """
 
     def __init__(

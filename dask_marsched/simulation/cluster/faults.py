@@ -47,10 +47,7 @@ class SlowWorker(Fault):
 
 @dataclasses.dataclass(frozen=True)
 class SlowLink(Fault):
-    """The network interface of the worker's host gets slower from then on, in both directions.
-
-    Transfers take ``factor`` times as long; 1 ends the fault.
-    """
+    """Transfers of the worker's host take ``factor`` times as long from then on; 1 ends it."""
 
     factor: float
 
@@ -72,13 +69,7 @@ ACCEPTED = (
 
 
 def read_faults(faults: Iterable[Fault | tuple[Any, ...]]) -> tuple[Fault, ...]:
-    """Return faults, objects or tuples as in `ACCEPTED`, as objects sorted by time.
-
-    Raises
-    ------
-    ValueError
-        If one is neither, or a number in it is invalid.
-    """
+    """Return faults, objects or tuples, as objects sorted by time; ValueError for bad ones."""
     return tuple(sorted((_read(fault) for fault in faults), key=lambda fault: fault.at))
 
 

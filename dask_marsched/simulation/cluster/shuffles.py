@@ -53,7 +53,7 @@ class Shuffles:
         self._buffer = parse_bytes(dask.config.get("distributed.p2p.comm.buffer"))
 
     def execute(self, worker: Worker, key: Any, work: Callable[..., None]) -> bool:
-        """Execute a task if it is part of a shuffle; return False if it is not.
+        """Execute a task if it is part of a shuffle, else return False.
 
         ``work`` lets the worker work on the task, and is called with what follows.
         """
@@ -126,7 +126,6 @@ class Shuffles:
             waiting.append(functools.partial(worker.finish, key))
 
     def _nbytes(self, key: Any) -> int:
-        """Return the bytes that a transfer task sends."""
         nbytes = self._tasks.nbytes.get(key)
         return self._cluster.input_nbytes(key) if nbytes is None else nbytes
 

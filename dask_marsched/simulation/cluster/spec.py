@@ -98,16 +98,9 @@ _TIMES = ("latency", "task_overhead", "message_cost", "batch_cost", "transfer_co
 
 
 def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
-    """Return the description of a cluster from the arguments of `simulate`.
+    """Return the cluster for the arguments of `simulate`; TypeError or ValueError for bad ones.
 
     ``hosts`` is by default 1 if ``cores`` is given, else one for each worker.
-
-    Raises
-    ------
-    TypeError
-        If an argument is unknown.
-    ValueError
-        If the value of one is invalid.
     """
     if hosts is None:
         hosts = given["workers"] if given["cores"] is None else 1

@@ -126,10 +126,7 @@ class Surroundings(Protocol):
 
 
 class Worker:
-    """A worker of the simulated cluster.
-
-    ``cluster`` gives it clock, costs, network and records; ``index`` is its number and its name.
-    """
+    """A simulated worker; ``index`` is its number and name."""
 
     def __init__(
         self, cluster: Surroundings, index: int, address: str, host: Host, state: WorkerState

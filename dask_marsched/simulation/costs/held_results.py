@@ -19,19 +19,10 @@ Places = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class HeldResults:
-    """Results in memory.
-
-    Attributes
-    ----------
-    nbytes : mapping of key to int
-        Bytes, if a scheduler told them.
-    places : mapping of key to tuple of int
-        Numbers of the workers that hold each; workers are numbered by host and address. Empty if
-        no scheduler told.
-    """
+    """Results in memory, with bytes and places where a scheduler told them."""
 
     nbytes: Mapping[Any, int]
-    places: Mapping[Any, Places]
+    places: Mapping[Any, Places]  #: Workers are numbered by host and address.
 
 
 def find_held_results(collections: Iterable[Any]) -> HeldResults:

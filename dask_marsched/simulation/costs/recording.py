@@ -31,17 +31,9 @@ _PREFIX = "marsched-recorder-"
 class TaskRecorder(SchedulerPlugin):
     """Scheduler plugin that records every task that ends in memory.
 
-    Attributes
-    ----------
-    name : str
-        Under which it is registered; every recording has its own.
-    client : str
-        The client that records. The recorder leaves with it.
-    executions : dict of str to list or array
-        By name of column, an entry for every execution: ``key``, ``worker`` (address), ``thread``
-        (its identifier there), ``start`` and ``stop`` (seconds since the epoch, on the worker's
-        clock), ``transfer`` and ``disk`` (seconds), ``nbytes`` (of the result) and
-        ``input_nbytes`` (of all inputs together).
+    ``executions`` has a row for every execution. Times are seconds; ``start`` and ``stop`` are
+    since the epoch on the worker's clock. ``worker`` is an address, and ``input_nbytes`` counts all
+    inputs. The recorder is removed when its client leaves.
     """
 
     def __init__(self, name: str, client: str) -> None:
@@ -103,7 +95,7 @@ _Taken = tuple[dict[str, Any], dict[str, int], tuple[str, int]]
 
 
 def _take(name: str, dask_scheduler: Scheduler) -> _Taken | None:
-    """Remove a recorder and return its columns, the cluster, host and process. Runs there."""
+    """Remove a recorder on the scheduler; return its columns, the cluster, host and process."""
     recorder = dask_scheduler.plugins.get(name)
     if not isinstance(recorder, TaskRecorder):
         return None

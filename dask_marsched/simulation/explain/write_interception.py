@@ -44,8 +44,7 @@ def nothing(part: Any) -> None:
 def intercept_writes() -> Iterator[None]:
     """Let functions that write collections only compute them.
 
-    The functions themselves are replaced because Dask and xarray create and delete files before
-    they compute anything.
+    They are replaced because Dask and xarray create and delete files before they compute anything.
     """
     with contextlib.ExitStack() as undo:
         for module_name, class_name, names in _WRITERS:

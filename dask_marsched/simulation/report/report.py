@@ -163,11 +163,8 @@ class SimulationReport:
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
         """Return the report in JSON's types: the attributes by name, and ``peak_groups``.
 
-        Parameters
-        ----------
-        timeline
-            Whether to add ``timeline``: a dict of columns for each table, keys as strings; and
-            ``faults``.
+        ``timeline`` adds ``timeline``, a dict of columns for each table with keys as strings, and
+        ``faults``.
         """
         shown = {
             field.name: getattr(self, field.name)
