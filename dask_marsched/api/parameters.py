@@ -97,10 +97,7 @@ class Parameter:
 def read_query(
     accepted: Sequence[Parameter], given: Mapping[str, Sequence[bytes]]
 ) -> dict[str, Any]:
-    """Return the values of all parameters of a query.
-
-    RefusedError: one is unknown, given twice, not UTF-8, or not accepted.
-    """
+    """Return the values of a query; RefusedError if one is unknown, repeated or not accepted."""
     _refuse_unknown(accepted, given)
     values = {}
     for parameter in accepted:
@@ -119,10 +116,7 @@ def read_query(
 
 
 def read_fields(accepted: Sequence[Parameter], given: Any) -> dict[str, Any]:
-    """Return the values of all fields of a JSON object.
-
-    RefusedError: it is no object, or a field is unknown or not accepted.
-    """
+    """Return the values of a JSON object; RefusedError if a field is unknown or not accepted."""
     if not isinstance(given, dict):
         raise RefusedError(400, "the body must be a JSON object")
     _refuse_unknown(accepted, given)

@@ -108,10 +108,7 @@ def load_graph(path: str | Path, *, trusted: bool = False) -> Any:
 
 
 def graph_header(path: str | Path) -> dict[str, Any]:
-    """Return the header of a graph file without running code from it; errors as `load_graph`.
-
-    It has ``format``, versions, and ``collections``: the type of each.
-    """
+    """Return the header of a graph file without running its code; errors as `load_graph`."""
     return _read(Path(path))[0]
 
 

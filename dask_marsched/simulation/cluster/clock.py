@@ -23,7 +23,7 @@ class EventQueue:
     def at(
         self, time: float, action: Callable[..., object], *args: Any, daemon: bool = False
     ) -> int:
-        """Add a call at a time, or now if that has passed; return its number.
+        """Add a call at a virtual time, or now if that has passed; return its number.
 
         A ``daemon`` is periodic work, which alone does not keep a simulation alive.
         """

@@ -54,8 +54,8 @@ Costs = Callable[[Any], tuple[float, int]]
 class Cluster:
     """A running simulation of a scheduler and its workers.
 
-    ``validate`` lets them check their invariants (slow); ``gathers`` lets workers gather their
-    answers, as with `MarsWorkerPlugin`. ``shuffles`` is set when a graph is submitted.
+    ``validate`` lets them check their invariants (slow), and ``gathers`` lets workers gather their
+    answers, as with `MarsWorkerPlugin`.
     """
 
     shuffles: Shuffles
@@ -89,8 +89,6 @@ class Cluster:
         cores = Cores(queue, None) if spec.cores is None else self._host(0).cores
         self._scheduler_loop = EventLoop(queue, cores)
         self.scheduler = TwinScheduler(self._open_stream, self._to_client, validate=validate)
-
-    # What the workers need
 
     def cost(self, key: Any) -> tuple[float, int]:
         """Return seconds and bytes of a task, with the noise of this seed."""
@@ -171,8 +169,6 @@ class Cluster:
     def _handle(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
         if worker.alive or worker.address in self.scheduler.workers:
             self.scheduler.receive(worker.address, messages)
-
-    # Membership
 
     def _host(self, index: int) -> Host:
         spec = self.spec
@@ -285,8 +281,6 @@ class Cluster:
             worker.tick()
             self.queue.after(1.0, self._tick, worker, daemon=True)
 
-    # The client
-
     def _to_client(self, message: dict[str, Any]) -> None:
         if message["op"] == "key-in-memory":
             self._wanted.discard(message["key"])
@@ -297,10 +291,7 @@ class Cluster:
             self._failure = f"{message['op']}: {message.get('key', message.get('keys'))!r}"
 
     async def run(self, loop: TwinLoop, graph: TwinGraph, costs: Costs) -> None:
-        """Submit a graph and simulate until the client has all its keys; ``costs`` are by key.
-
-        A RuntimeError says that a task failed or nothing happens any more.
-        """
+        """Submit a graph and simulate until the client has all keys; RuntimeError if it fails."""
         self._costs = costs
         self._wanted = set(graph.keys)
         self.shuffles = Shuffles(self, graph.shuffles, SchedulerShuffles(self.scheduler))

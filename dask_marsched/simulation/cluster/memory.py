@@ -117,8 +117,8 @@ class SpillingStore(dict[Any, Result]):
 class MemoryMonitor:
     """Lets a worker spill and pause by the rules of ``distributed``'s memory manager.
 
-    The memory of a process is its results and what running tasks and incoming transfers are about
-    to add; nothing else is modelled. ``pause`` gets True to pause the worker and False to continue.
+    The modelled memory is results and what running tasks and incoming transfers are about to add.
+    ``pause`` gets True to pause the worker and False to continue.
     """
 
     def __init__(

@@ -84,8 +84,6 @@ class Shuffles:
         """Forget a worker that died."""
         self._blocked.pop(worker.address, None)
 
-    # Transfers
-
     def _enter(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
         """Learn the run of a transfer from the scheduler, which only the first transfer asks."""
         shuffle, _ = self._tasks.transfers[key]
@@ -175,8 +173,6 @@ class Shuffles:
             for proceed in run.waiting:
                 proceed()
             run.waiting.clear()
-
-    # Barriers and outputs
 
     def _barrier(self, worker: Worker, key: Any) -> None:
         """Wait until all pieces have arrived, then for a message to all workers and back."""

@@ -169,8 +169,6 @@ class Worker:
             self._gathering = Gathering(self.to_scheduler.send, later)
             self._send = self._gathering.send
 
-    # Events
-
     def receive(self, messages: list[dict[str, Any]]) -> None:
         """Handle a batch of messages from the scheduler when the event loop is free."""
         cost = self._cluster.spec.batch_cost
@@ -230,8 +228,6 @@ class Worker:
             RetryBusyWorkerEvent(worker=peer, stimulus_id=f"retry-busy-{self.queue.now}")
         )
 
-    # Memory
-
     def use_disk(self, nbytes: int) -> None:
         """Write bytes to disk, or read them (< 0), while the event loop waits."""
         self.loop.block(self.host.disk.take(abs(nbytes), self.queue.now))
@@ -274,8 +270,6 @@ class Worker:
         message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
         self._send(message)
         self.stimulate(event(stimulus_id=stimulus_id))
-
-    # Execution
 
     def _execute(self, key: Any) -> None:
         task = self.state.tasks[key]
@@ -330,8 +324,6 @@ class Worker:
             self.monitor.promise(-execution.nbytes)
             stimulus_id = f"reschedule-{self.queue.now}"
             self.stimulate(RescheduleEvent(key=key, stimulus_id=stimulus_id))
-
-    # Transfers
 
     def _gather(self, address: str, keys: set[Any], total_nbytes: int) -> None:
         latency, now = self._cluster.latency, self.queue.now

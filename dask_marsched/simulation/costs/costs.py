@@ -125,11 +125,7 @@ def without_token(key: Any) -> Any:
 
 
 def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
-    """Execute a collection's graph once in this thread and record sizes and durations.
-
-    ``collection`` may be a list. The file ``cache`` is read if it holds the costs of this graph,
-    and written otherwise.
-    """
+    """Execute a graph once in this thread and record its costs, or read them from ``cache``."""
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     dsk, _ = materialize(*expression(items))
     if cache is not None and Path(cache).exists():

@@ -55,10 +55,7 @@ def write(
 
 
 def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
-    """Return the columns of a file, each by key and without unknown values, and its metadata.
-
-    A ValueError says that it holds something else.
-    """
+    """Return columns by key, without unknown values, and metadata; ValueError for another file."""
     arrow = pyarrow()
     try:
         table = arrow.parquet.read_table(path)

@@ -123,10 +123,7 @@ def fill_missing_sizes(
 
 
 def derive_costs(collection: Any, guess: bool = True) -> Costs:
-    """Derive the sizes of all results from the graph alone, without executing anything.
-
-    ``guess`` adds the sizes that the graph does not tell, see `fill_missing_sizes`.
-    """
+    """Derive the sizes of all results without executing anything; ``guess`` the unknown ones."""
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     expr, keys = expression(items)
     dsk, _ = materialize(expr, keys)

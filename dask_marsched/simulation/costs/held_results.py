@@ -101,10 +101,7 @@ def held_results_limits(
 def distribute(
     keys: Iterable[Any], places: Mapping[Any, Places], workers: int
 ) -> dict[Any, Places]:
-    """Return the places of held results on a simulated cluster with so many workers.
-
-    If the real places are unknown or it has fewer workers, consecutive results are dealt evenly.
-    """
+    """Return the places of held results on so many workers; unknown ones are dealt evenly."""
     keys = list(keys)
     if all(places.get(key) and max(places[key]) < workers for key in keys):
         return {key: places[key] for key in keys}

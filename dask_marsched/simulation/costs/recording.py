@@ -202,7 +202,6 @@ class Recording(RecordedBlock):
             self.save(self._path)
 
     def _take_loads(self, loads: dict[str, dict[str, Any]], scheduler: tuple[str, int]) -> None:
-        """Note what threads and event loops did since the beginning."""
         self._processor, self._loops = {}, []
         nothing: dict[str, Any] = {"threads": {}, "sent": 0, "nbytes": 0}
         process = {worker: (get_address_host(worker), loads[worker]["pid"]) for worker in loads}

@@ -39,10 +39,9 @@ def cluster_size(
     memory_limit: int | str | None,
     details: Mapping[str, Any],
 ) -> ClusterSize:
-    """Return the requested size, completed by that of the client's cluster or by defaults.
+    """Return the requested size, completed by the client's cluster or by defaults.
 
-    TypeError: the client is asynchronous, or no client. ValueError: there are no workers, or an
-    amount is invalid.
+    TypeError: the client is asynchronous, or no client. ValueError: no workers, or a bad amount.
     """
     found, notes = ClusterSize(4, 1, 16 * 2**30, "assumed", {}, []), []
     if client is not None:

@@ -23,10 +23,7 @@ _TRIES = 3
 
 
 class ForecastRuns:
-    """The simulations behind an explanation, the most important ones first.
-
-    A ValueError or RuntimeError says that no amount of memory suffices.
-    """
+    """The simulations behind an explanation; ValueError or RuntimeError if no memory suffices."""
 
     def __init__(
         self,
@@ -63,7 +60,6 @@ class ForecastRuns:
     def _undisturbed(
         self, own: Mapping[str, SimulationOutcome]
     ) -> dict[str, tuple[SimulationReport, MemoryNeed]]:
-        """Return a run of each policy in which memory did not matter."""
         titles = {
             name: f"{name} with ample memory"
             for name, outcome in own.items()

@@ -24,11 +24,7 @@ class MemoryNeed:
 
     @property
     def limit(self) -> int:
-        """Memory limit, in bytes, below which a worker would spill or pause.
-
-        It follows from ``distributed.worker.memory``: ``target`` holds for results, ``spill`` and
-        ``pause`` for the process.
-        """
+        """Bytes below which a worker would spill or pause, by ``distributed.worker.memory``."""
         target, spill, pause = map(_threshold, ("target", "spill", "pause"))
         process = self.total + PROCESS_NBYTES
         return int(max(self.held / target, process / spill, process / pause)) + 1

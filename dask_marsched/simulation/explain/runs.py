@@ -27,10 +27,9 @@ class SimulationOutcome:
 
 
 class SimulationRunner:
-    """Simulates one computation of so many tasks with different arguments, while time is left.
+    """Simulates one computation with changed ``arguments`` while time is left.
 
-    ``arguments`` are those that all simulations share, ``parallel`` allows processes for large
-    graphs, and ``skipped`` names what was left out.
+    ``parallel`` allows processes for large graphs; ``skipped`` names what was left out.
     """
 
     def __init__(

@@ -9,10 +9,10 @@ Floats = NDArray[np.float64]
 
 
 def highest(times: Floats, levels: NDArray[np.int64], edges: Floats) -> NDArray[np.int64]:
-    """Return the position of the highest level of a step function in each bin.
+    """Return the position of the highest level of a step function in each bin between ``edges``.
 
     The function is ``levels[i]`` from ``times[i]`` on, and 0 (position -1) before the first. The
-    last of the bins between ``edges`` includes everything after it.
+    last bin is unbounded.
     """
     begins = np.searchsorted(times, edges[:-1])
     ends = np.append(begins[1:], len(times))

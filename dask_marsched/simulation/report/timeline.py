@@ -16,10 +16,7 @@ _BLOCK = 65_536
 
 
 class Table(Sequence[tuple[Any, ...]]):
-    """Rows of numbers: a sequence of tuples, stored as a structured array in ``rows``.
-
-    A field called ``key`` holds positions in ``keys``; the tuples have the keys themselves.
-    """
+    """Rows of a structured array as tuples; the field ``key`` holds positions in ``keys``."""
 
     def __init__(self, rows: NDArray[Any], keys: Sequence[Any] = ()) -> None:
         self.rows = rows
