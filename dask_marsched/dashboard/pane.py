@@ -15,7 +15,6 @@ from dask_marsched.monitoring.html import element
 
 #: Graphs that can be chosen.
 _GRAPHS = 20
-#: The choice of the graph that came last.
 LAST = "last graph"
 
 NO_GRAPH = (
@@ -27,8 +26,7 @@ NO_GRAPH = (
 class Pane:
     """A pane of the dashboard: figures and text that are updated periodically.
 
-    A subclass makes its models in `__init__`, puts them into `plots` and `texts`, calls `arrange`,
-    and implements `show`.
+    A subclass puts its models into `plots` and `texts`, calls `arrange`, and implements `show`.
     """
 
     #: In addresses and in JupyterLab's list.

@@ -17,7 +17,7 @@ _HARMLESS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def html(found: Mapping[str, Any]) -> str:
-    """Return the page of `ReportRecorder.result` and of what the client added."""
+    """Return the page of `ReportRecorder.result` with the entries of `performance_report`."""
     head = element(
         "head",
         Markup('<meta charset="utf-8">'),

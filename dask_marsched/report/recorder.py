@@ -16,7 +16,6 @@ from dask_marsched.core.series import Series
 #: Upper bounds on a report: the last graphs, and the fullest workers.
 MOST_GRAPHS = 12
 MOST_WORKERS = 60
-#: Cells of a plan's picture.
 _MOST_CELLS = 1500
 #: Milliseconds between two samples of the workers' memory, which heartbeats update.
 _EVERY = 500

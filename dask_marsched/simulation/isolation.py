@@ -36,11 +36,11 @@ def call(
 ) -> T:
     """Call a function where its result does not depend on this process.
 
-    The order of sets of strings, and some choices of Dask with it, depends on the hash seed of the
-    process and on the tokens in the strings. ``isolated`` True pickles the function for a process
-    with the hash ``seed``; False calls it here with all names unchanged; None chooses another
-    process unless this one has that ``PYTHONHASHSEED``. ``names``, in the same order in every
-    process, let all tokens be replaced; None keeps them.
+    The order of sets of strings, and some choices of Dask with it, depends on the hash seed and on
+    the tokens in the strings. ``isolated`` True pickles the function for a process with the hash
+    ``seed``; False calls it here; None chooses another process unless this one has that
+    ``PYTHONHASHSEED``. ``names``, in the same order in every process, let all tokens be replaced;
+    None keeps them.
     """
     if isolated is False:
         return _here(function)

@@ -1,8 +1,7 @@
 """Defines the faults that a simulation can inject.
 
 A fault is an object such as ``Kill(worker=3, at=10.0)``, or a tuple: ``(seconds, "kill", worker)``,
-``(seconds, "join", worker)``, ``(seconds, "pause", worker, how many seconds)``,
-``(seconds, "slow", worker, factor)`` or ``(seconds, "slow-link", worker, factor)``.
+with a duration in seconds after ``"pause"``, or a factor after ``"slow"`` and ``"slow-link"``.
 """
 
 from __future__ import annotations

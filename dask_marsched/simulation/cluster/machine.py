@@ -12,11 +12,10 @@ from dask_marsched.simulation.cluster.clock import EventQueue
 
 
 class Cores:
-    """The cores of one host, shared equally by all jobs that run on it.
+    """The cores of one host, shared equally by all jobs; ``count`` None has a core for every job.
 
     With ``n`` jobs on ``c`` cores every job advances at the rate ``min(1, c / n)``, so one number,
-    the *progress* of a job that was there all the time, orders their ends. A ``count`` of None
-    means a core for every job.
+    the *progress* of a job that was there all the time, orders their ends.
     """
 
     def __init__(self, queue: EventQueue, count: float | None) -> None:

@@ -33,9 +33,8 @@ def _sizeof_result(result: Result) -> int:
 class Thresholds:
     """The thresholds of ``distributed.worker.memory`` in bytes; infinite if switched off.
 
-    Above ``target`` results go to disk, the least recently used first; a process above ``spill``
-    spills, above ``pause`` pauses, and above ``terminate`` would be ended by its nanny. It is
-    looked at every ``interval`` seconds.
+    Above ``target`` results go to disk; a process above ``spill`` spills, above ``pause`` pauses,
+    and above ``terminate`` would be ended by its nanny. It is looked at every ``interval`` seconds.
     """
 
     def __init__(self, memory_limit: int) -> None:
@@ -55,10 +54,10 @@ class Thresholds:
 class SpillingStore(dict[Any, Result]):
     """The results of a worker, in memory or on disk by the rules of distributed's `zict.Buffer`.
 
-    Above ``target`` bytes the least recently used result goes to disk, and a larger one never stays
-    in memory. ``changed`` gets key and bytes of a result that enters memory (> 0) or leaves it (<
-    0), ``moved`` the bytes written to disk (> 0) or read (< 0). ``fast`` has the bytes of results
-    in memory, the least recently used first.
+    Above ``target`` bytes the least recently used result goes to disk; a larger one never stays in
+    memory. ``changed`` gets a key and its bytes, negative if it leaves memory; ``moved`` gets the
+    bytes written to disk, negative if read. ``fast`` has the bytes of results in memory, oldest
+    first.
     """
 
     def __init__(

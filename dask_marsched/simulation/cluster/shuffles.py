@@ -1,8 +1,8 @@
 """Simulates peer-to-peer shuffles between workers.
 
-As in ``distributed``, a transfer task cuts its input into pieces and buffers them; they are sent
-to the owners of the output partitions in the background. The barrier waits until all pieces have
-arrived. An output task runs on the owner of its partition and reads it from disk or memory.
+As in ``distributed``, a transfer task cuts its input into pieces, which are sent to the owners of
+the output partitions in the background. The barrier waits until all have arrived. An output task
+runs on the owner of its partition and reads it from disk or memory.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ class Shuffles:
             waiting.append(functools.partial(worker.finish, key))
 
     def _nbytes(self, key: Any) -> int:
+        """Return the bytes that a transfer task sends."""
         nbytes = self._tasks.nbytes.get(key)
         return self._cluster.input_nbytes(key) if nbytes is None else nbytes
 

@@ -24,8 +24,7 @@ class CostModel:
 
     Sources of a size, in this order: recorded for this key, or for its twin in another instance of
     the same graph; known from the graph; learnt from the recorded tasks of its group; estimated
-    from the graph; guessed from its inputs. A duration is recorded, learnt, or derived from the
-    sizes.
+    from the graph; guessed from its inputs. Durations are recorded, learnt, or derived from sizes.
     """
 
     def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:

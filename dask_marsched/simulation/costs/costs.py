@@ -75,9 +75,9 @@ class Costs:
     def renamed(self, dsk: Iterable[Any], exact: Mapping[Any, int] | None = None) -> Costs:
         """Return costs for a graph whose keys differ from the recorded ones in tokens only.
 
-        Keys with new tokens take the costs of the recorded keys of the same name and position, in
-        order. Nothing is taken over for other data: if a size in ``exact`` contradicts the recorded
-        one, or a name has more tasks than recorded.
+        Keys with new tokens take the costs of recorded keys of the same name and position, in
+        order; none if a size in ``exact`` or a larger number of tasks tells that the data are
+        others.
         """
         dsk = list(dsk)
         unknown = [key for key in dsk if key not in self.nbytes]

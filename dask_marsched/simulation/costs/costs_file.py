@@ -35,7 +35,7 @@ def write(
 
     Keys of strings, numbers and nested tuples of these are kept exactly; other parts become their
     ``repr``, and the metadata count such keys. ``facts`` go to the metadata as JSON. Of
-    ``executions``, columns as in `TaskRecorder`, the last run of each task is kept.
+    ``executions``, columns as in `Recording`, the last run of each task is kept.
     """
     arrow = pyarrow()
     keys = list(costs["nbytes"])

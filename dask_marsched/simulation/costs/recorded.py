@@ -20,11 +20,11 @@ def costs_of(
 ) -> Costs:
     """Return the mean duration on a core of its own, and the last size, of each recorded task.
 
-    Tasks of a host with fewer cores than running tasks are taken to have shared the cores equally.
-    That still includes waits for event loops, schedulers and other programs. So if ``processor``
-    tells the seconds that a thread ran and waited for a core, its tasks are scaled to the time that
-    it ran, slept, or waited for disk and network. ``executions`` has the columns of `TaskRecorder`;
-    ``cores`` those of each host by address.
+    Tasks of a host with fewer ``cores`` (by address) than running tasks are taken to have shared
+    them equally. That still includes waits for event loops and other programs. So if ``processor``
+    tells the seconds that each thread ran and waited for a core, its tasks are scaled to the time
+    that it ran, slept, or waited for disk and network. ``executions`` has the columns of
+    `TaskRecorder`.
     """
     hosts = [get_address_host(worker) for worker in executions["worker"]]
     starts, stops = np.array(executions["start"]), np.array(executions["stop"])
@@ -70,8 +70,7 @@ def undisturbed(starts: Floats, stops: Floats, cores: int) -> Floats:
     """Return how long the tasks of one host would have taken on a core of their own, in seconds.
 
     This inverts processor sharing: while ``n`` tasks run on ``cores``, each advances at the rate
-    ``min(1, cores / n)``. So durations are differences of one function: the progress since the
-    beginning.
+    ``min(1, cores / n)``. So durations are differences of the progress since the beginning.
     """
     if not len(starts):
         return stops - starts

@@ -29,12 +29,7 @@ _PREFIX = "marsched-recorder-"
 
 
 class TaskRecorder(SchedulerPlugin):
-    """Scheduler plugin that records every task that ends in memory.
-
-    ``executions`` has a row for every execution. Times are seconds; ``start`` and ``stop`` are
-    since the epoch on the worker's clock. ``worker`` is an address, and ``input_nbytes`` counts all
-    inputs. The recorder is removed when its client leaves.
-    """
+    """Records tasks that end in memory, as in `Recording`, until its client leaves."""
 
     def __init__(self, name: str, client: str) -> None:
         self.name = name
@@ -122,7 +117,9 @@ class Recording(RecordedBlock):
     Attributes
     ----------
     executions : dict of str to sequence
-        See `TaskRecorder`; empty before the end.
+        A row for every execution, in columns: ``key``, ``worker`` (address), ``thread``, ``start``
+        and ``stop`` (seconds since the epoch, on the worker's clock), ``transfer`` and ``disk``
+        (seconds), ``nbytes`` (of the result) and ``input_nbytes`` (of all inputs).
     cluster : dict
         ``workers``, ``threads`` and ``memory_limit`` (bytes) of each, ``cores`` of each host and
         the number of ``hosts``, as arguments of `dask_marsched.simulate`. If workers differ, the
@@ -220,10 +217,7 @@ class Recording(RecordedBlock):
 
     @property
     def overhead(self) -> float:
-        """Ratio of the workers' time besides tasks to the usual, see `ClusterSpec`.
-
-        1 if the system does not tell, or the recording is too short.
-        """
+        """Ratio of workers' time besides tasks to the usual, see `ClusterSpec`; 1 if unknown."""
         from dask_marsched.simulation.costs.overhead import LoopLoad, overhead_of
 
         return overhead_of([LoopLoad(*loop) for loop in self._loops], len(self), self._elapsed)

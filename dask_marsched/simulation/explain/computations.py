@@ -73,7 +73,7 @@ class _Scheduler:
 
 @contextlib.contextmanager
 def intercept_computations(before_compute: BeforeCompute) -> Iterator[None]:
-    """Call a function before every computation in this context; its exceptions pass."""
+    """Call a function, which may raise, before every computation in this context."""
     original = dask.base.get_scheduler
     interceptor = _Interceptor(before_compute)
 

@@ -73,6 +73,7 @@ class _Explainer:
             raise _Stop
 
     def _line(self) -> str:
+        """Return the innermost line of the script that is running."""
         frame = inspect.currentframe()
         while frame is not None:
             if frame.f_code.co_filename == self._path:
@@ -93,10 +94,8 @@ def explain_script(
 
     No cluster is started. The first computation is explained instead of computed, and ends the run;
     with ``everything``, local threads compute and all are explained. Writing a collection counts as
-    a computation and touches no file. ``show`` gets a heading and each explanation. ``arguments``
-    of `explain` take precedence over the cluster that the script asks for.
-
-    A ScriptError carries the script's exception; SystemExit passes if the script ends by itself;
+    a computation and touches no file. ``arguments`` of `explain` take precedence over the cluster
+    that the script asks for. A ScriptError carries the script's exception; SystemExit passes;
     TypeError, ValueError and RuntimeError say that a computation cannot be explained.
     """
     explainer = _Explainer(path, arguments, show, stop=not everything)

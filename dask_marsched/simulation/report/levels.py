@@ -11,8 +11,7 @@ Floats = NDArray[np.float64]
 def highest(times: Floats, levels: NDArray[np.int64], edges: Floats) -> NDArray[np.int64]:
     """Return the position of the highest level of a step function in each bin between ``edges``.
 
-    The function is ``levels[i]`` from ``times[i]`` on, and 0 (position -1) before the first. The
-    last bin is unbounded.
+    It is ``levels[i]`` from ``times[i]`` on, and 0 (position -1) before; the last bin is unbounded.
     """
     begins = np.searchsorted(times, edges[:-1])
     ends = np.append(begins[1:], len(times))
