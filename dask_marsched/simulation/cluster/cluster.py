@@ -126,8 +126,8 @@ class Cluster:
         """Move results between workers; call ``done`` when they have arrived.
 
         The slowest of both ends and the network determines the end. On a host with limited cores
-        the ends take turns, since the buffers between them are small. A transfer of a worker to
-        itself passes its event loop only.
+        the ends take turns, since buffers are small. Transfers to itself pass a worker's event loop
+        only.
         """
         queue, now = self.queue, self.queue.now
         work = self.spec.transfer_cost + nbytes / self.spec.copy_bandwidth

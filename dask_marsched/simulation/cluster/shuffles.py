@@ -53,10 +53,7 @@ class Shuffles:
         self._buffer = parse_bytes(dask.config.get("distributed.p2p.comm.buffer"))
 
     def execute(self, worker: Worker, key: Any, work: Callable[..., None]) -> bool:
-        """Execute a task if it is part of a shuffle, else return False.
-
-        ``work`` lets the worker work on the task, and is called with what follows.
-        """
+        """Execute a task by ``work`` if it is part of a shuffle, else return False."""
         if key in self._tasks.transfers:
             self._enter(worker, key, work)
         elif key in self._tasks.barriers:

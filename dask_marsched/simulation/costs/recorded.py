@@ -24,7 +24,7 @@ def costs_of(
     them equally. That still includes waits for event loops and other programs. So if ``processor``
     tells the seconds that each thread ran and waited for a core, its tasks are scaled to the time
     that it ran, slept, or waited for disk and network. ``executions`` has the columns of
-    `TaskRecorder`.
+    `Recording`.
     """
     hosts = [get_address_host(worker) for worker in executions["worker"]]
     starts, stops = np.array(executions["start"]), np.array(executions["stop"])

@@ -220,8 +220,8 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 def stub_clients(requested: RequestedCluster, *, as_default: bool) -> Iterator[None]:
     """Let every client and cluster made in this context be a stub that fills ``requested``.
 
-    With ``as_default`` Dask finds the stub as its default client and builds its graphs as with a
-    real one: P2P for rechunking and shuffles, which local threads cannot compute.
+    ``as_default`` lets Dask build its graphs as with a real client: P2P cannot run in local
+    threads.
     """
 
     def new_cluster(cls: type, *args: Any, **kwargs: Any) -> StubCluster:
