@@ -43,25 +43,13 @@ class Source:
 
     @property
     def observer(self) -> Any:
-        """The plugin's observer of plans and workers.
-
-        Raises
-        ------
-        RefusedError
-            It is switched off.
-        """
+        """The plugin's observer of plans and workers; RefusedError if it is switched off."""
         if self.plugin.observer is None:
             raise RefusedError(404, "marsched.observer.enabled is off, so that this is not known")
         return self.plugin.observer
 
     def graph(self, number: int) -> Graph:
-        """Return a graph.
-
-        Raises
-        ------
-        RefusedError
-            No graph of that number is remembered.
-        """
+        """Return a graph; RefusedError if none of that number is remembered."""
         for graph in reversed(self.executions.graphs):
             if graph.number == number:
                 return graph

@@ -18,15 +18,7 @@ from dask_marsched.api.writing import MOST_BYTES, check_writing
 
 
 class ApiHandler(web.RequestHandler):
-    """Serves the endpoints of one path.
-
-    Parameters
-    ----------
-    source
-        The scheduler and its plugin, passed to the endpoints' functions.
-    endpoints
-        The endpoints of the path by method; empty for an unknown path.
-    """
+    """Serves the endpoints of one path, by method; there are none for an unknown path."""
 
     def initialize(self, source: Source, endpoints: Mapping[str, Endpoint]) -> None:
         """Keep the arguments of the route."""

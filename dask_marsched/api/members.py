@@ -13,11 +13,7 @@ _KEPT = 10.0
 
 
 class Members:
-    """Finds the operands of a graph; caches those of the last graph for a while.
-
-    The search takes time in proportion to the graph, and yields to the event loop. Concurrent
-    requests wait for each other, so that they share one search.
-    """
+    """Finds the operands of a graph; concurrent requests share one search, which is cached."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler

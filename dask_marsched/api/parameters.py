@@ -11,17 +11,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class RefusedError(Exception):
-    """A request that is refused.
-
-    Parameters
-    ----------
-    status
-        The http status.
-    message
-        Why, for people.
-    parameter
-        Name of the parameter at fault, if any.
-    """
+    """A request that is refused with an http status, and the parameter at fault, if any."""
 
     def __init__(self, status: int, message: str, parameter: str | None = None) -> None:
         super().__init__(message)
@@ -50,27 +40,13 @@ SWITCH = {"type": "boolean"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an endpoint.
-
-    Attributes
-    ----------
-    name
-        Its name.
-    accepted
-        Its JSON Schema: `SWITCH`, or made by `whole`, `choice` or `text`.
-    about
-        What it means, for people.
-    default
-        The value if it is left out; None for nothing.
-    example
-        For the description; None for none.
-    """
+    """A parameter of an endpoint."""
 
     name: str
-    accepted: Mapping[str, Any]
-    about: str
-    default: Any = None
-    example: Any = None
+    accepted: Mapping[str, Any]  #: JSON Schema: `SWITCH`, or of `whole`, `choice`, `text`.
+    about: str  #: For people.
+    default: Any = None  #: None for nothing.
+    example: Any = None  #: For the description.
 
     def read(self, given: str) -> Any:
         """Return the value of a text of a request, or raise `RefusedError`."""
@@ -121,13 +97,7 @@ class Parameter:
 def read_query(
     accepted: Sequence[Parameter], given: Mapping[str, Sequence[bytes]]
 ) -> dict[str, Any]:
-    """Return the values of all parameters of a query.
-
-    Raises
-    ------
-    RefusedError
-        A parameter is unknown, given twice, not UTF-8, or not accepted.
-    """
+    """Return the values of a query; RefusedError if one is unknown, repeated or not accepted."""
     _refuse_unknown(accepted, given)
     values = {}
     for parameter in accepted:
@@ -146,13 +116,7 @@ def read_query(
 
 
 def read_fields(accepted: Sequence[Parameter], given: Any) -> dict[str, Any]:
-    """Return the values of all fields of a JSON object.
-
-    Raises
-    ------
-    RefusedError
-        It is not an object, or a field is unknown or not accepted.
-    """
+    """Return the values of a JSON object; RefusedError if a field is unknown or not accepted."""
     if not isinstance(given, dict):
         raise RefusedError(400, "the body must be a JSON object")
     _refuse_unknown(accepted, given)

@@ -12,10 +12,7 @@ _DEEPEST = 20
 
 
 def to_json(value: Any) -> str:
-    """Return a value as JSON that every parser reads.
-
-    NaN and infinities become null; keys and values of other types become text.
-    """
+    """Return valid JSON: NaN and infinities become null; keys and other types become text."""
     try:
         return json.dumps(value, allow_nan=False, check_circular=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):

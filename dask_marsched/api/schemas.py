@@ -52,10 +52,7 @@ def record(*groups: dict[str, Schema], **more: Schema) -> Schema:
 
 
 def page(items: Schema, **more: Schema) -> Schema:
-    """Return the schema of a page of a list.
-
-    ``next`` is the offset of the following page, null on the last one.
-    """
+    """Return the schema of a page of a list; ``next`` is null on the last one."""
     return record(items=listing(items), total=COUNT, next=maybe(COUNT), **more)
 
 

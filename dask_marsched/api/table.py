@@ -14,33 +14,17 @@ ROOT = "marsched/api/v1"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A method of a path.
+    """A method of a path."""
 
-    Attributes
-    ----------
-    method
-        ``GET``, or ``POST`` if it may change something.
-    path
-        Below `ROOT`, with the names of its parameters in braces: ``/graphs/{graph}``.
-    about
-        Its summary, for people.
-    answer
-        A function of the source and the parameters' values that returns plain values, or an
-        awaitable of them.
-    schema
-        JSON Schema of the answer.
-    path_parameters, query, fields
-        Parameters in the path, in the query, and of the JSON object in the body.
-    """
-
-    method: str
-    path: str
+    method: str  #: ``POST`` if it may change something, else ``GET``.
+    path: str  #: Below `ROOT`, with parameters in braces: ``/graphs/{graph}``.
     about: str
+    #: Called with the source and the values; returns plain values or an awaitable.
     answer: Callable[..., Any]
-    schema: dict[str, Any]
+    schema: dict[str, Any]  #: JSON Schema of the answer.
     path_parameters: tuple[Parameter, ...] = ()
     query: tuple[Parameter, ...] = ()
-    fields: tuple[Parameter, ...] = ()
+    fields: tuple[Parameter, ...] = ()  #: Of the JSON object in the body.
 
     @property
     def writes(self) -> bool:

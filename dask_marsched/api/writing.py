@@ -1,8 +1,7 @@
 """Checks whether a request may change anything.
 
-distributed 2026.8.0 has no token. Its own API, which can retire workers, is served only where
-``distributed.scheduler.http.routes`` names ``distributed.http.scheduler.api``. Where that is
-served, ours accepts writing requests too; elsewhere it is read-only.
+distributed 2026.8.0 has no token. So writing is accepted only where its own API, which can retire
+workers, is served: ``distributed.scheduler.http.routes`` names ``distributed.http.scheduler.api``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from urllib.parse import urlsplit
 
 from dask_marsched.api.parameters import RefusedError
 
-#: The module of distributed's own API.
 MODULE = "distributed.http.scheduler.api"
 #: Upper bound on a request's body, bytes.
 MOST_BYTES = 4096
@@ -24,24 +22,10 @@ _OFF = (
 
 
 def check_writing(writable: bool, headers: Mapping[str, str], host: str) -> None:
-    """Raise unless a request may change something.
+    """Raise a RefusedError unless a request may change something.
 
     Pages of other sites are refused: a browser asks for permission before it sends JSON to another
     origin, which this server never grants, and names the origin in the headers checked here.
-
-    Parameters
-    ----------
-    writable
-        Whether distributed's own API is served.
-    headers
-        The request's headers.
-    host
-        Host and port that the request was sent to.
-
-    Raises
-    ------
-    RefusedError
-        It is not allowed.
     """
     if not writable:
         raise RefusedError(403, _OFF)

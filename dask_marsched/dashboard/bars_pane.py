@@ -16,28 +16,16 @@ _HEAD = 140
 
 
 class BarsPane(Pane):
-    """Draws a group of bars for each label; a subclass fills `source` and `table`.
-
-    Attributes
-    ----------
-    title, across, down
-        Of the figure, and of its axes.
-    bars
-        Of each bar of a group: column, text in the legend, colour, height, and offset from the
-        middle of the group; the group has a height of 1.
-    more
-        Columns of `source` that only the tooltip shows.
-    pixels
-        Height of a group.
-    """
+    """Draws a group of bars for each label; a subclass fills `source` and `table`."""
 
     every = 1000
     title: ClassVar[str]
     across: ClassVar[str]
     down: ClassVar[str] = ""
+    #: Column, legend, colour, height, and offset from the middle; a group has height 1.
     bars: ClassVar[Sequence[tuple[str, str, str, float, float]]]
-    more: ClassVar[Sequence[str]]
-    pixels: ClassVar[int]
+    more: ClassVar[Sequence[str]]  #: Columns of `source` that only the tooltip shows.
+    pixels: ClassVar[int]  #: Height of a group.
 
     def __init__(self, scheduler: Any, tips: Sequence[tuple[str, str]]) -> None:
         super().__init__(scheduler)

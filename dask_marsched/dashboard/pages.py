@@ -44,10 +44,7 @@ def add_panes(doc: Any, panes: list[Pane]) -> None:
 
 
 def page(pane_class: type[Pane], with_bar: bool) -> Page:
-    """Return a function that makes the page of a pane, with the dashboard's navigation bar or not.
-
-    JupyterLab embeds the pages without it.
-    """
+    """Return a function that makes a pane's page, for JupyterLab without the navigation bar."""
 
     def make(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
         pane = pane_class(scheduler)

@@ -15,7 +15,6 @@ from dask_marsched.monitoring.html import element
 
 #: Graphs that can be chosen.
 _GRAPHS = 20
-#: The choice of the graph that came last.
 LAST = "last graph"
 
 NO_GRAPH = (
@@ -27,13 +26,7 @@ NO_GRAPH = (
 class Pane:
     """A pane of the dashboard: figures and text that are updated periodically.
 
-    A subclass makes its models in `__init__`, puts them into `plots` and `texts`, calls
-    `arrange`, and implements `show`.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
+    A subclass puts its models into `plots` and `texts`, calls `arrange`, and implements `show`.
     """
 
     #: In addresses and in JupyterLab's list.
@@ -106,15 +99,7 @@ class Pane:
 
 
 class GraphChoice:
-    """The choice of a graph, the last one unless another is chosen.
-
-    Parameters
-    ----------
-    chosen
-        Called when another graph is chosen.
-    everything
-        Label of the choice of all graphs together; None for no such choice.
-    """
+    """The choice of a graph, by default the last; ``everything`` labels that of all together."""
 
     def __init__(self, chosen: Callable[[], None], everything: str | None = None) -> None:
         self._everything = everything

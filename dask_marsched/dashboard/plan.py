@@ -22,8 +22,8 @@ _COUNTED = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "ca
 class PlanPane(Pane):
     """Shows cells of operands: depth in the graph from left to right, units from top to bottom.
 
-    A cell is filled by the share of its operands that are done, in the colour of the worker that
-    has most of them; running and queued operands are paler, failed and cancelled ones hatched.
+    A cell is filled by the share that is done, in the colour of the worker that has most of them;
+    running and queued operands are paler, failed and cancelled ones hatched.
     """
 
     name = "plan"

@@ -1,7 +1,6 @@
 """Makes figures and texts that suit light and dark backgrounds.
 
-The browser chooses the theme: ``?theme=dark`` or ``?theme=light`` in the address, else JupyterLab's
-theme if the page is a pane of it, else the system's preference.
+The browser chooses by ``?theme=`` in the address, by JupyterLab's theme, or by the system's.
 """
 
 from __future__ import annotations

@@ -139,7 +139,6 @@ class TransfersPane(Pane):
 
 
 def _short(name: str) -> str:
-    """Return an address without its protocol."""
     return name.rpartition("://")[2]
 
 

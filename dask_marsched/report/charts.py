@@ -1,7 +1,4 @@
-"""Draws charts as SVG: lines and layers over time, bars, and a plan.
-
-Colours are classes of the page's style sheet (``c0`` to ``c7``), so that they follow its theme.
-"""
+"""Draws SVG charts, coloured by classes of the page (``c0`` to ``c7``) to follow its theme."""
 
 from __future__ import annotations
 
@@ -41,19 +38,7 @@ def ticks(most: float, count: int = 4) -> list[float]:
 def lines(
     times: Sequence[float], drawn: Sequence[Line], unit: str, limits: Mapping[str, float]
 ) -> Markup:
-    """Return lines over time.
-
-    Parameters
-    ----------
-    times
-        Seconds, from 0.
-    drawn
-        Name, values (None if unknown) and class of each line.
-    unit
-        Of the values, for the axis.
-    limits
-        Levels to mark, by name.
-    """
+    """Return lines over time (seconds, from 0), with ``limits`` marked by name."""
     known = [v for _, values, _ in drawn for v in values if v is not None]
     frame = _Frame(times, max([*known, *limits.values(), 0.0]), unit)
     parts = frame.axes()

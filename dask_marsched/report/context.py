@@ -113,7 +113,6 @@ class performance_report(RecordedBlock):  # named like distributed's
         await self._record_by(ReportRecorder(self._name, self.client.id), self._name)
 
     async def _up_to_date(self) -> None:
-        """Let the workers send their current figures."""
         run: Any = self.client.run
         try:
             await asyncio.wait_for(run(heartbeat_probe(), on_error="ignore"), _PATIENCE)

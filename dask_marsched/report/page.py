@@ -17,14 +17,7 @@ _HARMLESS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def html(found: Mapping[str, Any]) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    found
-        The result of `ReportRecorder.result`, with ``title``, ``code`` and ``error`` (or None),
-        ``when``, ``versions`` by process and the number of ``workers``.
-    """
+    """Return the page of `ReportRecorder.result` with the entries of `performance_report`."""
     head = element(
         "head",
         Markup('<meta charset="utf-8">'),

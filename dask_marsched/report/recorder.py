@@ -16,7 +16,6 @@ from dask_marsched.core.series import Series
 #: Upper bounds on a report: the last graphs, and the fullest workers.
 MOST_GRAPHS = 12
 MOST_WORKERS = 60
-#: Cells of a plan's picture.
 _MOST_CELLS = 1500
 #: Milliseconds between two samples of the workers' memory, which heartbeats update.
 _EVERY = 500
@@ -28,15 +27,7 @@ _MOST_FOLLOWED = 500
 
 
 class ReportRecorder(SchedulerPlugin):
-    """Records a computation for a report while it is registered.
-
-    Parameters
-    ----------
-    name
-        Name of the plugin; every report has its own.
-    client
-        The client of the report; the recorder is removed when it leaves.
-    """
+    """Records a computation for a report, until it is removed or its client leaves."""
 
     def __init__(self, name: str, client: str) -> None:
         self.name = name
@@ -87,7 +78,6 @@ class ReportRecorder(SchedulerPlugin):
         return getattr(plugin, "observer", None)
 
     def _sample(self) -> None:
-        """Sample the workers' memory from their last heartbeats."""
         assert self._scheduler is not None
         now = time()
         for ws in list(self._scheduler.workers.values()):
@@ -138,7 +128,6 @@ def _settings(plugin: Any) -> list[list[str]]:
 
 
 def _totals(observer: Any) -> dict[str, Any]:
-    """Return the counts since the observer's start."""
     return {
         "transfers": observer.transfers(),
         "kernels": observer.kernels(),

@@ -108,11 +108,7 @@ def load_graph(path: str | Path, *, trusted: bool = False) -> Any:
 
 
 def graph_header(path: str | Path) -> dict[str, Any]:
-    """Return the header of a graph file, without running code from it.
-
-    It has ``format``, the versions of ``python``, ``dask``, ``distributed`` and ``dask_marsched``
-    that wrote it, and ``collections``, the type of each. Errors are those of `load_graph`.
-    """
+    """Return the header of a graph file without running its code; errors as `load_graph`."""
     return _read(Path(path))[0]
 
 

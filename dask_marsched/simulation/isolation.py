@@ -36,21 +36,11 @@ def call(
 ) -> T:
     """Call a function where its result does not depend on this process.
 
-    The order of sets of strings, and some choices of Dask with it, depends on the hash seed of the
-    process and on the tokens in the strings.
-
-    Parameters
-    ----------
-    function
-        The function; pickled if another process calls it.
-    isolated
-        True for another process. False for this one, with all names unchanged. None for another
-        process unless this one has the hash seed (``PYTHONHASHSEED``).
-    names
-        Names in the function's data, in an order that is the same in every process: all tokens
-        are replaced (`with_repeatable_tokens`). None keeps them.
-    seed
-        The hash seed of that process.
+    The order of sets of strings, and some choices of Dask with it, depends on the hash seed and on
+    the tokens in the strings. ``isolated`` True pickles the function for a process with the hash
+    ``seed``; False calls it here; None chooses another process unless this one has that
+    ``PYTHONHASHSEED``. ``names``, in the same order in every process, let all tokens be replaced;
+    None keeps them.
     """
     if isolated is False:
         return _here(function)
@@ -98,15 +88,12 @@ def _in_process(question: bytes, hash_seed: str) -> bytes:
 def with_repeatable_tokens(
     pickled: bytes, names: Iterable[str] = ()
 ) -> tuple[bytes, dict[bytes, bytes]]:
-    """Replace Dask's tokens in a pickle by others that do not change from run to run.
+    """Replace Dask's tokens in a pickle by repeatable ones; return it and the replacements.
 
-    Dask names what it cannot hash by random numbers, and other things by hashes that depend on
-    versions and paths. Names decide ties, in ``dask.order`` as in every set of keys. So each token
-    is replaced by one of the same length that depends only on the word before it and on the number
-    of earlier tokens with that word. ``names`` come first, in an order that is the same in every
-    process, since the order in a pickle may depend on the hash seed.
-
-    Returns the pickle, and the replaced tokens by their replacements.
+    Tokens come from random numbers, versions and paths, and names decide ties in ``dask.order`` and
+    in every set of keys. So each token is replaced by one of the same length that depends only on
+    the word before it and on the number of earlier tokens with that word. ``names`` come first, in
+    the same order in every process, since the order in a pickle may depend on the hash seed.
     """
     new: dict[bytes, bytes] = {}
     count: Counter[bytes] = Counter()

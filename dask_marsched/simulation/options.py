@@ -75,13 +75,7 @@ class FaultParam(click.ParamType[tuple[Any, ...]]):
 
 
 def read_fault(text: str) -> tuple[Any, ...]:
-    """Return a fault as `simulate` accepts it, from ``WHAT:WORKER@TIME[:DURATION or FACTOR]``.
-
-    Raises
-    ------
-    ValueError
-        If it is invalid; the message lists the accepted ones.
-    """
+    """Return the fault of ``WHAT:WORKER@TIME[:DURATION or FACTOR]``; ValueError if invalid."""
     found = _FAULT.fullmatch(text)
     try:
         if found is None or found["what"] not in KINDS:

@@ -102,6 +102,11 @@ def simulate(
         True runs it in a process whose hash seed is ``seed``: reports are then bit-identical
         everywhere. By default so unless this process has that hash seed (``PYTHONHASHSEED``).
 
+    Returns
+    -------
+    SimulationReport
+        Its time, transfers and memory.
+
     Raises
     ------
     TypeError, ValueError
@@ -144,7 +149,6 @@ def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]
 
 
 def _gathers(plugin: SchedulerPlugin) -> bool:
-    """Return whether a plugin gathers the workers' answers."""
     settings = getattr(plugin, "settings", None)
     return isinstance(settings, Settings) and settings.enabled
 

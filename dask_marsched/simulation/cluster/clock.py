@@ -11,19 +11,11 @@ EPOCH = 1_000_000.0
 
 
 class EventQueue:
-    """Events in order of time; those of equal time run in the order in which they were added.
-
-    Attributes
-    ----------
-    now : float
-        The virtual time, in seconds. It never goes back.
-    essential : int
-        Number of events that are no daemons. At 0, only timers would still tick.
-    """
+    """Events in order of virtual time, in seconds; those of equal time run in the order added."""
 
     def __init__(self) -> None:
         self.now = EPOCH
-        self.essential = 0
+        self.essential = 0  #: Events that are no daemons. At 0, only timers would still tick.
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...], bool]] = []
         self._count = 0
         self._cancelled: set[int] = set()

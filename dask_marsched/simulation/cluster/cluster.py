@@ -54,9 +54,8 @@ Costs = Callable[[Any], tuple[float, int]]
 class Cluster:
     """A running simulation of a scheduler and its workers.
 
-    ``timeline`` keeps every event for the report; ``validate`` lets scheduler and workers check
-    their invariants (slow); ``gathers`` lets workers gather their answers, as with
-    `MarsWorkerPlugin`. ``shuffles`` is set when a graph is submitted.
+    ``validate`` lets them check their invariants (slow), and ``gathers`` lets workers gather their
+    answers, as with `MarsWorkerPlugin`.
     """
 
     shuffles: Shuffles
@@ -90,8 +89,6 @@ class Cluster:
         cores = Cores(queue, None) if spec.cores is None else self._host(0).cores
         self._scheduler_loop = EventLoop(queue, cores)
         self.scheduler = TwinScheduler(self._open_stream, self._to_client, validate=validate)
-
-    # What the workers need
 
     def cost(self, key: Any) -> tuple[float, int]:
         """Return seconds and bytes of a task, with the noise of this seed."""
@@ -128,9 +125,9 @@ class Cluster:
     ) -> None:
         """Move results between workers; call ``done`` when they have arrived.
 
-        Both ends work while the bytes pass the network, and the slowest of the three determines the
-        end. On a host with limited cores the ends take turns, since the buffers between them are
-        small. A transfer of a worker to itself passes its event loop only.
+        The slowest of both ends and the network determines the end. On a host with limited cores
+        the ends take turns, since buffers are small. Transfers to itself pass a worker's event loop
+        only.
         """
         queue, now = self.queue, self.queue.now
         work = self.spec.transfer_cost + nbytes / self.spec.copy_bandwidth
@@ -173,10 +170,7 @@ class Cluster:
         if worker.alive or worker.address in self.scheduler.workers:
             self.scheduler.receive(worker.address, messages)
 
-    # Membership
-
     def _host(self, index: int) -> Host:
-        """Return the host of worker number ``index``."""
         spec = self.spec
         host = min(index * spec.hosts // spec.workers, spec.hosts - 1)
         if index >= spec.workers:  # workers that join later have a host of their own
@@ -287,8 +281,6 @@ class Cluster:
             worker.tick()
             self.queue.after(1.0, self._tick, worker, daemon=True)
 
-    # The client
-
     def _to_client(self, message: dict[str, Any]) -> None:
         if message["op"] == "key-in-memory":
             self._wanted.discard(message["key"])
@@ -299,15 +291,7 @@ class Cluster:
             self._failure = f"{message['op']}: {message.get('key', message.get('keys'))!r}"
 
     async def run(self, loop: TwinLoop, graph: TwinGraph, costs: Costs) -> None:
-        """Submit a graph and simulate until the client has all its keys.
-
-        ``costs`` returns the seconds and the result's bytes of a task.
-
-        Raises
-        ------
-        RuntimeError
-            If a task fails, or nothing happens any more.
-        """
+        """Submit a graph and simulate until the client has all keys; RuntimeError if it fails."""
         self._costs = costs
         self._wanted = set(graph.keys)
         self.shuffles = Shuffles(self, graph.shuffles, SchedulerShuffles(self.scheduler))

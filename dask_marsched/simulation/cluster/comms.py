@@ -12,10 +12,8 @@ from dask_marsched.simulation.cluster.machine import EventLoop
 class BatchedStream:
     """Collect messages and deliver them together, at most once per interval (in seconds).
 
-    The first message after a pause leaves at once; later ones wait until the interval has passed
-    and the sender's event loop is free, so that batches grow under load. A batch takes the loop
-    ``cost`` seconds. The scheduler uses it as its stream to a worker, hence the methods ``closed``,
-    ``abort`` and ``close``.
+    The first message after a pause leaves at once; later ones wait for the interval and for the
+    sender's event loop, so that batches grow under load. A batch takes the loop ``cost`` seconds.
     """
 
     def __init__(

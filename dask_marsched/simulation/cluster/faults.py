@@ -1,8 +1,7 @@
 """Defines the faults that a simulation can inject.
 
 A fault is an object such as ``Kill(worker=3, at=10.0)``, or a tuple: ``(seconds, "kill", worker)``,
-``(seconds, "join", worker)``, ``(seconds, "pause", worker, how many seconds)``,
-``(seconds, "slow", worker, factor)`` or ``(seconds, "slow-link", worker, factor)``.
+with a duration in seconds after ``"pause"``, or a factor after ``"slow"`` and ``"slow-link"``.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class SlowWorker(Fault):
 
 @dataclasses.dataclass(frozen=True)
 class SlowLink(Fault):
-    """The network interface of the worker's host gets slower from then on, in both directions.
-
-    Transfers take ``factor`` times as long; 1 ends the fault.
-    """
+    """Transfers of the worker's host take ``factor`` times as long from then on; 1 ends it."""
 
     factor: float
 
@@ -72,13 +68,7 @@ ACCEPTED = (
 
 
 def read_faults(faults: Iterable[Fault | tuple[Any, ...]]) -> tuple[Fault, ...]:
-    """Return faults, objects or tuples as in `ACCEPTED`, as objects sorted by time.
-
-    Raises
-    ------
-    ValueError
-        If one is neither, or a number in it is invalid.
-    """
+    """Return faults, objects or tuples, as objects sorted by time; ValueError for bad ones."""
     return tuple(sorted((_read(fault) for fault in faults), key=lambda fault: fault.at))
 
 

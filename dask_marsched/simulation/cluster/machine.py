@@ -12,11 +12,10 @@ from dask_marsched.simulation.cluster.clock import EventQueue
 
 
 class Cores:
-    """The cores of one host, shared equally by all jobs that run on it.
+    """The cores of one host, shared equally by all jobs; ``count`` None has a core for every job.
 
-    Processor sharing: with ``n`` jobs on ``c`` cores every job advances at the rate
-    ``min(1, c / n)``. All jobs advance alike, so one number, the *progress* of a job that was
-    there all the time, orders their ends. A ``count`` of None means a core for every job.
+    With ``n`` jobs on ``c`` cores every job advances at the rate ``min(1, c / n)``, so one number,
+    the *progress* of a job that was there all the time, orders their ends.
     """
 
     def __init__(self, queue: EventQueue, count: float | None) -> None:
@@ -70,10 +69,7 @@ class Cores:
 
 
 class Link:
-    """One direction of a network interface, or a disk, of so many bytes per second.
-
-    One piece passes after the other.
-    """
+    """One direction of a network interface, or a disk, in bytes per second; pieces queue up."""
 
     __slots__ = ("bandwidth", "free_at")
 
@@ -88,10 +84,7 @@ class Link:
 
 
 def transfer(sender: Link, receiver: Link, nbytes: int, now: float) -> tuple[float, float]:
-    """Reserve both links for a transfer; return its start and its end.
-
-    It starts when both are free and takes the time of the slower one.
-    """
+    """Reserve both links when both are free, for the time of the slower; return start and end."""
     start = max(now, sender.free_at, receiver.free_at)
     end = start + nbytes / min(sender.bandwidth, receiver.bandwidth)
     sender.free_at = receiver.free_at = end
@@ -110,10 +103,7 @@ class Host:
 
 
 class EventLoop:
-    """The event loop of a process, which does one piece of work after the other.
-
-    Its work shares the cores of the host with the tasks that run there.
-    """
+    """The event loop of a process; its work takes turns, and shares the host's cores with tasks."""
 
     __slots__ = ("_cores", "_free_at", "_pending", "_queue", "_running")
 

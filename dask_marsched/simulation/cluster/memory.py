@@ -33,9 +33,8 @@ def _sizeof_result(result: Result) -> int:
 class Thresholds:
     """The thresholds of ``distributed.worker.memory`` in bytes; infinite if switched off.
 
-    Results above ``target`` go to disk, the least recently used first; a process above ``spill``
-    spills, above ``pause`` pauses, and above ``terminate`` would be ended by its nanny. The
-    process is looked at every ``interval`` seconds.
+    Above ``target`` results go to disk; a process above ``spill`` spills, above ``pause`` pauses,
+    and above ``terminate`` would be ended by its nanny. It is looked at every ``interval`` seconds.
     """
 
     def __init__(self, memory_limit: int) -> None:
@@ -55,10 +54,10 @@ class Thresholds:
 class SpillingStore(dict[Any, Result]):
     """The results of a worker, in memory or on disk by the rules of distributed's `zict.Buffer`.
 
-    Above ``target`` bytes in memory the least recently used result goes to disk, and a larger
-    one never stays in memory. ``changed`` is called with key and bytes when a result comes into
-    memory (> 0) or leaves it (< 0), ``moved`` with the bytes written to disk (> 0) or read (< 0).
-    ``fast`` has the bytes of the results in memory, the least recently used first.
+    Above ``target`` bytes the least recently used result goes to disk; a larger one never stays in
+    memory. ``changed`` gets a key and its bytes, negative if it leaves memory; ``moved`` gets the
+    bytes written to disk, negative if read. ``fast`` has the bytes of results in memory, oldest
+    first.
     """
 
     def __init__(
@@ -117,9 +116,8 @@ class SpillingStore(dict[Any, Result]):
 class MemoryMonitor:
     """Lets a worker spill and pause by the rules of ``distributed``'s memory manager.
 
-    The memory of the process consists of the results in memory and those that running tasks and
-    incoming transfers are about to add; nothing else is modelled. ``changed`` and ``disk`` are
-    called as by `SpillingStore`, ``pause`` with True to pause the worker and False to continue.
+    The modelled memory is results and what running tasks and incoming transfers are about to add.
+    ``pause`` gets True to pause the worker and False to continue.
     """
 
     def __init__(

@@ -28,10 +28,7 @@ class _Rows:
 
 
 class Recorder:
-    """Collects the events and totals of a simulation that starts at the virtual time ``start``.
-
-    All times are virtual seconds and do not go back. Without ``timeline`` only totals are kept.
-    """
+    """Collects events, in virtual seconds from ``start``; without ``timeline`` only totals."""
 
     def __init__(self, start: float, timeline: bool) -> None:
         self._start = start
@@ -124,11 +121,7 @@ class Recorder:
         thread_seconds: float, plugin: dict[str, Any], not_simulated: tuple[str, ...] = (),
         peak_managed: int = 0, cost_sources: Mapping[str, dict[str, int]] | None = None,
     ) -> SimulationReport:  # fmt: skip
-        """Return the report of a simulation that ended at the virtual time ``end``.
-
-        ``thread_seconds`` are the threads times the time that each was there; the other arguments
-        are attributes of `SimulationReport`.
-        """
+        """Return the report; ``thread_seconds`` are the threads times the time each was there."""
         keys = list(self._numbers)
         return SimulationReport(
             policy=policy,

@@ -1,8 +1,8 @@
 """Simulates peer-to-peer shuffles between workers.
 
-As in ``distributed``, a transfer task cuts its input into pieces and buffers them; they are sent
-to the owners of the output partitions in the background. The barrier waits until all pieces have
-arrived. An output task runs on the owner of its partition and reads it from disk or memory.
+As in ``distributed``, a transfer task cuts its input into pieces, which are sent to the owners of
+the output partitions in the background. The barrier waits until all have arrived. An output task
+runs on the owner of its partition and reads it from disk or memory.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ class Shuffles:
         self._buffer = parse_bytes(dask.config.get("distributed.p2p.comm.buffer"))
 
     def execute(self, worker: Worker, key: Any, work: Callable[..., None]) -> bool:
-        """Execute a task if it is part of a shuffle; return False if it is not.
-
-        ``work`` lets the worker work on the task, and is called with what follows.
-        """
+        """Execute a task by ``work`` if it is part of a shuffle, else return False."""
         if key in self._tasks.transfers:
             self._enter(worker, key, work)
         elif key in self._tasks.barriers:
@@ -83,8 +80,6 @@ class Shuffles:
     def lost(self, worker: Worker) -> None:
         """Forget a worker that died."""
         self._blocked.pop(worker.address, None)
-
-    # Transfers
 
     def _enter(self, worker: Worker, key: Any, work: Callable[..., None]) -> None:
         """Learn the run of a transfer from the scheduler, which only the first transfer asks."""
@@ -176,8 +171,6 @@ class Shuffles:
             for proceed in run.waiting:
                 proceed()
             run.waiting.clear()
-
-    # Barriers and outputs
 
     def _barrier(self, worker: Worker, key: Any) -> None:
         """Wait until all pieces have arrived, then for a message to all workers and back."""

@@ -15,10 +15,8 @@ class ClusterSpec:
 
     Attributes
     ----------
-    workers : int
-        Number of workers at the start.
-    threads : int
-        Threads of each worker.
+    workers, threads : int
+        Number of workers at the start, and of threads of each.
     memory_limit : int
         Bytes of memory of each worker; the shares in ``distributed.worker.memory`` apply to it.
     bandwidth, local_bandwidth : float
@@ -40,10 +38,8 @@ class ClusterSpec:
     message_cost, batch_cost : float
         Seconds of the scheduler for each message, and of a process for each batch of messages
         that it sends or receives.
-    transfer_cost : float
-        Seconds of each end of a transfer between workers, whatever its size.
-    copy_bandwidth : float
-        Bytes per second that each end of a transfer copies, besides the network.
+    transfer_cost, copy_bandwidth : float
+        Seconds of each end of any transfer between workers, and bytes per second that it copies.
     idle_load : float
         Cores that the periodic work of a process takes, if ``cores`` is given.
     overhead : float
@@ -98,17 +94,7 @@ _TIMES = ("latency", "task_overhead", "message_cost", "batch_cost", "transfer_co
 
 
 def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
-    """Return the description of a cluster from the arguments of `simulate`.
-
-    ``hosts`` is by default 1 if ``cores`` is given, else one for each worker.
-
-    Raises
-    ------
-    TypeError
-        If an argument is unknown.
-    ValueError
-        If the value of one is invalid.
-    """
+    """Return the cluster for the arguments of `simulate`; TypeError or ValueError for bad ones."""
     if hosts is None:
         hosts = given["workers"] if given["cores"] is None else 1
     explicit = given.keys()

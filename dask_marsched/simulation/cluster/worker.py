@@ -126,10 +126,7 @@ class Surroundings(Protocol):
 
 
 class Worker:
-    """A worker of the simulated cluster.
-
-    ``cluster`` gives it clock, costs, network and records; ``index`` is its number and its name.
-    """
+    """A simulated worker; ``index`` is its number and name."""
 
     def __init__(
         self, cluster: Surroundings, index: int, address: str, host: Host, state: WorkerState
@@ -171,8 +168,6 @@ class Worker:
             later = functools.partial(cluster.queue.after, daemon=True)
             self._gathering = ReleaseBatcher(self.to_scheduler.send, later)
             self._send = self._gathering.send
-
-    # Events
 
     def receive(self, messages: list[dict[str, Any]]) -> None:
         """Handle a batch of messages from the scheduler when the event loop is free."""
@@ -233,8 +228,6 @@ class Worker:
             RetryBusyWorkerEvent(worker=peer, stimulus_id=f"retry-busy-{self.queue.now}")
         )
 
-    # Memory
-
     def use_disk(self, nbytes: int) -> None:
         """Write bytes to disk, or read them (< 0), while the event loop waits."""
         self.loop.block(self.host.disk.take(abs(nbytes), self.queue.now))
@@ -277,8 +270,6 @@ class Worker:
         message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
         self._send(message)
         self.stimulate(event(stimulus_id=stimulus_id))
-
-    # Execution
 
     def _execute(self, key: Any) -> None:
         task = self.state.tasks[key]
@@ -333,8 +324,6 @@ class Worker:
             self.monitor.promise(-execution.nbytes)
             stimulus_id = f"reschedule-{self.queue.now}"
             self.stimulate(RescheduleEvent(key=key, stimulus_id=stimulus_id))
-
-    # Transfers
 
     def _gather(self, address: str, keys: set[Any], total_nbytes: int) -> None:
         latency, now = self._cluster.latency, self.queue.now

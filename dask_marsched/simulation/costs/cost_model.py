@@ -22,23 +22,16 @@ _PICK = 1e-6
 class CostModel:
     """Look up, derive, learn or guess the cost of each task of a graph.
 
-    The sources of a size are, in this order: recorded for this key, or for its twin in another
-    instance of the same graph; known from the graph; learnt from the recorded tasks of its group;
-    estimated from the graph; guessed from its inputs. A duration is recorded, learnt, or derived
-    from the sizes.
-
-    Attributes
-    ----------
-    sizes, durations : Counter of str
-        Number of tasks by source; the size of a result that is on the cluster is ``held``.
-    joined : Counter of str
-        Number of fused tasks by the operations in them.
+    Sources of a size, in this order: recorded for this key, or for its twin in another instance of
+    the same graph; known from the graph; learnt from the recorded tasks of its group; estimated
+    from the graph; guessed from its inputs. Durations are recorded, learnt, or derived from sizes.
     """
 
     def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:
+        #: Tasks by source; a result on the cluster is ``held``.
         self.sizes: Counter[str] = Counter()
-        self.durations: Counter[str] = Counter()
-        self.joined: Counter[str] = Counter()
+        self.durations: Counter[str] = Counter()  #: Tasks by source.
+        self.joined: Counter[str] = Counter()  #: Fused tasks by the operations in them.
         known = chunk_nbytes(expr, dsk)
         groups = _GroupMeans(costs)
         costs = costs.renamed(dsk, known.exact)

@@ -22,28 +22,16 @@ _TOKEN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Sizes of results, and durations, by key.
+    """Sizes of results, and durations, by key."""
 
-    Attributes
-    ----------
-    nbytes : mapping
-        Bytes of the result of each task.
-    seconds : mapping
-        Duration of each task on a core of its own.
-    input_nbytes : mapping
-        Bytes of all inputs of each task, from which other tasks' sizes and durations are learnt.
-    held : mapping
-        Numbers of the workers that hold each result that exists before the graph runs; empty if
-        unknown. Such results cost no time.
-    overhead : float
-        Default of ``overhead`` in `simulate`, see :class:`ClusterSpec`.
-    """
-
-    nbytes: Mapping[Any, int]
+    nbytes: Mapping[Any, int]  #: Bytes of the result of each task.
+    #: Duration of each task on a core of its own.
     seconds: Mapping[Any, float] = dataclasses.field(default_factory=dict)
+    #: Bytes of all inputs of each task, from which costs of other tasks are learnt.
     input_nbytes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+    #: Workers that hold each result before the graph runs. Such results cost no time.
     held: Mapping[Any, Places] = dataclasses.field(default_factory=dict)
-    overhead: float = 1.0
+    overhead: float = 1.0  #: Default of ``overhead`` in `simulate`, see :class:`ClusterSpec`.
 
     def without_durations(self) -> Costs:
         """Return the same sizes without durations, which are then the same on every machine."""
@@ -58,42 +46,20 @@ class Costs:
         return dataclasses.replace(self, nbytes=nbytes, held={**found.places, **self.held})
 
     def save(self, path: str | Path) -> None:
-        """Write to a Parquet file.
-
-        Raises
-        ------
-        ImportError
-            If pyarrow is not installed.
-        """
+        """Write to a Parquet file, which needs pyarrow."""
         columns = {"nbytes": self.nbytes, "seconds": self.seconds}
         columns["input_nbytes"] = self.input_nbytes
         costs_file.write(os.fspath(path), columns, {"overhead": self.overhead})
 
     @staticmethod
     def load(path: str | Path) -> Costs:
-        """Read what :meth:`save`, or `dask_marsched.record`, wrote.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If it holds no costs.
-        ImportError
-            If pyarrow is not installed.
-        """
+        """Read what `save` or `dask_marsched.record` wrote; ValueError if it is no such file."""
         columns, facts = costs_file.read(os.fspath(path))
         return Costs(**columns, overhead=facts.get("overhead", 1.0))
 
     @staticmethod
     def of(given: Any) -> Costs:
-        """Return the costs for the argument ``costs`` of `simulate`.
-
-        Raises
-        ------
-        TypeError
-            If it is neither None, costs, a recording nor a path.
-        """
+        """Return the costs for the argument ``costs`` of `simulate`; TypeError for other types."""
         if given is None:
             return Costs({})
         if isinstance(given, str | os.PathLike):
@@ -109,10 +75,9 @@ class Costs:
     def renamed(self, dsk: Iterable[Any], exact: Mapping[Any, int] | None = None) -> Costs:
         """Return costs for a graph whose keys differ from the recorded ones in tokens only.
 
-        Dask gives some tasks new tokens whenever an expression is built. Such keys take the costs
-        of the recorded keys of the same name and position, in order. Nothing is taken over if a
-        size in ``exact`` contradicts the recorded one, or if there are more tasks of a name than
-        recorded: then it is the same program on other data.
+        Keys with new tokens take the costs of recorded keys of the same name and position, in
+        order; none if a size in ``exact`` or a larger number of tasks tells that the data are
+        others.
         """
         dsk = list(dsk)
         unknown = [key for key in dsk if key not in self.nbytes]
@@ -160,15 +125,7 @@ def without_token(key: Any) -> Any:
 
 
 def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
-    """Execute a collection's graph once in this thread and record sizes and durations.
-
-    Parameters
-    ----------
-    collection
-        A Dask collection or a list of them.
-    cache
-        A file to read if it holds the costs of this graph, and to write otherwise.
-    """
+    """Execute a graph once in this thread and record its costs, or read them from ``cache``."""
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     dsk, _ = materialize(*expression(items))
     if cache is not None and Path(cache).exists():

@@ -31,21 +31,11 @@ def write(
     facts: Mapping[str, Any],
     executions: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
-    """Write a row for each task.
+    """Write a row for each task from ``costs``, whose columns are by key.
 
-    Keys of strings, numbers and nested tuples of these are kept exactly. Other parts of a key
-    become their ``repr``; the metadata count such keys.
-
-    Parameters
-    ----------
-    path
-        The file.
-    costs
-        ``nbytes``, ``seconds`` and ``input_nbytes``, each by key.
-    facts
-        What to keep as JSON in the metadata.
-    executions
-        Columns as in `TaskRecorder`: where and when each task last ran is kept.
+    Keys of strings, numbers and nested tuples of these are kept exactly; other parts become their
+    ``repr``, and the metadata count such keys. ``facts`` go to the metadata as JSON. Of
+    ``executions``, columns as in `Recording`, the last run of each task is kept.
     """
     arrow = pyarrow()
     keys = list(costs["nbytes"])
@@ -65,17 +55,7 @@ def write(
 
 
 def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
-    """Return the columns of a file, each by key and without unknown values, and its metadata.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it holds something else.
-    ImportError
-        If pyarrow is not installed.
-    """
+    """Return columns by key, without unknown values, and metadata; ValueError for another file."""
     arrow = pyarrow()
     try:
         table = arrow.parquet.read_table(path)

@@ -104,11 +104,10 @@ def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:
 def fill_missing_sizes(
     dsk: Mapping[Any, Any], nbytes: dict[Any, int], likely: Callable[[Any], int | None]
 ) -> None:
-    """Add the missing sizes to ``nbytes``.
+    """Add the missing sizes to ``nbytes``, from ``likely(key)`` once all inputs' sizes are known.
 
-    ``likely`` is called with the key of a task whose inputs' sizes are all known, and returns the
-    likely size of its result or None. A None becomes the size of the largest input; without
-    inputs, the mean of the known sizes, or Dask's default if none is known.
+    If that is None, the size of the largest input is taken; without inputs, the mean of the known
+    sizes, or Dask's default if none is known.
     """
     if all(key in nbytes for key in dsk):
         return
@@ -124,16 +123,7 @@ def fill_missing_sizes(
 
 
 def derive_costs(collection: Any, guess: bool = True) -> Costs:
-    """Derive the sizes of all results from the graph alone, without executing anything.
-
-    Parameters
-    ----------
-    collection
-        A Dask collection or a list of them.
-    guess
-        Whether to guess the sizes that the graph does not tell: that of the largest input, and
-        for tasks without inputs the mean of the known sizes. Otherwise those tasks are left out.
-    """
+    """Derive the sizes of all results without executing anything; ``guess`` the unknown ones."""
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     expr, keys = expression(items)
     dsk, _ = materialize(expr, keys)

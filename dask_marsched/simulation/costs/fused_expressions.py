@@ -14,24 +14,12 @@ from dask_marsched.status import status
 
 @dataclasses.dataclass(frozen=True)
 class FusedExpression:
-    """An expression that is evaluated in one pass if `marsched.fusion.kernels` is on.
+    """An expression that is evaluated in one pass if `marsched.fusion.kernels` is on."""
 
-    Attributes
-    ----------
-    text : str
-        The expression; inputs and literals are a, b, c...
-    tasks : int
-        Number of tasks that contain it.
-    backends : tuple of str
-        Backends that workers of the cluster have chosen for it so far.
-    saved : float
-        Seconds of processor time saved there so far.
-    """
-
-    text: str
-    tasks: int
-    backends: tuple[str, ...] = ()
-    saved: float = 0.0
+    text: str  #: Inputs and literals are a, b, c...
+    tasks: int  #: Number of tasks that contain it.
+    backends: tuple[str, ...] = ()  #: Those that workers have chosen for it so far.
+    saved: float = 0.0  #: Seconds of processor time saved there so far.
 
 
 def kernel_choices(client: distributed.Client | None) -> dict[str, tuple[tuple[str, ...], float]]:
@@ -50,10 +38,7 @@ def kernel_choices(client: distributed.Client | None) -> dict[str, tuple[tuple[s
 def fused_expressions(
     tasks: Iterable[Any], known: Mapping[str, tuple[tuple[str, ...], float]]
 ) -> list[FusedExpression]:
-    """Return the expressions that are fused in tasks, the most frequent first.
-
-    ``known`` is what `kernel_choices` returned.
-    """
+    """Return the expressions fused in tasks, the most frequent first; see `kernel_choices`."""
     return [
         FusedExpression(text, count, *known.get(text, ((), 0.0)))
         for text, count in expressions(tasks).items()

@@ -22,21 +22,7 @@ from dask_marsched.simulation.costs.held_results import placeholders
 
 
 class GraphFacts:
-    """The graph of one computation.
-
-    Attributes
-    ----------
-    tasks : mapping of key to task
-        The tasks, as the scheduler gets them, and those of ``held``.
-    held : mapping of key to task
-        Placeholders of results that are on the cluster already.
-    keys : set
-        The keys of the results that go to the client.
-    sizes : dict of str to int
-        Number of sizes by source.
-    temporaries : dict of key to int
-        Bytes of intermediate results inside tasks.
-    """
+    """The graph of one computation, with the placeholders of results that are on the cluster."""
 
     def __init__(self, collections: list[Any], costs: Costs) -> None:
         expr, self.keys = expression(collections)
@@ -45,9 +31,10 @@ class GraphFacts:
         check_keys(tasks, self.keys, self.held)
         self.tasks: Mapping[Any, Any] = {**self.held, **tasks} if self.held else tasks
         self._layers: ArrayLayers = read_layers(expr)
+        #: Bytes of intermediate results inside tasks.
         self.temporaries = temporaries(self.tasks, self._layers)
         model = CostModel(expr, self.tasks, costs)
-        self.sizes: dict[str, int] = dict(model.sizes)
+        self.sizes: dict[str, int] = dict(model.sizes)  #: Number of sizes by source.
         self._cost = model
 
     def nbytes(self, key: Any) -> int:
@@ -96,10 +83,7 @@ class GraphFacts:
         return grid if grid is not None and grid.shape(key) is not None else None
 
     def shape_made_by(self, prefix: str, blocks: int) -> tuple[int, ...] | None:
-        """Return the shape of the first chunk of the array with this prefix and number of chunks.
-
-        None if there is no such array, or several.
-        """
+        """Return the shape of the first chunk of the only array with this prefix, else None."""
         found = [
             grid.lengths
             for name, grid in self._layers.grids.items()

@@ -19,19 +19,10 @@ Places = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class HeldResults:
-    """Results in memory.
-
-    Attributes
-    ----------
-    nbytes : mapping of key to int
-        Bytes, if a scheduler told them.
-    places : mapping of key to tuple of int
-        Numbers of the workers that hold each; workers are numbered by host and address. Empty if
-        no scheduler told.
-    """
+    """Results in memory, with bytes and places where a scheduler told them."""
 
     nbytes: Mapping[Any, int]
-    places: Mapping[Any, Places]
+    places: Mapping[Any, Places]  #: Workers are numbered by host and address.
 
 
 def find_held_results(collections: Iterable[Any]) -> HeldResults:
@@ -110,10 +101,7 @@ def held_results_limits(
 def distribute(
     keys: Iterable[Any], places: Mapping[Any, Places], workers: int
 ) -> dict[Any, Places]:
-    """Return the places of held results on a simulated cluster with so many workers.
-
-    If the real places are unknown or it has fewer workers, consecutive results are dealt evenly.
-    """
+    """Return the places of held results on so many workers: the real ones, else dealt evenly."""
     keys = list(keys)
     if all(places.get(key) and max(places[key]) < workers for key in keys):
         return {key: places[key] for key in keys}

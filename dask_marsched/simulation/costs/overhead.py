@@ -22,9 +22,8 @@ class LoopLoad(NamedTuple):
 def overhead_of(loops: Iterable[LoopLoad], tasks: int, elapsed: float) -> float:
     """Return the ratio of the processor time of event loops to that of the simulation's defaults.
 
-    Those were measured on one machine; others are faster or slower, and processes that share
-    few cores are slower. The ratio is for ``overhead`` of :class:`ClusterSpec`; it is 1 if the
-    recording, of ``tasks`` in ``elapsed`` seconds, is too short.
+    It is ``overhead`` of `ClusterSpec`, which depends on the machine and on how many processes
+    share its cores; 1 if the recording, of ``tasks`` in ``elapsed`` seconds, is too short.
     """
     loops = list(loops)
     usual = cluster_spec(

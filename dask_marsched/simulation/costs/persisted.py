@@ -13,10 +13,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 
 class PersistedGraph(DaskMethodsMixin):
-    """A graph as a collection whose chunks are not put together at the end, as after ``persist``.
-
-    ``optimize`` is Dask's function that optimizes the graph, or None.
-    """
+    """A collection whose chunks are not put together; ``optimize`` is Dask's function, or None."""
 
     __dask_scheduler__ = staticmethod(dask.threaded.get)
 

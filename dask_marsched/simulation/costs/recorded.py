@@ -18,26 +18,13 @@ def costs_of(
     cores: Mapping[str, int],
     processor: Mapping[str, Mapping[int, tuple[float, float]]] | None = None,
 ) -> Costs:
-    """Return the costs of recorded tasks, with their durations on a core of their own.
+    """Return the mean duration on a core of its own, and the last size, of each recorded task.
 
-    Tasks of a host with fewer cores than running tasks are taken to have shared the cores
-    equally. That still includes time spent waiting for event loops, schedulers and other
-    programs. So if the system tells how long a thread ran and waited for a core, its tasks are
-    scaled to the time that it ran, slept, or waited for disk and network.
-
-    Parameters
-    ----------
-    executions
-        Columns as in `dask_marsched.simulation.costs.recording.TaskRecorder`.
-    cores
-        Cores of each host, by its address; a missing host has a core for every task.
-    processor
-        By worker and thread, the seconds that it ran and those that it waited for a core.
-
-    Returns
-    -------
-    Costs
-        Of a task that ran several times, the mean duration and the last size.
+    Tasks of a host with fewer ``cores`` (by address) than running tasks are taken to have shared
+    them equally. That still includes waits for event loops and other programs. So if ``processor``
+    tells the seconds that each thread ran and waited for a core, its tasks are scaled to the time
+    that it ran, slept, or waited for disk and network. ``executions`` has the columns of
+    `Recording`.
     """
     hosts = [get_address_host(worker) for worker in executions["worker"]]
     starts, stops = np.array(executions["start"]), np.array(executions["stop"])
@@ -83,8 +70,7 @@ def undisturbed(starts: Floats, stops: Floats, cores: int) -> Floats:
     """Return how long the tasks of one host would have taken on a core of their own, in seconds.
 
     This inverts processor sharing: while ``n`` tasks run on ``cores``, each advances at the rate
-    ``min(1, cores / n)``. All advance alike, so their durations are differences of one function,
-    the progress made since the beginning.
+    ``min(1, cores / n)``. So durations are differences of the progress since the beginning.
     """
     if not len(starts):
         return stops - starts

@@ -29,20 +29,7 @@ _PREFIX = "marsched-recorder-"
 
 
 class TaskRecorder(SchedulerPlugin):
-    """Scheduler plugin that records every task that ends in memory.
-
-    Attributes
-    ----------
-    name : str
-        Under which it is registered; every recording has its own.
-    client : str
-        The client that records. The recorder leaves with it.
-    executions : dict of str to list or array
-        By name of column, an entry for every execution: ``key``, ``worker`` (address), ``thread``
-        (its identifier there), ``start`` and ``stop`` (seconds since the epoch, on the worker's
-        clock), ``transfer`` and ``disk`` (seconds), ``nbytes`` (of the result) and
-        ``input_nbytes`` (of all inputs together).
-    """
+    """Records tasks that end in memory, as in `Recording`, until its client leaves."""
 
     def __init__(self, name: str, client: str) -> None:
         self.name = name
@@ -103,7 +90,7 @@ _Taken = tuple[dict[str, Any], dict[str, int], tuple[str, int]]
 
 
 def _take(name: str, dask_scheduler: Scheduler) -> _Taken | None:
-    """Remove a recorder and return its columns, the cluster, host and process. Runs there."""
+    """Remove a recorder on the scheduler; return its columns, the cluster, host and process."""
     recorder = dask_scheduler.plugins.get(name)
     if not isinstance(recorder, TaskRecorder):
         return None
@@ -130,7 +117,9 @@ class Recording(RecordedBlock):
     Attributes
     ----------
     executions : dict of str to sequence
-        See `TaskRecorder`; empty before the end.
+        A row for every execution, in columns: ``key``, ``worker`` (address), ``thread``, ``start``
+        and ``stop`` (seconds since the epoch, on the worker's clock), ``transfer`` and ``disk``
+        (seconds), ``nbytes`` (of the result) and ``input_nbytes`` (of all inputs).
     cluster : dict
         ``workers``, ``threads`` and ``memory_limit`` (bytes) of each, ``cores`` of each host and
         the number of ``hosts``, as arguments of `dask_marsched.simulate`. If workers differ, the
@@ -210,7 +199,6 @@ class Recording(RecordedBlock):
             self.save(self._path)
 
     def _take_loads(self, loads: dict[str, dict[str, Any]], scheduler: tuple[str, int]) -> None:
-        """Note what threads and event loops did since the beginning."""
         self._processor, self._loops = {}, []
         nothing: dict[str, Any] = {"threads": {}, "sent": 0, "nbytes": 0}
         process = {worker: (get_address_host(worker), loads[worker]["pid"]) for worker in loads}
@@ -229,10 +217,7 @@ class Recording(RecordedBlock):
 
     @property
     def overhead(self) -> float:
-        """Ratio of the workers' time besides tasks to the usual, see `ClusterSpec`.
-
-        1 if the system does not tell, or the recording is too short.
-        """
+        """Ratio of workers' time besides tasks to the usual, see `ClusterSpec`; 1 if unknown."""
         from dask_marsched.simulation.costs.overhead import LoopLoad, overhead_of
 
         return overhead_of([LoopLoad(*loop) for loop in self._loops], len(self), self._elapsed)

@@ -31,40 +31,24 @@ _LARGE_LITERALS = 64 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """A recommended change.
-
-    Attributes
-    ----------
-    rule : str
-        Name of the rule.
-    reason : str
-        What the rule found in the graph.
-    change : str
-        What to do.
-    checked : str
-        How it was checked, with which result.
-    """
+    """A recommended change."""
 
     rule: str
-    reason: str
+    reason: str  #: What the rule found in the graph.
     change: str
-    checked: str
+    checked: str  #: How the change was checked, with which result.
 
 
 @dataclasses.dataclass(frozen=True)
 class AdviceContext:
-    """What the rules look at: a computation, its graph, and a simulation with its timeline.
-
-    ``need`` is the memory that the simulation needed, ``memory_limit`` that of each worker, and
-    ``runner`` simulates changes.
-    """
+    """A computation, its graph, and a simulation with its timeline and the memory it needed."""
 
     collections: list[Any]
     facts: GraphFacts
     report: SimulationReport
     need: MemoryNeed
-    memory_limit: int
-    runner: SimulationRunner
+    memory_limit: int  #: Of each worker, in bytes.
+    runner: SimulationRunner  #: Simulates changes.
 
     def what_if(self, name: str, **changes: Any) -> tuple[SimulationReport, MemoryNeed] | None:
         """Simulate with other arguments; None if no time is left or it fails."""

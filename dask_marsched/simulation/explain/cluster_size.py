@@ -15,18 +15,14 @@ from distributed.comm import get_address_host
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSize:
-    """Number of workers, and threads and bytes of memory of each.
-
-    ``source`` tells the origin of these numbers, ``details`` are further arguments of `simulate`,
-    and ``notes`` name differences between the cluster and its simulation.
-    """
+    """Number of workers, and threads and bytes of memory of each."""
 
     workers: int
     threads: int
     memory_limit: int
-    source: str
-    details: dict[str, Any]
-    notes: list[str]
+    source: str  #: Origin of these numbers.
+    details: dict[str, Any]  #: Further arguments of `simulate`.
+    notes: list[str]  #: Differences between the cluster and its simulation.
 
     def with_workers(self, workers: int) -> dict[str, Any]:
         """Return the arguments of `simulate` for another number of workers on similar hosts."""
@@ -43,10 +39,9 @@ def cluster_size(
     memory_limit: int | str | None,
     details: Mapping[str, Any],
 ) -> ClusterSize:
-    """Return the requested size, completed by that of the client's cluster or by defaults.
+    """Return the requested size, completed by the client's cluster or by defaults.
 
-    TypeError: the client is asynchronous, or is no client. ValueError: its cluster has no workers,
-    or an amount is invalid.
+    TypeError: the client is asynchronous, or no client. ValueError: no workers, or a bad amount.
     """
     found, notes = ClusterSize(4, 1, 16 * 2**30, "assumed", {}, []), []
     if client is not None:

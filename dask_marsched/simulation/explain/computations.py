@@ -73,10 +73,7 @@ class _Scheduler:
 
 @contextlib.contextmanager
 def intercept_computations(before_compute: BeforeCompute) -> Iterator[None]:
-    """Call a function before every computation in this context, whatever its scheduler.
-
-    An exception of the function reaches the program.
-    """
+    """Call a function, which may raise, before every computation in this context."""
     original = dask.base.get_scheduler
     interceptor = _Interceptor(before_compute)
 

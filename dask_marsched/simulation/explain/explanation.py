@@ -58,12 +58,9 @@ class Explanation:
         Number of fused tasks by the operations in them, most frequent first.
     advice : list of Advice
         Recommended changes.
-    not_simulated : list of str
-        Features of the graph that the simulation ignores.
-    notes : list of str
-        Differences between the cluster and its simulation.
-    skipped : list of str
-        Simulations left out for lack of time.
+    not_simulated, notes, skipped : list of str
+        Features of the graph that the simulation ignores, differences between the cluster and its
+        simulation, and simulations left out for lack of time.
     fused : list of FusedExpression
         Expressions that workers evaluate in one pass if ``marsched.fusion.kernels`` is on.
     """

@@ -23,19 +23,7 @@ _TRIES = 3
 
 
 class ForecastRuns:
-    """The simulations behind an explanation, the most important ones first.
-
-    A ValueError or RuntimeError says that no amount of memory suffices.
-
-    Attributes
-    ----------
-    undisturbed : dict of str to (SimulationReport, MemoryNeed)
-        By policy, a run that neither spilled nor paused, and the memory that it needed.
-    forecasts : dict of str to PolicyForecast
-        By policy, the forecast for the user's cluster.
-    sizes : list of Size
-        Forecasts for other numbers of workers, fewest first.
-    """
+    """The simulations behind an explanation; ValueError or RuntimeError if no memory suffices."""
 
     def __init__(
         self,
@@ -50,6 +38,7 @@ class ForecastRuns:
         self._size = size
         policies = ("stock", policy)
         own = runner.run({name: {"policy": name} for name in policies}, must=True)
+        #: By policy, a run that neither spilled nor paused, and the memory it needed.
         self.undisturbed = self._undisturbed(own)
         #: By policy the smallest limit that may fit, and whether a simulation has shown it.
         self._limits = {
@@ -60,17 +49,17 @@ class ForecastRuns:
         numbers = list(self._numbers(policy, most).items())
         # The verdict on the plugin's memory and the nearest numbers of workers come first.
         outcomes = runner.run(dict([first, *numbers[:2], second, *numbers[2:]]))
-        self.sizes = self._sizes(policy, outcomes)
+        self.sizes = self._sizes(policy, outcomes)  #: For other numbers of workers, fewest first.
         for _ in range(_TRIES):
             if not self._verify(outcomes):
                 break
             outcomes = runner.run(dict(self._unverified()))
+        #: By policy, for the user's cluster.
         self.forecasts = {name: self._forecast(name, own[name]) for name in policies}
 
     def _undisturbed(
         self, own: Mapping[str, SimulationOutcome]
     ) -> dict[str, tuple[SimulationReport, MemoryNeed]]:
-        """Return a run of each policy in which memory did not matter."""
         titles = {
             name: f"{name} with ample memory"
             for name, outcome in own.items()

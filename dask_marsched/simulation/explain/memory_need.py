@@ -17,26 +17,14 @@ PROCESS_NBYTES = 150 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class MemoryNeed:
-    """Peak bytes of the worker that needs most.
+    """Peak bytes of the worker that needs most."""
 
-    Attributes
-    ----------
-    held : int
-        Results, replicas included: Dask's managed memory.
-    total : int
-        Results, and the outputs and intermediate results of running tasks.
-    """
-
-    held: int
-    total: int
+    held: int  #: Results, replicas included: Dask's managed memory.
+    total: int  #: Results, and the outputs and intermediate results of running tasks.
 
     @property
     def limit(self) -> int:
-        """Memory limit below which a worker would spill or pause, in bytes, unrounded.
-
-        It follows from ``distributed.worker.memory``: a worker spills when its results pass
-        ``target`` or its process passes ``spill``, and pauses when its process passes ``pause``.
-        """
+        """Bytes below which a worker would spill or pause, by ``distributed.worker.memory``."""
         target, spill, pause = map(_threshold, ("target", "spill", "pause"))
         process = self.total + PROCESS_NBYTES
         return int(max(self.held / target, process / spill, process / pause)) + 1
@@ -48,10 +36,7 @@ def _threshold(name: str) -> float:
 
 
 def memory_need(report: SimulationReport, temporaries: Mapping[Any, int]) -> MemoryNeed:
-    """Return the memory that the simulated workers needed, from a report with its timeline.
-
-    ``temporaries`` are the bytes of intermediate results inside tasks, by key.
-    """
+    """Return what the simulated workers needed; ``temporaries`` are bytes inside tasks, by key."""
     timeline = report.timeline
     changes, tasks = timeline.changes.rows, timeline.tasks.rows
     working = np.zeros(len(timeline.keys), dtype=np.int64)

@@ -7,75 +7,33 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class PolicyForecast:
-    """The forecast for one policy on the given cluster.
+    """The forecast for one policy on the given cluster."""
 
-    Attributes
-    ----------
-    policy : str
-        ``"stock"``, or the policy of the plugin.
-    makespan : float
-        Seconds.
-    bytes_moved : int
-        Bytes of results sent between workers.
-    peak_memory : int
-        Peak of the bytes of results on the cluster.
-    peak_per_worker : int
-        Peak of the bytes of results on one worker.
-    peak_with_tasks : int
-        The same with outputs and intermediate results of running tasks.
-    bytes_spilled : int
-        Bytes written to disk for lack of memory.
-    seconds_paused : float
-        Seconds for which workers were paused, summed over the workers.
-    fits : bool
-        Whether no worker spills or pauses.
-    smallest_limit : int
-        Smallest memory limit of a worker, in bytes, with which it fits, rounded up to an amount
-        that machines are sold with.
-    verified : bool
-        Whether that limit was simulated; otherwise it is computed from the peaks.
-    error : str or None
-        Why the computation cannot run with this memory. The other numbers are then those with
-        unlimited memory.
-    """
-
-    policy: str
-    makespan: float
-    bytes_moved: int
-    peak_memory: int
-    peak_per_worker: int
-    peak_with_tasks: int
+    policy: str  #: ``"stock"``, or the policy of the plugin.
+    makespan: float  #: Seconds.
+    bytes_moved: int  #: Between workers.
+    peak_memory: int  #: Peak of the bytes of results on the cluster.
+    peak_per_worker: int  #: The same on one worker.
+    peak_with_tasks: int  #: The same with outputs and intermediate results of running tasks.
     bytes_spilled: int
-    seconds_paused: float
-    fits: bool
+    seconds_paused: float  #: Summed over the workers.
+    fits: bool  #: Whether no worker spills or pauses.
+    #: Memory of a worker with which it fits, in bytes, rounded up to what machines are sold with.
     smallest_limit: int
-    verified: bool
+    verified: bool  #: Whether that limit was simulated; otherwise it is computed from the peaks.
+    #: Why this memory does not suffice. The other numbers then assume unlimited memory.
     error: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The forecast for the plugin with another number of workers, with enough memory.
-
-    Attributes
-    ----------
-    workers : int
-        The number.
-    makespan : float
-        Seconds.
-    peak_per_worker : int
-        Peak of the bytes of results on one worker.
-    smallest_limit : int
-        Smallest memory limit of a worker, in bytes, with which it fits, computed from the peaks.
-    fits : bool
-        Whether that limit is within the one that was asked for.
-    """
+    """The forecast for the plugin with another number of workers, with enough memory."""
 
     workers: int
-    makespan: float
-    peak_per_worker: int
-    smallest_limit: int
-    fits: bool
+    makespan: float  #: Seconds.
+    peak_per_worker: int  #: Peak of the bytes of results on one worker.
+    smallest_limit: int  #: Memory of a worker with which it fits, in bytes, from the peaks.
+    fits: bool  #: Whether that limit is within the one that was asked for.
 
     @property
     def worker_seconds(self) -> float:
@@ -85,15 +43,7 @@ class Size:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerChoice:
-    """The recommended number of workers.
-
-    Attributes
-    ----------
-    workers : int or None
-        None if no number meets the budget or the deadline.
-    reason : str
-        Why this one, or why none.
-    """
+    """The recommended number of workers, or None if none meets the budget or the deadline."""
 
     workers: int | None
     reason: str
@@ -101,28 +51,12 @@ class WorkerChoice:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryGroup:
-    """Chunks of one operation that are in memory at the peak.
+    """Chunks of one operation in memory at the peak; bytes and numbers include replicas."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the group (``dask.utils.key_split``).
-    nbytes : int
-        Bytes of its chunks on the cluster, replicas included.
-    alive, tasks : int
-        Number of chunks in memory, replicas included, and in all.
-    share : float
-        Share of all bytes in memory, 0 to 1.
-    shape : tuple of int or None
-        Shape of its largest chunk, if the graph tells.
-    dtype : str or None
-        Type of its elements, if the graph tells.
-    """
-
-    name: str
+    name: str  #: By ``dask.utils.key_split``.
     nbytes: int
-    alive: int
-    tasks: int
-    share: float
-    shape: tuple[int, ...] | None
+    alive: int  #: Number of chunks in memory.
+    tasks: int  #: Number of chunks in all.
+    share: float  #: Share of all bytes in memory, 0 to 1.
+    shape: tuple[int, ...] | None  #: Of the largest chunk, if the graph tells.
     dtype: str | None

@@ -27,10 +27,9 @@ class SimulationOutcome:
 
 
 class SimulationRunner:
-    """Simulates one computation with different arguments of `simulate`, as long as time is left.
+    """Simulates one computation with changed ``arguments`` while time is left.
 
-    ``tasks`` is the number of its tasks, ``arguments`` are those that all simulations share, and
-    ``parallel`` allows processes for large graphs. ``skipped`` names what was left out.
+    ``parallel`` allows processes for large graphs; ``skipped`` names what was left out.
     """
 
     def __init__(
@@ -55,10 +54,7 @@ class SimulationRunner:
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False
     ) -> dict[str, SimulationOutcome]:
-        """Simulate in the given order until the time is up, or all of it if it ``must`` be.
-
-        ``wanted`` has for each name the arguments that differ from the shared ones.
-        """
+        """Simulate with changed arguments, by name, until the time is up, or all with ``must``."""
         names = list(wanted)
         left = float("inf") if must else self._deadline - time.monotonic()
         batches = [

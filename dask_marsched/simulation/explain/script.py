@@ -92,29 +92,11 @@ def explain_script(
 ) -> int:
     """Run a script, explain what it computes with Dask, and return the number of computations.
 
-    No cluster is started. The script runs unchanged up to its first computation, which is
-    explained instead of computed and ends the run. Writing a collection counts as a computation
-    and touches no file.
-
-    Parameters
-    ----------
-    path, script_arguments
-        The script and its arguments.
-    everything
-        Whether to go on: compute with local threads, and explain all computations.
-    show
-        Called with a heading and the explanation of each computation.
-    **arguments
-        Of `explain`. They take precedence over the cluster that the script asks for.
-
-    Raises
-    ------
-    ScriptError
-        If the script raises an exception.
-    TypeError, ValueError, RuntimeError
-        If a computation cannot be explained.
-    SystemExit
-        If the script exits before its first computation, or with ``everything``.
+    No cluster is started. The first computation is explained instead of computed, and ends the run;
+    with ``everything``, local threads compute and all are explained. Writing a collection counts as
+    a computation and touches no file. ``arguments`` of `explain` take precedence over the cluster
+    that the script asks for. A ScriptError carries the script's exception; SystemExit passes;
+    TypeError, ValueError and RuntimeError say that a computation cannot be explained.
     """
     explainer = _Explainer(path, arguments, show, stop=not everything)
     writing = contextlib.nullcontext() if everything else intercept_writes()

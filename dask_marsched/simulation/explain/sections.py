@@ -35,10 +35,7 @@ def sizes_sentence(sizes: Mapping[str, int]) -> str:
 def forecast_section(
     stock: PolicyForecast, ours: PolicyForecast, limit: int, *, guessed: bool
 ) -> Section:
-    """Return the table of both forecasts.
-
-    If most sizes are guessed, numbers are marked as guesses and verdicts are left out.
-    """
+    """Return the table of both forecasts, without verdicts if most sizes are guessed."""
     names = (
         "makespan", "bytes moved between workers", "peak on the whole cluster",
         "peak of a worker, results", "  with what running tasks make", "written to disk",

@@ -218,15 +218,10 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 
 @contextlib.contextmanager
 def stub_clients(requested: RequestedCluster, *, as_default: bool) -> Iterator[None]:
-    """Let every client and cluster made in this context be a stub.
+    """Let every client and cluster made in this context be a stub that fills ``requested``.
 
-    Parameters
-    ----------
-    requested
-        Takes the arguments of clients and clusters.
-    as_default
-        Whether Dask finds the stub as its default client. It then builds its graphs as with a
-        real one (P2P for rechunking and shuffles), which local threads cannot compute.
+    ``as_default`` lets Dask build its graphs as with a real client: P2P cannot run in local
+    threads.
     """
 
     def new_cluster(cls: type, *args: Any, **kwargs: Any) -> StubCluster:

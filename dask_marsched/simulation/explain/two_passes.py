@@ -56,7 +56,6 @@ def _needs_many(facts: GraphFacts, key: Any, members: set[Any]) -> bool:
 
 
 def _with_ancestors(tasks: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:
-    """Return the tasks of these keys and all that they are computed from."""
     seen = set(keys)
     stack = list(seen)
     while stack:

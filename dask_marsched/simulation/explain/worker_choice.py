@@ -19,13 +19,7 @@ class Target:
 
     @staticmethod
     def parse(budget: float | str | None, deadline: float | str | None) -> Target:
-        """Parse the arguments of `explain`.
-
-        Raises
-        ------
-        ValueError
-            If one is no duration above 0, or both are given.
-        """
+        """Parse the arguments of `explain`; ValueError for no duration above 0, or both."""
         if budget is not None and deadline is not None:
             raise ValueError("give budget or deadline, not both")
         return Target(
@@ -95,13 +89,7 @@ def _worker_seconds(size: Size) -> float:
 
 
 def parse_seconds(name: str, given: float | str, *, zero: bool = False) -> float:
-    """Return the argument called ``name``, a duration, in seconds.
-
-    Raises
-    ------
-    ValueError
-        If it is no duration, or negative, or 0 without ``zero``.
-    """
+    """Return a duration in seconds; ValueError if it is none, negative, or 0 without ``zero``."""
     try:
         seconds = float(parse_timedelta(given))
     except (KeyError, ValueError, IndexError):  # Dask's parser raises any of these

@@ -42,11 +42,7 @@ def nothing(part: Any) -> None:
 
 @contextlib.contextmanager
 def intercept_writes() -> Iterator[None]:
-    """Let functions that write collections only compute them.
-
-    The functions themselves are replaced because Dask and xarray create and delete files before
-    they compute anything.
-    """
+    """Replace writers, which touch files before they compute, by functions that only compute."""
     with contextlib.ExitStack() as undo:
         for module_name, class_name, names in _WRITERS:
             owner = _import(module_name)

@@ -12,10 +12,7 @@ _WIDTH = 14
 
 
 def comparison_lines(reports: Sequence[SimulationReport]) -> Iterator[str]:
-    """Yield the lines of a table with a column for each report.
-
-    Of two reports a third column shows the second as a multiple of the first.
-    """
+    """Yield the lines of a table with a column for each report, and the ratios of two."""
     two = len(reports) == 2
     yield reports[0].setting
     yield ""

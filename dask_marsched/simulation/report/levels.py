@@ -9,11 +9,9 @@ Floats = NDArray[np.float64]
 
 
 def highest(times: Floats, levels: NDArray[np.int64], edges: Floats) -> NDArray[np.int64]:
-    """Return the position of the highest level of a step function in each bin.
+    """Return the position of the highest level of a step function in each bin between ``edges``.
 
-    The function is ``levels[i]`` from ``times[i]`` on, sorted by time, and 0 before the first;
-    position -1 stands for that 0. ``edges`` are the limits of the bins, ascending; the last bin
-    includes everything after it.
+    It is ``levels[i]`` from ``times[i]`` on, and 0 (position -1) before; the last bin is unbounded.
     """
     begins = np.searchsorted(times, edges[:-1])
     ends = np.append(begins[1:], len(times))

@@ -46,7 +46,6 @@ def _timeline_facts(timeline: Timeline) -> list[tuple[str, str]]:
 
 
 def _memory_curve(timeline: Timeline, makespan: float) -> str:
-    """Return the memory of the cluster over virtual time as an SVG."""
     memory = timeline.memory.rows
     edges = np.linspace(0.0, makespan, _BINS + 1)
     held = level_at(memory["bytes"], highest(memory["time"], memory["bytes"], edges))

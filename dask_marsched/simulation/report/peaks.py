@@ -11,24 +11,12 @@ from dask_marsched.simulation.report.timeline import Timeline
 
 @dataclasses.dataclass(frozen=True)
 class PeakGroup:
-    """Chunks of one group in memory at the moment of a peak.
-
-    Attributes
-    ----------
-    group : str
-        The group: ``dask.utils.key_split`` of the keys.
-    nbytes : int
-        Bytes of its results, replicas included.
-    count : int
-        Number of these results, replicas included.
-    share : float
-        Share of all bytes held at that moment, 0 to 1.
-    """
+    """Chunks of one group (``dask.utils.key_split``) in memory at a peak, replicas included."""
 
     group: str
     nbytes: int
     count: int
-    share: float
+    share: float  #: Of all bytes held at that moment, 0 to 1.
 
 
 def peak_groups(timeline: Timeline, n: int, worker: int | None) -> list[PeakGroup]:

@@ -35,18 +35,16 @@ class SimulationReport:
         Tasks in the graph.
     makespan : float
         Seconds from the submission of the graph to the last result known to the client.
-    bytes_moved, transfers, keys_moved : int
-        Bytes of results sent between workers, in how many transfers, and how many results.
-    bytes_between_hosts : int
-        The part of ``bytes_moved`` that went from one host to another.
+    bytes_moved, bytes_between_hosts, transfers, keys_moved : int
+        Bytes sent between workers, and between hosts, in so many transfers of so many results.
     peak_memory : int
         Peak of the bytes of results, replicas included, in memory on the whole cluster.
     peak_memory_per_worker : dict of int to int
         The same for each worker, by its number.
     peak_managed : int
-        Peak of the managed memory that the scheduler knew of, spilled results included, as the
-        dashboard of a real cluster shows it. The scheduler learns of a result late and forgets it
-        early, so this is mostly less than ``peak_memory``.
+        Peak of the managed memory that the scheduler knew of, spilled results included, as
+        dashboards show it. It learns of results late and forgets them early, so this is mostly
+        less than ``peak_memory``.
     bytes_spilled : int
         Bytes of results spilled to disk.
     seconds_paused : float
@@ -166,8 +164,7 @@ class SimulationReport:
         Parameters
         ----------
         timeline
-            Whether to add ``timeline``: a dict of columns for each table, keys as strings; and
-            ``faults``.
+            Whether to add ``timeline`` (columns by table, keys as strings) and ``faults``.
         """
         shown = {
             field.name: getattr(self, field.name)

@@ -16,20 +16,7 @@ _BLOCK = 65_536
 
 
 class Table(Sequence[tuple[Any, ...]]):
-    """Rows of numbers: a sequence of tuples, stored as an array.
-
-    Parameters
-    ----------
-    rows
-        A structured array. A field called ``key`` holds positions in ``keys``.
-    keys
-        The keys of the tasks, which appear in the tuples.
-
-    Attributes
-    ----------
-    rows : numpy.ndarray
-        The numbers; ``rows["start"]`` is a column.
-    """
+    """Rows of a structured array as tuples; the field ``key`` holds positions in ``keys``."""
 
     def __init__(self, rows: NDArray[Any], keys: Sequence[Any] = ()) -> None:
         self.rows = rows
@@ -68,39 +55,20 @@ class Table(Sequence[tuple[Any, ...]]):
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """The events of a simulation; times are seconds from the submission of the graph.
+    """The events of a simulation; times are seconds from the submission of the graph."""
 
-    A table is a sequence of tuples with an array in ``rows``, see :class:`Table`.
-
-    Attributes
-    ----------
-    keys : list
-        The keys of all tasks that ran or whose results were held.
-    tasks : Table of (key, worker, start, stop)
-        Executions, in the order of their ends.
-    transfers : Table of (source, destination, keys, bytes, start, stop, between_hosts)
-        Transfers between workers, in the order of their ends: the number of results, and whether
-        they went from one host to another.
-    changes : Table of (time, worker, key, bytes)
-        Results that a worker received or computed (bytes above 0) or dropped (below 0).
-    spills : Table of (time, worker, bytes)
-        Bytes that a worker wrote to disk (above 0) or read back (below 0).
-    pauses : Table of (worker, start, stop)
-        Intervals in which a worker was paused.
-    faults : list of (time, what, worker)
-        Injected faults.
-    """
-
-    keys: list[Any]
-    tasks: Table
+    keys: list[Any]  #: Of all tasks that ran or whose results were held.
+    tasks: Table  #: (key, worker, start, stop), in the order of their ends.
+    #: (source, destination, keys, bytes, start, stop, between_hosts), in the order of their ends;
+    #: ``keys`` is a number.
     transfers: Table
+    #: (time, worker, key, bytes): results received or computed (> 0) or dropped (< 0).
     changes: Table
-    spills: Table
-    pauses: Table
-    faults: list[tuple[float, str, int]]
+    spills: Table  #: (time, worker, bytes) written to disk (> 0) or read back (< 0).
+    pauses: Table  #: (worker, start, stop)
+    faults: list[tuple[float, str, int]]  #: (time, what, worker)
 
     def __bool__(self) -> bool:
-        """Return whether the tables were recorded."""
         return bool(self.keys)
 
     @functools.cached_property

@@ -19,7 +19,6 @@ _CLUSTER = 1
 _FIRST_WORKER = 2
 #: Lanes of transfers are numbered from here on, those of tasks from 1.
 _FIRST_TRANSFER_LANE = 10_001
-#: The lane of a worker's pauses.
 _PAUSE_LANE = 20_001
 #: Most points in a curve of memory; of more, the highest in each bin is written.
 _MOST_POINTS = 1_000
