@@ -23,14 +23,9 @@ _MOST_PROGRAMS = 2048
 
 
 class KernelRunner:
-    """Runs tasks by kernels if that can be faster.
+    """Runs tasks by kernels if that can be faster, and as in Dask if they cannot be read.
 
-    Parameters
-    ----------
-    kernels
-        Evaluates expressions.
-    caught
-        Called with place and exception if a task cannot be read, which then runs as in Dask.
+    ``caught`` is called with place and exception in the second case.
     """
 
     def __init__(self, kernels: Kernels, caught: Callable[[str, Exception], None]) -> None:

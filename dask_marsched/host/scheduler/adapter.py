@@ -92,22 +92,9 @@ _REPLACED = {
 class SchedulerAdapter:
     """Connects a `SchedulerDelegate` to a scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        The running scheduler.
-    delegate
-        Makes the decisions.
-    plugin
-        The plugin; its removal from the scheduler uninstalls the adapter.
-    removed
-        Called after that.
-    compression
-        Compresses graphs as they arrive, if given.
-    order
-        Orders the tasks of graphs as they arrive, if given.
-    failed
-        Called after a failing policy has caused the adapter to restore the scheduler.
+    Removing ``plugin`` from the scheduler uninstalls the adapter and then calls ``removed``.
+    ``failed`` is called after a failing policy has caused the adapter to restore the scheduler.
+    ``compression`` and ``order`` handle graphs as they arrive.
     """
 
     def __init__(
@@ -138,10 +125,7 @@ class SchedulerAdapter:
     def install(self) -> None:
         """Replace the functions that decide on placement.
 
-        Raises
-        ------
-        RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
+        Raises a RuntimeError and changes nothing if this version of distributed is not as expected.
         """
         demand(contract.misfits(self.scheduler), "stock scheduling stays in force")
         s = self.scheduler

@@ -35,23 +35,10 @@ def misfits(scheduler: Any) -> list[str]:
 
 
 class ExtraReplicas:
-    """Replicates expensive results and keeps the replicas.
+    """Replicates expensive results, as ``rule`` chooses them, and keeps the replicas.
 
-    Parameters
-    ----------
-    scheduler, rule
-        The scheduler, and the rule that chooses the results.
-    removal
-        Asks this object which results keep their replicas.
-    caught
-        Called with the place and the exception when something here fails.
-
-    Attributes
-    ----------
-    share : float
-        Share of the memory of all workers that replicas may take.
-    copied, copied_bytes : int
-        Number and bytes of the replicas requested so far.
+    ``removal`` asks this object which results keep them. ``caught`` is called with the place and
+    the exception of a failure. ``share`` is the part of all workers' memory that replicas may take.
     """
 
     def __init__(
