@@ -52,10 +52,7 @@ class ArrayLayers:
 
 
 def read_layers(expr: Any) -> ArrayLayers:
-    """Read the chunks of all arrays in an expression, as it arrives at the scheduler.
-
-    No layer is materialized or changed. Never raises: unreadable layers are counted.
-    """
+    """Read the chunks of an expression's arrays; count layers that cannot be read. Never raises."""
     found = ArrayLayers()
     for graph in _graphs(expr):
         try:

@@ -19,9 +19,8 @@ def bundled(
 ) -> tuple[dict[Key, GraphNode], dict[Key, list[Key]]]:
     """Replace groups of tasks by bundles and picks; return also the tasks that each replaces.
 
-    A single task reads each member of a group, and then picks it from the bundle. Bundles and picks
-    get names of their own, since a key means the same result in every graph. Their sizes are added
-    to ``sizes``.
+    A single task reads each member of a group. Bundles and picks get names of their own, since a
+    key means the same result in every graph. Their sizes are added to ``sizes``.
     """
     stand_for: dict[Key, list[Key]] = {}
     made: dict[Key, GraphNode] = {}

@@ -45,7 +45,7 @@ def canonically_numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges
 
 
 def canonical(keys: Sequence[Key], inputs: Edges) -> list[int]:
-    """Return an order of tasks that is independent of numbers; raise a ValueError for a cycle."""
+    """Return tasks in an order that ignores their numbering; raise a ValueError for a cycle."""
     names: list[str] = []
     indices: list[tuple[Any, ...]] = []
     for key in keys:

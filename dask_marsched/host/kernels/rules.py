@@ -97,10 +97,7 @@ def operation(
 def reduction(
     func: Any, bound: tuple[Any, ...], arguments: int, kwargs: Mapping[str, Any]
 ) -> RecognizedReduction | None:
-    """Return the reduction of a task's function; None if it is not recognized.
-
-    ``bound`` are arguments of a partial, ``arguments`` is the number of operands.
-    """
+    """Return the reduction of a function, a partial with ``bound`` arguments; None if unknown."""
     try:
         if func in _PLAIN and arguments == 1 and not bound:
             kind, skips_nan = _PLAIN[func]

@@ -1,7 +1,6 @@
 """Reads a task into a list of steps: fused tasks are unfolded, functions are recognized.
 
-Tasks of an array's chunks have the same steps, by which a program is found again; only keys and
-literals differ.
+Tasks of an array's chunks differ only in keys and literals; their equal steps identify a program.
 """
 
 from __future__ import annotations
@@ -232,10 +231,7 @@ def _references(node: Any) -> Iterator[Any]:
 
 
 def read(task: Any, places: dict[int, Place] | None = None) -> Structure:
-    """Read a task and fill ``places`` with those of its literals, by step.
-
-    Raises an UnreadableTaskError if the task cannot be read.
-    """
+    """Read a task and fill ``places``; raise an UnreadableTaskError if it cannot be read."""
     reader = _TaskReader()
     result = reader.node(task, _FusedScope({}, {}, None))
     if result != len(reader.steps) - 1:

@@ -23,10 +23,7 @@ _MOST_PROGRAMS = 2048
 
 
 class KernelRunner:
-    """Runs tasks by kernels if that can be faster, and as in Dask if they cannot be read.
-
-    ``caught`` is called with place and exception in the second case.
-    """
+    """Runs tasks by kernels if that can be faster; tasks that cannot be read run as in Dask."""
 
     def __init__(self, kernels: Kernels, caught: Callable[[str, Exception], None]) -> None:
         self.kernels = kernels

@@ -94,7 +94,6 @@ class SchedulerAdapter:
 
     Removing ``plugin`` from the scheduler uninstalls the adapter and then calls ``removed``.
     ``failed`` is called after a failing policy has caused the adapter to restore the scheduler.
-    ``compression`` and ``order`` handle graphs as they arrive.
     """
 
     def __init__(
@@ -123,10 +122,7 @@ class SchedulerAdapter:
         self._redispatch: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
-        """Replace the functions that decide on placement.
-
-        Raises a RuntimeError and changes nothing if this version of distributed is not as expected.
-        """
+        """Replace functions of the scheduler, or raise a RuntimeError and change nothing."""
         demand(contract.misfits(self.scheduler), "stock scheduling stays in force")
         s = self.scheduler
         table = dict(type(s)._TRANSITIONS_TABLE)

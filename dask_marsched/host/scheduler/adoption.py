@@ -41,11 +41,7 @@ def misfits(scheduler: Any) -> list[str]:
 
 
 class Adoption:
-    """Has workers of the same machine adopt a dead worker's results within ``patience`` seconds.
-
-    ``caught`` is called with the place and the exception when that fails; the results are
-    recomputed.
-    """
+    """Has workers of the same machine adopt a dead worker's results within ``patience`` seconds."""
 
     def __init__(
         self,
@@ -65,10 +61,7 @@ class Adoption:
         self._handler: Any = None
 
     def install(self) -> None:
-        """Wrap `remove_worker` and the handler that calls it.
-
-        Raises a RuntimeError and changes nothing if this version of distributed is not as expected.
-        """
+        """Wrap `remove_worker` and its handler, or raise a RuntimeError and change nothing."""
         s = self.scheduler
         demand(misfits(s), "results of dead workers are not adopted")
         self._handler = s.handlers[_UNREGISTER]

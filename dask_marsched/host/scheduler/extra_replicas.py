@@ -35,11 +35,7 @@ def misfits(scheduler: Any) -> list[str]:
 
 
 class ExtraReplicas:
-    """Replicates expensive results, as ``rule`` chooses them, and keeps the replicas.
-
-    ``removal`` asks this object which results keep them. ``caught`` is called with the place and
-    the exception of a failure. ``share`` is the part of all workers' memory that replicas may take.
-    """
+    """Replicates the results that ``rule`` chooses; ``removal`` asks which ones to keep."""
 
     def __init__(
         self,

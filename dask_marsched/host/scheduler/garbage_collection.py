@@ -1,4 +1,4 @@
-"""Pauses the garbage collector while a graph is planned: it took a third of the time."""
+"""Pauses the garbage collector during planning: it took a third of the time and found nothing."""
 
 from __future__ import annotations
 

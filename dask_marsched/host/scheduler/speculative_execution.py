@@ -49,11 +49,7 @@ class _SecondRun(NamedTuple):
 
 
 class SpeculativeExecution:
-    """Runs stragglers a second time; counts the runs ``begun`` and those that ``won``.
-
-    ``rule`` chooses stragglers and idle workers; ``caught`` gets the place and exception of
-    failures.
-    """
+    """Runs the stragglers that ``rule`` chooses again; counts runs ``begun`` and ``won``."""
 
     def __init__(
         self, scheduler: Scheduler, rule: StragglerRule, caught: Callable[[str, Exception], None]

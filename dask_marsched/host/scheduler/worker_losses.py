@@ -53,7 +53,7 @@ class LastTransitions:
 
 
 def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
-    """Return a removal's effects, given key, start and finish of the transitions it caused."""
+    """Return what a removal did to the tasks, by key, start and finish of its transitions."""
     lost: dict[Key, None] = {}
     interrupted: dict[Key, None] = {}
     again: dict[Key, None] = {}

@@ -271,7 +271,7 @@ def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
 
 
 def _fill_sets_anew(graph: Any) -> None:
-    """Let sets and layers of a graph iterate in the same order, also after pickling."""
+    """Let a graph's sets and layers iterate in the same order, whatever the hash seed."""
     if isinstance(graph, HighLevelGraph):
         for layers in (graph.layers, graph.dependencies):
             if isinstance(layers, dict):

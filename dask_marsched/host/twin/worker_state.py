@@ -1,4 +1,4 @@
-"""Makes workers' state machines for a simulation, without logs: a gigabyte for 1,000 workers."""
+"""Makes simulated workers' state machines without logs, which take a gigabyte for 1,000 workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TwinWorkerState(WorkerState):
 
 @functools.cache
 def _handler(event: type[StateMachineEvent]) -> Callable[..., Any]:
-    """Return the method for a kind of event, faster than `singledispatchmethod`."""
+    """Return an event's method; `singledispatchmethod` is slow, it makes a function every time."""
     handler: Callable[..., Any] = vars(WorkerState)["_handle_event"].dispatcher.dispatch(event)
     return handler
 
