@@ -1,7 +1,7 @@
 """A client that registers a scheduler plugin as the last step of its start-up.
 
-distributed has no public hook for this. Synchronous and asynchronous clients both await the
-coroutine ``Client._start``, which is overridden here.
+distributed has no public hook for this, so ``Client._start`` is overridden, which both kinds of
+clients await.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def check_start_hook() -> None:
 class RegisteringClient(distributed.Client):
     """`distributed.Client` that registers ``plugin`` once it is connected.
 
-    If that fails, the client closes itself and the cluster that it may have made, and its
-    start-up raises. The error is a `RuntimeError` with advice on what to install if the scheduler
-    cannot import a module of the plugin.
+    If that fails, it closes itself and the cluster that it may have made, and raises; a
+    `RuntimeError` tells what to install if the scheduler cannot import the plugin.
     """
 
     def __init__(self, *args: Any, plugin: SchedulerPlugin | None, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """Checks that all contracts in `host` share.
 
-A contract is a function ``misfits``: it lists the names, parameters and handlers of Dask or
-distributed that this package touches and that are not as it expects.
+A contract is a function ``misfits``. It lists what this package uses of Dask and distributed and
+does not find as expected.
 """
 
 from __future__ import annotations
@@ -30,19 +30,7 @@ def misfits_of_function(
 
 
 def misfits_of_handler(scheduler: Any, table: str, operation: str, method: str) -> list[str]:
-    """Return a message if a scheduler's handler of an operation is not the expected method.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    table
-        Name of its table of handlers: ``handlers`` or ``stream_handlers``.
-    operation
-        Key in the table, such as ``"add-keys"``.
-    method
-        Name of the method that should be there.
-    """
+    """Return a message if a handler in ``handlers`` or ``stream_handlers`` is not as expected."""
     handler = getattr(scheduler, table, {}).get(operation)
     if getattr(handler, "__name__", None) == method:
         return []
@@ -59,12 +47,6 @@ def explain(found: list[str], so: str) -> str:
 
 
 def demand(found: list[str], so: str) -> None:
-    """Raise an error if there are misfits.
-
-    Raises
-    ------
-    RuntimeError
-        With the text of `explain`.
-    """
+    """Raise a RuntimeError with the text of `explain` if there are misfits."""
     if found:
         raise RuntimeError(explain(found, so))

@@ -10,10 +10,7 @@ from dask_marsched.host.graph.array_layers import ArrayLayers, annotated_grid, n
 
 
 def read_array_expressions(expr: Any, found: ArrayLayers) -> None:
-    """Add the arrays of an expression's nodes to those of its layers.
-
-    Never raises: nodes that cannot be read are counted as failures.
-    """
+    """Add the arrays of an expression's nodes to those of its layers; count unreadable nodes."""
     for node in nodes_of(expr):
         if hasattr(type(node), "chunks"):
             try:

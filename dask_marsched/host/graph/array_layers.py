@@ -38,32 +38,21 @@ _ALLOCATING = frozenset({
 
 @dataclass(slots=True)
 class ArrayLayers:
-    """The arrays of an expression, by name of layer: the first element of their chunks' keys.
+    """The arrays of an expression, by name of layer: the first element of their chunks' keys."""
 
-    Attributes
-    ----------
-    grids : dict of str to Grid
-        Lengths and element sizes of the chunks.
-    kinds : dict of str to str
-        NumPy's letters for the kinds of the annotated types, such as "f".
-    views : set of str
-        Layers whose chunks may be views with strides of zero and then hold less than their shape
-        says. Their tasks have to be examined one by one.
-    failures : Counter
-        How often reading a layer failed, by subject and type of the exception.
-    """
-
+    #: Lengths and element sizes of the chunks.
     grids: dict[str, Grid] = field(default_factory=dict)
+    #: NumPy's letters for the kinds of the annotated types, such as "f".
     kinds: dict[str, str] = field(default_factory=dict)
+    #: Layers whose chunks may be views with strides of zero, which hold less than their shape says:
+    #: their tasks have to be examined one by one.
     views: set[str] = field(default_factory=set)
+    #: By subject and type of the exception.
     failures: Counter[str] = field(default_factory=Counter)
 
 
 def read_layers(expr: Any) -> ArrayLayers:
-    """Read the chunks of all arrays in an expression, as it arrives at the scheduler.
-
-    No layer is materialized or changed. Never raises: layers that cannot be read are counted.
-    """
+    """Read the chunks of an expression's arrays; count layers that cannot be read. Never raises."""
     found = ArrayLayers()
     for graph in _graphs(expr):
         try:

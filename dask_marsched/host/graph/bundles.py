@@ -17,23 +17,10 @@ from dask_marsched.host.graph.result_sizes import ChunkSizes
 def bundled(
     dsk: Mapping[Key, GraphNode], groups: Iterable[Sequence[Key]], sizes: ChunkSizes
 ) -> tuple[dict[Key, GraphNode], dict[Key, list[Key]]]:
-    """Replace groups of tasks by bundles, from which their readers pick.
+    """Replace groups of tasks by bundles and picks; return also the tasks that each replaces.
 
-    Bundles and picks get names of their own, since a key means the same result in every graph.
-
-    Parameters
-    ----------
-    dsk
-        The graph.
-    groups
-        Keys of the tasks of each bundle; each is read by a single task.
-    sizes
-        Sizes of results; those of bundles and picks are added.
-
-    Returns
-    -------
-    dict, dict
-        The graph; by key of a bundle or pick, the tasks that it replaces.
+    A single task reads each member of a group. Bundles and picks get names of their own, since a
+    key means the same result in every graph. Their sizes are added to ``sizes``.
     """
     stand_for: dict[Key, list[Key]] = {}
     made: dict[Key, GraphNode] = {}

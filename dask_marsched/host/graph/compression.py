@@ -48,30 +48,16 @@ in_force: weakref.WeakKeyDictionary[Scheduler, GraphCompression] = weakref.WeakK
 
 @dataclass
 class CompressionRequest:
-    """A graph on its way into the scheduler.
-
-    Attributes
-    ----------
-    compression, keys
-        The scheduler's compression, and the keys that the client wants.
-    annotations
-        Annotations of all tasks that have none of their own.
-    priority
-        The user's priorities by key, or one for all.
-    groups
-        For each fused task the keys of its members in topological order.
-    originals
-        The members before fusion.
-    bundles
-        For each bundle or pick the tasks that it replaces.
-    """
+    """A graph on its way into the scheduler."""
 
     compression: GraphCompression
-    keys: Collection[Key]
-    annotations: Mapping[str, Any]
-    priority: Any
+    keys: Collection[Key]  #: Wanted by the client.
+    annotations: Mapping[str, Any]  #: Of all tasks that have none of their own.
+    priority: Any  #: The user's priorities by key, or one for all.
+    #: Members of each fused task in topological order.
     groups: dict[Key, list[Key]] = field(default_factory=dict)
-    originals: dict[Key, GraphNode] = field(default_factory=dict)
+    originals: dict[Key, GraphNode] = field(default_factory=dict)  #: The members before fusion.
+    #: Tasks that a bundle or pick replaces.
     bundles: dict[Key, list[Key]] = field(default_factory=dict)
 
 
@@ -108,10 +94,7 @@ class _Read(NamedTuple):
 
 
 class GraphCompression(ArrivingGraphs):
-    """Compresses the graphs that arrive at one scheduler.
-
-    ``subgraphs`` allows fusing more than linear chains.
-    """
+    """Compresses a scheduler's graphs; ``subgraphs`` allows fusing more than linear chains."""
 
     def __init__(
         self,
@@ -149,13 +132,7 @@ class GraphCompression(ArrivingGraphs):
         annotations: Mapping[str, Mapping[Key, Any]],
         sizes: ChunkSizes,
     ) -> dict[Key, GraphNode]:
-        """Return the compressed graph, and record in the request which tasks were fused.
-
-        Raises
-        ------
-        ValueError
-            The graph has a cycle.
-        """
+        """Compress the graph and record the fused tasks; raise a ValueError for a cycle."""
         own = dsk.keys()
         if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
             return dsk  # no task reads another, as in `Client.map`

@@ -25,9 +25,9 @@ _OF_ARRAYS = frozenset({
 class Joinable:
     """Decides which tasks can be fused with others.
 
-    Excluded are tasks that are more than a function of their inputs: stages of a shuffle, which
-    the scheduler knows by their keys; coroutines, which workers run elsewhere; tasks that submit
-    tasks or secede; and tasks that may wait for each other, since fused ones run in sequence.
+    Excluded are stages of a shuffle, which the scheduler knows by their keys; coroutines, which
+    workers run elsewhere; tasks that submit tasks or secede; and tasks that may wait for each
+    other, since fused ones run in sequence.
     """
 
     def __init__(self) -> None:
@@ -84,10 +84,9 @@ class Joinable:
 
 
 def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> GraphNode:
-    """Fuse tasks as `GraphNode.fuse` does, so that workers need nothing of this package.
+    """Fuse ``members``, each after those it reads, into ``head``, whose key the new task has.
 
-    ``head`` is the key of the task whose result is needed outside, and of the new task; ``members``
-    are the keys of the others, each after those it reads.
+    As with `GraphNode.fuse`, workers need nothing of this package.
     """
     steps = {key: dsk[key] for key in members}
     steps[head] = dsk[head]

@@ -1,7 +1,4 @@
-"""Lists the layers of collections in an order that depends on neither names nor hash seed.
-
-The dependencies of a layer are a set; the arguments of its tasks, however, are ordered.
-"""
+"""Lists layers of collections in the order of tasks' arguments, independent of the hash seed."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from dask.utils import key_split
 
 
 def layer_names(collections: Iterable[Any]) -> list[str]:
-    """Return the names of the layers, each before those that it reads.
-
-    Collections without layers, such as expressions, are skipped.
-    """
+    """Return the names of all layers, each before those that it reads; expressions have none."""
     found: dict[str, None] = {}
     for item in collections:
         if not is_dask_collection(item) or isinstance(getattr(item, "expr", None), Expr):

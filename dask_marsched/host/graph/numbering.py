@@ -14,13 +14,7 @@ from dask_marsched.core.graph import Edges, topological_order
 
 
 def numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
-    """Return the tasks of a graph, and what it reads from outside, in topological order.
-
-    Raises
-    ------
-    ValueError
-        The graph has a cycle.
-    """
+    """Return the tasks and what they read, in topological order; raise a ValueError for a cycle."""
     keys, inputs = as_they_come(dsk)
     return _in_order(keys, inputs, topological_order(inputs))
 
@@ -44,31 +38,14 @@ def as_they_come(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
 
 
 def canonically_numbered(dsk: Mapping[Key, GraphNode]) -> tuple[list[Key], Edges]:
-    """Return what `numbered` does, in an order that follows from the graph alone.
-
-    Raises
-    ------
-    ValueError
-        The graph has a cycle.
-    """
+    """Return what `numbered` does, in an order that follows from the graph alone."""
     keys, inputs = as_they_come(dsk)
     keys, inputs = _in_order(keys, inputs, canonical(keys, inputs))
     return _in_order(keys, inputs, topological_order(inputs))
 
 
 def canonical(keys: Sequence[Key], inputs: Edges) -> list[int]:
-    """Return the numbers of tasks in an order that does not depend on how they are numbered.
-
-    Parameters
-    ----------
-    keys, inputs
-        As `as_they_come` returns them.
-
-    Raises
-    ------
-    ValueError
-        The graph has a cycle.
-    """
+    """Return tasks in an order that ignores their numbering; raise a ValueError for a cycle."""
     names: list[str] = []
     indices: list[tuple[Any, ...]] = []
     for key in keys:

@@ -52,22 +52,16 @@ KINDS = (*dict.fromkeys(_BY_NAME.values()), "slice", "read", "other")
 
 
 class TaskOperation(NamedTuple):
-    """A step of a task, by its kind (one of `KINDS`) and bytes.
-
-    ``largest`` are the bytes of its two largest inputs.
-    """
+    """A step of a task, by its kind (one of `KINDS`) and bytes."""
 
     kind: str
     input_nbytes: int
     nbytes: int
-    largest: tuple[int, int]
+    largest: tuple[int, int]  #: Bytes of its two largest inputs.
 
 
 class _TaskScope(NamedTuple):
-    """Nodes and bytes by name, in the graph or inside of a fused task.
-
-    Unknown sizes count as ``whole``, the size of the result of the graph's task.
-    """
+    """Nodes and bytes by name; unknown sizes count as ``whole``, that of the task's result."""
 
     task: Key
     whole: int
@@ -76,10 +70,7 @@ class _TaskScope(NamedTuple):
 
 
 class TaskOperations:
-    """The operations of the tasks of a graph.
-
-    ``nbytes`` are the bytes of the results of all tasks.
-    """
+    """The operations of a graph's tasks, whose results have ``nbytes``."""
 
     def __init__(self, expr: Any, dsk: _Nodes, nbytes: Mapping[Key, int]) -> None:
         self._layers: ArrayLayers = read_layers(expr)

@@ -1,9 +1,8 @@
 """Determines the chunk sizes of the stages of tree reductions by running them on tiny arrays.
 
-Dask annotates the first stage of a reduction with the chunks of its *input*, and the type of the
-partial results is unknown: they may be dicts of several arrays, or records. The functions of the
-stages are run here on arrays with two elements an axis, and the form of their results is read off.
-Only functions of NumPy and Dask are run, never a user's.
+Dask annotates the first stage with the chunks of its *input*, and the type of the partial results
+is unknown: they may be dicts of several arrays, or records. Only functions of NumPy and Dask are
+run, never a user's.
 """
 
 from __future__ import annotations
@@ -107,19 +106,9 @@ def _reduced_axes(layer: Layer, ndim: int) -> frozenset[int]:
 
 
 class ReductionStages:
-    """Corrects the grids of the layers of a graph that are stages of a reduction.
+    """Corrects ``grids``, by name of layer, where layers of a graph are stages of a reduction.
 
-    Parameters
-    ----------
-    graph : HighLevelGraph
-        The layers.
-    grids, dtypes : mapping of str to Grid and numpy.dtype
-        Annotated grids and element types, by name of layer.
-
-    Attributes
-    ----------
-    grids : dict of str to Grid
-        The corrected grids; not `certain` if a stage could not be run.
+    A corrected grid is not `certain` if its stage could not be run.
     """
 
     def __init__(

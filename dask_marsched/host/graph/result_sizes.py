@@ -19,40 +19,18 @@ from dask_marsched.host.graph.task_sizes import TaskSizes
 
 @dataclass(slots=True)
 class ChunkSizes:
-    """Sizes of results that are known before the run.
+    """Sizes in bytes of results before the run; no key is in both ``exact`` and ``estimated``."""
 
-    Attributes
-    ----------
-    exact : dict of Key to int
-        Bytes as `dask.sizeof.sizeof` will measure them. The chunks and types that users declare
-        for their functions are trusted.
-    estimated : dict of Key to int
-        Likely bytes, such as those of the partial results of reductions by functions other than
-        Dask's. No key is in both.
-    failures : dict of str to int
-        How often a part of the graph could not be read, by kind and type of the exception.
-    """
-
+    #: As `dask.sizeof.sizeof` will measure them. Chunks and types that users declare are trusted.
     exact: dict[Key, int] = field(default_factory=dict)
+    #: Such as partial results of reductions by functions other than Dask's.
     estimated: dict[Key, int] = field(default_factory=dict)
+    #: How often a part of the graph could not be read, by kind and type of the exception.
     failures: dict[str, int] = field(default_factory=dict)
 
 
 def chunk_nbytes(expr: Any, dsk: Mapping[Key, GraphNode]) -> ChunkSizes:
-    """Derive the sizes of the results of a graph.
-
-    Parameters
-    ----------
-    expr : dask.Expr or HighLevelGraph
-        The expression as it arrives at the scheduler.
-    dsk : mapping of Key to GraphNode
-        The tasks that it was turned into.
-
-    Returns
-    -------
-    ChunkSizes
-        Results of unknown size are in neither of its dicts. Never raises.
-    """
+    """Return the known sizes of the results of an expression with tasks ``dsk``. Never raises."""
     layers = read_layers(expr)
     read_array_expressions(expr, layers)
     sizes = ChunkSizes()

@@ -24,36 +24,18 @@ _MAX_MEASURED = 10
 
 
 class ChunkInfo(NamedTuple):
-    """Description of a result.
+    """Description of a result."""
 
-    Attributes
-    ----------
-    nbytes
-        Its size, bytes.
-    certain
-        False if the size is an estimate.
-    shape
-        None if it is not an array of known shape.
-    itemsize
-        Bytes of an element.
-    repeated
-        True if it repeats a single element by strides of zero. None if only some strides are zero,
-        so that the size of a view of it depends on the view.
-    kind
-        NumPy's letter for the kind of type, such as "f"; empty if unknown.
-    members
-        The elements of a tuple.
-    stored
-        True for an array outside of memory, whose slices become arrays of its type.
-    """
-
-    nbytes: int
-    certain: bool
-    shape: Shape | None = None
-    itemsize: int = 0
+    nbytes: int  #: Bytes.
+    certain: bool  #: False if the size is an estimate.
+    shape: Shape | None = None  #: None if it is not an array of known shape.
+    itemsize: int = 0  #: Bytes of an element.
+    #: True if it repeats a single element by strides of zero. None if only some strides are zero,
+    #: so that the size of a view of it depends on the view.
     repeated: bool | None = False
-    kind: str = ""
-    members: tuple[ChunkInfo, ...] = ()
+    kind: str = ""  #: NumPy's letter for the kind of type, such as "f"; empty if unknown.
+    members: tuple[ChunkInfo, ...] = ()  #: The elements of a tuple.
+    #: True for an array outside of memory, whose slices become arrays of its type.
     stored: bool = False
 
 

@@ -1,8 +1,7 @@
 """Classifies tasks by their side effects, which decide whether they may be rerun or interrupted.
 
-Speculative execution, retries and interrupts use it. Functions of NumPy, pandas, Dask and similar
-libraries compute or read, unless their names suggest that they write. A user's function may do
-anything, so that its task is treated as in stock Dask.
+Functions of NumPy, pandas, Dask and similar libraries compute or read, unless their names suggest
+that they write. A user's function may do anything, so that its task is treated as in stock Dask.
 """
 
 from __future__ import annotations
@@ -69,29 +68,16 @@ _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 class Effects(enum.IntEnum):
-    """Side effects of a task.
+    """Side effects of a task."""
 
-    Attributes
-    ----------
-    UNKNOWN
-        It may write, hold a lock or talk to a server: never rerun or interrupted.
-    READS
-        It reads from storage: may be rerun, but not interrupted, since it may hold locks and
-        connections.
-    NONE
-        It may be rerun and interrupted at any moment.
-    """
-
-    UNKNOWN = 0
+    UNKNOWN = 0  #: It may write, hold a lock or talk to a server: never rerun or interrupted.
+    #: It reads from storage: may be rerun. It may hold locks or connections: not interrupted.
     READS = 1
-    NONE = 2
+    NONE = 2  #: It may be rerun and interrupted at any moment.
 
 
 def effects(spec: Any, annotations: Mapping[str, Any] | None = None) -> Effects:
-    """Return the side effects of a task, given its run spec.
-
-    The annotation ``pure`` overrides the analysis.
-    """
+    """Return the side effects of a task's run spec; an annotation ``pure`` takes precedence."""
     pure = (annotations or {}).get("pure")
     if pure is not None:
         return Effects.NONE if pure else Effects.UNKNOWN

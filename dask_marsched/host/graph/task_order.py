@@ -1,8 +1,8 @@
 """Orders a graph's tasks as Dask does, but the same in every process.
 
 `dask.order.order` iterates over sets of keys, so that its result depends on the hash seed and on
-random names of tasks. Plans follow the order: moved and held bytes of a matrix product varied by a
-half from run to run. Here Dask orders integers, which hash to themselves.
+random names. Moved and held bytes of a matrix product varied by a half from run to run. Here Dask
+orders integers, which hash to themselves.
 """
 
 from __future__ import annotations
@@ -40,15 +40,7 @@ class _Numbered(GraphNode):
 
 
 def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
-    """Return the place of each task of a graph in Dask's order.
-
-    Tasks may read results that are not in the graph.
-
-    Raises
-    ------
-    ValueError
-        The graph has a cycle.
-    """
+    """Return each task's place in Dask's order; raise a ValueError for a cycle."""
     keys, inputs = as_they_come(dsk)
     first = canonical(keys, inputs)
     # Dask compares keys as strings, so all numbers have the same length.
@@ -104,13 +96,7 @@ def order_arriving(dsk: Mapping[Key, GraphNode]) -> None:
 
 
 def order_for(scheduler: Scheduler, dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
-    """Return the order that a scheduler would give to a graph's tasks.
-
-    Raises
-    ------
-    RuntimeError
-        The graph has a cycle.
-    """
+    """Return the order that a scheduler would give to a graph; raise a RuntimeError for a cycle."""
     if scheduler in _in_force:
         with contextlib.suppress(ValueError):  # Dask reports the cycle
             return repeatable_order(dsk)

@@ -13,11 +13,10 @@ from dask_marsched.host.graph.array_layers import ArrayLayers
 
 
 def temporaries(dsk: Mapping[Key, GraphNode], layers: ArrayLayers) -> dict[Key, int]:
-    """Return the bytes of intermediate results inside of fused tasks.
+    """Return the bytes of intermediate results inside of fused tasks, where they are known.
 
-    A fused task drops each intermediate after its last use. If its steps are in the order of their
-    use, it holds a step's inputs and its result at a time. Every chunk counts as its layer's
-    largest; tasks without intermediates of known size are left out.
+    A fused task drops each intermediate after its last use. If its steps are in the order of use,
+    it holds a step's inputs and its result at a time. A chunk counts as its layer's largest.
     """
     largest = {name: _largest(grid) for name, grid in layers.grids.items()}
     found: dict[Key, int] = {}

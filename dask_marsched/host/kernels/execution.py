@@ -14,7 +14,7 @@ from dask_marsched.host.kernels.task_runner import KernelRunner
 class KernelExecution:
     """Replaces a worker's ``execute``.
 
-    While a task runs, its ``run_spec`` in the worker's state is a wrapper that calls the runner.
+    While a task runs, its ``run_spec`` is a wrapper that calls the runner.
     """
 
     def __init__(self, worker: Worker, runner: KernelRunner) -> None:
@@ -24,13 +24,7 @@ class KernelExecution:
         self._own: Any = None
 
     def install(self) -> None:
-        """Replace ``execute``.
-
-        Raises
-        ------
-        RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
-        """
+        """Replace ``execute``, or raise a RuntimeError if distributed is not as expected."""
         demand(misfits(self._worker), "tasks are not run by kernels")
         self._own = vars(self._worker).get("execute")
         self._stock = self._worker.execute

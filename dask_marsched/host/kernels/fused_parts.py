@@ -34,35 +34,16 @@ _MOST_FORMS = 64
 
 
 class FusedPart(Protocol):
-    """Evaluates a part of a task.
-
-    Attributes
-    ----------
-    worthwhile
-        Whether a kernel can be faster than NumPy.
-    expression
-        The expression, or the first of two.
-    """
+    """Evaluates a part of a task; ``worthwhile`` if a kernel can be faster than NumPy."""
 
     worthwhile: bool
-    expression: Expression
+    expression: Expression  #: The expression, or the first of two.
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
-        """Return the result.
+        """Return the result for inputs that are NumPy's arrays or scalars.
 
-        Parameters
-        ----------
-        values
-            The inputs: NumPy's arrays, and scalars.
-        task
-            The task of the last step.
-        evaluate
-            Evaluates expressions.
-
-        Raises
-        ------
-        NotUnderstoodError
-            If the part has to be run as in Dask; nothing has been computed.
+        ``task`` is the task of the last step. Raises a NotUnderstoodError before computing anything
+        if the part has to be run as in Dask.
         """
         ...
 

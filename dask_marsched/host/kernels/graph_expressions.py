@@ -14,10 +14,9 @@ from dask_marsched.host.kernels.task_runner import may_contain_expression
 
 
 def expressions(tasks: Iterable[Any]) -> dict[str, int]:
-    """Return the expressions in some tasks, as text, with the number of tasks that contain them.
+    """Return the expressions in optimised tasks, as text, with the number of tasks that have each.
 
-    The tasks are those that Dask has optimised. Whether a worker fuses an expression also depends
-    on dtypes, and on whether that is faster than NumPy.
+    Whether a worker fuses one also depends on dtypes and on NumPy's speed.
     """
     programs: dict[tuple[TaskStep, ...], Program] = {}
     found: Counter[str] = Counter()

@@ -15,32 +15,15 @@ _PLAIN = (bool, int, float, complex)
 
 
 class _Part(NamedTuple):
-    """A part of a program.
+    """A part of a program; all steps are given by their numbers."""
 
-    Attributes
-    ----------
-    result
-        Number of the step that it computes.
-    members
-        Its steps, in their order; Dask would run them one by one.
-    inputs
-        Other steps whose results a kernel uses.
-    referred
-        Other steps that Dask's tasks of the members refer to.
-    fused
-        Evaluates it by a kernel; None if the members have to be run as Dask does.
-    done
-        Steps whose results are not needed after the part.
-    dropped
-        By member, steps whose results are not needed after it, if members run one by one.
-    """
-
-    result: int
-    members: tuple[int, ...]
-    inputs: tuple[int, ...]
-    referred: tuple[int, ...]
-    fused: FusedPart | None
-    done: tuple[int, ...] = ()
+    result: int  #: The step that it computes.
+    members: tuple[int, ...]  #: Its steps, in their order; Dask would run them one by one.
+    inputs: tuple[int, ...]  #: Other steps whose results a kernel uses.
+    referred: tuple[int, ...]  #: Other steps that Dask's tasks of the members refer to.
+    fused: FusedPart | None  #: None if the members have to be run as Dask does.
+    done: tuple[int, ...] = ()  #: Steps whose results are not needed after the part.
+    #: By member, steps whose results are not needed after it, if members run one by one.
     dropped: tuple[tuple[int, ...], ...] = ()
 
 
@@ -104,17 +87,9 @@ class Program:
         values: dict[Any, Any],
         evaluate: Evaluate,
     ) -> Any:
-        """Return the result of a task.
+        """Return the result of a task, given its structure's ``params`` and its inputs by key.
 
-        Parameters
-        ----------
-        params
-            Of the task's structure.
-        values
-            Results of other tasks, by key. The mapping is emptied, so that each can be released
-            after its last use.
-        evaluate
-            Evaluates expressions.
+        The mapping ``values`` is emptied, so that each result can be released after its last use.
         """
         found: dict[int, Any] = {number: values[params[number]] for number in self._inputs}
         values.clear()

@@ -23,33 +23,16 @@ class RecognizedOperation(NamedTuple):
 
 
 class RecognizedReduction(NamedTuple):
-    """A reduction of one array.
+    """A reduction of one array."""
 
-    Attributes
-    ----------
-    form
-        ``"plain"`` returns an array; ``"mean"``, ``"moment"`` and ``"arg"`` are the first stages
-        of Dask's reductions of these names.
-    kind
-        Name of the reduction; ``"sum"`` for ``"mean"`` and ``"moment"``.
-    skips_nan
-        Whether NaN is ignored.
-    counts
-        Whether only elements that are not NaN are counted.
-    dtype
-        Dtype of the sum or product, as text; None for NumPy's choice.
-    axes
-        Reduced axes; None for all.
-    keepdims
-        Whether reduced axes are kept with length 1.
-    """
-
+    #: ``"plain"`` returns an array; ``"mean"``, ``"moment"`` and ``"arg"`` are the first stages of
+    #: Dask's reductions of these names.
     form: str
-    kind: str
-    skips_nan: bool
-    counts: bool
-    dtype: str | None
-    axes: tuple[int, ...] | None
+    kind: str  #: Name of the reduction; ``"sum"`` for ``"mean"`` and ``"moment"``.
+    skips_nan: bool  #: Whether NaN is ignored.
+    counts: bool  #: Whether only elements that are not NaN are counted.
+    dtype: str | None  #: Dtype of the sum or product, as text; None for NumPy's choice.
+    axes: tuple[int, ...] | None  #: Reduced axes; None for all.
     keepdims: bool
 
 
@@ -88,10 +71,7 @@ def unwrapped(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...
 def operation(
     func: Any, arguments: int, kwargs: Mapping[str, Any]
 ) -> list[RecognizedOperation] | None:
-    """Return the operations of a task's function, in their order; None if it is not recognized.
-
-    ``arguments`` is the number of its operands, ``kwargs`` are its other arguments.
-    """
+    """Return the operations of a function of ``arguments`` operands, in order; None if unknown."""
     if not kwargs:
         name = name_of(func)
         if name is not None:
@@ -117,10 +97,7 @@ def operation(
 def reduction(
     func: Any, bound: tuple[Any, ...], arguments: int, kwargs: Mapping[str, Any]
 ) -> RecognizedReduction | None:
-    """Return the reduction of a task's function; None if it is not recognized.
-
-    ``bound`` are arguments of a partial, ``arguments`` is the number of operands.
-    """
+    """Return the reduction of a function, a partial with ``bound`` arguments; None if unknown."""
     try:
         if func in _PLAIN and arguments == 1 and not bound:
             kind, skips_nan = _PLAIN[func]

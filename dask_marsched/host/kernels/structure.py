@@ -1,7 +1,6 @@
 """Reads a task into a list of steps: fused tasks are unfolded, functions are recognized.
 
-The tasks of an array's chunks have the same steps; only keys and literals differ. So the steps are
-a value of their own, a key by which a program is found again.
+Tasks of an array's chunks differ only in keys and literals; their equal steps identify a program.
 """
 
 from __future__ import annotations
@@ -29,55 +28,31 @@ _POWERS = frozenset({"pow", "power"})
 
 
 class TaskStep(NamedTuple):
-    """One step of a task.
+    """One step of a task."""
 
-    Attributes
-    ----------
-    kind
-        ``"input"`` for a result of another task, ``"literal"`` for a value in the task,
-        ``"operation"``, ``"reduction"``, or ``"opaque"`` for anything else.
-    what
-        Name and parameter of the operation; the reduction; the type of the literal.
-    args
-        Numbers of the steps that are its operands.
-    uses
-        Numbers of the steps that its task refers to, in the order of `StepOrigin.names`.
-    """
-
+    #: ``"input"`` for a result of another task, ``"literal"`` for a value in the task,
+    #: ``"operation"``, ``"reduction"``, or ``"opaque"`` for anything else.
     kind: str
+    #: Name and parameter of the operation; the reduction; the type of the literal.
     what: Any = None
-    args: tuple[int, ...] = ()
+    args: tuple[int, ...] = ()  #: Numbers of the steps that are its operands.
+    #: Numbers of the steps that its task refers to, in the order of `StepOrigin.names`.
     uses: tuple[int, ...] = ()
 
 
 class StepOrigin(NamedTuple):
-    """The task of a step, which Dask would have run.
+    """The task of a step, which Dask would have run."""
 
-    Attributes
-    ----------
-    node
-        The task; None for a step whose task is that of the next one.
-    names
-        Names of results in the task; None if they have to be read from it (`references`).
-    """
-
-    node: Any
+    node: Any  #: The task; None for a step whose task is that of the next one.
+    #: Names of results in the task; None if they have to be read from it (`references`).
     names: tuple[Any, ...] | None
 
 
 class Structure(NamedTuple):
-    """A task that was read.
+    """A task that was read."""
 
-    Attributes
-    ----------
-    steps
-        In the order of their evaluation; the last one is the result.
-    params
-        By step: the key of an input, the value of a literal, else the `StepOrigin`.
-    """
-
-    steps: tuple[TaskStep, ...]
-    params: tuple[Any, ...]
+    steps: tuple[TaskStep, ...]  #: In the order of their evaluation; the last one is the result.
+    params: tuple[Any, ...]  #: By step: key of an input, value of a literal, else `StepOrigin`.
 
 
 #: The place of a literal: a task and the index of an argument, or a `DataNode` and None.
@@ -256,13 +231,7 @@ def _references(node: Any) -> Iterator[Any]:
 
 
 def read(task: Any, places: dict[int, Place] | None = None) -> Structure:
-    """Read a task of Dask's; ``places`` is filled with the places of literals, by step.
-
-    Raises
-    ------
-    UnreadableTaskError
-        If the task cannot be read.
-    """
+    """Read a task and fill ``places``; raise an UnreadableTaskError if it cannot be read."""
     reader = _TaskReader()
     result = reader.node(task, _FusedScope({}, {}, None))
     if result != len(reader.steps) - 1:

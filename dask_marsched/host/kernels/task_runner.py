@@ -23,15 +23,7 @@ _MOST_PROGRAMS = 2048
 
 
 class KernelRunner:
-    """Runs tasks by kernels if that can be faster.
-
-    Parameters
-    ----------
-    kernels
-        Evaluates expressions.
-    caught
-        Called with place and exception if a task cannot be read, which then runs as in Dask.
-    """
+    """Runs tasks by kernels if that can be faster; tasks that cannot be read run as in Dask."""
 
     def __init__(self, kernels: Kernels, caught: Callable[[str, Exception], None]) -> None:
         self.kernels = kernels

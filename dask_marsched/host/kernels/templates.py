@@ -1,8 +1,8 @@
 """Finds the program of a fused task without reading it in full.
 
 Reading a task takes as long as evaluating a small chunk (40 us, a template 10 us). Tasks of one
-layer differ only in keys and in values of literals. Everything else is their *outline*, by which a
-template is found: the places in such a task of the parameters of its structure.
+layer differ only in keys and values of literals. Everything else is their *outline*, by which a
+template is found.
 """
 
 from __future__ import annotations
@@ -25,18 +25,10 @@ _PLAIN = frozenset({bool, int, float, complex})
 
 
 class Outline(NamedTuple):
-    """The outline of a task.
+    """The outline of a task."""
 
-    Attributes
-    ----------
-    text
-        Equal for tasks of one structure.
-    nodes
-        The tasks and values inside the task.
-    """
-
-    text: tuple[Any, ...]
-    nodes: list[Any]
+    text: tuple[Any, ...]  #: Equal for tasks of one structure.
+    nodes: list[Any]  #: The tasks and values inside the task.
 
 
 class _NotDrawnError(Exception):
@@ -137,19 +129,8 @@ def _written(value: Any) -> tuple[Any, ...]:
 class Template:
     """The places in a task of the parameters of its structure.
 
-    Parameters
-    ----------
-    task
-        A task that was read.
-    params, places
-        As `read` returned and filled them.
-    found
-        Its outline.
-
-    Raises
-    ------
-    KeyError
-        If a parameter is not in the outline's nodes.
+    ``params`` and ``places`` are as `read` returned and filled them. Raises a KeyError if a
+    parameter is not in the nodes of the outline ``found``.
     """
 
     def __init__(

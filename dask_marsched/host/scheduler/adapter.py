@@ -92,22 +92,8 @@ _REPLACED = {
 class SchedulerAdapter:
     """Connects a `SchedulerDelegate` to a scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        The running scheduler.
-    delegate
-        Makes the decisions.
-    plugin
-        The plugin; its removal from the scheduler uninstalls the adapter.
-    removed
-        Called after that.
-    compression
-        Compresses graphs as they arrive, if given.
-    order
-        Orders the tasks of graphs as they arrive, if given.
-    failed
-        Called after a failing policy has caused the adapter to restore the scheduler.
+    Removing ``plugin`` from the scheduler uninstalls the adapter and then calls ``removed``.
+    ``failed`` is called after a failing policy has caused the adapter to restore the scheduler.
     """
 
     def __init__(
@@ -136,13 +122,7 @@ class SchedulerAdapter:
         self._redispatch: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
-        """Replace the functions that decide on placement.
-
-        Raises
-        ------
-        RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
-        """
+        """Replace functions of the scheduler, or raise a RuntimeError and change nothing."""
         demand(contract.misfits(self.scheduler), "stock scheduling stays in force")
         s = self.scheduler
         table = dict(type(s)._TRANSITIONS_TABLE)

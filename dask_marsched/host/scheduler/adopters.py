@@ -54,13 +54,7 @@ class Adopters:
         ]
 
     async def wait(self, dead: WorkerState, seconds: float) -> bool:
-        """Wait for another adopter of a dead worker's results.
-
-        Returns
-        -------
-        bool
-            False if none came in time, or none can come because the nanny is dead too.
-        """
+        """Return whether another adopter came in time; false at once if the nanny is dead too."""
         future = asyncio.get_running_loop().create_future()
         self._awaited[future] = dead.host
         try:

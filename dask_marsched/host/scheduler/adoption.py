@@ -1,9 +1,8 @@
 """Lets other workers adopt the results of a dead worker before anything is recomputed.
 
 Results in shared memory belong to the nanny, so they outlive the worker's process. The stock
-`remove_worker` releases the results of a dead worker before any plugin is called. This module runs
-first: other workers of the machine, or the process that the nanny starts next, map the results, and
-the scheduler records the new holders.
+`remove_worker` releases them before any plugin is called. This module runs first: other workers of
+the machine, or the process that the nanny starts next, map the results.
 """
 
 from __future__ import annotations
@@ -42,17 +41,7 @@ def misfits(scheduler: Any) -> list[str]:
 
 
 class Adoption:
-    """Has workers of the same machine adopt the results of a worker that dies.
-
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
-    caught
-        Called with the place and the exception when adoption fails; the results are recomputed.
-    patience
-        Seconds to wait for an adopter if there is none on the machine.
-    """
+    """Has workers of the same machine adopt a dead worker's results within ``patience`` seconds."""
 
     def __init__(
         self,
@@ -72,13 +61,7 @@ class Adoption:
         self._handler: Any = None
 
     def install(self) -> None:
-        """Wrap `remove_worker` and the handler that calls it.
-
-        Raises
-        ------
-        RuntimeError
-            This version of distributed is not as expected; nothing has been changed.
-        """
+        """Wrap `remove_worker` and its handler, or raise a RuntimeError and change nothing."""
         s = self.scheduler
         demand(misfits(s), "results of dead workers are not adopted")
         self._handler = s.handlers[_UNREGISTER]
@@ -184,8 +167,8 @@ class Adoption:
     def _redirect(self, keys: list[Key], stimulus_id: str) -> None:
         """Tell the workers that wait for adopted results who holds them now.
 
-        Stock Dask sends the readers of a lost result again. Here they stay with their workers,
-        which would otherwise ask for missing holders only once a second.
+        Stock Dask sends the readers again. Here they stay with their workers, which would otherwise
+        ask for missing holders only once a second.
         """
         s = self.scheduler
         waiting: dict[str, dict[Key, list[str]]] = {}
@@ -200,10 +183,7 @@ class Adoption:
     async def _once(self, address: str) -> Set[WorkerState]:
         """Have a worker's results adopted; concurrent calls wait for the first one.
 
-        Returns
-        -------
-        set of WorkerState
-            Adopters that did not answer: they are dying as well.
+        Returns the adopters that did not answer: they are dying as well.
         """
         pending = self._under_way.get(address)
         if pending is not None:

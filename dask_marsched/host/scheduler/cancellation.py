@@ -1,9 +1,8 @@
 """Handles cancellation on the scheduler, so that the same keys can be resubmitted at once.
 
-Stock Dask also sends the list of cancelled keys to the client that asked for the cancellation and
-has already dropped its futures. If that client has resubmitted a key by then, the late message
-cancels the new future: 40 of 60 resubmissions failed in a test. Here that client hears only of the
-keys that it did not name itself.
+Stock Dask also sends the cancelled keys to the client that asked and has already dropped its
+futures. If it has resubmitted a key by then, the late message cancels the new future: 40 of 60
+resubmissions failed in a test. Here that client hears only of the keys that it did not name.
 """
 
 from __future__ import annotations
@@ -68,22 +67,9 @@ def cancel(
 ) -> list[Key]:
     """Cancel results that a client wants, and the wanted results that depend on them.
 
-    Parameters
-    ----------
-    scheduler, keys, client
-        The `distributed.Scheduler`, the keys of the results, the id of the client.
-    force
-        Whether to cancel results that other clients want too.
-    reason, message
-        Shown in the futures' errors. `INTERRUPTED` also interrupts tasks that may have side
-        effects.
-    told
-        Whether the client already knows which keys it has named.
-
-    Returns
-    -------
-    list of Key
-        Keys of the cancelled results.
+    ``force`` also cancels results that other clients want. Futures' errors show ``reason`` and
+    ``message``; the reason `INTERRUPTED` also interrupts tasks that may have side effects. ``told``
+    is whether the client already knows which keys it has named. Returns all cancelled keys.
     """
     named = list(keys)
     affected = _with_dependents(scheduler, named, None if force else client)

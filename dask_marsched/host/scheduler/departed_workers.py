@@ -1,8 +1,8 @@
 """Keeps a dead worker registered for a while, so that its results are not given up.
 
-Dask gives up the results of a worker when it removes it. The removal is delayed until another
-process can adopt them. Meanwhile the dead worker counts as paused, its tasks go to other workers,
-and its name is free for the process that replaces it.
+Dask gives up its results on removal, which is delayed here until another process can adopt them.
+Meanwhile it counts as paused, its tasks go to other workers, and its name is free for the process
+that replaces it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ class ReassignedTasks(NamedTuple):
 
 
 class DepartedWorkers:
-    """Dead workers whose removal is delayed.
-
-    ``caught`` is called with the place and the exception when something here fails.
-    """
+    """Dead workers whose removal is delayed."""
 
     def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
         self.scheduler: Any = scheduler
@@ -76,17 +73,7 @@ class DepartedWorkers:
         until: Coroutine[Any, Any, None],
         then: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Keep a dead worker registered until ``until`` has ended or failed, then call ``then``.
-
-        Parameters
-        ----------
-        ws, stimulus_id
-            The worker, and the stimulus of its removal.
-        until
-            Awaited first.
-        then
-            Removes the worker.
-        """
+        """Keep a dead worker until ``until`` ends or fails, then remove it by ``then``."""
         ended = asyncio.create_task(until)
         removal = asyncio.create_task(self._wait(ws, stimulus_id, ended, then))
         self._waiting[ws.address] = (ended, removal)

@@ -35,24 +35,7 @@ def misfits(scheduler: Any) -> list[str]:
 
 
 class ExtraReplicas:
-    """Replicates expensive results and keeps the replicas.
-
-    Parameters
-    ----------
-    scheduler, rule
-        The scheduler, and the rule that chooses the results.
-    removal
-        Asks this object which results keep their replicas.
-    caught
-        Called with the place and the exception when something here fails.
-
-    Attributes
-    ----------
-    share : float
-        Share of the memory of all workers that replicas may take.
-    copied, copied_bytes : int
-        Number and bytes of the replicas requested so far.
-    """
+    """Replicates the results that ``rule`` chooses; ``removal`` asks which ones to keep."""
 
     def __init__(
         self,

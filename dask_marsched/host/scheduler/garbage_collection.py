@@ -1,7 +1,4 @@
-"""Pauses the garbage collector while a graph is read and planned.
-
-Planning creates millions of objects and no garbage; the collector took a third of its time.
-"""
+"""Pauses the garbage collector during planning: it took a third of the time and found nothing."""
 
 from __future__ import annotations
 

@@ -60,20 +60,9 @@ def compress_for(
 ) -> tuple[dict[Key, Any], dict[Key, list[Key]], dict[Key, list[Key]]]:
     """Compress a graph as a scheduler does that gets it from a client.
 
-    Parameters
-    ----------
-    scheduler, dsk, keys
-        The scheduler, the tasks, and the keys that the client wants.
-    annotations
-        By kind and key, as the expression carries them.
-    general
-        Annotations of all tasks that have none of their own.
-
-    Returns
-    -------
-    dict, dict, dict
-        The remaining tasks; the keys of the fused tasks, by the key of the task that replaces
-        them; the tasks in bundles (`CompressionRequest.bundles`).
+    ``annotations`` are by kind and key, ``general`` those of all tasks without their own. Returns
+    the remaining tasks, the keys of fused tasks by the key of the task that replaces them, and the
+    tasks in bundles (`CompressionRequest.bundles`).
     """
     compression = in_force.get(scheduler)
     if compression is None:

@@ -26,16 +26,9 @@ _NAME_AND_NUMBERS = re.compile(
 
 
 def operand_state(ts: TaskState, known: OperandDetails = NOTHING) -> State:
-    """Return the state of a task's operand.
+    """Return the state of a task's operand; ``known`` are the answers from `ask_workers`.
 
     Whether a sent task has begun is as of its worker's last heartbeat, about a second old at most.
-
-    Parameters
-    ----------
-    ts
-        The task.
-    known
-        Answers of the workers, from `ask_workers`.
     """
     ws = ts.processing_on
     begun = ws is not None and (ts in ws.executing or ts in ws.long_running)
@@ -45,10 +38,9 @@ def operand_state(ts: TaskState, known: OperandDetails = NOTHING) -> State:
 
 
 def operand_history(scheduler: Any, key: Key) -> list[StateChange]:
-    """Return the states that an operand went through, as far back as the scheduler's log goes.
+    """Return the states that an operand went through, as far as the scheduler's log goes back.
 
-    The log holds the last 100,000 transitions of all tasks
-    (``distributed.admin.low-level-log-length``).
+    The log holds the last 100,000 transitions (``distributed.admin.low-level-log-length``).
     """
     return history(
         (entry.start, entry.finish, entry.stimulus_id, entry.timestamp)
@@ -94,11 +86,7 @@ async def count_operands(
 
 
 def find_operand(scheduler: Any, text: str) -> TaskState | None:
-    """Return the task whose key has this text; None if there is none.
-
-    Only strings and tuples of a name and numbers are found; for other keys use
-    `page_of_operands`.
-    """
+    """Return the task whose key, a string or a tuple of a name and numbers, has this text."""
     found: TaskState | None = scheduler.tasks.get(text)
     if found is None and (match := _NAME_AND_NUMBERS.fullmatch(text)):
         numbers = (int(number) for number in match[2].split(",") if number)
@@ -112,25 +100,10 @@ async def page_of_operands(
     most: int,
     accepts: Callable[[TaskState, State], bool],
 ) -> tuple[list[tuple[TaskState, State]], int | None]:
-    """Return some of the operands, and the offset of the next ones.
+    """Return up to ``most`` operands, and the offset of the next ones (None if there are none).
 
-    A call examines a bounded number of tasks, and yields to the event loop.
-
-    Parameters
-    ----------
-    tasks
-        Tasks of a scheduler or of a graph.
-    offset
-        Number of tasks to skip.
-    most
-        Maximum number of operands to return.
-    accepts
-        Called with a task and its state; returns whether the operand belongs to the page.
-
-    Returns
-    -------
-    list of (TaskState, State), int or None
-        The operands; the offset of the next page, None after the last one.
+    A call examines a bounded number of tasks after the first ``offset``, and yields to the event
+    loop. ``accepts`` selects operands by task and state.
     """
     found: list[tuple[TaskState, State]] = []
     for _ in range(_TURNS):

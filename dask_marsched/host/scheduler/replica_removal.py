@@ -21,12 +21,8 @@ def misfits(scheduler: Any) -> list[str]:
 class ReplicaRemoval:
     """Restricts the memory manager's choice of the replica to drop.
 
-    Attributes
-    ----------
-    keepers : callable
-        Returns the workers whose copy of a result outlives their process; one of them keeps it.
-    protected : callable or None
-        Returns whether a result keeps two replicas.
+    ``keepers`` returns the workers whose copy outlives their process; one of them keeps it.
+    ``protected`` returns whether a result keeps two replicas.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:

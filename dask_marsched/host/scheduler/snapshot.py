@@ -31,10 +31,7 @@ _MOST_MET = 8
 
 
 def worker_slots(workers: Iterable[WorkerState], bound: Mapping[str, int]) -> list[WorkerSlot]:
-    """Describe workers to an assignment policy.
-
-    ``bound`` is the number of initial operands that each has run or is bound to run, by address.
-    """
+    """Describe workers; ``bound`` counts initial operands run or bound to run, by address."""
     return [
         WorkerSlot(ws.address, ws.nthreads, ws.memory_limit, bound.get(ws.address, 0), ws.host)
         for ws in workers
@@ -46,14 +43,8 @@ def tasks_to_compute(
 ) -> list[TaskState]:
     """Return the tasks that must run for the wanted ones, in the scheduler's order of priority.
 
-    User priorities are ignored: they order ready tasks, but do not tell which belong together.
-
-    Parameters
-    ----------
-    wanted
-        Tasks whose results clients want.
-    touched
-        All tasks of a new graph; if none of them has begun, all of them must run.
+    User priorities are ignored: they order ready tasks, but do not tell which belong together. If
+    no task of a new graph, ``touched``, has begun, all of them must run.
     """
     if touched is not None:
         touched = list(touched)
@@ -103,21 +94,9 @@ def operand_graph(
     sizes: tuple[Sequence[float], bytes],
     worker_number: Mapping[str, int],
 ) -> OperandGraph:
-    """Return the graph of the tasks to be computed.
+    """Return the graph of the tasks to compute; raise a ValueError if one precedes one it reads.
 
-    Parameters
-    ----------
-    tasks
-        The tasks, each after those it reads.
-    sizes
-        Size of each task's result in bytes, and a 1 for each size that is known.
-    worker_number
-        Number of each worker, by address, for `OperandGraph.home`.
-
-    Raises
-    ------
-    ValueError
-        A task comes before one that it reads.
+    ``sizes`` are results' bytes and a 1 for each that is known; ``worker_number`` is by address.
     """
     get = {ts: i for i, ts in enumerate(tasks)}.get
     starts, flat = [0], []
@@ -172,20 +151,12 @@ def held_by_host(sizes: Mapping[TaskState, float]) -> dict[str, float]:
 
 
 def fetches(ts: TaskState, n_workers: int, bandwidth: float) -> dict[TaskState, float]:
-    """Return the cost of fetching each input of a task, in bytes.
+    """Return the cost of fetching each input of a task (all of them in memory), in bytes.
 
     A worker fetches one copy of a widely shared input (such as a model that is applied to all
     chunks) for all its tasks that read it, so that each of them bears a part of the cost. The cost
-    is 0 if copying takes less time than computing all these tasks on the present holders.
-
-    Parameters
-    ----------
-    ts
-        The task. Its inputs are in memory.
-    n_workers
-        Number of workers that share the tasks.
-    bandwidth
-        Bytes a second between workers.
+    is 0 if copying, at ``bandwidth`` bytes a second, takes less time than computing all these tasks
+    on the present holders.
     """
     costs: dict[TaskState, float] = {}
     for dts in ts.dependencies:
@@ -204,10 +175,7 @@ def fetches(ts: TaskState, n_workers: int, bandwidth: float) -> dict[TaskState, 
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:
-    """Return how many bytes each worker has of the results that are read together with a task's.
-
-    These results are in memory on the worker, or it is about to compute them.
-    """
+    """Return each worker's bytes, present or being computed, of results read with a task's."""
     there = dict.fromkeys(workers, 0)
     if len(ts.dependents) > _MOST_MET:
         return there
@@ -228,17 +196,9 @@ def read_elsewhere(
 ) -> bool:
     """Return whether another worker of the same machine is expected to read a task's result.
 
-    Readers are expected where most of their input bytes are or will be, and in case of a tie on
-    the task's own worker.
-
-    Parameters
-    ----------
-    ts
-        The running task.
-    size
-        Returns the bytes of a result, known or expected.
-    planned
-        Returns the address of the worker that is planned for a task; None if there is none.
+    Readers are expected where most of their input bytes are or will be, and in case of a tie on the
+    task's own worker. ``size`` returns a result's bytes, ``planned`` the address of the worker that
+    is planned for a task.
     """
     own = ts.processing_on
     if own is None or len(ts.dependents) > _MOST_MET:

@@ -1,8 +1,8 @@
 """Speculative execution: starts a second run of a straggler; the first result wins.
 
-Dask records one processing worker a task. The second worker gets the same message with a run id of
-its own. If it finishes first, it replaces the first worker just before Dask handles the result. The
-slower run is cancelled, and interrupted if that option is on.
+The second worker gets the same message with its own run id. If it finishes first, it replaces the
+task's processing worker just before Dask handles the result. The slower run is cancelled, and
+interrupted if that option is on.
 """
 
 from __future__ import annotations
@@ -49,20 +49,7 @@ class _SecondRun(NamedTuple):
 
 
 class SpeculativeExecution:
-    """Runs stragglers of a scheduler a second time.
-
-    Parameters
-    ----------
-    scheduler, rule
-        The scheduler, and the rule that chooses stragglers and idle workers.
-    caught
-        Called with the place and the exception when something here fails.
-
-    Attributes
-    ----------
-    begun, won : int
-        Number of second runs, and of those that finished first.
-    """
+    """Runs the stragglers that ``rule`` chooses again; counts runs ``begun`` and ``won``."""
 
     def __init__(
         self, scheduler: Scheduler, rule: StragglerRule, caught: Callable[[str, Exception], None]

@@ -1,7 +1,4 @@
-"""Reads and writes the annotation by which the scheduler tells a worker more about a task.
-
-Workers without this package ignore the annotation.
-"""
+"""Reads and writes the annotation by which the scheduler tells a worker more about a task."""
 
 from __future__ import annotations
 

@@ -13,15 +13,8 @@ from distributed.scheduler import Scheduler
 class ArrivingGraphs(ABC):
     """Wraps one scheduler's handler of graphs.
 
-    Parameters
-    ----------
-    scheduler
-        The scheduler.
-    wanted
-        Set to the result of `of_message` while the scheduler reads a graph; the offload thread
-        sees it too.
-    in_force
-        The installed hooks of this kind, by scheduler.
+    ``wanted`` holds the result of `of_message` while the scheduler and its offload thread read a
+    graph; ``in_force`` the installed hooks of this kind, by scheduler.
     """
 
     def __init__(
@@ -51,10 +44,7 @@ class ArrivingGraphs(ABC):
 
     @abstractmethod
     def of_message(self, message: dict[str, Any]) -> Any:
-        """Return the request for the graph in a message; None for none.
-
-        ``message`` are the arguments of `distributed.Scheduler.update_graph`; it may be changed.
-        """
+        """Return the request, if any, for ``update_graph``'s arguments, which it may change."""
 
     async def _update_graph(self, **message: Any) -> None:
         if self._in_force.get(self.scheduler) is self:

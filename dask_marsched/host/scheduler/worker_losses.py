@@ -20,30 +20,15 @@ _RELEVANT = frozenset({"memory", "processing", "released"})
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of a worker.
+    """The loss of a worker."""
 
-    Attributes
-    ----------
-    lost
-        Keys of results that no other worker holds.
-    interrupted
-        Keys of operands that are sent again, because the worker that had them, or one of their
-        inputs, was lost.
-    again
-        Keys of operands that had a result and are recomputed.
-    pending
-        Keys among ``interrupted`` and ``again`` that still have no result.
-    recovery
-        The recomputation that would have sufficed, by `dask_marsched.policies.recomputation.scan`.
-    because
-        For each recomputed operand a reader that has to run; None if a client wants the result.
-    """
-
-    lost: list[Key]
+    lost: list[Key]  #: Keys of results that no other worker holds.
+    #: Keys of operands sent again, because their worker or one of their inputs was lost.
     interrupted: list[Key]
-    again: list[Key]
-    pending: list[Key]
-    recovery: Recovery
+    again: list[Key]  #: Keys of operands that had a result and are recomputed.
+    pending: list[Key]  #: Keys among ``interrupted`` and ``again`` that still have no result.
+    recovery: Recovery  #: The recomputation that would have sufficed.
+    #: For each recomputed operand a reader that has to run; None if a client wants it.
     because: dict[Key, Key | None]
 
 
@@ -68,10 +53,7 @@ class LastTransitions:
 
 
 def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
-    """Return what the removal of a worker did to the tasks.
-
-    ``moves`` are key, start and finish of the transitions that the removal caused.
-    """
+    """Return what a removal did to the tasks, by key, start and finish of its transitions."""
     lost: dict[Key, None] = {}
     interrupted: dict[Key, None] = {}
     again: dict[Key, None] = {}

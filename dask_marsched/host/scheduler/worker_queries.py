@@ -18,21 +18,12 @@ _TIMEOUT = 2.0
 
 @dataclass(frozen=True)
 class OperandDetails:
-    """States of operands that only workers or the plugin know.
+    """States of operands that only workers or the plugin know."""
 
-    Attributes
-    ----------
-    interrupted
-        By worker, keys of the cancelled tasks that still run.
-    kept
-        Keys of the results that are on disk or outlive their worker's process.
-    retrying
-        Keys of the failed tasks that wait for a retry.
-    """
-
+    #: By worker, cancelled tasks that still run.
     interrupted: Mapping[str, Collection[Key]] = field(default_factory=dict)
-    kept: Container[Key] = frozenset()
-    retrying: Container[Key] = frozenset()
+    kept: Container[Key] = frozenset()  #: Results on disk, or that outlive their worker's process.
+    retrying: Container[Key] = frozenset()  #: Failed tasks that wait for a retry.
 
 
 #: Used if no worker was asked.
@@ -42,10 +33,7 @@ NOTHING = OperandDetails()
 async def ask_workers(
     scheduler: Any, kept: Collection[Key], retrying: Container[Key] = frozenset()
 ) -> OperandDetails:
-    """Return the answers of a scheduler's workers, or none of them if one is late.
-
-    ``kept`` and ``retrying`` are what the plugin knows, see `OperandDetails`.
-    """
+    """Return workers' answers, or none if one is late, with ``kept`` and ``retrying`` added."""
     message = {"op": "run", "function": dumps(_answer_on_worker), "kwargs": dumps({})}
     try:
         asked = scheduler.broadcast(msg=message, on_error="ignore")

@@ -19,33 +19,16 @@ Annotations = dict[str, dict[Key, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class TwinGraph:
-    """A graph, ready to be submitted.
-
-    Attributes
-    ----------
-    dsk : mapping
-        The tasks.
-    keys : set
-        The keys that the client wants.
-    annotations : dict
-        By kind and key.
-    order : dict
-        The tasks' positions in the scheduler's order.
-    held : dict
-        Numbers of the workers that hold each result that is on the cluster already.
-    shuffles : ShuffleTasks
-        The tasks that are part of peer-to-peer shuffles.
-    not_simulated : tuple of str
-        Features of the graph that the simulation ignores.
-    """
+    """A graph, ready to be submitted."""
 
     dsk: Mapping[Key, GraphNode]
-    keys: set[Key]
-    annotations: Annotations
-    order: dict[Key, int]
+    keys: set[Key]  #: Wanted by the client.
+    annotations: Annotations  #: By kind and key.
+    order: dict[Key, int]  #: Positions in the scheduler's order.
+    #: Numbers of the workers that hold each result that is on the cluster already.
     held: Mapping[Key, tuple[int, ...]]
     shuffles: ShuffleTasks
-    not_simulated: tuple[str, ...]
+    not_simulated: tuple[str, ...]  #: Features of the graph that the simulation ignores.
 
 
 def read_graph(
@@ -61,10 +44,8 @@ def read_graph(
 ) -> TwinGraph:
     """Check a graph, the tasks ``dsk`` of an expression, and list what in it is not simulated.
 
-    ``general`` are the annotations of all tasks that have none of their own in ``annotations``,
-    ``places`` the names, addresses and hosts of the workers, to which tasks may be restricted, and
-    ``resources`` those of each worker. ``order_of`` returns the scheduler's order of the tasks; a
-    cycle is a ValueError.
+    ``general`` are the annotations of tasks without their own, ``places`` the workers' names,
+    addresses and hosts. ``order_of`` returns the scheduler's order; a cycle is a ValueError.
     """
     try:
         order = order_of(dsk)

@@ -100,11 +100,7 @@ def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.W
 
 
 class TwinScheduler(Scheduler):
-    """The real scheduler, without http server and without sockets.
-
-    ``open_stream`` returns the stream of messages to the worker with an address; ``to_client``
-    takes the messages to the client.
-    """
+    """The real scheduler, without http server and without sockets."""
 
     def __init__(
         self,
@@ -146,8 +142,7 @@ class TwinScheduler(Scheduler):
     ) -> None:  # fmt: skip
         """Register a worker, as its first message does on a real cluster.
 
-        A worker that comes back has a new id and, while the scheduler does not know that the old
-        one is dead, a new name.
+        A worker that comes back has a new id, and a new name until the old one is known to be dead.
         """
         serial = int(address.rpartition(":")[2])
         name = f"{index}-{serial}" if index in self.aliases else index
@@ -234,8 +229,8 @@ def worker_metrics(
 ) -> dict[str, Any]:
     """Return the metrics of a heartbeat of a worker without unmanaged memory.
 
-    ``bandwidth`` is in bytes per second; ``peers`` has the sum of the measured bandwidths and
-    their count, by peer address.
+    ``bandwidth`` is in bytes per second; ``peers`` has the sum of the measured bandwidths and their
+    count, by peer address.
     """
     return {
         "task_counts": {},
@@ -262,10 +257,7 @@ def worker_metrics(
 
 
 def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
-    """Return the optimized expression that ``Client.compute`` would send, and its output keys.
-
-    Raises TypeError if an item is not a Dask collection.
-    """
+    """Return the expression that ``Client.compute`` would send, and its output keys."""
     for item in collections:
         if not dask.is_dask_collection(item):
             raise TypeError(f"not a Dask collection: {type(item).__name__}")
@@ -279,11 +271,7 @@ def expression(collections: list[Any]) -> tuple[Any, set[Any]]:
 
 
 def _fill_sets_anew(graph: Any) -> None:
-    """Let sets and layers in a graph iterate in the same order always.
-
-    The order in a set depends on how it was filled, which after pickling follows from the hash
-    seed of another process.
-    """
+    """Let a graph's sets and layers iterate in the same order, whatever the hash seed."""
     if isinstance(graph, HighLevelGraph):
         for layers in (graph.layers, graph.dependencies):
             if isinstance(layers, dict):
@@ -337,10 +325,7 @@ def materialize(expr: Any, keys: set[Any]) -> tuple[dict[Any, Any], dict[str, di
 
 @contextlib.contextmanager
 def collected_errors() -> Iterator[list[logging.LogRecord]]:
-    """Collect the exceptions that distributed only logs, also those of plugins' hooks.
-
-    Other log messages of the calling thread are dropped.
-    """
+    """Collect the exceptions that distributed only logs; drop other log messages of this thread."""
     records: list[logging.LogRecord] = []
     thread = threading.get_ident()
 

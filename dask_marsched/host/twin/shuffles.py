@@ -30,14 +30,8 @@ Piece = tuple[Any, float]
 class Shuffle:
     """One shuffle of a graph, such as a rechunking of an array, from the spec of its barrier.
 
-    Attributes
-    ----------
-    id : str
-        Its name.
-    on_disk : bool
-        Whether the pieces wait for the output tasks on disk, or in memory.
-    even : bool
-        Whether the pieces are taken to be of equal size, since their values decide.
+    ``on_disk`` is whether the pieces wait for the output tasks on disk, or in memory; ``even``
+    whether they are taken to be of equal size, since their values decide.
     """
 
     def __init__(self, spec: Any) -> None:
@@ -64,26 +58,15 @@ class Shuffle:
 
 @dataclasses.dataclass(frozen=True)
 class ShuffleTasks:
-    """The tasks of a graph that shuffle.
+    """The tasks of a graph that shuffle."""
 
-    Attributes
-    ----------
-    transfers : dict
-        By key, the shuffle and the input partition.
-    nbytes : dict
-        Bytes of the input partition of a transfer, if it is computed in the same task.
-    barriers : dict
-        By key, the shuffle.
-    outputs : dict
-        By key, the shuffles of the output partitions that a task takes, and these partitions.
-    unknown : tuple of str
-        Parts of shuffles that were not understood and run as ordinary tasks.
-    """
-
-    transfers: dict[Key, tuple[Shuffle, Any]]
+    transfers: dict[Key, tuple[Shuffle, Any]]  #: Shuffle and input partition.
+    #: Bytes of the input partition of a transfer, if it is computed in the same task.
     nbytes: dict[Key, int]
     barriers: dict[Key, Shuffle]
+    #: Shuffles of the output partitions that a task takes, and these partitions.
     outputs: dict[Key, tuple[tuple[Shuffle, Any], ...]]
+    #: Parts of shuffles that were not understood and run as ordinary tasks.
     unknown: tuple[str, ...]
 
 
@@ -176,9 +159,9 @@ class SchedulerShuffles:
         self._plugin: Any = scheduler.plugins["shuffle"]
 
     def run(self, shuffle: str, key: Key, worker: str) -> tuple[int, dict[Any, str]] | None:
-        """Return the number of a shuffle's run and the owner of each output partition.
+        """Return a run's number and each output partition's owner; the first call starts the run.
 
-        The first transfer task that asks starts the run. None if the task is not to run any more.
+        None if the task is not to run any more.
         """
         answer = self._plugin.get_or_create(shuffle, key, worker)
         if answer["status"] != "OK":

@@ -42,11 +42,7 @@ class Timer(Protocol):
 
 
 class TwinLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers are in the event queue of the simulation.
-
-    Callbacks that are due run when the simulation calls :meth:`settle`; delayed ones run when
-    virtual time has come that far.
-    """
+    """An event loop with timers in the simulation's event queue; `settle` runs due callbacks."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer

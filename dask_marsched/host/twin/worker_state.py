@@ -1,7 +1,4 @@
-"""Makes distributed's state machine of a worker for a simulation, without its logs.
-
-For a thousand simulated workers they would take a gigabyte.
-"""
+"""Makes simulated workers' state machines without logs, which take a gigabyte for 1,000 workers."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class TwinWorkerState(WorkerState):
 
 @functools.cache
 def _handler(event: type[StateMachineEvent]) -> Callable[..., Any]:
-    """Return the method for a kind of event.
-
-    `singledispatchmethod` is slow: it makes a new function for every call.
-    """
+    """Return an event's method; `singledispatchmethod` is slow, it makes a function every time."""
     handler: Callable[..., Any] = vars(WorkerState)["_handle_event"].dispatcher.dispatch(event)
     return handler
 

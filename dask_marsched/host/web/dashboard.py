@@ -30,18 +30,10 @@ def misfits() -> list[str]:
 
 
 class DashboardPages:
-    """Pages on the dashboard of one scheduler.
+    """Pages on the dashboard of one scheduler, by path with a leading slash.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    pages
-        By path, with a leading slash.
-    entries
-        Paths, without the slash, that get an entry in the bar of each page.
-    plots
-        Name and path, without the slash, of the entries in the list ``More...``.
+    ``entries`` are paths, without the slash, for the bar of each page; ``plots`` those for the list
+    ``More...``, by name.
     """
 
     def __init__(

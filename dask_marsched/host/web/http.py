@@ -12,15 +12,7 @@ _STOCK_ROUTES = ("health", "json/counts.json", "metrics", "info/main/workers.htm
 
 
 class HttpRoutes:
-    """Routes on the http server of a scheduler, with or without a dashboard.
-
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Scheduler`.
-    routes
-        Pattern (relative to the server's prefix), handler and the handler's arguments of each.
-    """
+    """Routes on a scheduler's http server: pattern without its prefix, handler, arguments."""
 
     def __init__(
         self,
