@@ -1,8 +1,6 @@
 """Maps parts of a file privately: writes stay in this process. Keeps old mappings for reuse.
 
-`mmap.mmap` would keep a file descriptor per mapping, and thousands of chunks would exhaust them.
-A new mapping takes longer to fault in than a copy, and a quarter of that again to unmap. A recycled
-chunk lies at the same place of the file, so that an unmodified old mapping shows it at once.
+`mmap.mmap` would keep a descriptor per mapping. Faulting in a new mapping takes longer than a copy.
 """
 
 from __future__ import annotations
@@ -71,10 +69,8 @@ def _pagemap(pid: int) -> int:
 
 
 def is_modified(address: int, length: int) -> bool:
-    """Whether a private mapping was written to; True if the kernel does not tell.
-
-    A modified page is an anonymous copy, and no longer one of the file.
-    """
+    """Whether a private mapping was written to; True if the kernel does not tell."""
+    # A modified page is an anonymous copy, and no longer one of the file.
     first = address // mmap.PAGESIZE
     n_pages = -(-length // mmap.PAGESIZE)
     try:
@@ -90,19 +86,9 @@ def is_modified(address: int, length: int) -> bool:
 class Mapping:
     """A private (copy-on-write) mapping of a part of a file, unmapped with its last view.
 
-    Parameters
-    ----------
-    fd : int
-        Descriptor of the file. It may be closed afterwards.
-    offset, length : int
-        The part, bytes; the offset is a multiple of a page, the length is not 0.
-    keep : object
-        Kept alive with the mapping, to guarantee that this part of the file does not change.
-
-    Raises
-    ------
-    OSError
-        If the kernel refuses.
+    `offset` is a multiple of a page, `length` not 0, bytes; `fd` may be closed afterwards. `keep`
+    lives as long as the mapping, so that this part does not change. Raises OSError if the kernel
+    refuses.
     """
 
     __slots__ = ("__weakref__", "address", "keep", "length")
@@ -148,8 +134,8 @@ class Mapping:
 class MappingPool:
     """Keeps private mappings of parts of one file for reuse. Thread-safe.
 
-    They cost only page tables, a five-hundredth of their size, but keep an unnamed file in
-    existence.
+    A recycled chunk lies at the same place of the file, so that an unmodified old mapping shows it
+    at once. Mappings cost only page tables, but keep an unnamed file in existence.
     """
 
     def __init__(self) -> None:

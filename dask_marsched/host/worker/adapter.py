@@ -1,8 +1,4 @@
-"""Lets the quota decide which tasks start, and when, in a running `distributed.Worker`.
-
-The state machine's class is replaced by a subclass, and two functions on the worker's instance;
-`uninstall` undoes both. Dask decides wherever the hooks do not.
-"""
+"""Lets the quota decide which tasks start, and when; Dask decides wherever the hooks do not."""
 
 from __future__ import annotations
 
@@ -73,10 +69,7 @@ class AdmissionHooks(Protocol):
 
 
 class WorkerAdapter:
-    """Connects `AdmissionHooks` to a worker.
-
-    `shuffles` bounds the buffers of distributed's shuffles.
-    """
+    """Connects `AdmissionHooks` to a worker, and bounds the buffers of its shuffles."""
 
     def __init__(self, worker: Worker, store: WorkerStore, hooks: AdmissionHooks) -> None:
         self.worker: Any = worker
@@ -91,13 +84,7 @@ class WorkerAdapter:
         self.shuffles = ShuffleBuffers(worker)
 
     def install(self) -> None:
-        """Replace the decisions on starting tasks and fetching inputs.
-
-        Raises
-        ------
-        RuntimeError
-            If this version of distributed is not as expected; nothing has changed.
-        """
+        """Replace the decisions on starting tasks and fetching; RuntimeError on a misfit."""
         demand(contract.misfits(self.worker), "the worker stays as it is")
         worker, state = self.worker, self.state
         store = self.store
@@ -196,11 +183,9 @@ class WorkerAdapter:
         return found
 
     def next_use(self, ts: TaskState) -> Any:
-        """Return the first priority of the waiting tasks that read a result, or None.
-
-        Readers that still wait on the scheduler are unknown here. Sending them all with each task
-        was tried, and changed the spilled bytes by less than a tenth.
-        """
+        """Return the first priority of the waiting tasks that read a result, or None."""
+        # Readers that still wait on the scheduler are unknown here. Sending them all with each task
+        # changed the spilled bytes by less than a tenth.
         readers = (d.priority for d in ts.dependents if d.state in _TO_RUN and d.priority)
         return min(readers, default=None)
 
@@ -329,11 +314,9 @@ class WorkerAdapter:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Drop the local variables of an error's frames, which may hold large results.
-
-    Dask's log keeps errors of sends for ten thousand lines. All these frames have ended, except
-    for the caller's; clearing a frame that only waits would close it.
-    """
+    """Drop the local variables of an error's frames, which may hold large results."""
+    # Dask's log keeps errors of sends for ten thousand lines. All these frames have ended, except
+    # for the caller's; clearing a frame that only waits would close it.
     found: BaseException | None = error
     while found is not None:
         traceback.clear_frames(found.__traceback__)

@@ -1,7 +1,6 @@
-"""Runs tasks so that each input and intermediate result is released after its last use.
+"""Releases each input and intermediate result of a task after its last use.
 
-distributed and Dask's fused tasks keep all inputs until a task ends. A task that first concatenates
-its inputs would hold its data twice.
+Stock Dask keeps all of them until the task ends: concatenating would hold the data twice.
 """
 
 from __future__ import annotations
@@ -26,17 +25,14 @@ def owned_inputs(values: Mapping[Key, Any]) -> OwnedInputs:
 
 
 class InputReleasingTask:
-    """Replaces a running task's spec, and passes ownership of the inputs to the task.
-
-    `compute` is the task or a wrapper of it. `held` keeps loaded inputs in memory until the task
-    starts, and is then cleared.
-    """
+    """Replaces a running task's spec, and passes ownership of the inputs to the task."""
 
     __slots__ = ("_held", "compute")
 
     is_coro = False
 
     def __init__(self, compute: Callable[[Any], Any], held: list[Any] | None = None) -> None:
+        # `held` keeps loaded inputs in memory until the task starts.
         self.compute, self._held = compute, held
 
     def __call__(self, data: dict[Key, Any]) -> Any:

@@ -1,7 +1,6 @@
-"""Delays a worker's answers to freed keys until its next message to the scheduler.
+"""Delays a worker's answers to freed keys, in order, until its next message to the scheduler.
 
-The scheduler does not need these answers: it has forgotten the replicas already. In simulation they
-were half of its messages and a quarter of its time. Their order is kept.
+The scheduler needs no answers. In simulation they were half of its messages, a quarter of its time.
 """
 
 from __future__ import annotations
@@ -25,15 +24,7 @@ FREEING = ("free-keys", "remove-replicas")
 
 
 class ReleaseBatcher:
-    """Holds back answers about freed keys until another message is sent.
-
-    Parameters
-    ----------
-    send
-        Sends a message to the scheduler.
-    later
-        Calls a function after so many seconds.
-    """
+    """Holds back answers about freed keys until another message is sent, or `later` calls."""
 
     def __init__(
         self,
@@ -98,13 +89,7 @@ class WorkerReleaseBatching:
         self._timer: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
-        """Intercept the messages that free keys, and those that the worker sends.
-
-        Raises
-        ------
-        RuntimeError
-            If this version of distributed is not as expected; nothing has changed.
-        """
+        """Intercept messages that free keys, and those sent; RuntimeError on a misfit."""
         worker = self.worker
         demand(misfits(worker), "answers to freed keys are not delayed")
         self._batcher = ReleaseBatcher(worker.batched_send, self._call_later)

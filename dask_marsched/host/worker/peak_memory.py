@@ -7,11 +7,9 @@ import weakref
 
 
 class PeakMeter:
-    """Reads and resets the high-water mark of this process's resident memory.
+    """Reads and resets the high-water mark of this process's resident memory, exactly.
 
-    It is exact and needs no sampling, but only Linux has it, and only if ``/proc/self/clear_refs``
-    is writeable. Workers that share a process (``processes=False``) share the mark, and do not use
-    it.
+    Only Linux has it, if ``/proc/self/clear_refs`` is writeable. Workers in one process share it.
     """
 
     _of_this_process: weakref.WeakSet[PeakMeter] = weakref.WeakSet()

@@ -46,40 +46,22 @@ class Retainer(Protocol):
 
 
 class Published(NamedTuple):
-    """Where peers can map an object from.
-
-    `mapping` is our own mapping of it, or the chunk if the object was allocated in shared memory;
-    it detects later writes. `stamp` identifies the chunk after its owner has died; 0 if unknown.
-    `ahead` is true if no peer had asked for it.
-    """
+    """Where peers can map an object from."""
 
     handle: Handle
+    #: our own mapping, or the chunk if allocated in shared memory; detects later writes
     mapping: Mapping | SharedChunk
+    #: identifies the chunk after its owner has died; 0 if unknown
     stamp: int = 0
+    #: true if no peer had asked for it
     ahead: bool = False
 
 
 class Publisher:
-    """Publishes a worker's results in its arena.
+    """Publishes results of at least ``least`` bytes in a worker's arena.
 
-    Parameters
-    ----------
-    worker : Worker
-    store : WorkerStore
-        The worker's data.
-    least : int
-        Smallest result that is published without a request, bytes.
-    caught : callable
-        Called with (where, exception) for each of our own errors.
-
-    Attributes
-    ----------
-    sharing : ShareModel
-        Predicts which results peers will ask for.
-    upkeep : Upkeep
-        Limits the time spent on retaining results.
-    ahead, ahead_read : int
-        Results published without a request, and those of them that a peer then asked for.
+    `ahead` counts results published without a request, `ahead_read` those that a peer then asked
+    for. `caught` gets (where, exception) for each of our own errors.
     """
 
     def __init__(
@@ -241,10 +223,8 @@ class Publisher:
         return event
 
     async def _publish_ahead(self, event: ExecuteSuccessEvent) -> ExecuteSuccessEvent:
-        """Put a result into shared memory if a peer will ask for it.
-
-        Dask still counts the task as running, so its processor is free for the copy.
-        """
+        """Put a result into shared memory if a peer will ask for it."""
+        # Dask still counts the task as running, so its processor is free for the copy.
         kind, value = self._kind(event.key), event.value
         self.sharing.made(kind)
         is_input = value in self.store.foreign  # the task returned one of its inputs
@@ -302,10 +282,8 @@ class Publisher:
         return (ts is not None and is_shared(ts)) or self.sharing.is_shared(kind)
 
     def has_room(self) -> bool:
-        """Whether shared memory may be reserved for arrays that may never be published.
-
-        When memory is short, the spilling it causes costs more than a copy.
-        """
+        """Whether shared memory may be reserved for arrays that may never be published."""
+        # When memory is short, the spilling it causes costs more than a copy.
         assert self._arena is not None
         return not self.store.spill_tier and self.store.held < _ROOMY * self._arena.cap
 
@@ -339,11 +317,8 @@ class Publisher:
 
 
 def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
-    """Publish an object; return its chunk, the object to store instead, and the mapping of that.
-
-    An array that was allocated here is stored as it is: later writes to it, or to its views, are
-    private to this process.
-    """
+    """Publish an object; return its chunk, the object to store instead, and the mapping of that."""
+    # An array allocated here is stored as it is: later writes to it are private to this process.
     plain = is_plain_array(value)
     try:
         header, frames = to_frames(value)

@@ -1,7 +1,6 @@
 """Delays the restart of a dead worker's process until a processor is idle.
 
-The imports of a new worker take a second or more of a processor. On a busy host they slow down the
-workers that have taken over, and short programs end before the new one is ready.
+The imports of a new worker would slow down those that have taken over, for a second or more.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ _HOOK = "_unregister"
 
 
 class PatientRestart:
-    """Makes a nanny wait for an idle processor before it replaces a dead process.
-
-    `idle` returns the total idle seconds of this machine's processors.
-    """
+    """Makes a nanny wait before it replaces a dead process; `idle` returns total idle seconds."""
 
     def __init__(self, nanny: Nanny, idle: Callable[[], float] | None = None) -> None:
         self.nanny: Any = nanny

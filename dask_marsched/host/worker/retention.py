@@ -1,7 +1,6 @@
 """Retains a worker's results in shared memory, so that peers can take over if it dies.
 
-Arrays are replaced by their shared copies. Other objects exist twice, so only a small share of
-memory and time is spent on them.
+Arrays are replaced by their copies. Other objects exist twice, so they get only a small share.
 """
 
 from __future__ import annotations
@@ -52,17 +51,7 @@ class _Cost(NamedTuple):
 
 
 class ResultRetainer:
-    """Retains the results of a worker for the workers that take over from it.
-
-    Parameters
-    ----------
-    publisher : Publisher
-        Publishes arrays, and announces what is retained.
-    arena : Arena
-        The worker's shared memory.
-    caught : callable
-        Called with (where, exception) for each of our own errors.
-    """
+    """Retains the results of a worker for the workers that take over from it."""
 
     def __init__(
         self, publisher: Publisher, arena: Arena, caught: Callable[[str, Exception], None]
@@ -92,10 +81,8 @@ class ResultRetainer:
             return sum(self._twice.values())
 
     def made(self, key: Key, value: object) -> None:
-        """Retain a result at once if little has to be copied, else after it is stored.
-
-        The scheduler learns of the former together with the result.
-        """
+        """Retain a result at once if little has to be copied, else after it is stored."""
+        # The scheduler learns of the former together with the result.
         if not _is_large_array(value) and is_data(value):
             cost = self._cost(value)
             if cost.copied <= _LITTLE and self._affords(cost):
@@ -160,10 +147,8 @@ class ResultRetainer:
                 self.let_go(key)
 
     def _may_exchange(self, nbytes: int) -> bool:
-        """Whether an array may be copied: it exists twice until the copy has replaced it.
-
-        Arrays of a size that recurs are soon allocated in shared memory, and need no copy.
-        """
+        """Whether an array may be copied: it exists twice until the copy has replaced it."""
+        # Arrays of a size that recurs are soon allocated in shared memory, and need no copy.
         return nbytes <= _MOST_COPIED and self._publisher.has_room()
 
     def _cost(self, value: object) -> _Cost:

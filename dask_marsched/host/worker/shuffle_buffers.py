@@ -32,16 +32,12 @@ def misfits(shuffles: Any) -> list[str]:
 
 
 class ShuffleBuffers:
-    """Bounds the buffers of a worker's shuffles, and empties messages after use.
+    """Bounds the buffers of a worker's shuffles, if any, and empties messages after use.
 
-    distributed bounds them by configuration only, at one gigabyte, whatever the memory limit.
-
-    Each of its ten sending tasks, and the writing one, keeps the last message it handled. A message
-    holds the pieces of one input partition for one worker: in a rechunk of 125 MB partitions to two
-    workers these were 355 MiB, outside of every buffer's account.
-
-    A worker also sends shards to itself through a socket; here it receives them directly. Nothing
-    is done on a worker without the shuffle plugin.
+    distributed bounds buffers at one gigabyte by configuration only. Each of its ten sending tasks,
+    and the writing one, keeps its last message: 355 MiB in a rechunk of 125 MB partitions to two
+    workers, in no buffer's account. A worker also sends shards to itself by a socket; here it does
+    not.
     """
 
     def __init__(self, worker: Worker) -> None:

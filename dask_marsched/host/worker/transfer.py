@@ -1,8 +1,7 @@
 """Fetches chunks of other workers on this host by mapping their shared memory.
 
-A worker that shares memory handles one more message and claims its address. Only workers that find
-the claim send that message, so that stock workers never see it. Any failure falls back to a stock
-fetch.
+Only workers that find a peer's claim send our message, so that stock workers never see it. Any
+failure falls back to a stock fetch.
 """
 
 from __future__ import annotations
@@ -79,30 +78,12 @@ class _Unreachable(OSError):
 
 
 class HandleTransfer:
-    """Maps chunks of peers into a worker, and publishes its own.
+    """Maps chunks of at least ``least`` bytes of peers into a worker, and publishes its own.
 
-    Parameters
-    ----------
-    worker : Worker
-    store : WorkerStore
-        The worker's data.
-    cap : int
-        Upper bound on the shared memory of its chunks, bytes.
-    least : int
-        Smallest chunk that is mapped instead of fetched, bytes.
-    caught : callable
-        Called with (where, exception) for each of our own errors, after which stock code runs.
-    announces : bool
-        Whether the scheduler learns where chunks are, so that they can outlive the worker.
-    keep : bool
-        Whether all results are retained in shared memory.
-
-    Attributes
-    ----------
-    reason : str or None
-        Why nothing is shared; None if it is.
-    arena : Arena or None
-        The worker's shared memory; None if nothing is shared.
+    Published chunks take at most ``cap`` bytes. `caught` gets (where, exception) for our own
+    errors, after which stock code runs. With `announces` the scheduler learns where chunks are, so
+    that they can outlive the worker; with `keep` all results are retained. `reason` says why
+    nothing is shared.
     """
 
     def __init__(
@@ -143,10 +124,8 @@ class HandleTransfer:
         self._starting = asyncio.create_task(self._start())
 
     async def started(self) -> None:
-        """Wait until sharing has started or failed.
-
-        Must not delay the worker's start: the nanny answers only after that.
-        """
+        """Wait until sharing has started or failed; must not delay the worker's start."""
+        # The nanny answers only after the worker has started.
         if self._starting is not None:
             await asyncio.wait([self._starting])
 
@@ -228,10 +207,8 @@ class HandleTransfer:
         }
 
     def surplus(self) -> int:
-        """Return how far the kernel's count of this process' memory exceeds ours, bytes.
-
-        The difference is in shared pages; it is negative if we hold pages never touched here.
-        """
+        """Return how far the kernel's count of this process' memory exceeds ours, bytes."""
+        # The difference is in shared pages; it is negative if we hold pages never touched here.
         if self._claim is None or self.arena is None:
             return 0
         charge = self._charge(self.arena)
@@ -338,10 +315,7 @@ class HandleTransfer:
         )
 
     async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object] | None:
-        """Map those chunks of a peer that it publishes; None if the peer cannot be reached.
-
-        Never raises an Exception.
-        """
+        """Map a peer's published chunks; None if it is unreachable. Never raises an Exception."""
         if not keys or self._failures[address] >= _PATIENCE or not self._is_here(address):
             return {}
         start = time()
