@@ -149,8 +149,7 @@ class Arena:
         self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
     ) -> SharedChunk | None:
         """Publish frames of bytes; None if there is no room. Not on the event loop."""
-        # An array that was allocated here is not copied. Later writes to it are private to this
-        # process.
+        # An array allocated here is not copied: later writes to it are private to this process.
         lengths = tuple(frame.nbytes for frame in frames)
         offsets, nbytes = frame_offsets(lengths)
         made_here = self._take(frames[0]) if plain else None
@@ -295,7 +294,6 @@ class Arena:
         return SharedChunk(self, extent, handle, stamp, address)
 
     def _withdraw(self, *, unneeded: bool = False) -> bool:
-        """Withdraw unused grants; return whether there were any."""
         with self._releases.held():
             return self._let_go(self._grants.withdraw(unneeded=unneeded))
 

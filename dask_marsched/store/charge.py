@@ -45,7 +45,6 @@ def shared_surplus(pid: int | str, charge: Charge) -> int:
 
 
 def _resident(pid: int | str) -> tuple[int, int]:
-    """Return the bytes of resident memory, and of shared memory in it."""
     found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")

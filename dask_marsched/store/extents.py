@@ -60,7 +60,7 @@ def whole_pages(nbytes: int) -> int:
 
 
 class ExtentTable:
-    """The extents of one sparse file from ``start`` to ``end``. Not thread-safe."""
+    """The extents of one sparse file from byte ``start`` to ``end``. Not thread-safe."""
 
     def __init__(self, *, start: int, end: int, cap: int, slots: int) -> None:
         self.end = end

@@ -1,7 +1,4 @@
-"""Grants extents of an arena to NumPy as memory for its arrays, which then need no copy.
-
-Compiled code (`_numpy_memory.c`) chooses the extent. Without it nothing is granted.
-"""
+"""Grants extents of an arena to NumPy for its arrays, which then need no copy to be published."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def fill(memory: mmap.mmap, fd: int, offset: int, nbytes: int) -> bool:
 
 
 class Grants:
-    """The granted extents of one arena, kept alive by arrays there. Not thread-safe."""
+    """The granted extents of one arena. Arrays in them keep its memory alive. Not thread-safe."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory

@@ -1,7 +1,4 @@
-"""Maps parts of a file privately: writes stay in this process. Keeps old mappings for reuse.
-
-`mmap.mmap` would keep a descriptor per mapping. Faulting in a new mapping takes longer than a copy.
-"""
+"""Maps parts of a file privately: writes stay in this process. Keeps old mappings for reuse."""
 
 from __future__ import annotations
 
@@ -87,8 +84,7 @@ class Mapping:
     """A private (copy-on-write) mapping of a part of a file, unmapped with its last view.
 
     `offset` is a multiple of a page, `length` not 0, bytes; `fd` may be closed afterwards. `keep`
-    lives as long as the mapping, so that this part does not change. Raises OSError if the kernel
-    refuses.
+    lives as long, so that this part does not change. Raises OSError if the kernel refuses.
     """
 
     __slots__ = ("__weakref__", "address", "keep", "length")
@@ -97,6 +93,7 @@ class Mapping:
         self.length = 0  # for __del__, if the next line fails
         self.keep = keep
         flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
+        # `mmap.mmap` would keep a file descriptor per mapping, and thousands would exhaust them.
         address = _libc.mmap(None, length, access, flags, fd, offset)
         if address == _FAILED:
             error = ctypes.get_errno()
@@ -134,8 +131,8 @@ class Mapping:
 class MappingPool:
     """Keeps private mappings of parts of one file for reuse. Thread-safe.
 
-    A recycled chunk lies at the same place of the file, so that an unmodified old mapping shows it
-    at once. Mappings cost only page tables, but keep an unnamed file in existence.
+    A recycled chunk lies at the same place, so that an unmodified old mapping shows it at once; a
+    new one takes longer to fault in than a copy. Kept mappings keep an unnamed file in existence.
     """
 
     def __init__(self) -> None:
@@ -187,8 +184,6 @@ class MappingPool:
 
 
 class _PooledMapping(Mapping):
-    """A mapping that returns to a pool."""
-
     __slots__ = ("_offset", "_pool", "_reserved")  # `_reserved`: length of the whole mapping
 
     def __init__(

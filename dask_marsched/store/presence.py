@@ -25,7 +25,7 @@ def _name(address: str) -> bytes:
 
 
 class AddressClaim:
-    """Claims a worker's addresses for peers to find; OSError if already claimed."""
+    """Claims a worker's addresses for peers to find; OSError if taken or not supported."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []

@@ -92,10 +92,7 @@ def create_segment(size: int) -> SegmentAddress:
 
 
 def open_segment(address: SegmentAddress) -> int:
-    """Open a segment of a process on this host; return a descriptor with its own locks.
-
-    Raises OSError if it is another file: the process has ended, or is in another namespace.
-    """
+    """Open a segment of this host, with its own locks; OSError if its process has ended."""
     # O_NONBLOCK: a reused descriptor may be a pipe without a writer.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
     fd = os.open(f"/proc/{address.pid}/fd/{address.fd}", flags)

@@ -1,7 +1,4 @@
-"""Maps a file as shared memory that a forked process inherits as a private copy.
-
-Otherwise parent and child would see each other's writes to arrays allocated there.
-"""
+"""Maps a file as shared memory that a forked process inherits as a private copy."""
 
 from __future__ import annotations
 
@@ -66,7 +63,6 @@ class _Addresses:
 
 
 def _map_aligned(length: int, how: int, fd: int) -> int:
-    """Map a file at an address aligned to a large page, and return that."""
     gap = _Addresses(length)
     try:
         if gap.first is not None:
@@ -155,4 +151,5 @@ def _make_all_private() -> None:
         memory.make_private()
 
 
+# Else parent and child would see each other's writes to arrays allocated there.
 os.register_at_fork(after_in_child=_make_all_private)

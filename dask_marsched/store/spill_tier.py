@@ -46,8 +46,6 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The entry that an array was read from, and its layout then."""
-
     entry: Entry
     mapping: Mapping
     layout: tuple[object, ...]
@@ -159,11 +157,8 @@ class SpillTier(MutableMapping[Key, object]):
         return value
 
     def write(self, key: Key, value: object) -> Entry:
-        """Write an object; the entry has no key yet, and its space is freed with it.
-
-        Raises PickleError if it cannot be serialized, MaxSpillExceeded beyond the bound, and
-        OSError.
-        """
+        """Write an object; raise PickleError, MaxSpillExceeded (beyond the bound) or OSError."""
+        # The entry has no key yet, and its space is freed with it.
         entry = self._unchanged(value) or self._on_disk(value)
         if entry is None:
             entry = self._write(key, value)
@@ -242,7 +237,6 @@ class SpillTier(MutableMapping[Key, object]):
         return Entry(header, tuple(codecs), spilled, weight, [])
 
     def _compress(self, frames: list[memoryview]) -> list[str | None]:
-        """Compress frames in place; return the codecs."""
         codecs: list[str | None] = [None] * len(frames)
         if self.compression is not None:
             for i, frame in enumerate(frames):

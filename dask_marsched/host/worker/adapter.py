@@ -126,8 +126,6 @@ class WorkerAdapter:
             net = (fraction + highest) / 2 if fraction < highest else highest
             manager.memory_spill_fraction = max(manager.memory_spill_fraction, net)
 
-    # -- state that the hooks read ---------------------------------------------------------
-
     @property
     def memory_limit(self) -> int:
         """The worker's memory limit, bytes; 0 without one."""
@@ -207,8 +205,6 @@ class WorkerAdapter:
         if self.state.running and self.worker.status == Status.running:
             self.worker.handle_stimulus(UnpauseEvent(stimulus_id=f"quota-{time.time()}"))
 
-    # -- replacements ----------------------------------------------------------------------
-
     def next_ready_task(self, stock: Any) -> TaskState | None:
         """Remove the task to start from its queue and return it, or None."""
         if not self.state.ready and not self.state.constrained:
@@ -265,7 +261,6 @@ class WorkerAdapter:
             self.hooks.finished(ts)
 
     async def _load(self, ts: TaskState) -> list[object]:
-        """Read a task's spilled inputs in a thread, and return them."""
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
         if not spilled:
             return []
@@ -324,7 +319,7 @@ def _clear_frames(error: BaseException) -> None:
 
 
 def _read(store: WorkerStore, keys: Iterable[Key]) -> list[object]:
-    """Read results; distributed reports those that are missing or unreadable."""
+    # Keys that are missing or unreadable are left to distributed, which reports them.
     values = []
     for key in keys:
         try:
@@ -335,8 +330,6 @@ def _read(store: WorkerStore, keys: Iterable[Key]) -> list[object]:
 
 
 def _quota_state(stock: type, adapter: WorkerAdapter) -> type:
-    """Return a subclass of the worker's state that asks an adapter."""
-
     class QuotaWorkerState(stock):  # type: ignore[misc]  # the base is a variable
         # Without slots of its own its layout is that of the base, as assigning __class__ needs.
         __slots__ = ()

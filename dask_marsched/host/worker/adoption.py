@@ -125,7 +125,6 @@ class ResultAdopter:
                 await asyncio.sleep(0)  # the fetches are about to start
 
     def _fetched_from(self, keys: Collection[Key]) -> set[str]:
-        """Return the peers that keys are being fetched from."""
         state = self._worker.state
         tasks = filter(None, map(state.tasks.get, keys))
         return {ts.coming_from for ts in tasks if ts in state.in_flight_tasks}

@@ -1,7 +1,4 @@
-"""Keeps a worker's data in private memory, in shared memory and on disk behind one mapping.
-
-It is a `distributed.spill.SpillBuffer`, so that monitor, heartbeat and metrics work as usual.
-"""
+"""Keeps a worker's data in private memory, shared memory and on disk, behind one `SpillBuffer`."""
 
 from __future__ import annotations
 
@@ -67,11 +64,7 @@ class _Values(BufferValuesView[object]):
 
 
 class WorkerStore(SpillBuffer, SpillingBuffer):
-    """The data of a worker, spilled to disk above ``target`` bytes of private memory.
-
-    Without compression chunks are mapped back without a copy. `next_use` returns when a key is
-    needed next, greater for later, or None. Raises OSError if the spill file cannot be created.
-    """
+    """The data of a worker, spilled above ``target`` bytes of private memory; may raise OSError."""
 
     def __init__(
         self,
@@ -116,8 +109,6 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             # Not SpillBuffer's method: another thread may evict the key in the middle of that.
             return SpillingBuffer.__getitem__(self, key)
 
-    # -- iteration while threads move keys between tiers ------------------------------------
-
     def __iter__(self) -> Iterator[Key]:
         # Under the lock, or a key that moves between the tiers could be missed.
         with self.lock:
@@ -139,12 +130,9 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             entry = self.slow.entry(key)
         return self.slow.read(entry)
 
-    # -- moving between tiers --------------------------------------------------------------
-
     def evict(self) -> int:
         """Move the key needed last to disk; return its bytes, or -1 on failure."""
-        # Also -1 if other threads are writing all that is left: distributed would ask again at
-        # once.
+        # Also -1 if other threads write all that is left, or distributed would ask again at once.
         return self._evict(nodefault)
 
     def evict_key(self, key: Key) -> int:
@@ -170,8 +158,6 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
     def exchange(self, key: Key, old: object, new: object) -> None:
         """Replace a value in memory by an equal object, if it is still there."""
         self.fast.exchange(key, old, new)
-
-    # -- for the quota ---------------------------------------------------------------------
 
     @property
     def held(self) -> int:
@@ -208,8 +194,6 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
     def takes_more_to_send(self, key: Key) -> bool:
         """Whether sending a result temporarily takes its size once more."""
         return self.is_spilled(key) or is_strided(self.in_memory(key))
-
-    # -- counters --------------------------------------------------------------------------
 
     def report(self) -> dict[str, int]:
         """Return the bytes in each tier, and counts, as plain values for JSON."""

@@ -1,7 +1,4 @@
-"""Releases each input and intermediate result of a task after its last use.
-
-Stock Dask keeps all of them until the task ends: concatenating would hold the data twice.
-"""
+"""Releases each input and intermediate result of a task after its last use, not at its end."""
 
 from __future__ import annotations
 
@@ -55,10 +52,8 @@ def leave_out_of_tracebacks(function: Any) -> None:
 
 
 def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
-    """Return the result of a task, or a wrapper of one, from its inputs by key.
-
-    A fused task empties `OwnedInputs`.
-    """
+    """Return the result of a task, or a wrapper of one, from its inputs by key."""
+    # A fused task empties `OwnedInputs`.
     if type(values) is not OwnedInputs or not _is_fused(compute):
         return compute(values)
     assert isinstance(compute, Task)

@@ -38,10 +38,7 @@ class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
 
 
 class Guard:
-    """Runs a task so that it can be interrupted, but nothing after it can.
-
-    At most one exception is sent. It arrives before `_leave` takes the lock, or is cleared there.
-    """
+    """Runs a task so that it can be interrupted, but nothing after it can."""
 
     is_coro = False
 
@@ -55,6 +52,8 @@ class Guard:
 
     def __call__(self, data: Any) -> Any:
         """Compute the result from the inputs' data; raise Reschedule if interrupted."""
+        # At most one exception is sent. It arrives before `_leave` takes the lock, or is cleared
+        # there.
         # The worker drops a cancelled task after Reschedule, and reruns a resubmitted one.
         try:
             self._enter()

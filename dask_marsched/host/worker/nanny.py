@@ -1,7 +1,4 @@
-"""Lets a nanny own the shared memory of its worker, and count it correctly.
-
-A worker asks for it through the nanny's `run`, so that nothing has to be installed there before.
-"""
+"""Lets a nanny own the shared memory of its worker, and count it correctly."""
 
 from __future__ import annotations
 
@@ -30,15 +27,13 @@ _SWEEP = 5.0
 
 
 class SegmentOwner(NannyPlugin):
-    """Owns the segment, of ``size`` bytes, of a nanny's worker.
-
-    `retired` are segments of the worker's earlier processes, kept while anybody reads them, so that
-    adopted results can be adopted again. They take no memory beyond what the readers hold.
-    """
+    """Owns the segment, of ``size`` bytes, of a nanny's worker."""
 
     name = NAME
 
     def __init__(self, size: int, retired: Sequence[SegmentAddress] = ()) -> None:
+        # `retired` are segments of earlier processes of the worker, kept while anybody reads them,
+        # so that adopted results can be adopted again.
         self.size = size
         self.segment: SegmentAddress | None = None
         self._retired = dict.fromkeys(retired, True)
@@ -109,7 +104,7 @@ class SegmentOwner(NannyPlugin):
 
 
 async def _own_segment(size: int, dask_worker: Nanny) -> tuple[int, int, bytes]:
-    # Runs in the nanny.
+    # Runs in the nanny, by its `run`, so that nothing has to be installed there before.
     retired = []
     before: Any = dask_worker.plugins.get(NAME)
     if before is not None:

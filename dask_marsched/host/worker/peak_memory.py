@@ -7,10 +7,7 @@ import weakref
 
 
 class PeakMeter:
-    """Reads and resets the high-water mark of this process's resident memory, exactly.
-
-    Only Linux has it, if ``/proc/self/clear_refs`` is writeable. Workers in one process share it.
-    """
+    """Reads and resets the high-water mark of this process's resident memory, on Linux only."""
 
     _of_this_process: weakref.WeakSet[PeakMeter] = weakref.WeakSet()
 

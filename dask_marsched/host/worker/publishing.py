@@ -58,11 +58,7 @@ class Published(NamedTuple):
 
 
 class Publisher:
-    """Publishes results of at least ``least`` bytes in a worker's arena.
-
-    `ahead` counts results published without a request, `ahead_read` those that a peer then asked
-    for. `caught` gets (where, exception) for each of our own errors.
-    """
+    """Publishes results of at least ``least`` bytes in a worker's arena."""
 
     def __init__(
         self,
@@ -77,6 +73,7 @@ class Publisher:
         self.least = least
         self.sharing = ShareModel()
         self.upkeep = Upkeep()
+        # Results published without a request, and those of them that a peer then asked for.
         self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
         self._spare = self._filled = 0
@@ -126,8 +123,6 @@ class Publisher:
             self._submit("trim", self._arena.trim_unneeded)
 
     def _submit(self, where: str, call: Callable[..., object], *args: Any) -> None:
-        """Call a function in the copying thread, and report its errors."""
-
         def guarded() -> None:
             try:
                 call(*args)
@@ -172,8 +167,6 @@ class Publisher:
         """Publish nothing more. Idempotent."""
         self._copier.shutdown(wait=False)
 
-    # -- on a peer's request ---------------------------------------------------------------
-
     async def publish(self, key: Key) -> tuple[Handle, object] | None:
         """Return a handle of a key, and an object that keeps it valid; None if it has none."""
         while key in self._publishing:  # for another peer
@@ -201,8 +194,6 @@ class Publisher:
         # Freeing the private memory takes a fifth of the time of the copy. The caller keeps the
         # value, so that the peer need not wait for that.
         return chunk.handle, (chunk, value)
-
-    # -- ahead of requests -----------------------------------------------------------------
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         self._loop = asyncio.get_running_loop()
@@ -249,8 +240,6 @@ class Publisher:
         self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
         return replace(event, value=view)
 
-    # -- for the retainer ------------------------------------------------------------------
-
     async def keep_array(self, key: Key, value: NDArray[Any]) -> None:
         """Replace a stored array by a copy in shared memory."""
         chunk, view, mapping = await self._put(key, value)
@@ -288,7 +277,6 @@ class Publisher:
         return not self.store.spill_tier and self.store.held < _ROOMY * self._arena.cap
 
     def _is_made_here(self, value: object) -> bool:
-        """Whether an array was allocated in shared memory, and can be published without a copy."""
         assert self._arena is not None
         return is_plain_array(value) and self._arena.is_made_here(value.ctypes.data, value.nbytes)
 

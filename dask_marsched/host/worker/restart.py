@@ -1,7 +1,4 @@
-"""Delays the restart of a dead worker's process until a processor is idle.
-
-The imports of a new worker would slow down those that have taken over, for a second or more.
-"""
+"""Delays the restart of a dead worker's process until a processor is idle."""
 
 from __future__ import annotations
 
@@ -45,6 +42,7 @@ class PatientRestart:
 
     async def _unregister(self, *args: Any, **kwargs: Any) -> None:
         await self._stock(*args, **kwargs)
+        # A new worker's imports would slow down those that took over, for a second or more.
         until = monotonic() + _LONGEST
         # Ends early if the nanny closes, or its user restarts it.
         while self._is_between_processes() and monotonic() < until:

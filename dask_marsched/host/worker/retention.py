@@ -1,7 +1,4 @@
-"""Retains a worker's results in shared memory, so that peers can take over if it dies.
-
-Arrays are replaced by their copies. Other objects exist twice, so they get only a small share.
-"""
+"""Retains a worker's results in shared memory, so that peers can take over if it dies."""
 
 from __future__ import annotations
 
@@ -22,7 +19,8 @@ from dask_marsched.store.frames import is_data, is_plain_array, to_frames
 from dask_marsched.store.grants import LEAST
 from dask_marsched.store.segment import Handle
 
-#: Limit on memory that exists twice: this share of all results, or so many bytes if that is more.
+#: Limit on memory that exists twice, of objects that no copy replaces: this share of all results,
+#: or so many bytes if that is more.
 _TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
 #: Serializing an object other than an array takes so many times as long as copying an array.
 _SERIALIZED = 4
@@ -106,7 +104,6 @@ class ResultRetainer:
         asyncio.get_running_loop().call_later(_SETTLED, self._settled, key, again)
 
     def _settled(self, key: Key, again: bool) -> None:
-        """Queue a result if it is stored by now."""
         if self._closed:
             return
         if key not in self._store.fast:
@@ -127,7 +124,6 @@ class ResultRetainer:
                 self._caught("keep", error)
 
     async def _retain(self, key: Key) -> None:
-        """Copy a stored result to shared memory, and announce it."""
         value = self._store.in_memory(key)
         if value is None or await self._publisher.announce_published(key, value):
             return
@@ -183,7 +179,6 @@ class ResultRetainer:
         self._publisher.announce(key, handle, chunks[0].stamp)
 
     def _exchange(self, key: Key, value: object, handle: Handle, chunks: list[SharedChunk]) -> None:
-        """Replace the arrays in a stored collection by their copies."""
         new = scattered.exchanged(value, handle, chunks)
         if self._store.in_memory(key) is not value:
             self.let_go(key)

@@ -34,10 +34,8 @@ def misfits(shuffles: Any) -> list[str]:
 class ShuffleBuffers:
     """Bounds the buffers of a worker's shuffles, if any, and empties messages after use.
 
-    distributed bounds buffers at one gigabyte by configuration only. Each of its ten sending tasks,
-    and the writing one, keeps its last message: 355 MiB in a rechunk of 125 MB partitions to two
-    workers, in no buffer's account. A worker also sends shards to itself by a socket; here it does
-    not.
+    Each of distributed's ten sending tasks, and the writing one, keeps its last message: 355 MiB in
+    a rechunk of 125 MB partitions to two workers, which no buffer accounts for.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -46,7 +44,7 @@ class ShuffleBuffers:
         self._refresh: Any = None
 
     def bound(self, nbytes: int) -> None:
-        """Lower the bound of each buffer to so many bytes."""
+        """Lower the bound of each buffer, one gigabyte by default, to so many bytes."""
         for name in _LIMITERS:
             limiter: Any = getattr(self._shuffles, name, None)
             limit = getattr(limiter, "limit", None)
@@ -90,7 +88,6 @@ class ShuffleBuffers:
 
 
 def _buffers(run: Any) -> list[Any]:
-    """Return the buffers of a shuffle."""
     return [buffer for name in _BUFFERS if (buffer := getattr(run, name, None)) is not None]
 
 

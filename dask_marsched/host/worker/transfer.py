@@ -1,8 +1,4 @@
-"""Fetches chunks of other workers on this host by mapping their shared memory.
-
-Only workers that find a peer's claim send our message, so that stock workers never see it. Any
-failure falls back to a stock fetch.
-"""
+"""Fetches chunks of other workers on this host by mapping their shared memory."""
 
 from __future__ import annotations
 
@@ -38,6 +34,7 @@ from dask_marsched.store.frames import is_plain_array
 from dask_marsched.store.presence import AddressClaim, is_claimed
 from dask_marsched.store.segment import Handle
 
+# Sent only to workers whose claim is found, so that stock workers never see it.
 OPERATION = "marsched_handles"
 ADOPTION = "marsched_adopt"
 
@@ -80,10 +77,8 @@ class _Unreachable(OSError):
 class HandleTransfer:
     """Maps chunks of at least ``least`` bytes of peers into a worker, and publishes its own.
 
-    Published chunks take at most ``cap`` bytes. `caught` gets (where, exception) for our own
-    errors, after which stock code runs. With `announces` the scheduler learns where chunks are, so
-    that they can outlive the worker; with `keep` all results are retained. `reason` says why
-    nothing is shared.
+    `cap` bounds the published bytes. After our own errors, reported to `caught`, stock code runs.
+    With `announces` the scheduler learns where chunks are; with `keep` all results are retained.
     """
 
     def __init__(
@@ -104,6 +99,7 @@ class HandleTransfer:
         self.cap = cap
         self.least = least
         self.counters = TransferCounters()
+        #: why nothing is shared; None if it is
         self.reason: str | None = "not started"
         self.arena: Arena | None = None
         self.attachments = Attachments()
@@ -116,8 +112,6 @@ class HandleTransfer:
         self._tidied = 0.0
         self.publisher = Publisher(worker, store, least=least, caught=caught)
         self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
-
-    # -- installing ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start sharing once the nanny has provided memory; else `reason` says why not."""
@@ -242,13 +236,10 @@ class HandleTransfer:
             return self._stock_memory()
 
     def _tidy(self, now: float) -> None:
-        """Close unused segments and return unused memory from time to time."""
         self.attachments.sweep(now)
         if now - self._tidied > _TIDY:
             self._tidied = now
             self.publisher.give_back()
-
-    # -- the owner's side ------------------------------------------------------------------
 
     async def _publish_for_peer(self, comm: Comm, keys: Collection[Key]) -> Any:
         published: dict[Key, tuple[Handle, object]] = {}
@@ -272,8 +263,6 @@ class HandleTransfer:
     def _announce(self, key: Key, handle: Handle, stamp: int) -> None:
         where = (self.worker.address, key, handle.to_message(), stamp)
         self.worker.log_event(KEPT, where)
-
-    # -- the peer's side -------------------------------------------------------------------
 
     async def _gather_dep(
         self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
