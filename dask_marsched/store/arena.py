@@ -46,18 +46,16 @@ def segment_size(cap: int) -> int:
 
 
 class SharedChunk:
-    """A published chunk, immutable, released with this object.
-
-    Peers that map it keep it by their own locks. `stamp` is unique in the segment; `address` is
-    that of the array that was allocated in the chunk, or 0 if the chunk is a copy.
-    """
+    """A published chunk, immutable, released with this object; peers keep it by their own locks."""
 
     __slots__ = ("__weakref__", "_arena", "_extent", "address", "handle", "stamp")
 
     def __init__(
         self, arena: Arena, extent: Extent, handle: Handle, stamp: int, address: int
     ) -> None:
+        #: unique in the segment
         self.stamp = stamp
+        #: of the array allocated in the chunk; 0 if the chunk is a copy
         self.address = address
         self._arena = arena
         self._extent = extent
@@ -78,36 +76,24 @@ class SharedChunk:
 
 @dataclass
 class ArenaCounters:
-    """Counts since the arena was created.
-
-    `recycled` and `made_here` are those of the published chunks that reused memory, or needed no
-    copy; `refused` counts chunks that did not fit under the cap or in the system's memory.
-    """
+    """Counts since the arena was created."""
 
     published: int = 0
     published_bytes: int = 0
+    #: published chunks that reused memory
     recycled: int = 0
+    #: published chunks that needed no copy
     made_here: int = 0
+    #: chunks that did not fit under the cap or in the system's memory
     refused: int = 0
     trimmed_bytes: int = 0
 
 
 class Arena:
-    """The owner's side of a segment. Thread-safe.
+    """The owner's side of a segment, of ``segment_size(cap)`` bytes. Thread-safe.
 
-    Parameters
-    ----------
-    address : SegmentAddress
-        A segment of ``segment_size(cap)`` bytes that nobody else writes to.
-    cap : int
-        Upper bound on the memory used, bytes.
-    makers : int
-        Threads that allocate arrays here at the same time.
-
-    Raises
-    ------
-    OSError
-        If the segment cannot be opened, or the kernel lacks the locks.
+    Nobody else writes to it. It takes at most ``cap`` bytes of memory, and ``makers`` threads
+    allocate arrays in it. Raises OSError if it cannot be opened, or the kernel lacks the locks.
     """
 
     def __init__(self, address: SegmentAddress, cap: int, makers: int = 1) -> None:
@@ -162,19 +148,8 @@ class Arena:
     def put(
         self, header: bytes, frames: Sequence[memoryview], *, plain: bool = False
     ) -> SharedChunk | None:
-        """Publish a chunk; None if there is no room. Not on the event loop.
-
-        An array that was allocated here is not copied. Later writes to it are private to this
-        process.
-
-        Parameters
-        ----------
-        header : bytes
-        frames : sequence of memoryview
-            One-dimensional, of bytes.
-        plain : bool
-            See `Handle`.
-        """
+        """Publish frames of bytes; None if there is no room. Not on the event loop."""
+        # An array allocated here is not copied: later writes to it are private to this process.
         lengths = tuple(frame.nbytes for frame in frames)
         offsets, nbytes = frame_offsets(lengths)
         made_here = self._take(frames[0]) if plain else None
@@ -208,10 +183,8 @@ class Arena:
         return self._publish(extent, header, lengths, plain)
 
     def grant(self, sizes: Iterable[int]) -> None:
-        """Reserve an extent for one array of each size that fits. Not on the event loop.
-
-        Memory is used only once an array is allocated there.
-        """
+        """Reserve an extent for one array of each size that fits. Not on the event loop."""
+        # Memory is used only once an array is allocated there.
         for nbytes in sizes:
             allocation = self._allocate(nbytes) if self._may_grant(nbytes) else None
             if allocation is None:
@@ -287,10 +260,7 @@ class Arena:
         self._releases.later(extent)
 
     def close(self) -> None:
-        """Stop publishing. Chunks stay readable as long as anybody holds them.
-
-        All other memory returns to the system now, and that of each chunk when it ends.
-        """
+        """Stop publishing, and release unused memory. Chunks stay while anybody holds them."""
         self._closed = True
         with self._releases.held():
             self._give_back()
@@ -324,7 +294,6 @@ class Arena:
         return SharedChunk(self, extent, handle, stamp, address)
 
     def _withdraw(self, *, unneeded: bool = False) -> bool:
-        """Withdraw unused grants; return whether there were any."""
         with self._releases.held():
             return self._let_go(self._grants.withdraw(unneeded=unneeded))
 

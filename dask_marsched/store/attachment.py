@@ -80,15 +80,8 @@ class Attachments:
         self._retired = False
 
     def map(self, handle: Handle) -> Mapping:
-        """Return a private mapping of a peer's chunk.
-
-        The owner must keep the chunk during the call; afterwards our lock does.
-
-        Raises
-        ------
-        OSError
-            If it cannot be mapped from here.
-        """
+        """Return a private mapping of a peer's chunk; OSError if it cannot be mapped from here."""
+        # The owner must keep the chunk during the call; afterwards our lock does.
         _, nbytes = frame_offsets(handle.lengths)
         place = (handle.slot, handle.offset, nbytes)
         identity = handle.segment.identity
@@ -104,13 +97,7 @@ class Attachments:
             return attachment.pool.map(attachment.fd, handle.offset, nbytes, keep=hold)
 
     def map_stamped(self, handle: Handle, stamp: int) -> Mapping:
-        """Return a mapping of a chunk whose owner may have released it or died.
-
-        Raises
-        ------
-        OSError
-            If it cannot be mapped from here, or its memory holds another chunk by now.
-        """
+        """Map a chunk whose owner may have released it or died; OSError if it is gone."""
         mapping = self.map(handle)
         # Checked under our lock, which keeps a living owner from reusing the memory.
         with self.releases.held():

@@ -1,8 +1,4 @@
-"""Tracks which results in memory share the same buffer.
-
-A view keeps its whole base array alive. `map_overlap` cuts edges off chunks that are a thousandth
-of a chunk's bytes, but keep all of its memory.
-"""
+"""Tracks which results in memory share a buffer, as a small view keeps its whole base alive."""
 
 from __future__ import annotations
 
@@ -20,13 +16,13 @@ _COPIED = 1 / 8
 
 @dataclass(frozen=True, slots=True)
 class EvictionGroup:
-    """Results that must leave memory together to free anything.
+    """Results that must leave memory together to free anything."""
 
-    `leaving` go to disk, `staying` are small views to copy, and `nbytes` are then freed.
-    """
-
+    #: results that go to disk
     leaving: tuple[Key, ...]
+    #: small views to copy
     staying: tuple[Key, ...]
+    #: bytes freed then
     nbytes: int
 
 
@@ -37,10 +33,7 @@ class _Buffer:
 
 
 def buffer_of(value: object) -> tuple[int, int] | None:
-    """Return the identity and the bytes of the buffer that an array keeps alive, or None.
-
-    It is unknown for anything but arrays, and for arrays over foreign memory.
-    """
+    """Return the identity and the bytes of an array's buffer; None if it is unknown."""
     if type(value) is not np.ndarray or value.dtype.hasobject:
         return None
     base: object = value
@@ -61,12 +54,10 @@ def buffer_of(value: object) -> tuple[int, int] | None:
 
 
 class Buffers:
-    """The buffers of results, each counted once. Not thread-safe.
-
-    `hidden` is what they take beyond the sizes of the results; negative if results overlap.
-    """
+    """The buffers of results, each counted once. Not thread-safe."""
 
     def __init__(self) -> None:
+        #: bytes beyond the sizes of the results; negative if results overlap
         self.hidden = 0
         self._buffers: dict[int, _Buffer] = {}
         self._of: dict[Key, int] = {}

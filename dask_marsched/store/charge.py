@@ -32,16 +32,9 @@ def read_charge(fd: int) -> Charge:
 
 
 def charged_memory(pid: int | str, charge: Charge) -> int:
-    """Return the bytes of memory that exist because of a process, given its pid or ``self``.
-
-    The kernel counts all shared pages that a process has touched as resident. Those that may be
-    ours are replaced by the process's own share.
-
-    Raises
-    ------
-    OSError
-        If there is no such process, or the system does not tell.
-    """
+    """Return the bytes that exist because of a process (a pid or ``self``); may raise OSError."""
+    # The kernel counts all shared pages that a process has touched as resident. Those that may be
+    # ours are replaced by the process's own share.
     resident, shared = _resident(pid)
     return resident - min(shared, charge.mapped) + charge.held
 
@@ -52,7 +45,6 @@ def shared_surplus(pid: int | str, charge: Charge) -> int:
 
 
 def _resident(pid: int | str) -> tuple[int, int]:
-    """Return the bytes of resident memory, and of shared memory in it."""
     found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")

@@ -24,22 +24,14 @@ _CANDIDATES = 256
 class NextUseLRU(zict.LRU[Key, object]):
     """`zict.LRU` that evicts into a `SpillTier` by next use.
 
-    Keys without a known next use go first, in LRU order; keys without weight go last.
-
-    A key is in memory or in the tier, never in both: it moves under the lock, after its value was
-    written outside of it, and only if the value is still the same.
-
-    Attributes
-    ----------
-    buffers : Buffers
-        The memory of the values.
-    next_use : callable, optional
-        Called under the lock from any thread; must not raise.
-    gone : callable, optional
-        Called likewise with each key that leaves memory, to disk or for good.
+    Keys without a known next use go first, in LRU order; keys without weight go last. A key is in
+    memory or in the tier, never in both: it moves under the lock, after its value was written
+    outside of it, and only if the value is still the same.
     """
 
+    #: called under the lock from any thread; must not raise
     next_use: NextUse | None = None
+    #: called likewise with each key that leaves memory, to disk or for good
     gone: Callable[[Key], object] | None = None
 
     def __init__(
@@ -58,15 +50,7 @@ class NextUseLRU(zict.LRU[Key, object]):
     def evict(
         self, key: Key | NoDefault = nodefault
     ) -> tuple[Key, object, float] | tuple[None, None, float]:
-        """Evict a key, or the one needed last (see `zict.LRU.evict`).
-
-        Raises
-        ------
-        KeyError
-            If the key is not here, or there is nothing to evict.
-        Exception
-            If `SpillTier.write` fails; the key stays.
-        """
+        """Evict a key, or the one needed last, if writing succeeds; KeyError if there is none."""
         with self.lock:
             if key is nodefault:
                 key = self._needed_last()
@@ -111,10 +95,7 @@ class NextUseLRU(zict.LRU[Key, object]):
 
     @locked
     def exchange(self, key: Key, old: object, new: object) -> None:
-        """Replace a value by an equal one of the same size, if it is still there.
-
-        Neither weights nor the eviction order change.
-        """
+        """Replace a value by an equal one, if still there; the eviction order stays."""
         if key in self.d and self.d[key] is old:
             self.d[key] = new
             self.buffers.discard(key)

@@ -26,14 +26,13 @@ class ExtentState(Enum):
 
 @dataclass(eq=False, slots=True)
 class Extent:
-    """A part of a sparse file: `offset` and `size` are multiples of a page.
+    """A part of a sparse file, of whole pages."""
 
-    `slot` is unique in the file. The first `filled` bytes hold memory or disk space.
-    """
-
+    #: unique in the file
     slot: int
     offset: int
     size: int
+    #: bytes from the start that hold memory or disk space
     filled: int = 0
     state: ExtentState = ExtentState.FREE
 
@@ -61,21 +60,13 @@ def whole_pages(nbytes: int) -> int:
 
 
 class ExtentTable:
-    """The extents of one sparse file. Not thread-safe.
-
-    Parameters
-    ----------
-    start, end : int
-        Part of the file to allocate from, bytes.
-    cap : int
-        Upper bound on the filled bytes of all extents.
-    slots : int
-        Upper bound on the number of extents.
-    """
+    """The extents of one sparse file from byte ``start`` to ``end``. Not thread-safe."""
 
     def __init__(self, *, start: int, end: int, cap: int, slots: int) -> None:
         self.end = end
+        #: upper bound on the filled bytes of all extents
         self.cap = cap
+        #: upper bound on the number of extents
         self.slots = slots
         # Filled bytes: in all extents, in live and in orphaned ones.
         self.filled = 0

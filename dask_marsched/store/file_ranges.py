@@ -1,7 +1,4 @@
-"""Locks byte ranges of a file against other processes, and releases their space.
-
-The kernel drops a lock with the last process that holds it, however that ended.
-"""
+"""Locks byte ranges of a file until the last holding process ends, and releases their space."""
 
 from __future__ import annotations
 
@@ -33,13 +30,7 @@ def unlock(fd: int, offset: int, length: int) -> None:
 
 
 def is_unread(fd: int, offset: int, length: int) -> bool:
-    """Whether no other open file description has locked a range.
-
-    Raises
-    ------
-    OSError
-        If the kernel has no such locks.
-    """
+    """Whether no other open file description has locked a range; OSError without kernel support."""
     try:
         _set(fd, fcntl.F_WRLCK, offset, length)
     except OSError as error:
@@ -58,9 +49,6 @@ def has_readers(fd: int) -> bool:
 
 
 def punch(fd: int, offset: int, length: int) -> bool:
-    """Release the memory or disk space of a range.
-
-    Returns False if the file system cannot. The range is then unchanged, and can still be reused.
-    """
+    """Release a range's memory or disk space; False, unchanged, if the file system cannot."""
     arguments = ctypes.c_int64(offset), ctypes.c_int64(length)
     return bool(_libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, *arguments) == 0)

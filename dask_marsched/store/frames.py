@@ -18,10 +18,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def to_frames(value: object) -> tuple[bytes, list[memoryview]]:
-    """Return the header and the frames of an object; large ones are not copied.
-
-    Raises the object's own errors, or `TypeError` if it cannot be serialized.
-    """
+    """Return the header and the frames of an object, not copied if large; raises its own errors."""
     # Pickled, because `deserialize` modifies the headers of collections.
     header, frames = serialize(value, on_error="raise")
     return pickle.dumps(header), [_flat(frame) for frame in frames]
@@ -39,10 +36,8 @@ _LOOKED_AT = 64
 
 
 def is_data(value: object, depth: int = 3) -> bool:
-    """Whether an object may be serialized without a request.
-
-    Serializing other objects might take long, fail, or talk to a server.
-    """
+    """Whether an object may be serialized without a request."""
+    # Serializing other objects might take long, fail, or talk to a server.
     kind = type(value)
     if kind in (dict, list, set, tuple):
         values = value.values() if isinstance(value, dict) else value
@@ -76,10 +71,7 @@ def is_strided(value: object) -> TypeGuard[NDArray[Any]]:
 
 
 def to_pieces(value: NDArray[Any]) -> tuple[bytes, int, Iterator[memoryview]]:
-    """Return the header, the size and the pieces of a strided array, without a full copy.
-
-    Each piece is valid until the next one.
-    """
+    """Return header, size and pieces of a strided array; each piece is valid until the next."""
     # Never written to, so that it takes no memory.
     header, (frame,) = to_frames(np.empty(value.shape, value.dtype))
     return header, frame.nbytes, _pieces(value)

@@ -1,8 +1,4 @@
-"""Grants extents of an arena to NumPy as memory for its arrays, which then need no copy.
-
-Compiled code (`_numpy_memory.c`), which NumPy calls to allocate memory, chooses the extent. Without
-it nothing is granted, and published arrays are copied.
-"""
+"""Grants extents of an arena to NumPy for its arrays, which then need no copy to be published."""
 
 from __future__ import annotations
 
@@ -25,11 +21,8 @@ def is_available() -> bool:
 
 
 def make_arrays_here(spare: int = WAITING) -> None:
-    """Let code in this context, and in copies of it, allocate arrays in grants.
-
-    An array without a matching grant is allocated as usual, and its size is recorded. At most
-    ``spare`` bytes of memory stay reserved.
-    """
+    """Let code in this context allocate arrays in grants; at most ``spare`` bytes stay reserved."""
+    # Without a matching grant an array is allocated as usual, and its size is recorded.
     if native is not None:
         native.allocate_here(LEAST, spare)
 
@@ -40,10 +33,8 @@ def sizes_wanted() -> list[int]:
 
 
 def filled() -> int:
-    """Return the bytes of small pages ever filled for granted arrays.
-
-    Large pages are not counted: filling them costs no more than malloc.
-    """
+    """Return the bytes of small pages ever filled for granted arrays."""
+    # Large pages are not counted: filling them costs no more than malloc.
     return native.filled() if native is not None else 0
 
 
@@ -53,15 +44,12 @@ def fill(memory: mmap.mmap, fd: int, offset: int, nbytes: int) -> bool:
 
 
 class Grants:
-    """The granted extents of one arena. Not thread-safe.
-
-    `nbytes` is the memory in grants that nothing was published in. Arrays allocated in a grant
-    keep the arena's memory alive.
-    """
+    """The granted extents of one arena. Arrays in them keep its memory alive. Not thread-safe."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._first, self._end = memory.address, memory.address + len(memory)
+        #: bytes in grants that nothing was published in
         self.nbytes = 0
         self._granted: dict[int, Extent] = {}
         #: Published extents whose arrays still exist.
@@ -108,11 +96,8 @@ class Grants:
         return native is not None and self._first <= address < self._end
 
     def take(self, address: int, nbytes: int) -> Extent | None:
-        """Return the extent of an array, to publish it; None if it was not allocated in one.
-
-        Later writes to the array are private to this process. The extent is not granted again. An
-        extent more than twice as long as the array is not taken.
-        """
+        """Return the extent of an array, of at most twice its size, to publish it; or None."""
+        # Later writes to the array are private to this process. The extent is not granted again.
         if not self._is_here(address):
             return None
         number = native.take(address, nbytes)
@@ -137,10 +122,8 @@ class Grants:
         return False
 
     def withdraw(self, *, unneeded: bool = False) -> list[tuple[Extent, bool]]:
-        """Withdraw the unused grants; return each extent, and whether it is filled.
-
-        With ``unneeded``, only those that have been unused since the last such call.
-        """
+        """Withdraw unused grants; return each extent, and whether it is filled."""
+        # With `unneeded`, only those that have been unused since the last such call.
         found = []
         before, turns = self._turns, {}
         for number in list(self._granted):
@@ -168,10 +151,8 @@ class Grants:
         return found
 
     def retire(self) -> list[Extent]:
-        """Grant nothing more; return the extents whose arrays have ended.
-
-        Arrays keep their memory, and release it without another call of this.
-        """
+        """Grant nothing more; return the extents whose arrays have ended."""
+        # Arrays keep their memory, and release it without another call of this.
         if native is None:
             return []
         native.retire(self._memory)

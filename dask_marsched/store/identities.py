@@ -9,10 +9,7 @@ V = TypeVar("V")
 
 
 class IdentityMap(Generic[V]):
-    """A mapping keyed by identity, with weak references.
-
-    Objects without support for weak references are never in it.
-    """
+    """A mapping keyed by identity; objects without weak references are never in it."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[object], V]] = {}

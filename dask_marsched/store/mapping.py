@@ -1,9 +1,4 @@
-"""Maps parts of a file privately: writes stay in this process. Keeps old mappings for reuse.
-
-`mmap.mmap` would keep a file descriptor per mapping, and thousands of chunks would exhaust them.
-A new mapping takes longer to fault in than a copy, and a quarter of that again to unmap. A recycled
-chunk lies at the same place of the file, so that an unmodified old mapping shows it at once.
-"""
+"""Maps parts of a file privately: writes stay in this process. Keeps old mappings for reuse."""
 
 from __future__ import annotations
 
@@ -71,10 +66,8 @@ def _pagemap(pid: int) -> int:
 
 
 def is_modified(address: int, length: int) -> bool:
-    """Whether a private mapping was written to; True if the kernel does not tell.
-
-    A modified page is an anonymous copy, and no longer one of the file.
-    """
+    """Whether a private mapping was written to; True if the kernel does not tell."""
+    # A modified page is an anonymous copy, and no longer one of the file.
     first = address // mmap.PAGESIZE
     n_pages = -(-length // mmap.PAGESIZE)
     try:
@@ -90,19 +83,8 @@ def is_modified(address: int, length: int) -> bool:
 class Mapping:
     """A private (copy-on-write) mapping of a part of a file, unmapped with its last view.
 
-    Parameters
-    ----------
-    fd : int
-        Descriptor of the file. It may be closed afterwards.
-    offset, length : int
-        The part, bytes; the offset is a multiple of a page, the length is not 0.
-    keep : object
-        Kept alive with the mapping, to guarantee that this part of the file does not change.
-
-    Raises
-    ------
-    OSError
-        If the kernel refuses.
+    `offset` is a multiple of a page, `length` not 0, bytes; `fd` may be closed afterwards. `keep`
+    lives as long, so that this part does not change. Raises OSError if the kernel refuses.
     """
 
     __slots__ = ("__weakref__", "address", "keep", "length")
@@ -111,6 +93,7 @@ class Mapping:
         self.length = 0  # for __del__, if the next line fails
         self.keep = keep
         flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
+        # `mmap.mmap` would keep a file descriptor per mapping, and thousands would exhaust them.
         address = _libc.mmap(None, length, access, flags, fd, offset)
         if address == _FAILED:
             error = ctypes.get_errno()
@@ -148,8 +131,8 @@ class Mapping:
 class MappingPool:
     """Keeps private mappings of parts of one file for reuse. Thread-safe.
 
-    They cost only page tables, a five-hundredth of their size, but keep an unnamed file in
-    existence.
+    A recycled chunk lies at the same place, so that an unmodified old mapping shows it at once; a
+    new one takes longer to fault in than a copy. Kept mappings keep an unnamed file in existence.
     """
 
     def __init__(self) -> None:
@@ -201,8 +184,6 @@ class MappingPool:
 
 
 class _PooledMapping(Mapping):
-    """A mapping that returns to a pool."""
-
     __slots__ = ("_offset", "_pool", "_reserved")  # `_reserved`: length of the whole mapping
 
     def __init__(

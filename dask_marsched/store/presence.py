@@ -1,8 +1,7 @@
 """Shows without a message whether a worker's shared memory can be opened from here.
 
-A worker that shares memory binds an abstract Unix socket, which belongs to a network namespace, has
-no file, and ends with its process. Its name hashes what must match for two processes to open each
-other's memory: the user, the user and pid namespaces, and the protocol version.
+A worker that shares memory binds an abstract Unix socket, which ends with its process. Its name
+hashes all that must match: the user, the user and pid namespaces, and the protocol version.
 """
 
 from __future__ import annotations
@@ -26,13 +25,7 @@ def _name(address: str) -> bytes:
 
 
 class AddressClaim:
-    """Claims a worker's addresses: whoever finds the claim can open the worker's memory.
-
-    Raises
-    ------
-    OSError
-        If the system has no such sockets, or an address is already claimed.
-    """
+    """Claims a worker's addresses for peers to find; OSError if taken or not supported."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []

@@ -17,13 +17,7 @@ T = TypeVar("T")
 
 
 class Releases(Generic[T]):
-    """A lock, and a queue of items to release under it.
-
-    Parameters
-    ----------
-    release : callable
-        Called under the lock with each item. Must not raise.
-    """
+    """A lock, and a queue of items to `release` under it; `release` must not raise."""
 
     def __init__(self, release: Callable[[T], None]) -> None:
         self._release = release

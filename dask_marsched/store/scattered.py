@@ -1,7 +1,4 @@
-"""Publishes objects of several frames without copying those allocated in shared memory.
-
-Partial results of reductions are dicts of arrays, which would otherwise all be copied.
-"""
+"""Publishes objects of several frames, such as dicts of arrays, without copying shared ones."""
 
 from __future__ import annotations
 
@@ -34,10 +31,8 @@ def _arrays(value: object, depth: int = 3) -> Iterator[np.ndarray]:
 def put(
     arena: Arena, header: bytes, frames: Sequence[memoryview]
 ) -> tuple[Handle, list[SharedChunk]] | None:
-    """Publish an object in one or more chunks; None if there is no room.
-
-    The handle is valid while all chunks exist. Its stamp is that of the first.
-    """
+    """Publish an object in chunks, which keep its handle valid; None if there is no room."""
+    # Its stamp is that of the first chunk.
     apart: list[tuple[int, SharedChunk]] = []
     rest: list[memoryview] = []
     for position, frame in enumerate(frames):

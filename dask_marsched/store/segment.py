@@ -38,31 +38,20 @@ class SegmentAddress(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """A published chunk, valid while its owner or a peer's lock holds it.
-
-    Attributes
-    ----------
-    segment : SegmentAddress
-    slot : int
-        Index of its flag and stamp in the segment.
-    offset : int
-        Offset in the segment, bytes.
-    header : bytes
-        Metadata for `dask_marsched.store.frames.from_frames`.
-    lengths : tuple of int
-        Lengths of its frames, bytes.
-    plain : bool
-        Whether it is a plain array, which is deserialized in no time.
-    apart : tuple
-        Frames in chunks of their own: position among all frames, ascending, handle and stamp.
-    """
+    """A published chunk, valid while its owner or a peer's lock holds it."""
 
     segment: SegmentAddress
+    #: index of its flag and stamp in the segment
     slot: int
+    #: in the segment, bytes
     offset: int
+    #: metadata for `dask_marsched.store.frames.from_frames`
     header: bytes
+    #: of its frames, bytes
     lengths: tuple[int, ...]
+    #: whether it is a plain array, which is deserialized in no time
     plain: bool
+    #: frames in chunks of their own: position among all frames, ascending, handle and stamp
     apart: tuple[tuple[int, Handle, int], ...] = ()
 
     @classmethod
@@ -83,16 +72,9 @@ class Handle(NamedTuple):
 
 
 def create_segment(size: int) -> SegmentAddress:
-    """Create an empty segment of ``size`` bytes in this process, for this user only.
-
-    Memory is used only for what is written. The caller closes the descriptor; the memory is freed
-    when no process has it open or mapped, however the processes ended.
-
-    Raises
-    ------
-    OSError
-        If the system has no such memory.
-    """
+    """Create an empty segment of ``size`` bytes for this user only; may raise OSError."""
+    # Memory is used only for what is written. The caller closes the descriptor; the memory is freed
+    # when no process has it open or mapped, however the processes ended.
     identity = uuid.uuid4().bytes
     fd = os.memfd_create("dask-marsched", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -110,14 +92,7 @@ def create_segment(size: int) -> SegmentAddress:
 
 
 def open_segment(address: SegmentAddress) -> int:
-    """Open a segment of a process on this host; return a descriptor with its own locks.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened, or is another file: the process has ended and its number was
-        reused, or belongs to another namespace.
-    """
+    """Open a segment of this host, with its own locks; OSError if its process has ended."""
     # O_NONBLOCK: a reused descriptor may be a pipe without a writer.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
     fd = os.open(f"/proc/{address.pid}/fd/{address.fd}", flags)

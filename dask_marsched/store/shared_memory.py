@@ -1,8 +1,4 @@
-"""Maps a file as shared memory that a forked process inherits as a private copy.
-
-Fork copies all memory but shared mappings: without this, parent and child would see each other's
-writes to arrays allocated there.
-"""
+"""Maps a file as shared memory that a forked process inherits as a private copy."""
 
 from __future__ import annotations
 
@@ -67,7 +63,6 @@ class _Addresses:
 
 
 def _map_aligned(length: int, how: int, fd: int) -> int:
-    """Map a file at an address aligned to a large page, and return that."""
     gap = _Addresses(length)
     try:
         if gap.first is not None:
@@ -79,25 +74,11 @@ def _map_aligned(length: int, how: int, fd: int) -> int:
 
 
 class SharedMemory(mmap.mmap):
-    """A shared mapping of a file.
+    """A shared mapping of a file, whose descriptor it owns and closes.
 
-    Parameters
-    ----------
-    fd : int
-        Descriptor of the file, which this object owns and closes.
-    length : int
-        Bytes to map.
-
-    Raises
-    ------
-    OSError
-        If the kernel refuses; the caller then still owns the descriptor.
-
-    Attributes
-    ----------
-    copy, aside : int
-        Addresses of two more mappings of the file, private and shared, that parts of this one are
-        exchanged with (see `_numpy_memory.c`); 0 if the kernel cannot do that.
+    `copy` and `aside` are addresses of two more mappings, private and shared, that parts of this
+    one are exchanged with (see `_numpy_memory.c`); 0 if the kernel cannot. Raises OSError if the
+    kernel refuses; the caller then still owns the descriptor.
     """
 
     fd: int
@@ -134,10 +115,8 @@ class SharedMemory(mmap.mmap):
             _libc.munmap(address, length)
 
     def make_private(self) -> None:
-        """Exchange the shared mapping for a private one, so that writes never reach the file.
-
-        Unmodified pages still follow the file. Parts that are private already are left alone.
-        """
+        """Exchange the shared mapping for a private one, so that writes never reach the file."""
+        # Unmodified pages still follow the file. Parts that are private already are left alone.
         start = self.address
         private = native.private_parts(self) if native is not None else []
         for address, length in sorted(private):
@@ -172,4 +151,5 @@ def _make_all_private() -> None:
         memory.make_private()
 
 
+# Else parent and child would see each other's writes to arrays allocated there.
 os.register_at_fork(after_in_child=_make_all_private)

@@ -1,8 +1,4 @@
-"""Stores spilled chunks in one unnamed file per worker, and maps them back.
-
-An unnamed file disappears with its process, however that ended. Reading only maps: the disk is read
-when a task accesses the chunk, in the task's thread.
-"""
+"""Stores spilled chunks in one unnamed file per worker, which ends with it, and maps them back."""
 
 from __future__ import annotations
 
@@ -36,13 +32,8 @@ class SpilledFrames:
         _, self.nbytes = frame_offsets(lengths)
 
     def read(self) -> tuple[list[memoryview], Mapping | None]:
-        """Return writeable frames of the reader's own, and their mapping if they are mapped.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be read.
-        """
+        """Return writeable frames, and their mapping if they are mapped; may raise OSError."""
+        # A mapped frame is read from disk when a task accesses it, in the task's thread.
         if self._extent is None:
             return [memoryview(b"") for _ in self.lengths], None
         if self.nbytes >= _LEAST_MAPPED:
@@ -55,10 +46,8 @@ class SpilledFrames:
         return [copy[o : o + n] for o, n in zip(offsets, self.lengths, strict=True)], None
 
     def holds(self, frames: Sequence[memoryview]) -> bool:
-        """Whether these frames equal the written ones.
-
-        They are read piece by piece: a mapping would take as much memory as is to be freed.
-        """
+        """Whether these frames equal the written ones."""
+        # They are read piece by piece: a mapping would take as much memory as is to be freed.
         if tuple(frame.nbytes for frame in frames) != self.lengths or self._extent is None:
             return False
         offsets, _ = frame_offsets(self.lengths)
@@ -81,13 +70,7 @@ class SpilledFrames:
 
 
 class SpillFile:
-    """The spill file of a worker, in a directory that is created if missing. Thread-safe.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be created.
-    """
+    """The spill file of a worker, in a directory made if missing. Thread-safe; raises OSError."""
 
     def __init__(self, directory: str) -> None:
         os.makedirs(directory, exist_ok=True)
@@ -103,13 +86,7 @@ class SpillFile:
     def write(
         self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]
     ) -> SpilledFrames:
-        """Write frames of these lengths, each of them in one-dimensional pieces of bytes.
-
-        Raises
-        ------
-        OSError
-            If the disk is full or fails; nothing stays allocated.
-        """
+        """Write frames, each in one-dimensional pieces; on an OSError nothing stays allocated."""
         offsets, nbytes = frame_offsets(lengths)
         if not nbytes:
             return SpilledFrames(self, None, lengths)

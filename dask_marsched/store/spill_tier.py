@@ -46,8 +46,6 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The entry that an array was read from, and its layout then."""
-
     entry: Entry
     mapping: Mapping
     layout: tuple[object, ...]
@@ -64,14 +62,11 @@ class _Written:
 
 @dataclass
 class SpillCounters:
-    """Counts of chunks, and of their bytes.
-
-    `unchanged` chunks left memory without a write, because their bytes were on disk already: they
-    were read from there and not modified, or share memory with such an array.
-    """
+    """Counts of chunks, and of their bytes."""
 
     written: int = 0
     written_bytes: int = 0
+    #: chunks not written: unmodified since read from disk, or sharing memory with such
     unchanged: int = 0
     unchanged_bytes: int = 0
     read: int = 0
@@ -82,20 +77,7 @@ class SpillTier(MutableMapping[Key, object]):
     """The disk tier: an uncompressed array is mapped back. Thread-safe for different keys.
 
     A mapped array takes no memory until it is accessed, and no second write while it is unmodified.
-
-    Parameters
-    ----------
-    directory : str
-        Directory of the spill file.
-    max_weight : int or False
-        Upper bound on the bytes on disk.
-    compression : str, optional
-        One of Dask's compressions, or ``auto``.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be created.
+    `max_weight` bounds the bytes on disk; OSError if the file cannot be created.
     """
 
     def __init__(
@@ -175,17 +157,8 @@ class SpillTier(MutableMapping[Key, object]):
         return value
 
     def write(self, key: Key, value: object) -> Entry:
-        """Write an object; the entry has no key yet, and its space is freed with it.
-
-        Raises
-        ------
-        PickleError
-            If the object cannot be serialized.
-        MaxSpillExceeded
-            If the bound on the bytes on disk would be exceeded.
-        OSError
-            If the disk is full or fails.
-        """
+        """Write an object; raise PickleError, MaxSpillExceeded (beyond the bound) or OSError."""
+        # The entry has no key yet, and its space is freed with it.
         entry = self._unchanged(value) or self._on_disk(value)
         if entry is None:
             entry = self._write(key, value)
@@ -203,11 +176,8 @@ class SpillTier(MutableMapping[Key, object]):
         return origin.entry
 
     def _on_disk(self, value: object) -> Entry | None:
-        """Return an entry with the bytes of an array that is another array's memory.
-
-        `map_overlap` makes many such slices. The bytes are compared, as either may have been
-        written to.
-        """
+        """Return an entry with the bytes of an array that is another array's memory."""
+        # `map_overlap` makes many such slices. The bytes are compared: either may have changed.
         if not self._is_noted(value):
             return None
         written = self._places.get(_place(value))
@@ -267,7 +237,6 @@ class SpillTier(MutableMapping[Key, object]):
         return Entry(header, tuple(codecs), spilled, weight, [])
 
     def _compress(self, frames: list[memoryview]) -> list[str | None]:
-        """Compress frames in place; return the codecs."""
         codecs: list[str | None] = [None] * len(frames)
         if self.compression is not None:
             for i, frame in enumerate(frames):

@@ -1,8 +1,4 @@
-"""Lets the quota decide which tasks start, and when, in a running `distributed.Worker`.
-
-The state machine's class is replaced by a subclass, and two functions on the worker's instance;
-`uninstall` undoes both. Dask decides wherever the hooks do not.
-"""
+"""Lets the quota decide which tasks start, and when; Dask decides wherever the hooks do not."""
 
 from __future__ import annotations
 
@@ -73,10 +69,7 @@ class AdmissionHooks(Protocol):
 
 
 class WorkerAdapter:
-    """Connects `AdmissionHooks` to a worker.
-
-    `shuffles` bounds the buffers of distributed's shuffles.
-    """
+    """Connects `AdmissionHooks` to a worker, and bounds the buffers of its shuffles."""
 
     def __init__(self, worker: Worker, store: WorkerStore, hooks: AdmissionHooks) -> None:
         self.worker: Any = worker
@@ -91,13 +84,7 @@ class WorkerAdapter:
         self.shuffles = ShuffleBuffers(worker)
 
     def install(self) -> None:
-        """Replace the decisions on starting tasks and fetching inputs.
-
-        Raises
-        ------
-        RuntimeError
-            If this version of distributed is not as expected; nothing has changed.
-        """
+        """Replace the decisions on starting tasks and fetching; RuntimeError on a misfit."""
         demand(contract.misfits(self.worker), "the worker stays as it is")
         worker, state = self.worker, self.state
         store = self.store
@@ -138,8 +125,6 @@ class WorkerAdapter:
             highest = manager.memory_pause_fraction or 1.0
             net = (fraction + highest) / 2 if fraction < highest else highest
             manager.memory_spill_fraction = max(manager.memory_spill_fraction, net)
-
-    # -- state that the hooks read ---------------------------------------------------------
 
     @property
     def memory_limit(self) -> int:
@@ -196,11 +181,9 @@ class WorkerAdapter:
         return found
 
     def next_use(self, ts: TaskState) -> Any:
-        """Return the first priority of the waiting tasks that read a result, or None.
-
-        Readers that still wait on the scheduler are unknown here. Sending them all with each task
-        was tried, and changed the spilled bytes by less than a tenth.
-        """
+        """Return the first priority of the waiting tasks that read a result, or None."""
+        # Readers that still wait on the scheduler are unknown here. Sending them all with each task
+        # changed the spilled bytes by less than a tenth.
         readers = (d.priority for d in ts.dependents if d.state in _TO_RUN and d.priority)
         return min(readers, default=None)
 
@@ -221,8 +204,6 @@ class WorkerAdapter:
         # A paused worker resumes by itself; this event would end the pause early.
         if self.state.running and self.worker.status == Status.running:
             self.worker.handle_stimulus(UnpauseEvent(stimulus_id=f"quota-{time.time()}"))
-
-    # -- replacements ----------------------------------------------------------------------
 
     def next_ready_task(self, stock: Any) -> TaskState | None:
         """Remove the task to start from its queue and return it, or None."""
@@ -280,7 +261,6 @@ class WorkerAdapter:
             self.hooks.finished(ts)
 
     async def _load(self, ts: TaskState) -> list[object]:
-        """Read a task's spilled inputs in a thread, and return them."""
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
         if not spilled:
             return []
@@ -329,11 +309,9 @@ class WorkerAdapter:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Drop the local variables of an error's frames, which may hold large results.
-
-    Dask's log keeps errors of sends for ten thousand lines. All these frames have ended, except
-    for the caller's; clearing a frame that only waits would close it.
-    """
+    """Drop the local variables of an error's frames, which may hold large results."""
+    # Dask's log keeps errors of sends for ten thousand lines. All these frames have ended, except
+    # for the caller's; clearing a frame that only waits would close it.
     found: BaseException | None = error
     while found is not None:
         traceback.clear_frames(found.__traceback__)
@@ -341,7 +319,7 @@ def _clear_frames(error: BaseException) -> None:
 
 
 def _read(store: WorkerStore, keys: Iterable[Key]) -> list[object]:
-    """Read results; distributed reports those that are missing or unreadable."""
+    # Keys that are missing or unreadable are left to distributed, which reports them.
     values = []
     for key in keys:
         try:
@@ -352,8 +330,6 @@ def _read(store: WorkerStore, keys: Iterable[Key]) -> list[object]:
 
 
 def _quota_state(stock: type, adapter: WorkerAdapter) -> type:
-    """Return a subclass of the worker's state that asks an adapter."""
-
     class QuotaWorkerState(stock):  # type: ignore[misc]  # the base is a variable
         # Without slots of its own its layout is that of the base, as assigning __class__ needs.
         __slots__ = ()

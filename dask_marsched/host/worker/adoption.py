@@ -35,36 +35,22 @@ _BUSY = frozenset({"flight", "executing", "long-running", "cancelled", "resumed"
 
 @dataclass
 class TransferCounters:
-    """Counts of chunks, and of their bytes, since the transfer was installed.
+    """Counts of chunks, and of their bytes, since the transfer was installed."""
 
-    `by_handle` were mapped, `by_comm` fetched as in stock Dask, `adopted` taken over from workers
-    that died. `fallbacks` counts large chunks of peers on this host that were fetched because
-    mapping ``failed`` or they were ``not published``.
-    """
-
+    #: chunks that were mapped
     by_handle: int = 0
     bytes_by_handle: int = 0
+    #: chunks fetched as in stock Dask
     by_comm: int = 0
     bytes_by_comm: int = 0
+    #: chunks taken over from workers that died
     adopted: int = 0
+    #: large chunks of this host that were fetched: mapping ``failed`` or ``not published``
     fallbacks: Counter[str] = field(default_factory=Counter)
 
 
 class ResultAdopter:
-    """Adopts results of dead peers into a worker's data; what fails is computed again.
-
-    Parameters
-    ----------
-    worker : Worker
-    store : WorkerStore
-        The worker's data.
-    attachments : Attachments
-        Its mappings of peers' memory.
-    counters : TransferCounters
-        Counts what was adopted.
-    caught : callable
-        Called with (where, exception) for each of our own errors.
-    """
+    """Adopts results of dead peers into a worker's data; what fails is computed again."""
 
     def __init__(
         self,
@@ -122,11 +108,10 @@ class ResultAdopter:
         return {"status": "OK", "adopted": adopted}
 
     async def _abort_fetches(self, gone: str, keys: Collection[Key]) -> None:
-        """Abort fetches of these keys from a dead peer, as Dask does when it removes the peer.
-
-        Dask keeps a task in flight until its fetch ends, even if the data arrived otherwise. If the
-        task is forgotten before, the end of the fetch is an error that closes worker and nanny.
-        """
+        """Abort fetches of these keys from a dead peer, as Dask does when it removes the peer."""
+        # Dask keeps a task in flight until its fetch ends, even if the data arrived otherwise. If
+        # the task is forgotten before, the end of the fetch is an error that closes worker and
+        # nanny.
         until = monotonic() + _ABORTED
         while (peers := self._fetched_from(keys)) and monotonic() < until:
             # Repeated, as the scheduler may still direct new fetches to the dead peer.
@@ -140,7 +125,6 @@ class ResultAdopter:
                 await asyncio.sleep(0)  # the fetches are about to start
 
     def _fetched_from(self, keys: Collection[Key]) -> set[str]:
-        """Return the peers that keys are being fetched from."""
         state = self._worker.state
         tasks = filter(None, map(state.tasks.get, keys))
         return {ts.coming_from for ts in tasks if ts in state.in_flight_tasks}

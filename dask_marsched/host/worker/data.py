@@ -1,9 +1,4 @@
-"""Keeps a worker's data in private memory, in shared memory and on disk behind one mapping.
-
-The mapping is a `distributed.spill.SpillBuffer` with its own disk tier and eviction order, so that
-the memory monitor, the heartbeat and the metrics work as usual. Chunks in shared memory count as
-in memory.
-"""
+"""Keeps a worker's data in private memory, shared memory and on disk, behind one `SpillBuffer`."""
 
 from __future__ import annotations
 
@@ -69,26 +64,7 @@ class _Values(BufferValuesView[object]):
 
 
 class WorkerStore(SpillBuffer, SpillingBuffer):
-    """The data of a worker.
-
-    Parameters
-    ----------
-    directory : str
-        Directory of the spill file.
-    target : int
-        Bytes of private memory above which chunks are spilled.
-    max_spill : int or False
-        Upper bound on the bytes on disk.
-    compression : str, optional
-        One of Dask's compressions, or ``auto``. Without it chunks are mapped back without a copy.
-    next_use : callable, optional
-        Returns when a key is needed next, greater for later, or None if unknown.
-
-    Raises
-    ------
-    OSError
-        If the spill file cannot be created.
-    """
+    """The data of a worker, spilled above ``target`` bytes of private memory; may raise OSError."""
 
     def __init__(
         self,
@@ -133,8 +109,6 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             # Not SpillBuffer's method: another thread may evict the key in the middle of that.
             return SpillingBuffer.__getitem__(self, key)
 
-    # -- iteration while threads move keys between tiers ------------------------------------
-
     def __iter__(self) -> Iterator[Key]:
         # Under the lock, or a key that moves between the tiers could be missed.
         with self.lock:
@@ -156,28 +130,14 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             entry = self.slow.entry(key)
         return self.slow.read(entry)
 
-    # -- moving between tiers --------------------------------------------------------------
-
     def evict(self) -> int:
-        """Move the key that is needed last from memory to disk (see `SpillBuffer.evict`).
-
-        Returns
-        -------
-        int
-            Its bytes; -1 if writing failed, or if other threads are already writing all that is
-            left: distributed's loop would otherwise ask again at once.
-        """
+        """Move the key needed last to disk; return its bytes, or -1 on failure."""
+        # Also -1 if other threads write all that is left, or distributed would ask again at once.
         return self._evict(nodefault)
 
     def evict_key(self, key: Key) -> int:
-        """Move one key from memory to disk. Never raises; may be called from any thread.
-
-        Returns
-        -------
-        int
-            Its bytes; 0 if it was no longer in memory, -1 if writing failed, which is logged and
-            leaves it in memory.
-        """
+        """Move a key to disk; return its bytes, 0 if not in memory, -1 on failure."""
+        # Any thread may call it. A failure is logged and leaves the value in memory.
         return self._evict(key)
 
     def _evict(self, key: Key | NoDefault) -> int:
@@ -199,8 +159,6 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         """Replace a value in memory by an equal object, if it is still there."""
         self.fast.exchange(key, old, new)
 
-    # -- for the quota ---------------------------------------------------------------------
-
     @property
     def held(self) -> int:
         """Bytes of the results in memory; a buffer shared by several counts once, in full."""
@@ -220,10 +178,8 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         return [some for some in found if failed.isdisjoint(some.leaving)]
 
     def part(self, keys: Iterable[Key]) -> None:
-        """Copy small views, so that the buffers under them can be freed. Thread-safe.
-
-        The copies are contiguous, as they would be after a round trip to disk.
-        """
+        """Copy small views, so that the buffers under them can be freed. Thread-safe."""
+        # The copies are contiguous, as they would be after a round trip to disk.
         for key in keys:
             view = self.in_memory(key)
             if type(view) is np.ndarray:
@@ -238,8 +194,6 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
     def takes_more_to_send(self, key: Key) -> bool:
         """Whether sending a result temporarily takes its size once more."""
         return self.is_spilled(key) or is_strided(self.in_memory(key))
-
-    # -- counters --------------------------------------------------------------------------
 
     def report(self) -> dict[str, int]:
         """Return the bytes in each tier, and counts, as plain values for JSON."""
@@ -270,14 +224,8 @@ def order_of_use(worker: Worker) -> NextUse:
 def install(worker: Worker, *, compression: str | None = None) -> WorkerStore:
     """Move a worker's data into a new `WorkerStore`. On an error nothing has changed.
 
-    Raises
-    ------
-    NotApplicable
-        If the worker has no `SpillBuffer`: without a memory limit, or with a mapping of its own.
-    RuntimeError
-        If distributed is not as expected.
-    OSError
-        If the spill file cannot be created in the worker's directory.
+    Raises NotApplicable if the worker has no `SpillBuffer` (no memory limit, or its own mapping),
+    RuntimeError if distributed is not as expected, and OSError if there is no spill file.
     """
     found = misfits(worker)
     stock: Any = worker.data

@@ -1,8 +1,4 @@
-"""Runs tasks so that each input and intermediate result is released after its last use.
-
-distributed and Dask's fused tasks keep all inputs until a task ends. A task that first concatenates
-its inputs would hold its data twice.
-"""
+"""Releases each input and intermediate result of a task after its last use, not at its end."""
 
 from __future__ import annotations
 
@@ -26,17 +22,14 @@ def owned_inputs(values: Mapping[Key, Any]) -> OwnedInputs:
 
 
 class InputReleasingTask:
-    """Replaces a running task's spec, and passes ownership of the inputs to the task.
-
-    `compute` is the task or a wrapper of it. `held` keeps loaded inputs in memory until the task
-    starts, and is then cleared.
-    """
+    """Replaces a running task's spec, and passes ownership of the inputs to the task."""
 
     __slots__ = ("_held", "compute")
 
     is_coro = False
 
     def __init__(self, compute: Callable[[Any], Any], held: list[Any] | None = None) -> None:
+        # `held` keeps loaded inputs in memory until the task starts.
         self.compute, self._held = compute, held
 
     def __call__(self, data: dict[Key, Any]) -> Any:
@@ -59,10 +52,8 @@ def leave_out_of_tracebacks(function: Any) -> None:
 
 
 def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
-    """Return the result of a task, or a wrapper of one, from its inputs by key.
-
-    A fused task empties `OwnedInputs`.
-    """
+    """Return the result of a task, or a wrapper of one, from its inputs by key."""
+    # A fused task empties `OwnedInputs`.
     if type(values) is not OwnedInputs or not _is_fused(compute):
         return compute(values)
     assert isinstance(compute, Task)

@@ -1,11 +1,8 @@
-"""Interrupts cancelled tasks that are running on a worker.
+"""Interrupts cancelled tasks that are running, by an exception raised in their thread.
 
-Python can raise an exception in another thread: a Python loop ends at once, a long call into C only
-when it returns. The exception must not arrive after the task, where it would end a thread of the
-pool. Therefore each task runs inside a guard that receives a late exception itself.
-
-Tasks that may write, hold a lock or talk to a server run to their end, as in stock Dask, unless the
-user has annotated them or asks for an interrupt.
+A call into C ends only when it returns. A late exception would end a thread of the pool, so each
+task runs inside a guard that receives it. Tasks that may write, hold a lock or talk to a server run
+to their end, unless the user has annotated them or asks for an interrupt.
 """
 
 from __future__ import annotations
@@ -37,19 +34,11 @@ INTERRUPT = f"{CANCEL}-interrupt"
 
 
 class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
-    """Raised in a running task that is cancelled.
-
-    Not an `Exception`, so that error handlers do not catch it. A task may catch it to clean up,
-    and should raise it again.
-    """
+    """Raised in a cancelled task, which may catch it to clean up, and should raise it again."""
 
 
 class Guard:
-    """Runs a task so that it can be interrupted, but nothing after it can.
-
-    At most one exception is sent from outside. It arrives in the computation, or in the guard
-    before `_leave` takes the lock, and is caught in both cases; afterwards none is pending.
-    """
+    """Runs a task so that it can be interrupted, but nothing after it can."""
 
     is_coro = False
 
@@ -62,13 +51,10 @@ class Guard:
         self._done = False
 
     def __call__(self, data: Any) -> Any:
-        """Compute the result from the data of the inputs.
-
-        Raises
-        ------
-        Reschedule
-            If it was interrupted: the worker drops a cancelled task, and reruns a resubmitted one.
-        """
+        """Compute the result from the inputs' data; raise Reschedule if interrupted."""
+        # At most one exception is sent. It arrives before `_leave` takes the lock, or is cleared
+        # there.
+        # The worker drops a cancelled task after Reschedule, and reruns a resubmitted one.
         try:
             self._enter()
             try:
@@ -106,12 +92,10 @@ class Guard:
                     self._receive_pending()
 
     def _receive_pending(self) -> None:
-        """Make sure that no exception is pending.
-
-        It may have arrived already, if the task swallowed it. Another one replaces a pending one,
-        and arrives here. Clearing it through the C API instead makes CPython 3.11 hang in the next
-        function that a debugger or coverage traces.
-        """
+        """Make sure that no exception is pending."""
+        # It may have arrived already, if the task swallowed it. Another one replaces a pending one,
+        # and arrives here. Clearing it through the C API instead makes CPython 3.11 hang in the
+        # next function that a debugger or coverage traces.
         try:
             while True:
                 _raise_in_thread(threading.get_ident(), ExecutionInterrupted)
@@ -148,13 +132,7 @@ class Interrupts:
         self._installed = False
 
     def install(self) -> None:
-        """Run tasks inside guards, and intercept the message that frees keys.
-
-        Raises
-        ------
-        RuntimeError
-            If this version of distributed is not as expected; nothing has changed.
-        """
+        """Run tasks inside guards, and intercept freed keys; RuntimeError on a misfit."""
         demand(misfits(self.worker), "running tasks are not interrupted")
         worker = self.worker
         self._own_execute = vars(worker).get("execute")

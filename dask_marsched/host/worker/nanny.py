@@ -1,8 +1,4 @@
-"""Lets a nanny own the shared memory of its worker, and count it correctly.
-
-A worker asks its nanny for a segment through the nanny's `run`, so that nothing has to be installed
-there before. The memory outlives the worker's process, and ends with the nanny.
-"""
+"""Lets a nanny own the shared memory of its worker, and count it correctly."""
 
 from __future__ import annotations
 
@@ -31,20 +27,13 @@ _SWEEP = 5.0
 
 
 class SegmentOwner(NannyPlugin):
-    """Owns the segment of a nanny's worker.
-
-    Parameters
-    ----------
-    size : int
-        Length of the segment, bytes.
-    retired : sequence of SegmentAddress
-        Segments of the worker's earlier processes, kept while anybody reads them, so that adopted
-        results can be adopted again. They take no memory beyond what the readers hold.
-    """
+    """Owns the segment, of ``size`` bytes, of a nanny's worker."""
 
     name = NAME
 
     def __init__(self, size: int, retired: Sequence[SegmentAddress] = ()) -> None:
+        # `retired` are segments of earlier processes of the worker, kept while anybody reads them,
+        # so that adopted results can be adopted again.
         self.size = size
         self.segment: SegmentAddress | None = None
         self._retired = dict.fromkeys(retired, True)
@@ -53,13 +42,7 @@ class SegmentOwner(NannyPlugin):
         self._restart: PatientRestart | None = None
 
     def setup(self, nanny: Nanny) -> None:
-        """Create the segment, correct the memory monitor, and delay restarts on busy hosts.
-
-        Raises
-        ------
-        OSError
-            If the system has no such memory.
-        """
+        """Create the segment (may raise OSError), correct the memory monitor, delay restarts."""
         self.segment = create_segment(self.size)
         monitor = nanny.periodic_callbacks.get("memory_monitor")
         if monitor is not None:
@@ -78,10 +61,8 @@ class SegmentOwner(NannyPlugin):
         return segments
 
     def _sweep(self) -> None:
-        """Close retired segments that had no reader at this check and the one before.
-
-        One check is not enough: between a reader's death and the adoption there is none.
-        """
+        """Close retired segments that had no reader at this check and the one before."""
+        # One check is not enough: between a reader's death and the adoption there is none.
         for segment, was_read in list(self._retired.items()):
             is_read = file_ranges.has_readers(segment.fd)
             if is_read or was_read:
@@ -123,7 +104,7 @@ class SegmentOwner(NannyPlugin):
 
 
 async def _own_segment(size: int, dask_worker: Nanny) -> tuple[int, int, bytes]:
-    # Runs in the nanny.
+    # Runs in the nanny, by its `run`, so that nothing has to be installed there before.
     retired = []
     before: Any = dask_worker.plugins.get(NAME)
     if before is not None:
@@ -144,16 +125,8 @@ async def _give_up_segment(dask_worker: Nanny) -> None:
 
 
 async def ask_for_segment(worker: Worker, size: int) -> SegmentAddress:
-    """Have a worker's nanny create a segment of ``size`` bytes.
-
-    A starting nanny answers only after its worker has started: do not await this before.
-
-    Raises
-    ------
-    OSError
-        If the worker has no nanny, or the nanny cannot create it, for example without
-        dask_marsched.
-    """
+    """Have a worker's nanny create a segment of ``size`` bytes; OSError if it cannot."""
+    # A starting nanny answers only after its worker has started: do not await this before.
     return SegmentAddress(*await run_in_nanny(worker, _own_segment, size=size))
 
 
@@ -163,13 +136,7 @@ async def give_up_segment(worker: Worker) -> None:
 
 
 async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: Any) -> Any:
-    """Have a worker's nanny call a function, which gets the nanny as ``dask_worker``.
-
-    Raises
-    ------
-    OSError
-        If the worker has no nanny, the nanny does not answer, or the function fails.
-    """
+    """Have a worker's nanny call a function with itself as ``dask_worker``; OSError on failure."""
     address: Any = worker.nanny
     if not address:
         raise OSError("the worker has no nanny to own shared memory")

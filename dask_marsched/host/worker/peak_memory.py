@@ -7,12 +7,7 @@ import weakref
 
 
 class PeakMeter:
-    """Reads and resets the high-water mark of this process's resident memory.
-
-    It is exact and needs no sampling, but only Linux has it, and only if ``/proc/self/clear_refs``
-    is writeable. Workers that share a process (``processes=False``) share the mark, and do not use
-    it.
-    """
+    """Reads and resets the high-water mark of this process's resident memory, on Linux only."""
 
     _of_this_process: weakref.WeakSet[PeakMeter] = weakref.WeakSet()
 

@@ -46,41 +46,19 @@ class Retainer(Protocol):
 
 
 class Published(NamedTuple):
-    """Where peers can map an object from.
-
-    `mapping` is our own mapping of it, or the chunk if the object was allocated in shared memory;
-    it detects later writes. `stamp` identifies the chunk after its owner has died; 0 if unknown.
-    `ahead` is true if no peer had asked for it.
-    """
+    """Where peers can map an object from."""
 
     handle: Handle
+    #: our own mapping, or the chunk if allocated in shared memory; detects later writes
     mapping: Mapping | SharedChunk
+    #: identifies the chunk after its owner has died; 0 if unknown
     stamp: int = 0
+    #: true if no peer had asked for it
     ahead: bool = False
 
 
 class Publisher:
-    """Publishes a worker's results in its arena.
-
-    Parameters
-    ----------
-    worker : Worker
-    store : WorkerStore
-        The worker's data.
-    least : int
-        Smallest result that is published without a request, bytes.
-    caught : callable
-        Called with (where, exception) for each of our own errors.
-
-    Attributes
-    ----------
-    sharing : ShareModel
-        Predicts which results peers will ask for.
-    upkeep : Upkeep
-        Limits the time spent on retaining results.
-    ahead, ahead_read : int
-        Results published without a request, and those of them that a peer then asked for.
-    """
+    """Publishes results of at least ``least`` bytes in a worker's arena."""
 
     def __init__(
         self,
@@ -95,6 +73,7 @@ class Publisher:
         self.least = least
         self.sharing = ShareModel()
         self.upkeep = Upkeep()
+        # Results published without a request, and those of them that a peer then asked for.
         self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
         self._spare = self._filled = 0
@@ -144,8 +123,6 @@ class Publisher:
             self._submit("trim", self._arena.trim_unneeded)
 
     def _submit(self, where: str, call: Callable[..., object], *args: Any) -> None:
-        """Call a function in the copying thread, and report its errors."""
-
         def guarded() -> None:
             try:
                 call(*args)
@@ -190,8 +167,6 @@ class Publisher:
         """Publish nothing more. Idempotent."""
         self._copier.shutdown(wait=False)
 
-    # -- on a peer's request ---------------------------------------------------------------
-
     async def publish(self, key: Key) -> tuple[Handle, object] | None:
         """Return a handle of a key, and an object that keeps it valid; None if it has none."""
         while key in self._publishing:  # for another peer
@@ -220,8 +195,6 @@ class Publisher:
         # value, so that the peer need not wait for that.
         return chunk.handle, (chunk, value)
 
-    # -- ahead of requests -----------------------------------------------------------------
-
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         self._loop = asyncio.get_running_loop()
         is_cheap = self.upkeep.affords() if self.retainer else self.has_room()
@@ -241,10 +214,8 @@ class Publisher:
         return event
 
     async def _publish_ahead(self, event: ExecuteSuccessEvent) -> ExecuteSuccessEvent:
-        """Put a result into shared memory if a peer will ask for it.
-
-        Dask still counts the task as running, so its processor is free for the copy.
-        """
+        """Put a result into shared memory if a peer will ask for it."""
+        # Dask still counts the task as running, so its processor is free for the copy.
         kind, value = self._kind(event.key), event.value
         self.sharing.made(kind)
         is_input = value in self.store.foreign  # the task returned one of its inputs
@@ -268,8 +239,6 @@ class Publisher:
         self.upkeep.kept()
         self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
         return replace(event, value=view)
-
-    # -- for the retainer ------------------------------------------------------------------
 
     async def keep_array(self, key: Key, value: NDArray[Any]) -> None:
         """Replace a stored array by a copy in shared memory."""
@@ -302,15 +271,12 @@ class Publisher:
         return (ts is not None and is_shared(ts)) or self.sharing.is_shared(kind)
 
     def has_room(self) -> bool:
-        """Whether shared memory may be reserved for arrays that may never be published.
-
-        When memory is short, the spilling it causes costs more than a copy.
-        """
+        """Whether shared memory may be reserved for arrays that may never be published."""
+        # When memory is short, the spilling it causes costs more than a copy.
         assert self._arena is not None
         return not self.store.spill_tier and self.store.held < _ROOMY * self._arena.cap
 
     def _is_made_here(self, value: object) -> bool:
-        """Whether an array was allocated in shared memory, and can be published without a copy."""
         assert self._arena is not None
         return is_plain_array(value) and self._arena.is_made_here(value.ctypes.data, value.nbytes)
 
@@ -339,11 +305,8 @@ class Publisher:
 
 
 def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:
-    """Publish an object; return its chunk, the object to store instead, and the mapping of that.
-
-    An array that was allocated here is stored as it is: later writes to it, or to its views, are
-    private to this process.
-    """
+    """Publish an object; return its chunk, the object to store instead, and the mapping of that."""
+    # An array allocated here is stored as it is: later writes to it are private to this process.
     plain = is_plain_array(value)
     try:
         header, frames = to_frames(value)

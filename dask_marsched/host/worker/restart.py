@@ -1,8 +1,4 @@
-"""Delays the restart of a dead worker's process until a processor is idle.
-
-The imports of a new worker take a second or more of a processor. On a busy host they slow down the
-workers that have taken over, and short programs end before the new one is ready.
-"""
+"""Delays the restart of a dead worker's process until a processor is idle."""
 
 from __future__ import annotations
 
@@ -25,10 +21,7 @@ _HOOK = "_unregister"
 
 
 class PatientRestart:
-    """Makes a nanny wait for an idle processor before it replaces a dead process.
-
-    `idle` returns the total idle seconds of this machine's processors.
-    """
+    """Makes a nanny wait before it replaces a dead process; `idle` returns total idle seconds."""
 
     def __init__(self, nanny: Nanny, idle: Callable[[], float] | None = None) -> None:
         self.nanny: Any = nanny
@@ -49,6 +42,7 @@ class PatientRestart:
 
     async def _unregister(self, *args: Any, **kwargs: Any) -> None:
         await self._stock(*args, **kwargs)
+        # A new worker's imports would slow down those that took over, for a second or more.
         until = monotonic() + _LONGEST
         # Ends early if the nanny closes, or its user restarts it.
         while self._is_between_processes() and monotonic() < until:

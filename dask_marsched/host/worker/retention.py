@@ -1,8 +1,4 @@
-"""Retains a worker's results in shared memory, so that peers can take over if it dies.
-
-Arrays are replaced by their shared copies. Other objects exist twice, so only a small share of
-memory and time is spent on them.
-"""
+"""Retains a worker's results in shared memory, so that peers can take over if it dies."""
 
 from __future__ import annotations
 
@@ -23,7 +19,8 @@ from dask_marsched.store.frames import is_data, is_plain_array, to_frames
 from dask_marsched.store.grants import LEAST
 from dask_marsched.store.segment import Handle
 
-#: Limit on memory that exists twice: this share of all results, or so many bytes if that is more.
+#: Limit on memory that exists twice, of objects that no copy replaces: this share of all results,
+#: or so many bytes if that is more.
 _TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
 #: Serializing an object other than an array takes so many times as long as copying an array.
 _SERIALIZED = 4
@@ -52,17 +49,7 @@ class _Cost(NamedTuple):
 
 
 class ResultRetainer:
-    """Retains the results of a worker for the workers that take over from it.
-
-    Parameters
-    ----------
-    publisher : Publisher
-        Publishes arrays, and announces what is retained.
-    arena : Arena
-        The worker's shared memory.
-    caught : callable
-        Called with (where, exception) for each of our own errors.
-    """
+    """Retains the results of a worker for the workers that take over from it."""
 
     def __init__(
         self, publisher: Publisher, arena: Arena, caught: Callable[[str, Exception], None]
@@ -92,10 +79,8 @@ class ResultRetainer:
             return sum(self._twice.values())
 
     def made(self, key: Key, value: object) -> None:
-        """Retain a result at once if little has to be copied, else after it is stored.
-
-        The scheduler learns of the former together with the result.
-        """
+        """Retain a result at once if little has to be copied, else after it is stored."""
+        # The scheduler learns of the former together with the result.
         if not _is_large_array(value) and is_data(value):
             cost = self._cost(value)
             if cost.copied <= _LITTLE and self._affords(cost):
@@ -119,7 +104,6 @@ class ResultRetainer:
         asyncio.get_running_loop().call_later(_SETTLED, self._settled, key, again)
 
     def _settled(self, key: Key, again: bool) -> None:
-        """Queue a result if it is stored by now."""
         if self._closed:
             return
         if key not in self._store.fast:
@@ -140,7 +124,6 @@ class ResultRetainer:
                 self._caught("keep", error)
 
     async def _retain(self, key: Key) -> None:
-        """Copy a stored result to shared memory, and announce it."""
         value = self._store.in_memory(key)
         if value is None or await self._publisher.announce_published(key, value):
             return
@@ -160,10 +143,8 @@ class ResultRetainer:
                 self.let_go(key)
 
     def _may_exchange(self, nbytes: int) -> bool:
-        """Whether an array may be copied: it exists twice until the copy has replaced it.
-
-        Arrays of a size that recurs are soon allocated in shared memory, and need no copy.
-        """
+        """Whether an array may be copied: it exists twice until the copy has replaced it."""
+        # Arrays of a size that recurs are soon allocated in shared memory, and need no copy.
         return nbytes <= _MOST_COPIED and self._publisher.has_room()
 
     def _cost(self, value: object) -> _Cost:
@@ -198,7 +179,6 @@ class ResultRetainer:
         self._publisher.announce(key, handle, chunks[0].stamp)
 
     def _exchange(self, key: Key, value: object, handle: Handle, chunks: list[SharedChunk]) -> None:
-        """Replace the arrays in a stored collection by their copies."""
         new = scattered.exchanged(value, handle, chunks)
         if self._store.in_memory(key) is not value:
             self.let_go(key)

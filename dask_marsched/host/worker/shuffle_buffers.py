@@ -32,16 +32,10 @@ def misfits(shuffles: Any) -> list[str]:
 
 
 class ShuffleBuffers:
-    """Bounds the buffers of a worker's shuffles, and empties messages after use.
+    """Bounds the buffers of a worker's shuffles, if any, and empties messages after use.
 
-    distributed bounds them by configuration only, at one gigabyte, whatever the memory limit.
-
-    Each of its ten sending tasks, and the writing one, keeps the last message it handled. A message
-    holds the pieces of one input partition for one worker: in a rechunk of 125 MB partitions to two
-    workers these were 355 MiB, outside of every buffer's account.
-
-    A worker also sends shards to itself through a socket; here it receives them directly. Nothing
-    is done on a worker without the shuffle plugin.
+    Each of distributed's ten sending tasks, and the writing one, keeps its last message: 355 MiB in
+    a rechunk of 125 MB partitions to two workers, which no buffer accounts for.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -50,7 +44,7 @@ class ShuffleBuffers:
         self._refresh: Any = None
 
     def bound(self, nbytes: int) -> None:
-        """Lower the bound of each buffer to so many bytes."""
+        """Lower the bound of each buffer, one gigabyte by default, to so many bytes."""
         for name in _LIMITERS:
             limiter: Any = getattr(self._shuffles, name, None)
             limit = getattr(limiter, "limit", None)
@@ -94,7 +88,6 @@ class ShuffleBuffers:
 
 
 def _buffers(run: Any) -> list[Any]:
-    """Return the buffers of a shuffle."""
     return [buffer for name in _BUFFERS if (buffer := getattr(run, name, None)) is not None]
 
 

@@ -1,9 +1,4 @@
-"""Fetches chunks of other workers on this host by mapping their shared memory.
-
-A worker that shares memory handles one more message and claims its address. Only workers that find
-the claim send that message, so that stock workers never see it. Any failure falls back to a stock
-fetch.
-"""
+"""Fetches chunks of other workers on this host by mapping their shared memory."""
 
 from __future__ import annotations
 
@@ -39,6 +34,7 @@ from dask_marsched.store.frames import is_plain_array
 from dask_marsched.store.presence import AddressClaim, is_claimed
 from dask_marsched.store.segment import Handle
 
+# Sent only to workers whose claim is found, so that stock workers never see it.
 OPERATION = "marsched_handles"
 ADOPTION = "marsched_adopt"
 
@@ -79,30 +75,10 @@ class _Unreachable(OSError):
 
 
 class HandleTransfer:
-    """Maps chunks of peers into a worker, and publishes its own.
+    """Maps chunks of at least ``least`` bytes of peers into a worker, and publishes its own.
 
-    Parameters
-    ----------
-    worker : Worker
-    store : WorkerStore
-        The worker's data.
-    cap : int
-        Upper bound on the shared memory of its chunks, bytes.
-    least : int
-        Smallest chunk that is mapped instead of fetched, bytes.
-    caught : callable
-        Called with (where, exception) for each of our own errors, after which stock code runs.
-    announces : bool
-        Whether the scheduler learns where chunks are, so that they can outlive the worker.
-    keep : bool
-        Whether all results are retained in shared memory.
-
-    Attributes
-    ----------
-    reason : str or None
-        Why nothing is shared; None if it is.
-    arena : Arena or None
-        The worker's shared memory; None if nothing is shared.
+    `cap` bounds the published bytes. After our own errors, reported to `caught`, stock code runs.
+    With `announces` the scheduler learns where chunks are; with `keep` all results are retained.
     """
 
     def __init__(
@@ -123,6 +99,7 @@ class HandleTransfer:
         self.cap = cap
         self.least = least
         self.counters = TransferCounters()
+        #: why nothing is shared; None if it is
         self.reason: str | None = "not started"
         self.arena: Arena | None = None
         self.attachments = Attachments()
@@ -136,17 +113,13 @@ class HandleTransfer:
         self.publisher = Publisher(worker, store, least=least, caught=caught)
         self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
 
-    # -- installing ------------------------------------------------------------------------
-
     def start(self) -> None:
         """Start sharing once the nanny has provided memory; else `reason` says why not."""
         self._starting = asyncio.create_task(self._start())
 
     async def started(self) -> None:
-        """Wait until sharing has started or failed.
-
-        Must not delay the worker's start: the nanny answers only after that.
-        """
+        """Wait until sharing has started or failed; must not delay the worker's start."""
+        # The nanny answers only after the worker has started.
         if self._starting is not None:
             await asyncio.wait([self._starting])
 
@@ -228,10 +201,8 @@ class HandleTransfer:
         }
 
     def surplus(self) -> int:
-        """Return how far the kernel's count of this process' memory exceeds ours, bytes.
-
-        The difference is in shared pages; it is negative if we hold pages never touched here.
-        """
+        """Return how far the kernel's count of this process' memory exceeds ours, bytes."""
+        # The difference is in shared pages; it is negative if we hold pages never touched here.
         if self._claim is None or self.arena is None:
             return 0
         charge = self._charge(self.arena)
@@ -265,13 +236,10 @@ class HandleTransfer:
             return self._stock_memory()
 
     def _tidy(self, now: float) -> None:
-        """Close unused segments and return unused memory from time to time."""
         self.attachments.sweep(now)
         if now - self._tidied > _TIDY:
             self._tidied = now
             self.publisher.give_back()
-
-    # -- the owner's side ------------------------------------------------------------------
 
     async def _publish_for_peer(self, comm: Comm, keys: Collection[Key]) -> Any:
         published: dict[Key, tuple[Handle, object]] = {}
@@ -295,8 +263,6 @@ class HandleTransfer:
     def _announce(self, key: Key, handle: Handle, stamp: int) -> None:
         where = (self.worker.address, key, handle.to_message(), stamp)
         self.worker.log_event(KEPT, where)
-
-    # -- the peer's side -------------------------------------------------------------------
 
     async def _gather_dep(
         self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
@@ -338,10 +304,7 @@ class HandleTransfer:
         )
 
     async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object] | None:
-        """Map those chunks of a peer that it publishes; None if the peer cannot be reached.
-
-        Never raises an Exception.
-        """
+        """Map a peer's published chunks; None if it is unreachable. Never raises an Exception."""
         if not keys or self._failures[address] >= _PATIENCE or not self._is_here(address):
             return {}
         start = time()
