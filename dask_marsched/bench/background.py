@@ -8,13 +8,7 @@ from typing import Self
 
 
 class Background(abc.ABC):
-    """Runs `_turn` periodically in a thread as long as a ``with`` block runs.
-
-    Parameters
-    ----------
-    first
-        Seconds until the first turn.
-    """
+    """Runs `_turn` periodically during a ``with`` block, from ``first`` seconds after its start."""
 
     def __init__(self, first: float = 0.0) -> None:
         self._first = first

@@ -42,31 +42,20 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """Size of a benchmark's clusters (`threads` are per worker) and workloads.
-
-    A run fails after `timeout` seconds.
-    """
+    """Size of a benchmark's clusters and workloads."""
 
     workers: int
-    threads: int
+    threads: int  #: per worker
     parameters: Parameters
-    timeout: float
+    timeout: float  #: seconds until a run fails
 
 
 def policy_plugin(policy: str) -> Any:
-    """Return the scheduler plugin of a policy; None for stock.
+    """Return the scheduler plugin of a policy, None for stock; ValueError if the name is unknown.
 
-    Parameters
-    ----------
-    policy : str
-        ``stock``, ``default`` for the plugin as it comes, or the name of an assignment. The
-        suffixes ``+off``, ``+chains`` and ``+subgraphs`` select how tasks are joined, and those in
-        `PARTS` switch a part on or off. Whatever follows a ``#`` only tells columns apart.
-
-    Raises
-    ------
-    ValueError
-        If no assignment or fusion has that name.
+    A policy is ``stock``, ``default`` for the plugin as it comes, or the name of an assignment. The
+    suffixes ``+off``, ``+chains`` and ``+subgraphs`` select how tasks are joined, and those in
+    `PARTS` switch a part on or off. Whatever follows a ``#`` only tells columns apart.
     """
     name, *more = policy.partition("#")[0].split("+")
     if name == STOCK:
@@ -88,10 +77,10 @@ def trim_memory() -> None:
 
 
 def warm_up(chosen: tuple[Workload, ...]) -> None:
-    """Run tiny versions of workloads in this process. Runs on the workers.
+    """Run tiny versions of workloads, which import and compile what they need. Runs on the workers.
 
-    It imports and compiles whatever they need. The scheduler does not see it, so it learns
-    neither durations nor sizes. What fails here fails again in the run, which reports it.
+    The scheduler does not see it, so it learns neither durations nor sizes. What fails here fails
+    again in the run, which reports it.
     """
     for workload in chosen:
         with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as scratch:
@@ -115,17 +104,7 @@ def plugin_report(dask_scheduler: Scheduler) -> dict[str, Any] | None:
 
 
 class BenchCluster:
-    """A `LocalCluster` of worker processes with the probes in place.
-
-    Parameters
-    ----------
-    policy : str
-        See `policy_plugin`.
-    setting : Setting
-        Size of the cluster and of the workloads.
-    chosen : tuple of Workload
-        Workloads for which the workers are warmed up.
-    """
+    """A `LocalCluster` with the probes in place; its workers are warmed up for some workloads."""
 
     #: Whether to measure PSS, which takes a fifth of a core on the workers' host.
     measures_pss = True
@@ -262,13 +241,7 @@ class BenchCluster:
         return gathered
 
     def settle(self, client: Client) -> None:
-        """Wait until the scheduler has forgotten everything, so that nothing is reused.
-
-        Raises
-        ------
-        RunFailed
-            If it still holds tasks after the timeout of a run.
-        """
+        """Wait until the scheduler has forgotten all tasks; RunFailed after the timeout."""
         deadline = time.monotonic() + self.setting.timeout
         gc.collect()
         while remaining := client.run_on_scheduler(tasks_known):

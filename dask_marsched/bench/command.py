@@ -111,13 +111,7 @@ def bench(**options: Any) -> None:
 
 
 def policy_columns(options: Options) -> tuple[str, ...]:
-    """Return a name for each policy; one that is given twice makes two columns.
-
-    Raises
-    ------
-    click.UsageError
-        If there is no such policy.
-    """
+    """Return a column name for each policy, also if one is given twice; UsageError if unknown."""
     options.policies = options.policies or (STOCK, DEFAULT)
     seen: dict[str, int] = {}
     columns = []
@@ -132,13 +126,7 @@ def policy_columns(options: Options) -> tuple[str, ...]:
 
 
 def prepare(options: Options, scratch: Path) -> tuple[tuple[Workload, ...], Setting]:
-    """Return the selected workloads and the clusters' setting.
-
-    Raises
-    ------
-    click.UsageError
-        If there is no such workload, or a size cannot be read.
-    """
+    """Return the selected workloads and the clusters' setting; UsageError for invalid options."""
     try:
         selected = workloads.select(options.names, options.kinds)
         parameters = Parameters(options.size, parse_bytes(options.chunk), scratch)
@@ -161,10 +149,7 @@ def show_progress(measurement: Measurement) -> None:
 def publish(
     options: Options, tables: Sequence[report.Cells], found: Mapping[str, Any], *notes: str
 ) -> None:
-    """Print tables and notes, and write the files that ``--json`` and ``--markdown`` name.
-
-    Tables without rows and empty notes are left out.
-    """
+    """Print tables and notes unless empty, and write the files of ``--json`` and ``--markdown``."""
     tables = [table for table in tables if len(table) > 1]
     notes = tuple(filter(None, notes))
     click.echo("\n\n".join([*map(report.text_table, tables), *notes]))

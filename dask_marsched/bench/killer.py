@@ -11,13 +11,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 
 class Killer(SchedulerPlugin):
-    """Kills the worker with most results once half of the tasks have run.
-
-    Parameters
-    ----------
-    pids
-        Process of each worker, by address.
-    """
+    """Kills the worker with most results, by its process id, once half of the tasks have run."""
 
     name = "bench-killer"
 

@@ -19,47 +19,21 @@ SMALLEST_RATIO = 0.01  # a ratio of nearly 0 would decide a geometric mean alone
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of one workload under one policy.
-
-    Attributes
-    ----------
-    repetition : int
-        From 0.
-    seconds : float or None
-        From handing the graph to the client until the results are there.
-    moved : int or None
-        Bytes between workers; None if unknown.
-    managed : int or None
-        Peak of the managed bytes summed over the workers; None if unknown.
-    pss : int or None
-        Peak of the PSS summed over the worker processes, bytes.
-    sent : int or None
-        Tasks sent to workers.
-    digest : str or None
-        Hash of the results' bytes.
-    cpu : float or None
-        CPU seconds of the whole cluster, with client and scheduler.
-    error : str or None
-        Why the run failed; all measured values are None then.
-    mapped : int or None
-        The part of the bytes moved that workers mapped from another's shared memory.
-    again : int or None
-        Tasks sent again although they had a result before; None if not counted.
-    """
+    """One run of one workload under one policy; fields are None if they could not be measured."""
 
     workload: str
     policy: str
     repetition: int
-    seconds: float | None = None
-    moved: int | None = None
-    managed: int | None = None
-    pss: int | None = None
-    sent: int | None = None
-    digest: str | None = None
-    cpu: float | None = None
-    error: str | None = None
-    mapped: int | None = None
-    again: int | None = None
+    seconds: float | None = None  #: from handing in the graph until the results are there
+    moved: int | None = None  #: bytes between workers
+    managed: int | None = None  #: peak of the managed bytes summed over the workers
+    pss: int | None = None  #: peak of the PSS summed over the worker processes, bytes
+    sent: int | None = None  #: tasks sent to workers
+    digest: str | None = None  #: hash of the results' bytes
+    cpu: float | None = None  #: CPU seconds of the whole cluster, with client and scheduler
+    error: str | None = None  #: why the run failed
+    mapped: int | None = None  #: part of ``moved`` that was mapped from shared memory
+    again: int | None = None  #: tasks sent again although they had a result before
 
 
 AXES = ("moved", "managed", "pss", "seconds", "cpu", "sent")
@@ -67,64 +41,35 @@ AXES = ("moved", "managed", "pss", "seconds", "cpu", "sent")
 
 @dataclass(frozen=True)
 class Row:
-    """A workload under a policy, over all repetitions.
-
-    Attributes
-    ----------
-    runs, failed : int
-        Repetitions, and how many of them failed.
-    medians : dict
-        By axis, the median over the repetitions; None if nothing was measured.
-    ratios : dict
-        By axis, the median of the ratios to the base in the same repetition; None likewise. The
-        base is stock unless `aggregate` was given another.
-    identical : bool or None
-        Whether all results equal stock's of the same repetition, bit for bit; None if there is
-        nothing to compare.
-    moves : bool
-        Whether it moves more than 5 MiB under stock.
-    errors : tuple of str
-        The distinct errors of the failed runs.
-    """
+    """A workload under a policy, over all repetitions."""
 
     workload: str
     policy: str
     runs: int
     failed: int
-    medians: dict[str, float | None]
-    ratios: dict[str, float | None]
-    identical: bool | None
-    moves: bool
-    errors: tuple[str, ...]
+    medians: dict[str, float | None]  #: by axis, over the repetitions
+    ratios: dict[str, float | None]  #: by axis, median ratio to the base's same repetition
+    identical: bool | None  #: bit for bit, with stock in the same repetition; None if unknown
+    moves: bool  #: whether it moves more than 5 MiB under stock
+    errors: tuple[str, ...]  #: the distinct ones
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One axis under one policy, over the workloads that move more than 5 MiB under stock.
-
-    Attributes
-    ----------
-    workloads : int
-        Number of workloads with a ratio.
-    mean, worst : float
-        Geometric mean of the ratios, and the largest one.
-    worst_workload : str
-        The workload with the largest ratio.
-    """
+    """One axis under one policy, over the workloads that move more than 5 MiB under stock."""
 
     policy: str
     axis: str
-    workloads: int
-    mean: float
-    worst: float
+    workloads: int  #: number of workloads with a ratio
+    mean: float  #: geometric mean of the ratios
+    worst: float  #: the largest ratio
     worst_workload: str
 
 
 def digest(results: Iterable[Any]) -> str:
     """Return a hash of the results' bytes, so that NaNs and signed zeros count too.
 
-    Arrays are hashed by dtype, shape and bytes, dataframes and series by index and values,
-    anything else by its pickle.
+    Anything but arrays, dataframes and series is hashed by its pickle.
     """
     state = hashlib.sha256()
     for result in results:
@@ -166,13 +111,8 @@ def geometric_mean(ratios: Iterable[float]) -> float | None:
 def aggregate(measurements: Sequence[Measurement], base: str = STOCK) -> list[Row]:
     """Return a row for each workload and policy, in the order in which they first ran.
 
-    Parameters
-    ----------
-    measurements : sequence of Measurement
-        All runs.
-    base : str
-        The policy that the ratios relate to. A workload enters the geometric means by the bytes
-        that it moves under stock, whatever the base.
+    Ratios relate to the policy ``base``. A workload enters the geometric means by the bytes that it
+    moves under stock, whatever the base.
     """
     runs: dict[tuple[str, str], dict[int, Measurement]] = {}
     for m in measurements:

@@ -24,9 +24,7 @@ PROBE = "bench-scheduler-probe"
 class TrafficMeter(WorkerPlugin):
     """Counts the bytes that a worker process writes, by connection.
 
-    It counts below every protocol: fetched results, peer-to-peer shuffles and all other traffic on
-    the workers' TCP or TLS connections, as on the wire. `bytes_between_workers` selects the
-    connections that join two workers from all workers' counts.
+    It counts below every protocol, as on the wire, so that peer-to-peer shuffles are included.
     """
 
     name = METER
@@ -68,8 +66,8 @@ def read_traffic(dask_worker: Worker) -> dict[Connection, int]:
 def bytes_between_workers(written: Mapping[str, Mapping[Connection, int]]) -> int:
     """Return the bytes that went from one worker to another, from each worker's counts.
 
-    A connection counts if another worker holds its other end. Connections to the scheduler and to
-    clients have no such end, and those of a worker to itself end in the same worker.
+    A connection counts if another worker holds its other end. None does for connections to the
+    scheduler or to clients, and a worker holds both ends of those to itself.
     """
     holder = {ends: worker for worker, connections in written.items() for ends in connections}
     total = 0
@@ -132,10 +130,7 @@ def read_probe(dask_scheduler: Scheduler) -> tuple[int, int]:
 
 
 def proportional_set_size(pid: int) -> int:
-    """Return the PSS of a process, bytes; 0 if it is gone.
-
-    Shared pages count by their share, so the sum over processes is memory in use.
-    """
+    """Return the PSS of a process (shared pages by their share), bytes; 0 if it is gone."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -155,8 +150,7 @@ class PssSampler(Background):
         self.interval = interval
         self.peak = 0
         self.samples = 0
-        #: CPU seconds spent on sampling
-        self.spent = 0.0
+        self.spent = 0.0  #: CPU seconds spent on sampling
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

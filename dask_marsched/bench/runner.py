@@ -57,14 +57,8 @@ def run(
     same past. The order of the policies is reversed from one workload to the next and from one
     repetition to the next, so that no policy always comes first.
 
-    Parameters
-    ----------
-    policies : sequence of str
-        See `cluster.policy_plugin`.
-    progress : callable
-        Called with each measurement, failed ones included.
-    openers : dict, optional
-        By policy, a function that opens its cluster; `BenchCluster` for all others.
+    ``progress`` is called with each measurement, failed ones included. ``openers`` are functions
+    that open a policy's cluster, if that is not a `BenchCluster`.
     """
     outcome = Outcome()
     for repetition in range(repeat):

@@ -20,24 +20,12 @@ ITEMSIZE = 4
 class Layout:
     """The size and the chunks of a store; two stores of equal layout hold equal values.
 
-    Parameters
-    ----------
-    resolution : float
-        Distance of neighbouring grid points, in degrees; 180 must be a multiple of it.
-    days : int
-        Length of the time axis, in days of hourly steps.
-    days_per_chunk : int
-        Days in a chunk, which spans the whole globe.
-
-    Raises
-    ------
-    ValueError
-        If the resolution is not accepted; the message says which are.
+    Raises ValueError, which names the accepted resolutions.
     """
 
-    resolution: float = 2.0
-    days: int = 365
-    days_per_chunk: int = 15
+    resolution: float = 2.0  #: distance of grid points in degrees, a divisor of 180
+    days: int = 365  #: length of the time axis, in hourly steps
+    days_per_chunk: int = 15  #: a chunk spans the whole globe
 
     def __post_init__(self) -> None:
         steps = 180 / self.resolution if self.resolution > 0 else 0.0

@@ -25,13 +25,7 @@ PANEL_WIDTH = 1.55
 def draw(
     path: Path, comparisons: Sequence[Comparison], sentences: Sequence[str], caption: str
 ) -> None:
-    """Write the comparisons as a PNG, sentences in the sixth panel and a caption below.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write the comparisons as a PNG, sentences in the sixth panel and a caption below."""
     spaces = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.06)
     figure = Figure(figsize=(12, 2.0 + 1.4 * len(comparisons)), layout=spaces)
     FigureCanvasAgg(figure)

@@ -34,21 +34,10 @@ def check_modules() -> None:
 
 
 def layout_for(resolution: float | None, directory: Path) -> Layout:
-    """Return the layout of that resolution, or the finest one that memory and disk allow.
+    """Return the layout of a resolution in degrees, or the finest that memory and disk allow.
 
-    Parameters
-    ----------
-    resolution : float or None
-        Degrees; None to choose.
-    directory : pathlib.Path
-        Directory of the store; it need not exist yet.
-
-    Raises
-    ------
-    ValueError
-        If the resolution is not accepted.
-    RequirementError
-        If memory or disk do not suffice even for the coarsest layout.
+    Raises ValueError for a resolution that is not accepted, and RequirementError if memory or disk
+    do not suffice even for the coarsest layout.
     """
     missing = ""
     for wanted in RESOLUTIONS if resolution is None else (resolution,):

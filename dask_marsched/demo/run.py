@@ -87,8 +87,7 @@ def run_all(
 ) -> runner.Outcome:
     """Run all analyses under both, in one round or two; see `runner.run` for their order.
 
-    `progress` is called with each measurement, failed or not, `said` with a sentence before each
-    round.
+    `progress` is called with each measurement, `said` with a sentence before each round.
     """
     chosen = tuple(_workload(analysis, store) for analysis in (*ANALYSES, KILLED))
     setting = Setting(WORKERS, 1, Parameters(), TIMEOUT)

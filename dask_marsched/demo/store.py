@@ -47,13 +47,7 @@ def write(path: Path, layout: Layout, written: Callable[[int], None] = lambda nb
     """Write the store and its parent directories; replace a store of an earlier demo.
 
     `written` is called in the caller's thread after each chunk, with its uncompressed bytes.
-
-    Raises
-    ------
-    FileExistsError
-        If `path` holds something that the demo did not write, which is left alone.
-    OSError
-        If the disk fills up or cannot be written.
+    Raises OSError; FileExistsError if `path` holds something else, which is left alone.
     """
     if path.exists():
         empty = path.is_dir() and not any(path.iterdir())

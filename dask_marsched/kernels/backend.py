@@ -13,20 +13,11 @@ class UnsupportedError(Exception):
 
 
 class Results(NamedTuple):
-    """The results of an expression.
-
-    Attributes
-    ----------
-    values
-        One for each output.
-    raised
-        The floating-point errors, named as in `numpy.errstate`, that NumPy would have reported.
-    doubtful
-        Whether NumPy has to evaluate the chunk again, even if it ignores all errors.
-    """
+    """The results of an expression, one value for each output."""
 
     values: list[Any]
-    raised: set[str]
+    raised: set[str]  #: errors that NumPy would have reported, named as in `numpy.errstate`
+    #: whether NumPy has to evaluate the chunk again, even if it ignores all errors
     doubtful: bool = False
 
 
@@ -42,16 +33,6 @@ class Backend(Protocol):
     def prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """Return a function that evaluates an expression, given its inputs.
 
-        Parameters
-        ----------
-        bound
-            The expression, and the arrays it is applied to.
-        exact
-            Whether results have to be NumPy's to the last bit.
-
-        Raises
-        ------
-        UnsupportedError
-            If the backend cannot evaluate it.
+        ``exact`` asks for NumPy's results to the last bit. Raises UnsupportedError.
         """
         ...

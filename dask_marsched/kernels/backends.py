@@ -28,17 +28,13 @@ def _numexpr(_: Path | None) -> Backend:
 
 
 _MAKERS: dict[str, Callable[[Path | None], Backend]] = {"llvm": _llvm, "numexpr": _numexpr}
-#: The package that a worker's kernels need.
-PACKAGES = {"llvm": "llvmlite"}
+PACKAGES = {"llvm": "llvmlite"}  #: The package that a worker's kernels need
 
 
 def make(directory: Path | None) -> tuple[Backend | None, dict[str, str]]:
     """Return the first backend that works here, and why those before it do not.
 
-    Parameters
-    ----------
-    directory
-        Where it may keep compiled kernels; None for nowhere.
+    The backend may keep compiled kernels in ``directory``.
     """
     missing: dict[str, str] = {}
     for name, maker in _MAKERS.items():
@@ -50,17 +46,9 @@ def make(directory: Path | None) -> tuple[Backend | None, dict[str, str]]:
 
 
 def cache_directory(setting: str | None) -> Path | None:
-    """Return the directory for compiled kernels and measurements.
+    """Return the directory for compiled kernels and measurements; ``"auto"`` for the user's cache.
 
-    Parameters
-    ----------
-    setting
-        A path; ``"auto"`` for the user's cache; None for no directory.
-
-    Returns
-    -------
-    Path or None
-        None also if there is no such directory that only this user may write to.
+    Return None unless it is a directory that only this user may write to.
     """
     if setting is None:
         return None

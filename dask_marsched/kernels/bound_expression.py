@@ -31,12 +31,9 @@ _OVERFLOWING = frozenset({"add", "subtract", "multiply", "negative", "absolute",
 
 
 def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
-    """Return the properties of an expression's inputs on which its evaluation depends.
+    """Return the types and memory layouts of an expression's inputs.
 
-    Raises
-    ------
-    NotUnderstoodError
-        If one is neither an array of NumPy's own type nor a scalar.
+    Raises NotUnderstoodError unless all are scalars or arrays of NumPy's own type.
     """
     found: list[Signature] = []
     for value in values:
@@ -53,45 +50,25 @@ def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
 
 
 class KernelLayout(NamedTuple):
-    """The properties of a bound expression that its kernel depends on.
+    """The properties of a bound expression that its kernel depends on."""
 
-    Attributes
-    ----------
-    mode
-        ``"map"`` without reductions; ``"rows"`` if the innermost loop is reduced; ``"columns"`` if
-        only outer loops are.
-    steps
-        By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a
-        stride; in capitals if elements are not aligned.
-    """
-
+    #: ``"map"`` without reductions; ``"rows"`` if the innermost loop is reduced; ``"columns"`` if
+    #: only outer loops are.
     mode: str
+    #: By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a stride;
+    #: in capitals if elements are not aligned.
     steps: str
 
 
 @dataclass(frozen=True)
 class BoundExpression:
-    """An expression applied to arrays of certain shapes, strides and dtypes.
-
-    Attributes
-    ----------
-    typed
-        The expression with dtypes.
-    shape
-        Common shape of the inputs.
-    axes
-        Reduced axes.
-    signatures
-        Of the inputs.
-    order
-        Axes of the results, from the outermost to the innermost in memory.
-    """
+    """An expression applied to arrays of certain shapes, strides and dtypes."""
 
     typed: TypedExpression
-    shape: tuple[int, ...]
-    axes: frozenset[int]
-    signatures: tuple[Signature, ...]
-    order: tuple[int, ...]
+    shape: tuple[int, ...]  #: common shape of the inputs
+    axes: frozenset[int]  #: reduced axes
+    signatures: tuple[Signature, ...]  #: of the inputs
+    order: tuple[int, ...]  #: axes of the results, from the outermost to the innermost in memory
 
     @property
     def expression(self) -> Expression:
@@ -204,23 +181,14 @@ class BoundExpression:
 def as_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return a scalar as an array.
 
-    Raises
-    ------
-    OverflowError, FloatingPointError
-        If the dtype has no such value.
+    Raises OverflowError or FloatingPointError if the dtype has no such value.
     """
     with np.errstate(all="raise"):
         return np.asarray(value, dtype)
 
 
 def bind(expression: Expression, signatures: tuple[Signature, ...]) -> BoundExpression:
-    """Bind an expression to arrays with certain signatures.
-
-    Raises
-    ------
-    NotUnderstoodError
-        If the caller has to evaluate it with NumPy.
-    """
+    """Bind an expression to arrays; raise NotUnderstoodError if NumPy has to evaluate it."""
     types: tuple[InputType, ...] = tuple(s if isinstance(s, type) else s[0] for s in signatures)
     shapes = [() if isinstance(s, type) else s[1] for s in signatures]
     try:

@@ -28,16 +28,13 @@ _PRUNED = "pruned"
 
 
 def private(directory: Path) -> Path | None:
-    """Return a directory, created if missing; None if others may write to it, or it cannot be made.
-
-    Machine code is loaded from it.
-    """
+    """Return a directory, made if missing, that only this user may write to; None if impossible."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = directory.stat()
     except OSError:
         return None
-    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)  # machine code is loaded from it
     return directory if found.st_uid == os.getuid() and not others else None
 
 
@@ -90,15 +87,8 @@ def write(path: Path, content: bytes) -> None:
 def prune(directory: Path, now: float | None = None) -> None:
     """Delete our files that were not used for `OLDEST`, and the oldest beyond `MOST_BYTES`.
 
-    The first process of a day does it. Others may read and write meanwhile: a deleted file that
-    they have opened stays readable, and is written again when it is needed.
-
-    Parameters
-    ----------
-    directory
-        Returned by `private`.
-    now
-        Seconds since 1970; None for the system's clock.
+    The first process of a day does it. ``now`` is in seconds since 1970. A deleted file that other
+    processes have opened stays readable, and is written again when it is needed.
     """
     now = time.time() if now is None else now
     pruned = directory / _PRUNED

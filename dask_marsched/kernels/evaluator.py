@@ -29,14 +29,12 @@ logger = logging.getLogger("dask_marsched")
 
 #: Chunks of fewer elements are left to NumPy, whose overhead is as small as that of choosing.
 LEAST = 8192
-#: Expressions in `Kernels.report`.
-_SHOWN = 20
+_SHOWN = 20  #: Expressions in `Kernels.report`
 #: Cases, and uses of them, that are remembered. Each takes a few KiB, and holds machine code.
 _MOST_CASES = 512
 _MOST_USES = 2048
 
-#: Niceness of the thread that compiles.
-_NICE = 5
+_NICE = 5  #: Niceness of the thread that compiles
 
 
 @lru_cache(maxsize=1024)
@@ -63,24 +61,12 @@ class Means(NamedTuple):
 class Kernels:
     """Evaluates expressions by the faster of NumPy and a backend.
 
-    Parameters
-    ----------
-    backend
-        The backend; None for NumPy alone.
-    exact
-        Whether results have to be NumPy's to the last bit.
-    directory
-        Where measurements are kept between runs; None to keep none.
-    identity
-        What measurements depend on: the machine, the versions of libraries.
-    clock
-        Returns this thread's processor time in seconds.
-    patience
-        Seconds that NumPy spends on an expression before it is compiled, unless it was before.
-    late
-        Returns the backend, directory and identity to use once NumPy has spent ``patience`` on all
-        expressions together. Until then no backend is imported, no file is read and no thread is
-        started, which shorter programs would not profit from.
+    Measurements are kept in ``directory``; they hold for one ``identity``, the machine and the
+    versions of libraries. ``clock`` returns this thread's processor time in seconds. An expression
+    is compiled once NumPy has spent ``patience`` seconds on it, or if it was compiled before.
+    ``late`` returns the means to use once NumPy has spent ``patience`` on all expressions together.
+    Until then no backend is imported, no file is read and no thread is started, which shorter
+    programs would not profit from.
     """
 
     def __init__(
@@ -142,24 +128,10 @@ class Kernels:
     ) -> list[Any]:
         """Return the results of an expression, one for each output.
 
-        Results, warnings and errors are those of NumPy. Unless `exact`, floats may differ in the
-        last bits, as far as the documentation says.
-
-        Parameters
-        ----------
-        expression
-            The expression.
-        values
-            Its inputs.
-        known
-            Values of nodes, which NumPy need not compute again. Entries that are None are filled
-            in if NumPy computes them.
-
-        Raises
-        ------
-        NotUnderstoodError
-            If the caller has to evaluate it: NumPy's functions do something else than the
-            operations of a program to objects, to strings, and to Python's numbers alone.
+        Results, warnings and errors are NumPy's; unless `exact`, floats may differ in the last
+        bits. Nodes in ``known`` are not computed again; its entries that are None are filled in if
+        NumPy computes them. Raises NotUnderstoodError for objects, strings and Python's numbers
+        alone, to which NumPy's functions do something else than the operations of a program.
         """
         use = self._use(expression, values)
         if use is None or use.left or self._closed or np.geterr()["under"] != "ignore":
@@ -376,14 +348,9 @@ class Kernels:
     def report(self) -> dict[str, Any]:
         """Return figures of the evaluated expressions as plain values for JSON.
 
-        Returns
-        -------
-        dict
-            ``runs``, chunks; ``fused``, those not evaluated by NumPy; ``saved``, seconds of
-            processor time that NumPy would have taken more; ``compiled``, seconds of processor
-            time spent on preparing; ``backends``, their names; ``exceptions``, by place;
-            ``expressions``, those that matter most, with the same figures, ``text``, ``dtypes``,
-            ``backend``, and ``given_up``, failures by backend.
+        ``fused`` counts the chunks that NumPy did not evaluate, of all ``runs``. ``saved`` and
+        ``compiled`` are seconds of processor time: how many more NumPy would have taken, and how
+        many preparing took. ``expressions`` has the same figures for those that matter most.
         """
         with self._lock:
             cases, before = list(self._cases.values()), self._before

@@ -34,8 +34,7 @@ _SHORT_CUTS: dict[tuple[Any, Any], str] = {
     (int, -1): "reciprocal",
     (float, 0.5): "sqrt",
 }
-#: The largest exponent that a kernel may replace by multiplications.
-MOST_MULTIPLIED = 4
+MOST_MULTIPLIED = 4  #: The largest exponent that a kernel may replace by multiplications
 
 
 class NotUnderstoodError(Exception):
@@ -43,21 +42,12 @@ class NotUnderstoodError(Exception):
 
 
 class Node(NamedTuple):
-    """An operation.
+    """An operation on the nodes at the positions ``args``."""
 
-    Attributes
-    ----------
-    op
-        ``"input"``, or the name of an operation.
-    args
-        Positions of its operands.
-    param
-        The number of an input, the dtype of a cast, the exponent of a power if it is a Python
-        scalar; else None.
-    """
-
-    op: str
+    op: str  #: ``"input"``, or the name of an operation
     args: tuple[int, ...] = ()
+    #: The number of an input, the dtype of a cast, the exponent of a power if it is a Python
+    #: scalar; else None.
     param: Any = None
 
 
@@ -71,29 +61,12 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class Expression:
-    """A fused expression.
+    """A fused expression; raises NotUnderstoodError if it is not well-formed."""
 
-    Attributes
-    ----------
-    nodes
-        In the order of evaluation: operands come first.
-    outputs
-        Either all are reduced, or none is.
-    axes
-        Reduced axes, from 0; None for all of them.
-    keepdims
-        Whether reduced axes are kept with length 1.
-
-    Raises
-    ------
-    NotUnderstoodError
-        If it is not well-formed.
-    """
-
-    nodes: tuple[Node, ...]
-    outputs: tuple[Output, ...]
-    axes: tuple[int, ...] | None = None
-    keepdims: bool = False
+    nodes: tuple[Node, ...]  #: operands come before the nodes that use them
+    outputs: tuple[Output, ...]  #: either all are reduced, or none is
+    axes: tuple[int, ...] | None = None  #: reduced axes, from 0; None for all of them
+    keepdims: bool = False  #: whether reduced axes are kept with length 1
 
     def __post_init__(self) -> None:
         for position, node in enumerate(self.nodes):
@@ -177,27 +150,13 @@ class TypedNode(NamedTuple):
 
 @dataclass(frozen=True)
 class TypedExpression:
-    """An expression with NumPy's dtypes; casts are nodes of their own.
-
-    Attributes
-    ----------
-    nodes
-        As in `Expression`.
-    outputs
-        Position, reduction and dtype of each result.
-    converted
-        By output, whether NumPy's reduction would convert the values.
-    source
-        The expression without dtypes.
-    types
-        Of the inputs.
-    """
+    """An expression with NumPy's dtypes; casts are nodes of their own."""
 
     nodes: tuple[TypedNode, ...]
-    outputs: tuple[tuple[int, str | None, np.dtype[Any]], ...]
-    converted: tuple[bool, ...]
+    outputs: tuple[tuple[int, str | None, np.dtype[Any]], ...]  #: position, reduction, dtype
+    converted: tuple[bool, ...]  #: by output, whether NumPy's reduction would convert the values
     source: Expression
-    types: tuple[InputType, ...]
+    types: tuple[InputType, ...]  #: of the inputs
 
     @property
     def reduced(self) -> bool:
@@ -214,8 +173,7 @@ class _Typing:
         self._known: dict[TypedNode, int] = {}
         #: By position in the expression: the position here, -1 for Python scalars.
         self.places: list[int] = []
-        #: Numbers of the inputs that are Python scalars.
-        self.weak: dict[int, int] = {}
+        self.weak: dict[int, int] = {}  #: Numbers of the inputs that are Python scalars
 
     def add(self, node: TypedNode) -> int:
         """Return the position of a node, which is added if it is new."""
@@ -333,10 +291,7 @@ def _check(dtype: np.dtype[Any]) -> None:
 def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpression:
     """Give dtypes to an expression, whose inputs have certain types.
 
-    Raises
-    ------
-    NotUnderstoodError
-        If NumPy has no such operation, or a dtype is not supported.
+    Raises NotUnderstoodError if NumPy has no such operation, or a dtype is not supported.
     """
     typing = _Typing(types)
     for position, node in enumerate(expression.nodes):

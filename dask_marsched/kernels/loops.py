@@ -7,24 +7,12 @@ from typing import NamedTuple
 
 
 class Nest(NamedTuple):
-    """Loops, the outermost first. Strides are in bytes.
+    """Loops, the outermost first. Strides are in bytes."""
 
-    Attributes
-    ----------
-    kept
-        Number of outer loops over axes that are not reduced; they come first.
-    shape
-        Lengths of all loops; the last is the innermost one.
-    strides
-        By operand, one for each loop.
-    inner_reduced
-        Whether the innermost loop runs over a reduced axis.
-    """
-
-    kept: int
+    kept: int  #: number of outer loops over axes that are not reduced; they come first
     shape: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]
-    inner_reduced: bool
+    strides: tuple[tuple[int, ...], ...]  #: by operand, one for each loop
+    inner_reduced: bool  #: whether the innermost loop runs over a reduced axis
 
 
 def nest(
@@ -34,20 +22,10 @@ def nest(
     reduced: frozenset[int] = frozenset(),
     counted: bool = False,
 ) -> Nest:
-    """Return the loops over operands of a common shape.
+    """Return the loops over operands of a common shape without zeros.
 
-    Parameters
-    ----------
-    shape
-        Common shape, without zeros.
-    strides
-        By operand, 0 along axes that it is broadcast to.
-    order
-        The axes, from the outermost to the innermost in memory.
-    reduced
-        Reduced axes.
-    counted
-        Whether elements along reduced axes are numbered, so that those axes are innermost.
+    ``order`` lists the axes from the outermost to the innermost in memory. If elements along
+    reduced axes are ``counted``, those axes are innermost. Strides are 0 along broadcast axes.
     """
     axes = [axis for axis in (range(len(shape)) if counted else order) if shape[axis] > 1]
     groups = _joined([_Loop(shape[a], [s[a] for s in strides], a in reduced) for a in axes])

@@ -1,8 +1,7 @@
 """Finds the order in memory of an expression's results, as NumPy would lay them out.
 
 NumPy decides it operation by operation: a row plus a column has C order, even if the result is then
-multiplied with an array in Fortran order. The order of a sum's terms depends on it, and so do
-functions that need one order or the other.
+multiplied with an array in Fortran order. The order of a sum's terms depends on it.
 """
 
 from __future__ import annotations
@@ -21,19 +20,8 @@ def order(
 ) -> tuple[int, ...]:
     """Return the axes of the results, from the outermost to the innermost in memory.
 
-    Parameters
-    ----------
-    expression
-        The expression.
-    shapes
-        Of all nodes, with as many axes as the results; 1 for axes that a node lacks.
-    strides
-        Of the inputs.
-
-    Raises
-    ------
-    NotUnderstoodError
-        If results have different orders.
+    ``shapes`` are those of all nodes, with 1 for axes that a node lacks; ``strides`` those of the
+    inputs. Raises NotUnderstoodError if results have different orders.
     """
     known: list[Strides] = []
     orders: list[tuple[int, ...]] = []

@@ -1,13 +1,11 @@
 """Evaluates float arithmetic with numexpr on workers that cannot compile kernels.
 
-Those are workers without llvmlite. numexpr needs no temporary arrays, and its arithmetic is NumPy's
-to the last bit. On one thread it took 0.83 to 1.16 of NumPy's time for chunks of 64 MiB of float64,
-and 1.2 to 4 times as long for chunks of 1 MiB, where the trial keeps NumPy. Its `exp`, `sin` and
-other functions differ from NumPy's in the last bits and were slower, so NumPy computes them.
+Its arithmetic is NumPy's to the last bit; its functions, such as ``exp``, are not and were slower.
+On one thread it took 0.83 to 1.16 of NumPy's time for chunks of 64 MiB of float64, and 1.2 to 4
+times as long for chunks of 1 MiB, where the trial keeps NumPy.
 
-numexpr has one pool of threads per process. Changing its size waits for every thread with the
-interpreter's lock held, for ever if one of them evaluates for somebody else. So this module checks
-the number of threads and never sets it.
+This module checks the number of numexpr's threads and never sets it: that waits for every thread
+with the interpreter's lock held, for ever if one of them evaluates for somebody else.
 """
 
 from __future__ import annotations
@@ -34,11 +32,8 @@ _FLOATS = (np.dtype("f4"), np.dtype("f8"))
 class NumexprBackend:
     """Expressions that numexpr evaluates.
 
-    Raises
-    ------
-    ImportError
-        If numexpr is missing, runs several threads or is built with Intel's VML, or if the
-        floating-point flags of this processor are not known.
+    Raises ImportError if numexpr is missing, runs several threads or is built with Intel's VML, or
+    if the floating-point flags of this processor are not known.
     """
 
     name = "numexpr"

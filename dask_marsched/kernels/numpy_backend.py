@@ -12,8 +12,7 @@ from dask_marsched.kernels.operations import CASTS, INDEXING, OTHERS, REDUCTIONS
 
 #: Operations that NumPy computes in the same way if the result replaces an operand.
 _IN_PLACE = frozenset({"absolute", "add", "divide", "multiply", "negative", "sqrt", "subtract"})
-#: Bytes from which on memory is allocated by the system, and returned to it.
-_LARGE = 1 << 18
+_LARGE = 1 << 18  #: Bytes from which on memory is allocated by the system, and returned to it
 
 
 def evaluate(
@@ -21,14 +20,7 @@ def evaluate(
 ) -> list[Any]:
     """Return the results of an expression, one for each output.
 
-    Parameters
-    ----------
-    expression
-        The expression.
-    values
-        The inputs: arrays and Python scalars.
-    known
-        Values of nodes, which are not computed again; entries that are None are filled in.
+    Nodes with a value in ``known`` are not computed again; its entries that are None are filled in.
     """
     last = _last_uses(expression)
     found: dict[int, Any] = {}
@@ -58,10 +50,9 @@ def evaluate(
 
 
 def _in_place(node: Node, operands: list[Any], ended: list[bool]) -> Any:
-    """Return the result of an operation in the memory of an operand; None if that is not possible.
+    """Return an operation's result in the memory of a large operand; None if that is impossible.
 
-    NumPy does so for temporaries of a Python expression: allocating a large array takes longer than
-    computing it.
+    NumPy does so for temporaries, as allocating a large array takes longer than computing it.
     """
     function: Any
     if node.op == "pow":

@@ -20,8 +20,7 @@ _UFUNCS = """
 #: The supported ufuncs, by name.
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in _UFUNCS.split()}
 
-#: Ufuncs whose inner loops for integers may raise an exception.
-RAISING = frozenset({"power"})
+RAISING = frozenset({"power"})  #: Ufuncs whose inner loops for integers may raise an exception
 
 #: Operations that NumPy computes in another way if the exponent is a scalar.
 POWERS = frozenset({"pow", "power", "float_power"})

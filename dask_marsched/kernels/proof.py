@@ -30,33 +30,18 @@ _AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-310, -1e-40, 1e30, -1e30)
 
 
 class ReductionClaim(NamedTuple):
-    """A kind of reduction that a backend may compute as NumPy does.
-
-    Attributes
-    ----------
-    kind
-        Its name.
-    dtype
-        Of the values.
-    mode
-        As in `KernelLayout`.
-    converted
-        Whether NumPy converts the values to that dtype, one buffer at a time.
-    """
+    """A kind of reduction that a backend may compute as NumPy does."""
 
     kind: str
-    dtype: np.dtype[Any]
-    mode: str
-    converted: bool
+    dtype: np.dtype[Any]  #: of the values
+    mode: str  #: as in `KernelLayout`
+    converted: bool  #: whether NumPy converts the values to that dtype, one buffer at a time
 
 
 def claims(found: BoundExpression) -> list[ReductionClaim]:
     """Return the claims of a backend that evaluates an expression with reductions of floats.
 
-    Raises
-    ------
-    UnsupportedError
-        If no claim covers the reduction of such arrays.
+    Raises UnsupportedError if no claim covers the reduction of such arrays.
     """
     made = []
     nodes, mode = found.typed.nodes, found.layout.mode

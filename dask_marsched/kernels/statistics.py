@@ -23,20 +23,16 @@ class Case:
         self.name = name
         self.lock = threading.Lock()
         self.trial = Trial()
-        #: The backend's name once it is prepared.
-        self.ready: str | None = None
+        self.ready: str | None = None  #: The backend's name once it is prepared
         #: Whether the backend has been asked to prepare, and has not answered yet.
         self.asked = False
         self.pending = True
-        #: Whether the backend has answered that it has no kernel.
-        self.without_kernel = False
-        #: Seconds that chunks took that were timed.
-        self.spent = 0.0
+        self.without_kernel = False  #: Whether the backend has answered that it has no kernel
+        self.spent = 0.0  #: Seconds that chunks took that were timed
         #: Whether other processes have measured it, and whether this one has news for them.
         self.kept = False
         self.unsaved = False
-        #: The candidate that was chosen, once both have been timed.
-        self.fixed: str | None = None
+        self.fixed: str | None = None  #: The candidate that was chosen, once both have been timed
         #: The backend, with the exception, if it has failed.
         self.failed: dict[str, str] = {}
         self.chosen = REFERENCE

@@ -8,32 +8,19 @@ from typing import Any
 
 #: NumPy's name among the candidates.
 REFERENCE = "numpy"
-#: Chunks that each candidate is timed on.
-SAMPLES = 3
-#: A backend this many times slower than NumPy on its first chunk gets no second one.
-HOPELESS = 1.5
-#: NumPy is kept where the backend takes more than this share of its time.
-CLEARLY = 0.98
+SAMPLES = 3  #: Chunks that each candidate is timed on
+HOPELESS = 1.5  #: A backend this many times slower than NumPy on its first chunk gets no second one
+CLEARLY = 0.98  #: NumPy is kept where the backend takes more than this share of its time
 
 
 @dataclass
 class Times:
-    """Measurements of one candidate.
+    """Measurements of one candidate."""
 
-    Attributes
-    ----------
-    samples
-        How many chunks it was timed on.
-    best
-        Seconds per element, on the fastest of them.
-    runs, repeated
-        Chunks that it has evaluated, and how many of them NumPy evaluated again for its warnings.
-    """
-
-    samples: int = 0
-    best: float = float("inf")
-    runs: int = 0
-    repeated: int = 0
+    samples: int = 0  #: chunks that it was timed on
+    best: float = float("inf")  #: seconds per element, on the fastest of them
+    runs: int = 0  #: chunks that it has evaluated
+    repeated: int = 0  #: how many of them NumPy evaluated again for its warnings
 
     def take(self, seconds: float, repeated: bool) -> None:
         """Add the seconds per element of one more chunk."""
@@ -45,13 +32,7 @@ class Times:
 
 @dataclass
 class Trial:
-    """Measurements of NumPy and of backends for one expression on one kind of arrays.
-
-    Attributes
-    ----------
-    times
-        By candidate.
-    """
+    """Measurements of NumPy and of backends for one expression on one kind of arrays."""
 
     times: dict[str, Times] = field(default_factory=dict)
 
@@ -97,13 +78,7 @@ class Trial:
         return min(wanting, key=last, default=None)
 
     def choose(self, backend: str | None) -> str:
-        """Return the candidate for the next chunk.
-
-        Parameters
-        ----------
-        backend
-            The backend, once it is prepared; None before.
-        """
+        """Return the candidate for the next chunk; ``backend`` is None until it is prepared."""
         return self.untried(backend) or self.faster(backend)
 
     def settled(self, backend: str | None) -> bool:
@@ -129,10 +104,7 @@ class Trial:
     def from_json(cls, found: Mapping[str, Any]) -> Trial:
         """Return the trial of another process.
 
-        Raises
-        ------
-        ValueError, TypeError, KeyError, AttributeError
-            If the data is not one.
+        Raises ValueError, TypeError, KeyError or AttributeError if the data is not one.
         """
         trial = cls()
         for name, best in found["best"].items():

@@ -15,53 +15,26 @@ FLOAT = 8  # bytes of a float64, the element of every array here
 
 
 class Kind(Enum):
-    """What a workload measures.
+    """What a workload measures."""
 
-    Attributes
-    ----------
-    DATA
-        Chunks of real size: bytes moved, memory and time all matter.
-    OVERHEAD
-        Thousands of tasks that do next to nothing: only the scheduler's time per task matters.
-    ELEMENTWISE
-        Arithmetic over arrays in memory: only time matters.
-    PRODUCTS
-        Every chunk meets every other, which tiling serves.
-    INTERACTIVE
-        Small results that somebody at a keyboard waits for: only time matters.
-    HELD_OUT
-        Like DATA, but never used to tune a constant.
-    """
-
-    DATA = "data"
-    OVERHEAD = "overhead"
-    ELEMENTWISE = "elementwise"
-    PRODUCTS = "products"
-    INTERACTIVE = "interactive"
-    HELD_OUT = "held out"
+    DATA = "data"  #: chunks of real size: bytes moved, memory and time all matter
+    OVERHEAD = "overhead"  #: thousands of tiny tasks: only the scheduler's time per task matters
+    ELEMENTWISE = "elementwise"  #: arithmetic over arrays in memory: only time matters
+    PRODUCTS = "products"  #: every chunk meets every other, which tiling serves
+    INTERACTIVE = "interactive"  #: small results that a person waits for: only time matters
+    HELD_OUT = "held out"  #: like DATA, but never used to tune a constant
 
 
-#: The kinds that run unless workloads are named.
-GENERAL = (Kind.DATA, Kind.OVERHEAD)
+GENERAL = (Kind.DATA, Kind.OVERHEAD)  #: The kinds that run unless workloads are named
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The size of a workload.
+    """The size of a workload."""
 
-    Attributes
-    ----------
-    size : float
-        Factor on the number of chunks; 1 is the size of the published table.
-    chunk_bytes : int
-        Size of the typical chunk, bytes.
-    scratch : Path or None
-        A directory for the stores of workloads that read from disk.
-    """
-
-    size: float = 1.0
-    chunk_bytes: int = 8 * MIB
-    scratch: Path | None = None
+    size: float = 1.0  #: factor on the number of chunks; 1 is that of the published table
+    chunk_bytes: int = 8 * MIB  #: of the typical chunk
+    scratch: Path | None = None  #: directory for workloads that read from disk
 
     def __post_init__(self) -> None:
         if not self.size > 0:
@@ -92,37 +65,18 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Workload:
-    """A named program of Dask's collections.
-
-    Attributes
-    ----------
-    name : str
-        Name on the command line.
-    summary : str
-        One line for the lists and the docs.
-    inputs : callable
-        ``inputs(parameters)`` returns the tuple of collections that the program starts from.
-    expression : callable
-        ``expression(parameters, *inputs)`` returns the collections to compute, as a tuple. Array
-        expressions accept numpy arrays as inputs as well.
-    persist : bool
-        The inputs are persisted first, and the expression is a second graph built on them.
-    kind : Kind
-        What it measures.
-    requires : tuple of str
-        Modules besides dask that it needs.
-    needs_cluster : bool
-        It cannot run on Dask's local schedulers.
-    """
+    """A named program of Dask's collections."""
 
     name: str
-    summary: str
+    summary: str  #: one line for the lists and the docs
+    #: Returns the collections that the program starts from.
     inputs: Callable[[Parameters], tuple[Any, ...]]
+    #: Returns the collections to compute, given the inputs: collections or numpy arrays.
     expression: Callable[..., tuple[Any, ...]]
-    persist: bool = False
+    persist: bool = False  #: the inputs first; the expression is a second graph built on them
     kind: Kind = Kind.DATA
-    requires: tuple[str, ...] = ()
-    needs_cluster: bool = False
+    requires: tuple[str, ...] = ()  #: modules besides dask that it needs
+    needs_cluster: bool = False  #: it cannot run on Dask's local schedulers
 
     def missing(self) -> tuple[str, ...]:
         """Return the modules that this workload needs and this environment lacks."""
@@ -143,13 +97,7 @@ def register(
     expression: Callable[..., tuple[Any, ...]],
     **options: Any,
 ) -> None:
-    """Add a workload to the registry; the parameters are those of `Workload`.
-
-    Raises
-    ------
-    ValueError
-        If the name is taken.
-    """
+    """Add a workload with the parameters of `Workload`; ValueError if the name is taken."""
     if name in _registry:
         raise ValueError(f"a workload named {name!r} is registered already")
     _registry[name] = Workload(name, summary, inputs, expression, **options)
@@ -167,13 +115,7 @@ def names(kinds: Iterable[Kind] = GENERAL) -> tuple[str, ...]:
 
 
 def get(name: str) -> Workload:
-    """Return the workload of that name.
-
-    Raises
-    ------
-    ValueError
-        If there is none; the message lists the names there are.
-    """
+    """Return a workload by name. If there is none, a ValueError lists all names."""
     try:
         return _registry[name]
     except KeyError:
@@ -182,11 +124,5 @@ def get(name: str) -> Workload:
 
 
 def select(chosen: Iterable[str] = (), kinds: Iterable[Kind] = GENERAL) -> tuple[Workload, ...]:
-    """Return the workloads named, or all of some kinds if none is.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown.
-    """
+    """Return the named workloads, or all of some kinds; ValueError for unknown names."""
     return tuple(get(name) for name in tuple(chosen) or names(kinds))

@@ -1,8 +1,8 @@
 """Evaluates expressions by compiled kernels, from the cache or compiled in another process.
 
-Kernels are compiled by llvmlite, numba's compiler library, in 0.1 s of processor time and without
-the interpreter's lock; numba itself took 0.5 to 1.5 s, most of it with the lock. Without a cache,
-or on other systems than Linux, this process compiles.
+llvmlite, numba's compiler library, compiles a kernel in 0.1 s of processor time and without the
+interpreter's lock; numba itself took 0.5 to 1.5 s, most of it with the lock. Without a cache, or on
+other systems than Linux, this process compiles.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 
 _LONG = ctypes.c_int64
 _FUNCTION = ctypes.CFUNCTYPE(_LONG, *[_LONG] * 7)
-#: More elements than any row has.
-_WHOLE = 1 << 62
-#: Kernels that are kept in memory while nobody uses them, 8 KiB each.
-_MOST_KERNELS = 256
+_WHOLE = 1 << 62  #: More elements than any row has
+_MOST_KERNELS = 256  #: Kernels that are kept in memory while nobody uses them, 8 KiB each
 
 
 class _Code:
@@ -86,17 +84,9 @@ class _Scalars:
 
 
 class LLVMBackend:
-    """Kernels that LLVM compiles.
+    """Evaluates expressions by kernels that LLVM compiles and that ``directory`` keeps, if given.
 
-    Parameters
-    ----------
-    directory
-        Where machine code is kept; None to keep none.
-
-    Raises
-    ------
-    ImportError
-        If llvmlite is not installed, or the floating-point flags cannot be read.
+    Raises ImportError without llvmlite, or if the floating-point flags cannot be read.
     """
 
     name = "llvm"

@@ -33,18 +33,9 @@ def memory_type(dtype: np.dtype[Any]) -> Any:
 
 
 class Code:
-    """The code of a function.
+    """Writes the code of a function, whose parameters are 64-bit integers.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    parameters
-        Number of its parameters, all 64-bit integers.
-    module
-        The module, for a function that only others in this module call.
-    result
-        Type of the result.
+    With ``module``, only other functions in that module can call it.
     """
 
     def __init__(self, name: str, parameters: int, module: Any = None, result: Any = I64) -> None:

@@ -14,13 +14,7 @@ from dask_marsched.kernels.llvm.reductions import write_reductions
 
 
 class Compiler:
-    """LLVM for this processor, for one thread at a time.
-
-    Attributes
-    ----------
-    processor
-        Name and features of the processor, as LLVM finds them.
-    """
+    """LLVM for this processor, for one thread at a time."""
 
     def __init__(self) -> None:
         llvm.initialize_native_target()

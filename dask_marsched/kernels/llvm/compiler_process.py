@@ -38,28 +38,10 @@ compiler_process.main(*rest)
 
 
 def ask(directory: Path, kind: str, digest: str, key: Key) -> bytes | None:
-    """Return the content of a kernel's file from the compiler process, started if there is none.
+    """Return the content of a kernel's file from the compiler process; None if none can be started.
 
-    Parameters
-    ----------
-    directory
-        The cache, returned by `cache_files.private`; the process adds the kernel to it.
-    kind
-        Names versions and processor; each kind has a process of its own.
-    digest
-        The kernel's name.
-    key
-        The expression and its layout.
-
-    Returns
-    -------
-    bytes or None
-        None if there is no process, and none can be started.
-
-    Raises
-    ------
-    RuntimeError
-        If compiling failed, or ended the process.
+    The process adds the kernel to the cache directory; each ``kind`` of versions and processor has
+    a process of its own. Raises RuntimeError if compiling failed, or ended the process.
     """
     if sys.platform != "linux":
         return None

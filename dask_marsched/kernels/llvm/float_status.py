@@ -12,19 +12,9 @@ _FLAGS = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}
 
 
 class FloatStatus:
-    """The floating-point flags of the calling thread.
+    """The floating-point flags of the calling thread, read by C's ``fetestexcept``.
 
-    Attributes
-    ----------
-    mask
-        All flags, as C's functions take them.
-    addresses
-        Addresses of C's ``feclearexcept`` and ``fetestexcept``.
-
-    Raises
-    ------
-    ImportError
-        If the flags of this processor or system are not known.
+    Raises ImportError if the flags of this processor or system are not known.
     """
 
     def __init__(self) -> None:

@@ -12,8 +12,7 @@ from llvmlite import ir
 
 from dask_marsched.kernels.llvm.code import Code
 
-#: The ordered comparisons.
-COMPARED = frozenset({"less", "less_equal", "greater", "greater_equal"})
+COMPARED = frozenset({"less", "less_equal", "greater", "greater_equal"})  #: The ordered comparisons
 
 
 def _width(kind: Any) -> int:

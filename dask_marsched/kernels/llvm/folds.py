@@ -15,8 +15,7 @@ from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.llvm.code import I1, I32, I64, Code, memory_type, supported
 from dask_marsched.kernels.llvm.floats import bits, is_negative, is_zero
 
-#: Number of values that are reduced side by side.
-LANES = 64
+LANES = 64  #: Number of values that are reduced side by side
 
 _INTP = np.dtype(np.intp)
 
@@ -24,16 +23,7 @@ _INTP = np.dtype(np.intp)
 class ReductionCode:
     """One reduction of a kernel. Its result is NumPy's to the last bit.
 
-    Parameters
-    ----------
-    code
-        The kernel.
-    kind
-        Its name.
-    dtype
-        Of the values that are reduced.
-    values, more
-        Addresses of two buffers of the size of a block: values, and running results.
+    ``values`` and ``more`` are addresses of buffers for a block of values and of running results.
     """
 
     def __init__(self, code: Code, kind: str, dtype: np.dtype[Any], values: Any, more: Any) -> None:

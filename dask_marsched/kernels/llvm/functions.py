@@ -1,9 +1,8 @@
 """Writes functions of floats as vector code that NumPy takes from the C library.
 
-NumPy calls the C library for ``sin`` and ``cos`` of doubles, remainders and ``hypot``, for each
-element (6 to 10 ns). The functions here are valid for ordinary operands, NaN included, and report
-others: huge angles, infinities, zero as a divisor. A block with one of those is evaluated by
-NumPy's inner loop. No function raises a floating-point flag for ordinary operands.
+NumPy calls the C library for each element (6 to 10 ns). The functions here are valid for ordinary
+operands, NaN included, and raise no flag for those. They report others: huge angles, infinities,
+zero as a divisor. NumPy's inner loop evaluates a block with one of those.
 
 Sources: the reduction of an angle by multiples of pi/2 in three parts is that of W. J. Cody and
 W. Waite, exact in its first step by fused multiplication; the polynomials are those of FreeBSD's
@@ -31,12 +30,10 @@ from dask_marsched.kernels.llvm.floats import (
     with_sign_of,
 )
 
-#: A value, and whether the function is not valid for the operands.
-Guarded = tuple[Any, Any]
+Guarded = tuple[Any, Any]  #: A value, and whether the function is not valid for the operands
 
 _EXACT = frozenset({"remainder", "floor_divide", "fmod"})
-#: Largest valid angle, in radians.
-_LARGEST_ANGLE = 2.0**22
+_LARGEST_ANGLE = 2.0**22  #: Largest valid angle, in radians
 #: Between these the square of a double neither overflows nor loses bits.
 _SQUARABLE = (2.0**-480, 2.0**480)
 #: Added to a small double, this leaves the nearest integer in the last bits.

@@ -1,10 +1,9 @@
 """Writes whole kernels: the loops around blocks of elements, and the stages within a block.
 
-A kernel is a function that takes the addresses of the operands; the lengths of the loops
-(`dask_marsched.kernels.loops`), followed by those of NumPy's row and of a part of it; the number of
-loops, and of those that are kept; the strides; working space; and the addresses of the inner loops
-of NumPy that it calls. It returns the floating-point flags that were raised, and `DOUBT` if NumPy
-has to decide about a result.
+A kernel takes the addresses of the operands; the lengths of the loops, followed by those of NumPy's
+row and of a part of it; the number of loops, and of those that are kept; the strides; working
+space; and the addresses of the inner loops of NumPy that it calls. It returns the floating-point
+flags that were raised, and `DOUBT` if NumPy has to decide about a result.
 """
 
 from __future__ import annotations
@@ -31,21 +30,9 @@ _MOST_LOOPS = 32
 
 
 class Writer:
-    """Writes one kernel.
+    """Writes one kernel; ``exact`` asks for NumPy's results to the last bit.
 
-    Parameters
-    ----------
-    expression
-        The expression.
-    layout
-        Of the operands.
-    exact
-        Whether results have to be NumPy's to the last bit.
-
-    Raises
-    ------
-    UnsupportedError
-        If there is no kernel for it; also by `write`.
+    Both the class and `write` raise UnsupportedError if there is no kernel for the expression.
     """
 
     def __init__(self, expression: TypedExpression, layout: KernelLayout, exact: bool) -> None:

@@ -21,24 +21,14 @@ DOUBT = 1 << 32
 
 
 class Made(NamedTuple):
-    """A compiled kernel.
+    """A compiled kernel."""
 
-    Attributes
-    ----------
-    externals
-        NumPy's inner loops whose addresses it takes: ufunc, dtypes of operands and result.
-    scratch
-        Bytes of its working space.
-    doubtful
-        Flags, named as in `numpy.errstate`, that make its results differ from NumPy's.
-    code
-        An object file.
-    """
-
+    #: NumPy's inner loops whose addresses it takes: ufunc, dtypes of operands and result.
     externals: tuple[tuple[str, tuple[np.dtype[Any], ...]], ...]
-    scratch: int
+    scratch: int  #: bytes of its working space
+    #: Flags, named as in `numpy.errstate`, that make its results differ from NumPy's.
     doubtful: frozenset[str]
-    code: bytes
+    code: bytes  #: an object file
 
 
 def digest(key: Key, kind: str) -> str:
@@ -74,13 +64,7 @@ def refusal(reason: str) -> bytes:
 
 
 def decoded(content: bytes) -> Made:
-    """Return the kernel in a file's content.
-
-    Raises
-    ------
-    UnsupportedError
-        If it cannot be compiled.
-    """
+    """Return the kernel in a file's content; raise UnsupportedError if it cannot be compiled."""
     line, _, code = content.partition(b"\n")
     head = json.loads(line)
     if "unsupported" in head:

@@ -1,9 +1,8 @@
 """Loads the machine code of kernels from object files, without LLVM's library.
 
-The library takes 70 MiB of a worker's memory to load a kernel, which is a few KiB of code and
-constants. This loader supports what occurs in kernels: 64-bit ELF for x86-64, four kinds of
-relocations, and three functions of the C library. It refuses anything else, which is then loaded by
-LLVM's own loader.
+The library takes 70 MiB of memory to load a kernel of a few KiB. This loader supports what occurs
+in kernels: 64-bit ELF for x86-64, four kinds of relocations, and three functions of the C library.
+LLVM's own loader loads anything else.
 """
 
 from __future__ import annotations
@@ -52,24 +51,10 @@ class _Section(NamedTuple):
 
 
 class MachineCode:
-    """Machine code in memory, which is freed with this object.
+    """The machine code of one function in memory, freed with this object.
 
-    Parameters
-    ----------
-    content
-        An object file for this processor.
-    name
-        Name of a function in it.
-
-    Attributes
-    ----------
-    address
-        Of the function.
-
-    Raises
-    ------
-    UnloadableError
-        If something in the file is not supported, or memory cannot be made executable.
+    Raises UnloadableError if something in the object file is not supported, or if memory cannot be
+    made executable.
     """
 
     def __init__(self, content: bytes, name: str) -> None:

@@ -85,14 +85,8 @@ def _joined(code: Code, lanes: Any) -> Any:
 class Tree:
     """Adds up rows by halves down to a block, in a loop with a stack instead of recursion.
 
-    Parameters
-    ----------
-    code
-        The kernel.
-    dtypes
-        Of the sums, which are computed together.
-    sizes, waiting
-        Addresses of the stack: `DEPTH` integers, and as many sums of each dtype.
+    The sums of all dtypes are computed together. ``sizes`` and ``waiting`` are the addresses of the
+    stack: `DEPTH` integers, and as many sums of each dtype.
     """
 
     def __init__(
@@ -112,8 +106,7 @@ class Tree:
     def add_up(self, n: Any, evaluate: Callable[[Any], Sequence[Any]]) -> list[Any]:
         """Return the sums of ``n`` elements, at least 1.
 
-        ``evaluate`` writes code that evaluates as many of the next elements as it is told, and
-        returns their sums.
+        ``evaluate`` writes code that returns the sums of as many next elements as it is told.
         """
         code, at = self.code, self.code.at
         going = code.variable(I64, 1)

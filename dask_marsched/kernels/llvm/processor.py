@@ -61,10 +61,7 @@ def _fields() -> dict[str, str] | None:
 
 
 def features(found: dict[str, bool]) -> str:
-    """Return the features that code may use, in LLVM's notation.
-
-    ``found`` tells by LLVM's name whether LLVM finds a feature in this processor.
-    """
+    """Return the features, in LLVM's notation, that LLVM has ``found`` and code may use."""
     fields = _fields() if platform.machine() == "x86_64" else None
     named = None if fields is None else set(fields["flags"].split())
     return ",".join(

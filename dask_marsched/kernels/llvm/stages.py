@@ -16,34 +16,16 @@ from dask_marsched.kernels.operations import RAISING, UFUNCS
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of an expression.
+    """The stages of an expression."""
 
-    Attributes
-    ----------
-    stage
-        By node. Even stages are compiled loops, odd ones are calls.
-    compiled
-        By node, whether it is compiled.
-    last
-        The last stage, a compiled one.
-    kept_until
-        For nodes in a buffer, the last stage that needs them.
-    """
-
-    stage: tuple[int, ...]
-    compiled: tuple[bool, ...]
-    last: int
-    kept_until: dict[int, int]
+    stage: tuple[int, ...]  #: By node. Even stages are compiled loops, odd ones are calls.
+    compiled: tuple[bool, ...]  #: by node, whether it is compiled
+    last: int  #: the last stage, a compiled one
+    kept_until: dict[int, int]  #: for nodes in a buffer, the last stage that needs them
 
 
 def stages(expression: TypedExpression, exact: bool) -> Stages:
-    """Assign the nodes of an expression to stages.
-
-    Raises
-    ------
-    UnsupportedError
-        If an operation can neither be compiled nor called.
-    """
+    """Assign nodes to stages; raise UnsupportedError if one can neither be compiled nor called."""
     nodes = expression.nodes
     compiled: list[bool] = []
     stage: list[int] = []

@@ -45,10 +45,7 @@ _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 def loop(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> UfuncLoop | None:
     """Return a ufunc's inner loop for certain dtypes of operands and result.
 
-    Returns
-    -------
-    UfuncLoop or None
-        None if there is no such loop, or the structure is not as in NumPy's header.
+    None if there is no such loop, or the structure is not as in NumPy's header.
     """
     if sys.implementation.name != "cpython":
         return None
