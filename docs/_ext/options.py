@@ -86,7 +86,7 @@ def markdown() -> str:
 
 def _groups() -> dict[str, str]:
     """Return what is said of each group of options: those of an option rely on it."""
-    schema = yaml.safe_load((PACKAGE / "marsched-schema.yaml").read_text())["properties"]
+    schema = yaml.safe_load((PACKAGE / "config" / "marsched-schema.yaml").read_text())["properties"]
     groups = {"marsched": ""}
     for name, inner in schema["marsched"]["properties"].items():
         groups[f"marsched.{name}"] = " ".join(inner["description"].split())
