@@ -1,13 +1,8 @@
 """Answers the questions of dashboard, JSON API and reports about a scheduler: `Observer`.
 
-``scheduler.plugins["marsched"].observer`` is the observer, None if ``marsched.observer.enabled`` is
-off or the plugin is not in force. If one of its hooks fails it stops observing (`Observer.failure`
-tells why), and the scheduler is not affected.
-
-A transition of an operand changes one byte and two counts. Counts over time and the memory of the
-workers are sampled at most once a second. Pictures of plans, the memory history of each worker
-and estimates of the bytes that stock Dask would have moved are made on request only. Metrics of
-workers come with their heartbeats (`dask_marsched.worker.heartbeat_metrics`).
+If a hook fails, it stops observing (`Observer.failure` tells why) and the scheduler goes on.
+Pictures of plans, memory histories of workers and estimates of stock Dask's transfers are made on
+request only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tracks the states of a scheduler's operands with the hooks of the observer.
 
-Transitions are only logged. The log is processed when a sample is due, when it is long, and before
-a question is answered: in batches that takes a third of the time.
+Transitions are logged and processed in batches, which takes a third of the time.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ _FEW = 48
 class OperandTracker:
     """Tracks one scheduler; its subclass `Observer` answers questions about it.
 
-    Attributes
-    ----------
-    failure : str or None
-        The exception after which tracking has stopped.
+    `failure` is the exception after which tracking has stopped.
     """
 
     def __init__(
