@@ -76,7 +76,6 @@ class OperandTracker:
         self.scheduler = scheduler
         self.counters = counters
         self.failure: str | None = None
-        #: Number of the graph that is being planned.
         self.arriving = -1
         self._clock = clock
         self._policies = dict(policies)
@@ -85,7 +84,6 @@ class OperandTracker:
         self._reset()
 
     def _reset(self) -> None:
-        #: When the next sample is due.
         self.due = float("-inf")
         self._workers = ObservedWorkers(self.scheduler)
         self._records: dict[int, GraphRecord] = {}
@@ -99,7 +97,6 @@ class OperandTracker:
         self._log: list[Any] = []
         #: Whether the log has transitions that must be processed one by one.
         self._rare = False
-        #: Whether any operand has ever failed.
         self._failed = False
         #: When an operand was last computed, or failed.
         self._computed = float("-inf")

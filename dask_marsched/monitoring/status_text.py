@@ -8,7 +8,6 @@ from typing import Any
 
 from dask.utils import format_bytes
 
-#: Expressions shown of each worker.
 _MOST_EXPRESSIONS = 5
 #: By part of a worker: labels and names of the sizes shown, and names of the counts.
 _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
