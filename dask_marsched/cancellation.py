@@ -1,8 +1,4 @@
-"""Cancels whole computations: `cancel`.
-
-The scheduler part is `dask_marsched.host.scheduler.cancellation`. Workers interrupt running tasks
-in `dask_marsched.host.worker.interrupts`.
-"""
+"""Cancels whole computations: `cancel`."""
 
 from __future__ import annotations
 

@@ -52,12 +52,7 @@ class Client(RegisteringClient):
 def as_plugin(given: bool | str | SchedulerPlugin | None) -> SchedulerPlugin | None:
     """Return the plugin for a value of ``scheduler_plugin``, or None.
 
-    Raises
-    ------
-    TypeError
-        ``given`` has none of the accepted types.
-    ValueError
-        The configuration or the name of the policy is not accepted.
+    Raises TypeError for other types, ValueError for an unknown policy or configuration.
     """
     if given is None or given is False:
         return None

@@ -22,15 +22,7 @@ def own_versions() -> dict[str, str]:
 
 
 def explain_missing_module(error: ImportError, process: str) -> str:
-    """Return which package to install where, after an import failed in another process.
-
-    Parameters
-    ----------
-    error : ImportError
-        The exception of that process.
-    process : str
-        Its name, such as ``"scheduler"``.
-    """
+    """Return which package to install where, after an import failed in another process."""
     package = (error.name or "").partition(".")[0]
     if package == "dask_marsched" and isinstance(error, ModuleNotFoundError):
         return (

@@ -1,8 +1,6 @@
 """Sets up dask_marsched in a process that preloads it (``--preload dask_marsched``).
 
-A scheduler gets the plugin as part of its start-up, a client registers it on its scheduler. The
-scheduler's plugin then installs `dask_marsched.worker_plugin.MarsWorkerPlugin` on every worker, so
-the preload itself has nothing to do on workers and nannies; it only checks the options there.
+Workers get `MarsWorkerPlugin` from the scheduler, so the preload only checks the options there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Connects a Dask scheduler to the placement engine: `MarsSchedulerPlugin`.
-
-The plugin installs the adapter that asks `dask_marsched.scheduling.engine.PlacementEngine` for
-decisions, and passes the scheduler's hooks on to the engine, to failover and to the observer.
-"""
+"""Connects a Dask scheduler to the placement engine: `MarsSchedulerPlugin`."""
 
 from __future__ import annotations
 

@@ -54,16 +54,10 @@ def _option(key: str, check: checks.Check) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """All options, checked and in plain units.
+    """All options, checked and in plain units, as ``docs/configuration.md`` describes them.
 
-    Every attribute accepts what its option accepts in the configuration
-    (``restart_patience="1m"``) and holds the plain value afterwards (``60.0``).
-    ``docs/configuration.md`` describes the options.
-
-    Raises
-    ------
-    ValueError
-        A value is not accepted; the message names the option and the accepted values.
+    Every attribute accepts what its option does (``restart_patience="1m"``) and then holds the
+    plain value (``60.0``). A ValueError names the option and the accepted values.
     """
 
     enabled: bool = _option("enabled", checks.SWITCH)
@@ -100,18 +94,9 @@ class Settings:
 
     @classmethod
     def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:
-        """Read Dask's configuration of this process.
+        """Read Dask's configuration of this process; ValueError for unknown options and values.
 
-        Parameters
-        ----------
-        overrides : mapping, optional
-            Values that take precedence over the configuration, by key (``"quota.fraction"``, with
-            or without ``marsched.`` before it).
-
-        Raises
-        ------
-        ValueError
-            An option is unknown or its value not accepted.
+        `overrides` take precedence, by key with or without ``marsched.`` before it.
         """
         config = dask.config.get(NAMESPACE, default={})
         if not isinstance(config, Mapping):
@@ -122,13 +107,7 @@ class Settings:
         return cls(**{_find(key).attribute: value for key, value in given.items()})
 
     def replace(self, **changes: Any) -> Settings:
-        """Return a copy with the attributes in ``changes``.
-
-        Raises
-        ------
-        ValueError
-            An attribute is unknown or its value not accepted.
-        """
+        """Return a copy with changed attributes; ValueError for unknown ones and their values."""
         known = [option.attribute for option in OPTIONS]
         unknown = sorted(changes.keys() - known)
         if unknown:
@@ -148,13 +127,7 @@ class Option:
     accepted: Callable[[], str]
 
     def read(self, value: Any) -> Any:
-        """Return ``value`` checked and converted.
-
-        Raises
-        ------
-        ValueError
-            The value is not accepted; the message names the option and what is.
-        """
+        """Return ``value`` checked and converted, or raise a ValueError that names the option."""
         try:
             return self.parse(value)
         except (ValueError, TypeError, KeyError, OverflowError):
@@ -187,13 +160,7 @@ def register_defaults() -> None:
 
 
 def check(key: str, value: Any) -> None:
-    """Check a single option, whatever the rest of the configuration is.
-
-    Raises
-    ------
-    ValueError
-        The option does not exist or its value is not accepted.
-    """
+    """Check a single option, whatever the rest is; ValueError for unknown options and values."""
     _find(_normal(key)).read(value)
 
 

@@ -14,33 +14,11 @@ logger = logging.getLogger("dask_marsched")
 class Counters:
     """Counts since the plugin was started.
 
-    Attributes
-    ----------
-    graphs_planned, operands_planned
-        Graphs that were planned, and the operands in them.
-    exact_sizes
-        Planned operands whose result's size was known exactly before they ran.
-    operands_placed
-        Tasks sent to a worker that the plugin has chosen.
-    replanned
-        Plans made again, as sizes were learned or workers joined.
-    refined
-        Plans replaced by the result of a search in a thread.
-    recalled
-        Plans reused from a graph of the same structure.
-    withheld
-        Withheld operands that were sent, by origin: of the worker's ``own`` units, of a unit
-        ``opened`` for it, or ``taken`` from another worker's unit.
-    copies_dropped
-        Unneeded replicas that were dropped.
-    retried
-        Failures after which an operand is retried.
-    fused, fused_into
-        Tasks that were fused before they were scheduled, and the number of fused tasks.
-    left_to_dask
-        Decisions left to Dask, by reason.
-    exceptions
-        Exceptions caught in the plugin's hooks, by hook; Dask decided instead.
+    Of the counted operands, `exact_sizes` had a result of known size before they ran. Plans are
+    `replanned` as sizes are learned or workers join, `refined` by a search in a thread, and
+    `recalled` from a graph of the same structure. `withheld` counts by origin: the worker's ``own``
+    units, a unit ``opened`` for it, or ``taken`` from another worker's. `left_to_dask` counts by
+    reason, `exceptions` by hook.
     """
 
     graphs_planned: int = 0

@@ -26,15 +26,10 @@ R = TypeVar("R")
 def guarded(
     default: Callable[[], Any], *, fatal: bool = False
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Decorate a hook so that exceptions are counted and leave the decision to Dask.
+    """Decorate a hook so that exceptions are counted, and the value of `default` is returned.
 
-    Parameters
-    ----------
-    default
-        Returns the value to return after an exception.
-    fatal
-        Whether an exception leaves it unknown which tasks are withheld, so that one could wait for
-        ever. It sets `Guarded.failure`, and the adapter restores stock Dask.
+    `fatal`: an exception leaves it unknown which tasks are withheld, so that one could wait for
+    ever. It sets `Guarded.failure`, and the adapter restores stock Dask.
     """
 
     def decorate(hook: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:

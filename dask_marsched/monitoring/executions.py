@@ -18,23 +18,7 @@ _LOADING = frozenset({"transfer", "disk-read", "deserialize"})
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """An execution of an operand on a worker, divided into four phases.
-
-    Attributes
-    ----------
-    worker
-        The worker's address.
-    sent
-        When the scheduler sent the operand, in seconds of its clock.
-    waiting
-        Seconds until it began, except for `loading`: waiting for a thread or for memory.
-    loading
-        Seconds in which its inputs were fetched and read from disk.
-    calculating
-        Seconds in which it ran.
-    storing
-        Seconds from its end until the scheduler was notified.
-    """
+    """The phases of one execution on a worker, in seconds of the scheduler's clock."""
 
     worker: str
     sent: float
@@ -49,14 +33,8 @@ def execution(
 ) -> Execution | None:
     """Return the phases of an execution, None if the worker did not measure it.
 
-    Parameters
-    ----------
-    worker
-        The worker's address.
-    sent, heard
-        When the scheduler sent it, and when it was notified of the end, seconds.
-    startstops
-        The worker's measurements, each with ``action``, ``start`` and ``stop``.
+    `sent` and `heard` are when the scheduler sent it and was notified of its end; `startstops` are
+    the worker's measurements, each with ``action``, ``start`` and ``stop``.
     """
     begun, ended, loading = heard, 0.0, 0.0
     loads: list[tuple[float, float]] = []
@@ -80,21 +58,7 @@ def execution(
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph that was submitted.
-
-    Attributes
-    ----------
-    number
-        From 0, in the order of arrival.
-    client
-        The client that submitted it.
-    arrived
-        When it arrived, in seconds of the scheduler's clock.
-    operands
-        Number of operands that were new to the scheduler.
-    wanted
-        Keys of the results that the client wants.
-    """
+    """A graph that was submitted; `operands` counts those that were new to the scheduler."""
 
     number: int
     client: str

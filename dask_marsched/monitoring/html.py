@@ -40,17 +40,7 @@ def joined(parts: Iterable[object]) -> Markup:
 def table(
     header: Sequence[object], rows: Iterable[Sequence[object]], numbers: Iterable[int] = ()
 ) -> Markup:
-    """Return a table.
-
-    Parameters
-    ----------
-    header
-        Names of the columns; empty for a table without a header.
-    rows
-        Cells of each row.
-    numbers
-        Indices of the columns that are aligned to the right.
-    """
+    """Return a table; the columns with an index in `numbers` are aligned to the right."""
     right = set(numbers)
     styles = [_NUMBER if i in right else _CELL for i in range(100)]
 

@@ -16,15 +16,7 @@ _MUTED: Mapping[str, object] = {"style": "opacity:.75"}
 
 
 def plugin_view(report: Mapping[str, Any], settings: Settings) -> Markup:
-    """Return a plugin as HTML: whether it is active, its policies, options that were changed.
-
-    Parameters
-    ----------
-    report
-        As of `MarsSchedulerPlugin.report`.
-    settings
-        Its settings.
-    """
+    """Return a plugin's state, policies and changed options as HTML."""
     state = "active" if report["active"] else f"not active: {report['reason']}"
     rows: list[tuple[object, object]] = [(kind, name) for kind, name in report["policies"].items()]
     rows += [
@@ -49,13 +41,7 @@ def _option(now: object, usual: object) -> Markup:
 
 
 def status_view(status: Mapping[str, Any]) -> Markup:
-    """Return a status as HTML: the scheduler, then a row for each worker.
-
-    Parameters
-    ----------
-    status
-        As of `dask_marsched.status.Status.to_dict`.
-    """
+    """Return `Status.to_dict` as HTML: the scheduler, then a row for each worker."""
     state = "active" if status["active"] else "not active"
     parts: list[object] = [
         element("div", element("strong", "dask_marsched"), f" on {status['scheduler']}: {state}"),

@@ -1,13 +1,8 @@
 """Answers the questions of dashboard, JSON API and reports about a scheduler: `Observer`.
 
-``scheduler.plugins["marsched"].observer`` is the observer, None if ``marsched.observer.enabled`` is
-off or the plugin is not in force. If one of its hooks fails it stops observing (`Observer.failure`
-tells why), and the scheduler is not affected.
-
-A transition of an operand changes one byte and two counts. Counts over time and the memory of the
-workers are sampled at most once a second. Pictures of plans, the memory history of each worker
-and estimates of the bytes that stock Dask would have moved are made on request only. Metrics of
-workers come with their heartbeats (`dask_marsched.worker.heartbeat_metrics`).
+If a hook fails, it stops observing (`Observer.failure` tells why) and the scheduler goes on.
+Pictures of plans, memory histories of workers and estimates of stock Dask's transfers are made on
+request only.
 """
 
 from __future__ import annotations
@@ -49,22 +44,17 @@ _CELL_STATES = (
 class Observer(OperandTracker):
     """Returns what `OperandTracker` has recorded of one scheduler.
 
-    All methods return plain values for JSON, of bounded size whatever the size of the graph, that
-    belong to the caller. Times are seconds of the scheduler's clock (as of `time.time`), sizes
-    are bytes.
+    Answers are plain values for JSON, bounded in size, that belong to the caller. Times are seconds
+    of the scheduler's clock (as of `time.time`), sizes bytes. Graphs are given by number; `plan`
+    and `operand_counts` raise KeyError for unknown ones.
     """
 
     def graphs(self) -> list[dict[str, Any]]:
         """Return the planned graphs that are remembered, the oldest first; 100 at most.
 
-        Returns
-        -------
-        list of dict
-            ``number`` (the same as in `dask_marsched.operands`; -1 for tasks that existed when
-            the plugin was registered), ``planned`` and ``finished`` (times; None while the graph
-            is running), ``done``, ``operands``, ``units``, ``initial`` (operands in units),
-            ``replanned`` (number of new plans), ``policies``, ``counts`` (by name of the state),
-            ``moved`` (bytes of its results between workers).
+        ``number`` is as in `dask_marsched.operands`, -1 for tasks that existed before the plugin.
+        ``initial`` counts operands in units, ``moved`` bytes of results between workers;
+        ``finished`` is None while the graph runs.
         """
         self._update()
         return [
@@ -85,32 +75,13 @@ class Observer(OperandTracker):
         ]
 
     def plan(self, graph: int | None = None, most: int = 2000) -> dict[str, Any]:
-        """Return the picture of a graph's plan.
+        """Return the picture of a graph's plan, by default the last, in `most` cells at most.
 
-        Parameters
-        ----------
-        graph
-            The graph's number; None for the last one.
-        most
-            Cells at most. A graph with no more operands has a cell for each.
-
-        Returns
-        -------
-        dict
-            ``graph``, ``operands``, ``units``; ``ready``, False while a large graph is being laid
-            out (ask again, or await `drawn`), and ``share`` of that work done; ``columns`` and
-            ``rows``, the size of the picture; ``depth``, the number of depths that the columns
-            represent; ``aggregated``, whether cells represent several operands; ``workers``,
-            addresses; and ``cells``, a dict of lists of equal length: ``column`` (depth, from 0),
-            ``row`` (position of the unit, from 0 at the top), ``operands``, ``worker`` (index of
-            the worker that got most operands of the cell, -1 for none yet), ``worker_share`` (of
-            the operands that were sent), and the number of operands by state: ``unscheduled``,
-            ``ready``, ``running``, ``finished``, ``freed``, ``fatal``, ``cancelled``.
-
-        Raises
-        ------
-        KeyError
-            The graph does not exist or is no longer remembered.
+        While a large graph is being laid out ``ready`` is False and ``share`` of the work is done:
+        ask again, or await `drawn`. The picture has ``columns`` and ``rows``; ``cells`` holds lists
+        of equal length: ``column`` (depth, from 0), ``row`` (position of the unit, from 0 at the
+        top), ``operands`` in total and by state, ``worker`` (index of the one that got most
+        operands, -1 for none yet) and ``worker_share`` of the operands that were sent.
         """
         self._update()
         record = self._record(graph)
@@ -190,26 +161,11 @@ class Observer(OperandTracker):
         }
 
     def operand_counts(self, graph: int | None = None) -> dict[str, Any]:
-        """Return the numbers of operands by state, now and over time.
+        """Return the numbers of operands by state, now and in at most 240 points of time.
 
-        Parameters
-        ----------
-        graph
-            The graph's number; None for all operands since the plugin was registered.
-
-        Returns
-        -------
-        dict
-            ``counts`` by name of the state, now. ``series``: ``time`` and a list for each of
-            ``unscheduled``, ``ready``, ``running``, ``finished``, ``freed``, ``fatal``,
-            ``cancelled``; at most 240 points. ``causes`` of fatal and cancelled operands, the most
-            frequent first: ``state``, ``operand`` (name of the operation that failed first or was
-            cancelled), ``cause``, ``count``.
-
-        Raises
-        ------
-        KeyError
-            The graph does not exist or is no longer remembered.
+        Without a graph, all operands since the plugin was registered count. ``causes`` of fatal and
+        cancelled operands come with the most frequent first; their ``operand`` is the operation
+        that failed first or was cancelled.
         """
         now = self._update()
         if graph is None:
@@ -232,28 +188,12 @@ class Observer(OperandTracker):
         }
 
     def memory(self, most: int = 200) -> dict[str, Any]:
-        """Return the memory of the workers, bytes, according to their last heartbeats.
+        """Return the memory of the `most` fullest workers, bytes, as of their last heartbeats.
 
-        The history of each worker is recorded from the first call on, until there was no call for
-        half a minute.
-
-        Parameters
-        ----------
-        most
-            Number of workers at most, the fullest.
-
-        Returns
-        -------
-        dict
-            ``workers``, for each: ``worker`` (address), ``name``, ``host``, ``status``, ``limit``
-            or None, ``process`` (all its memory), which consists of ``private`` results, results
-            ``mapped`` from others, ``shared`` results that it published, and ``other``; ``disk``;
-            ``quota`` (its limit), ``used``, ``promised``, ``queued``, ``deferrals``, ``forced``,
-            ``evictions``, None if the quota is off; ``last_seen``; ``recent``: lists ``time``,
-            ``used``, ``process``, ``disk``. ``more_workers`` that are not shown; ``quota_on``;
-            ``total``: sums over all workers over time; ``thresholds`` ``target``, ``spill``,
-            ``pause`` and ``terminate`` of Dask's workers, as shares of the limit or None for off
-            (according to the scheduler's configuration).
+        ``process`` is all memory of a worker: ``private`` results, ``mapped`` from others,
+        ``shared`` with others, and ``other``. Figures of the quota are None if it is off,
+        ``thresholds`` shares of the limit. The history of each worker (``recent``) is recorded from
+        the first call on, until there was no call for half a minute.
         """
         now = self._clock()
         if now - self._asked_for_memory > WATCHED:
@@ -265,29 +205,13 @@ class Observer(OperandTracker):
     def transfers(self, most: int = 32, graph: int | None = None) -> dict[str, Any]:
         """Return the bytes of results moved between workers since the plugin was registered.
 
-        The scheduler counts them when a worker reports what it has fetched, without P2P shuffles.
-        Bytes received as handles (mapped on the same host) and by connection are counted by the
-        workers that share memory.
-
-        Parameters
-        ----------
-        most
-            Rows and columns of the matrix at most. With more workers it is between hosts, and
-            those that moved least are summed as ``others``.
-        graph
-            The graph to estimate for; None for the last one.
-
-        Returns
-        -------
-        dict
-            ``moved``, bytes; ``unsure``, those of them that several workers could have sent, so
-            that each counts a part; ``by_handle`` and ``by_comm``, bytes, None if no worker shares
-            memory; ``matrix``: ``between`` (``"workers"`` or ``"hosts"``), ``names``, ``bytes`` (a
-            row for each sender, a column for each receiver); ``series``: ``time``, ``moved``;
-            ``estimate``: forecasts for ``graph`` of the bytes moved by ``stock`` Dask and by the
-            ``plan``, and the bytes really ``moved``, which show how accurate the forecasts are;
-            extrapolated from the first ``operands`` out ``of`` all, of whose sizes the share
-            ``known_sizes`` was known. None, with the ``reason``, if there is no estimate yet.
+        The scheduler counts what workers report as fetched, without P2P shuffles; ``by_handle`` and
+        ``by_comm`` are counted by the workers that share memory. ``unsure`` bytes could have come
+        from several workers, each of which counts a part. The ``matrix`` has a row for each sender;
+        with more than `most` workers it is between hosts, and the rest is summed as ``others``.
+        ``estimate`` forecasts for a graph (by default the last) the bytes that ``stock`` Dask and
+        the ``plan`` move, extrapolated from its first ``operands``; it is None, with a ``reason``,
+        until there is one.
         """
         now = self._update()
         host_of = {ws.address: ws.host for ws in self.scheduler.workers.values()}
@@ -322,21 +246,11 @@ class Observer(OperandTracker):
         self._estimates.close()
 
     def kernels(self, most: int = 50) -> dict[str, Any]:
-        """Return the work of fused kernels on the workers, according to their last heartbeats.
+        """Return the work of fused kernels on the workers, as of their last heartbeats.
 
-        Parameters
-        ----------
-        most
-            Expressions at most. Heartbeats contain the first four of each worker.
-
-        Returns
-        -------
-        dict
-            ``workers_on``, how many of the ``workers`` use kernels; ``saved``, seconds of
-            processor time compared with NumPy; ``runs``, chunks evaluated, and ``fused``, those
-            not evaluated by NumPy; ``compiled``, seconds spent on compiling; ``expressions``:
-            ``text``, ``dtypes``, ``backend``, ``runs``, ``saved``, ``compiled``, ``given_up``
-            (backends that failed on it), ``workers``; ``more_expressions``.
+        ``saved`` is seconds of processor time compared with NumPy, ``compiled`` seconds of
+        compiling, ``runs`` and ``fused`` chunks; at most `most` expressions, of the first four of
+        each worker.
         """
         self._update()
         return self._workers.kernels(most)
@@ -344,14 +258,7 @@ class Observer(OperandTracker):
     def faults(self) -> dict[str, Any]:
         """Return losses and failures since the plugin was registered, and the recoveries.
 
-        Returns
-        -------
-        dict
-            ``losses`` of workers with results or tasks, ``recovered`` ones, ``results_lost``,
-            ``results_adopted``, operands ``computed_again`` and how many of these in ``excess`` of
-            the necessary ones; ``last``: the last 20 losses, see `Recoveries.report`;
-            ``retried``, ``fatal``, ``cancelled`` and ``interrupted`` operands; ``exceptions``
-            caught in the plugin's hooks; ``failure`` of the observer, or None.
+        ``excess`` counts operands computed again without need; ``last`` is of `Recoveries.report`.
         """
         self._update()
         totals = self._totals()

@@ -1,7 +1,6 @@
 """Tracks the states of a scheduler's operands with the hooks of the observer.
 
-Transitions are only logged. The log is processed when a sample is due, when it is long, and before
-a question is answered: in batches that takes a third of the time.
+Transitions are logged and processed in batches, which takes a third of the time.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ _FEW = 48
 class OperandTracker:
     """Tracks one scheduler; its subclass `Observer` answers questions about it.
 
-    Attributes
-    ----------
-    failure : str or None
-        The exception after which tracking has stopped.
+    `failure` is the exception after which tracking has stopped.
     """
 
     def __init__(
@@ -80,7 +76,6 @@ class OperandTracker:
         self.scheduler = scheduler
         self.counters = counters
         self.failure: str | None = None
-        #: Number of the graph that is being planned.
         self.arriving = -1
         self._clock = clock
         self._policies = dict(policies)
@@ -89,7 +84,6 @@ class OperandTracker:
         self._reset()
 
     def _reset(self) -> None:
-        #: When the next sample is due.
         self.due = float("-inf")
         self._workers = ObservedWorkers(self.scheduler)
         self._records: dict[int, GraphRecord] = {}
@@ -103,7 +97,6 @@ class OperandTracker:
         self._log: list[Any] = []
         #: Whether the log has transitions that must be processed one by one.
         self._rare = False
-        #: Whether any operand has ever failed.
         self._failed = False
         #: When an operand was last computed, or failed.
         self._computed = float("-inf")

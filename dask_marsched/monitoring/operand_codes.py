@@ -18,7 +18,6 @@ from dask_marsched.core.graph_record import (
     WAITING,
 )
 
-#: Most characters of a cause.
 _CHARACTERS = 120
 
 #: The code after each transition but `ENDS`.

@@ -1,8 +1,7 @@
 """Makes small functions that report on the process that runs them.
 
-They are defined inside functions because cloudpickle sends those by value, so that they also run
-where dask_marsched is not installed. For the same reason they contain their imports and return
-plain types.
+They are nested functions with their own imports and return plain types, so that cloudpickle sends
+them by value, also to processes without dask_marsched.
 """
 
 from __future__ import annotations
@@ -12,11 +11,7 @@ from typing import Any
 
 
 def scheduler_probe() -> Callable[..., dict[str, Any]]:
-    """Return a function for the scheduler.
-
-    It returns ``installed`` and ``version`` of dask_marsched, ``report`` (of the plugin, None if
-    it is not registered), ``preload_failure`` and ``workers`` (versions of packages by address).
-    """
+    """Return a function for the scheduler that reports the package, the plugin and the workers."""
     package = package_probe()
 
     def probe(dask_scheduler: Any = None) -> dict[str, Any]:
@@ -51,11 +46,7 @@ def scheduler_probe() -> Callable[..., dict[str, Any]]:
 
 
 def worker_probe() -> Callable[..., dict[str, Any]]:
-    """Return a function for workers.
-
-    It returns ``installed`` and ``version`` of dask_marsched, and the ``report`` of its plugin on
-    the worker, or None.
-    """
+    """Return a function for workers that reports the package and the plugin on the worker."""
     package = package_probe()
 
     def probe(dask_worker: Any = None) -> dict[str, Any]:
@@ -75,10 +66,9 @@ def heartbeat_probe() -> Callable[..., Awaitable[None]]:
 
 
 def package_probe() -> Callable[[], dict[str, Any]]:
-    """Return a function that looks for the package.
+    """Return a function that looks for the package and its version (None if unknown).
 
-    It returns ``installed`` and ``version`` (None if unknown). It does not import the package,
-    which would block the event loop of the process for about a second.
+    It does not import the package, which would block the event loop for about a second.
     """
 
     def probe() -> dict[str, Any]:
@@ -108,8 +98,7 @@ def package_probe() -> Callable[[], dict[str, Any]]:
 def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
     """Return a function that measures the processor time of all threads of a process.
 
-    It returns, by thread identifier, the seconds that the thread ran on a core and those that it
-    waited for one; empty where the system does not report them.
+    By thread identifier: seconds on a core, and waiting for one; empty where unsupported.
     """
 
     def probe() -> dict[int, tuple[float, float]]:
@@ -130,11 +119,7 @@ def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
 
 
 def load_probe() -> Callable[..., dict[str, Any]]:
-    """Return a function that measures the load of a worker so far.
-
-    It returns ``threads`` as `processor_probe`, the identifier of the ``loop``'s thread, the
-    ``pid`` of the process, the number of transfers ``sent`` to other workers, and their ``nbytes``.
-    """
+    """Return a function that measures the processor time and transfers of a worker so far."""
     threads = processor_probe()
 
     def probe(dask_worker: Any = None) -> dict[str, Any]:

@@ -115,13 +115,7 @@ class Listener:
             self._task.cancel()
 
     async def listen(self, draw: Callable[[Progress], None]) -> None:
-        """Draw each message, the last when the computation has ended.
-
-        Raises
-        ------
-        RuntimeError
-            The scheduler cannot follow the computation.
-        """
+        """Draw each message until the end; RuntimeError if the scheduler cannot follow."""
         last: Progress = {**_EMPTY, "status": "lost"}
         comm = None
         self._task = asyncio.current_task()

@@ -66,8 +66,8 @@ class _Kind:
 class ProgressTracker(SchedulerPlugin):
     """Tracks the operands that some results depend on, with or without `MarsSchedulerPlugin`.
 
-    The keys of the results may not have reached the scheduler yet. Operands that already had a
-    result at the start count with `complete` only.
+    The results may be unknown to the scheduler yet. With `complete`, operands count that had a
+    result at the start.
     """
 
     def __init__(self, scheduler: Any, keys: Iterable[Key], complete: bool = True) -> None:
@@ -181,16 +181,9 @@ class ProgressTracker(SchedulerPlugin):
     def look(self) -> dict[str, Any]:
         """Return the progress as plain values.
 
-        Returns
-        -------
-        dict
-            ``status``: ``expected`` (not at the scheduler yet), ``collected`` (operands are being
-            counted), ``running``, ``finished``, ``error`` or ``cancelled``; ``phases``, number of
-            operands by name; ``kinds``, for each ``name``, ``total``, ``finished``, ``running``,
-            ``failed``, the most frequent first; ``seconds`` left, or None with the ``reason``;
-            ``at_least``, whether it may be more; ``threads``; ``spilled``, bytes that the workers
-            have on disk; ``elapsed`` seconds; ``error``, key and exception of the operand that
-            failed, or None.
+        Until ``status`` is ``running``, results are ``expected`` at the scheduler, and then
+        ``collected`` (operands are being counted). ``seconds`` left is None with a ``reason``, and
+        may be more if ``at_least``; ``spilled`` is bytes on the workers' disks.
         """
         if self.status == "expected" and all(k in self.scheduler.tasks for k in self._wanted):
             self.status = "collected"

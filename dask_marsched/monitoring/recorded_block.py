@@ -13,13 +13,7 @@ from dask_marsched.installation import INSTALL
 
 
 class RecordedBlock(abc.ABC):
-    """Implements ``with``, and ``async with`` for asynchronous clients.
-
-    Attributes
-    ----------
-    called : str
-        How users call the block, for error messages.
-    """
+    """Implements ``with`` and ``async with``; `called` is the block's name in error messages."""
 
     called: str
 
@@ -37,13 +31,7 @@ class RecordedBlock(abc.ABC):
         """Stop recording; `error` is the exception that has ended the block, if any."""
 
     async def _record_by(self, recorder: SchedulerPlugin, name: str) -> None:
-        """Register the recording plugin.
-
-        Raises
-        ------
-        RuntimeError
-            The scheduler cannot import the plugin.
-        """
+        """Register the recording plugin; RuntimeError if the scheduler cannot import it."""
         try:
             await self.client.register_plugin(recorder, name=name)
         except ImportError as error:

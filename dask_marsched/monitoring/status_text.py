@@ -8,7 +8,6 @@ from typing import Any
 
 from dask.utils import format_bytes
 
-#: Expressions shown of each worker.
 _MOST_EXPRESSIONS = 5
 #: By part of a worker: labels and names of the sizes shown, and names of the counts.
 _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
@@ -33,13 +32,7 @@ PARTS = (*_SHOWN, "kernels")
 
 
 def scheduler_facts(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is known of the scheduler and the plugin on it.
-
-    Parameters
-    ----------
-    status
-        As of `dask_marsched.status.Status.to_dict`.
-    """
+    """Yield what `Status.to_dict` says about the scheduler and the plugin on it."""
     details = status["details"]
     if status["reason"]:
         yield "reason", status["reason"]
@@ -63,13 +56,7 @@ def _registration(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def registrant(found: Mapping[str, Any]) -> str:
-    """Return who registered a plugin, for people.
-
-    Parameters
-    ----------
-    found
-        As of `dask_marsched.scheduling.registration.Registration.report`.
-    """
+    """Return who registered a plugin, from `Registration.report`."""
     process = f"{found['user']} (process {found['pid']} on {found['host']})"
     if found["by"] == "client":
         return " ".join([process, *(["as", *found["clients"]] if found["clients"] else [])])
@@ -106,15 +93,7 @@ def _work(status: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[tup
 
 
 def part_text(part: str, report: Mapping[str, Any]) -> str:
-    """Return the figures of a part of a worker, empty where it is off.
-
-    Parameters
-    ----------
-    part
-        One of `PARTS`.
-    report
-        As of `dask_marsched.worker_plugin.MarsWorkerPlugin.report`.
-    """
+    """Return the figures of one of `PARTS` from a worker's report, empty where it is off."""
     found = report.get(part)
     if not found:
         return ""

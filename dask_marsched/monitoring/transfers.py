@@ -9,16 +9,9 @@ from dask_marsched.core.series import Series
 
 
 class Transfers:
-    """The transfers since the plugin was registered, between each pair of workers and over time.
+    """Counts transfers between each pair of workers and over time, in bytes.
 
-    Attributes
-    ----------
-    moved
-        Bytes by sender and receiver.
-    unsure
-        Bytes of results with several possible senders, each of which counts a part.
-    series
-        The total over time.
+    `unsure` sums results with several possible senders, each of which counts a part.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,6 @@ from dask_marsched.worker.heartbeat_metrics import METRIC
 
 #: Sums over all workers, in bytes, that are recorded over time.
 TOTALS = ("limit", "quota", "used", "promised", "queued", "process", "private", "shared", "disk")
-#: Figures of the quota that are shown of each worker.
 _OF_QUOTA = ("used", "promised", "queued", "deferrals", "forced", "evictions")
 #: Samples kept of each worker while its history is recorded.
 _RECENT = 120

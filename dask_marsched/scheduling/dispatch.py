@@ -91,10 +91,9 @@ class Dispatcher:
     def _paced(self, now: float) -> Placed:
         """Fill all slots of one worker with a free thread after the other, up to the paced number.
 
-        Workers with an unfinished unit come first, in the order of their units' priority, so that
-        units are completed and their inputs released. Workers that have just finished a task
-        follow, as they are sent messages anyway, then all others, those with least stored bytes
-        first.
+        Workers with an unfinished unit come first, so that its inputs are released, then those that
+        have just finished a task, as they are sent messages anyway, then those with least stored
+        bytes.
         """
         placed: Placed = []
         room = self.pace.room(now)
@@ -132,7 +131,7 @@ class Dispatcher:
     def _next(self, ws: WorkerState, more: dict[TaskState, float]) -> Offer | None:
         """Return the next task for a worker, None if it has no slot for one.
 
-        `more` holds the tasks that it got in this dispatch already, with their expected durations.
+        `more` holds the expected durations of the tasks that it got in this dispatch already.
         """
         having = in_progress(ws) + len(more)
         backlog = ws.occupancy + sum(more.values())

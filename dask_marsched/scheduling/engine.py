@@ -1,9 +1,7 @@
 """Answers the scheduler adapter's questions from the policies' decisions: `PlacementEngine`.
 
-A ready task goes to `decide`. A planned one is withheld until `dask_marsched.scheduling.dispatch`
-sends it to a worker with a free slot; the worker of any other one is chosen by
-`dask_marsched.scheduling.placement`. Plans are made by `dask_marsched.scheduling.planner`, and
-`dask_marsched.host.scheduler.adapter` carries the decisions out.
+A planned task is withheld until `Dispatcher` sends it; `TaskPlacement` chooses the worker of any
+other ready task.
 """
 
 from __future__ import annotations
@@ -236,10 +234,9 @@ class PlacementEngine:
     def may_steal(self, ts: TaskState) -> bool:
         """Whether work stealing may move a task.
 
-        While operands are withheld, idle workers get those instead; but restricted tasks may be
-        stolen, as no withheld operand may be allowed on their workers. A task of unknown duration,
-        which Dask assumes to be long, stays with its inputs unless it would wait long behind
-        others: these may even wait for it.
+        While operands are withheld only restricted tasks may be stolen, as no withheld operand may
+        be allowed on their workers. A task of unknown duration, which Dask assumes to be long,
+        stays with its inputs unless it would wait long behind others: these may even wait for it.
         """
         if snapshot.restricted(ts):
             return True

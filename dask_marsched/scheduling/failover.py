@@ -1,9 +1,7 @@
 """Handles lost workers and stragglers: adoption, protection, second runs, recoveries.
 
-`Failover` passes the scheduler plugin's hooks on to those parts that are switched on. When a worker
-dies, `host/scheduler/adoption.py` has its shared results taken over before the scheduler removes
-the worker. Then `MarsSchedulerPlugin.remove_worker` calls `Failover.worker_lost`, and the engine
-plans the worker's units again (`PlacementEngine.workers_changed`).
+Shared results of a dead worker are adopted before the scheduler removes it. Then its losses are
+reported, and the engine plans its units again.
 """
 
 from __future__ import annotations
@@ -33,13 +31,7 @@ _P = TypeVar("_P", Adoption, SpeculativeExecution, ExtraReplicas)
 
 
 class Failover:
-    """Reports lost workers, saves their results, and runs stragglers a second time.
-
-    Attributes
-    ----------
-    recoveries
-        Losses of workers, and what became of them.
-    """
+    """Reports lost workers, saves their results, and runs stragglers a second time."""
 
     def __init__(
         self,

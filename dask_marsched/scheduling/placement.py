@@ -22,10 +22,7 @@ _MOST_ASKED = 32
 class TaskPlacement:
     """Chooses workers for the tasks of one scheduler.
 
-    Attributes
-    ----------
-    several_to_a_host : bool
-        Whether there are several hosts, one of them with several workers.
+    `several_to_a_host` tells whether there are several hosts, one of them with several workers.
     """
 
     def __init__(

@@ -48,16 +48,8 @@ class PlanFinder:
     ) -> tuple[list[Unit], bool]:
         """Return the plan to begin with, and whether a search for a better one is running.
 
-        Parameters
-        ----------
-        graph
-            The graph.
-        workers
-            The workers to plan for.
-        pending
-            The initial operands to plan.
-        adopt
-            Called on the event loop with the plan that the search has found, empty if it failed.
+        `pending` are the initial operands to plan. `adopt` is called on the event loop with the
+        plan that the search has found, empty if it failed.
         """
         policy = self._searching
         if policy is None:

@@ -1,8 +1,4 @@
-"""Plans the graphs that arrive: divides their initial operands into units for workers.
-
-Operands that are not started yet are planned again as sizes are learned, and as workers join and
-leave.
-"""
+"""Plans the graphs that arrive, and again as sizes are learned and workers join and leave."""
 
 from __future__ import annotations
 
@@ -60,11 +56,10 @@ _MANY_MORE = 4
 
 @dataclass(eq=False)
 class _Plan:
-    """A plan that may be made again, as sizes are learned or workers join and leave.
+    """A plan that may be made again.
 
-    `unstarted` holds its initial operands that have not been sent to a worker yet, and `workers`
-    those that it was last made for. The plan is dropped when nothing is unstarted and no search is
-    running, or after the search if it is not `lasting`.
+    It is dropped when no initial operand is `unstarted` and no search is running, or after the
+    search if it is not `lasting`.
     """
 
     graph: OperandGraph
@@ -79,17 +74,10 @@ class _Plan:
 
 
 class Planner:
-    """Makes and remakes the plans of one scheduler.
+    """Makes and remakes the plans of one scheduler; `workers` are in the order of joining.
 
-    `install` is called with a graph's tasks, and the units by indices into these, to put a plan in
-    force. Priorities of tasks are the only thing that is changed on the scheduler.
-
-    Attributes
-    ----------
-    workers
-        Addresses of the running workers, in the order in which they joined.
-    observer
-        Receives each plan.
+    `install` is called with a graph's tasks, and units by indices into these. Priorities of tasks
+    are the only thing that is changed on the scheduler.
     """
 
     def __init__(
@@ -144,15 +132,7 @@ class Planner:
         self._sizes = sizes
 
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
-        """Plan the tasks that must run for the wanted ones.
-
-        Parameters
-        ----------
-        wanted
-            Tasks whose results clients want.
-        touched
-            All tasks of a graph that has just arrived.
-        """
+        """Plan the tasks needed for the wanted ones; `touched` are all tasks of a new graph."""
         sizes, self._sizes = self._sizes, None
         tasks = snapshot.tasks_to_compute(wanted, touched)
         if len(tasks) < 2:
@@ -291,8 +271,8 @@ class Planner:
     def learn(self, ts: TaskState) -> bool:
         """Learn from a result of guessed size; return whether it pays to plan again.
 
-        It does when a new kind of result was seen, and the number of results has doubled since
-        the last time.
+        It does after a new kind of result, if the number of results has doubled since the last
+        time.
         """
         of = self._unlearned.pop(ts, None)
         if of is None:

@@ -1,8 +1,4 @@
-"""Records who registered the plugin on a scheduler, when, and which registration it replaced.
-
-A plugin that one client registers affects all users of the scheduler; `status` shows them this
-record.
-"""
+"""Records who registered the plugin, when, and which registration it replaced."""
 
 from __future__ import annotations
 
@@ -23,18 +19,10 @@ logger = logging.getLogger("dask_marsched")
 
 @dataclass(frozen=True)
 class Origin:
-    """The process that made a plugin.
+    """The process that made a plugin, with the ids of its `clients`.
 
-    Attributes
-    ----------
-    by : str
-        ``"client"``, ``"preload"``, or ``"scheduler"`` for other code in the scheduler's process.
-    user, host : str
-        The user who runs the process, and its host.
-    pid : int
-        Its process id.
-    clients : tuple of str
-        Ids of the clients in it.
+    `by` is ``"client"``, ``"preload"``, or ``"scheduler"`` for other code in the scheduler's
+    process.
     """
 
     by: str
@@ -55,21 +43,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Registration:
-    """A plugin in force.
-
-    Attributes
-    ----------
-    origin : Origin
-        The process that made the plugin.
-    time : float
-        When it was started, seconds since the epoch.
-    settings : Settings
-        Its settings.
-    policies : mapping of str to str
-        Names of its policies.
-    replaced : Registration or None
-        The registration that it replaced.
-    """
+    """A plugin in force since `time` (seconds since the epoch), and the one it replaced."""
 
     origin: Origin
     time: float
@@ -83,13 +57,7 @@ class Registration:
             object.__setattr__(self, "replaced", replace(self.replaced, replaced=None))
 
     def report(self, connected: Mapping[str, Any]) -> dict[str, Any]:
-        """Return this registration and the replaced one, as plain values for JSON.
-
-        Parameters
-        ----------
-        connected
-            The scheduler's clients, by id.
-        """
+        """Return this registration and the replaced one, as plain values for JSON."""
         before = self.replaced
         found: dict[str, Any] = {
             "by": self.origin.by,

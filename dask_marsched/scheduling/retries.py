@@ -1,8 +1,4 @@
-"""Decides which failed operands are retried, after how long, and on which worker.
-
-Only operands whose tasks are known to compute or read are retried; all others fail as in stock
-Dask.
-"""
+"""Decides which failed operands are retried (only if known to compute or read), and where."""
 
 from __future__ import annotations
 
@@ -26,14 +22,7 @@ class Retries:
     def wait(self, ts: TaskState, worker: str, error: str) -> float:
         """Record a failure; return after how many seconds to retry, infinity for never.
 
-        Parameters
-        ----------
-        ts
-            The task that failed.
-        worker
-            Address of the worker on which it failed.
-        error
-            The exception's ``repr``.
+        `worker` is an address, `error` the exception's ``repr``.
         """
         before = self._failed_on.get(ts, ())
         seconds = self.rule.wait(error, len(before))
@@ -45,7 +34,7 @@ class Retries:
     def elsewhere(self, ts: TaskState) -> WorkerState | None:
         """Return the worker for a retry, None if the operand has not failed.
 
-        It is one on which the operand has not failed, with most input bytes, then least load.
+        Of the workers on which it has not failed, it has most input bytes, then least load.
         """
         failed_on = self._failed_on.get(ts)
         if failed_on is None:

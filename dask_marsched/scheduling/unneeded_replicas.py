@@ -1,7 +1,4 @@
-"""Finds replicas that no task needs any more, as soon as that is so.
-
-Dask's active memory manager looks for them once in two seconds.
-"""
+"""Finds replicas that no task needs any more; Dask itself looks every two seconds only."""
 
 from __future__ import annotations
 
@@ -21,19 +18,9 @@ _FEW_READERS = 8
 class UnneededReplicas:
     """Finds the replicas to drop after tasks were sent to workers, finished or fetched inputs.
 
-    A result that another worker has fetched would stay on both workers until its last dependent
-    is done, which doubles the memory of a join. Once all dependents were sent to workers, and all
-    these workers have the result, its other replicas are dropped. They all stay while a dependent
-    waits, and while so many dependents were sent to so few threads that other workers may take
-    some of them over. At least one replica of each result stays, and replicas of results that a
-    client holds are left alone.
-
-    Attributes
-    ----------
-    keepers
-        Returns the workers that keep a result in memory which outlives their process.
-    protected
-        Whether all replicas of a result are to stay.
+    Once all dependents of a result were sent to workers that have it, its other replicas are
+    dropped. All stay while so many dependents were sent to so few threads that others may take some
+    over. One replica always stays, and results that a client holds are left alone.
     """
 
     def __init__(self) -> None:

@@ -49,16 +49,8 @@ class Recoveries:
     ) -> None:
         """Record the removal of a worker, after the scheduler has reacted to it.
 
-        Parameters
-        ----------
-        worker
-            Its address.
-        stimulus_id
-            The stimulus of the removal.
-        adopted
-            Number of its results that other workers have taken over.
-        reassigned
-            Its tasks that were given to other workers before the removal.
+        `adopted` results were taken over by other workers; `reassigned` tasks were given to others
+        before.
         """
         died, sent_again = reassigned or (self._clock(), ())
         moves = [(key, "processing", "released") for key in sent_again]

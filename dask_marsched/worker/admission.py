@@ -61,14 +61,8 @@ class Admission:
     """The hooks of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
 
     `surplus` returns the bytes of shared memory that the kernel counts in this process, but
-    `WorkerAdapter.resident_memory` does not.
-
-    Raises
-    ------
-    NotApplicable
-        By `install`: the worker has no memory limit.
-    RuntimeError
-        By `install`: it fails the contract checks.
+    `WorkerAdapter.resident_memory` does not. `install` raises Unsuited if the worker has no memory
+    limit, and RuntimeError if the contract checks fail.
     """
 
     def __init__(
@@ -338,8 +332,7 @@ class Admission:
     def _settle_ended(self) -> None:
         """Release the grants of operands that have ended.
 
-        The state machine is the source: operands cancelled before they start never reach
-        `finished`.
+        Operands cancelled before they start never reach `finished`, so the state machine is asked.
         """
         state = self.host.state
         for key, kind in list(self._kinds.items()):

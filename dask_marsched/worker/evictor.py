@@ -43,14 +43,7 @@ class Evictor:
     def evict(self, nbytes: int, keep: Collection[Key], before: Any) -> bool:
         """Start evictions until this many bytes are leaving; return whether any are.
 
-        Parameters
-        ----------
-        nbytes
-            Bytes to free.
-        keep
-            Keys that must stay, in addition to those in use.
-        before
-            Results that are read before this priority stay too; None for no such limit.
+        Results in `keep`, in use, or read before the priority `before` stay.
         """
         nbytes -= self._leaving
         if nbytes > 0 and time.monotonic() >= self._not_before:

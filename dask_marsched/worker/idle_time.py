@@ -11,10 +11,7 @@ _IDLE = 0.05
 class IdleTime:
     """Watches the processor time of this process. All methods run on the event loop.
 
-    Attributes
-    ----------
-    since
-        Since when the threads have been idle, as of `time.monotonic`; 0 while not measured.
+    The threads have been idle since `since`, as of `time.monotonic`; 0 while not measured.
     """
 
     def __init__(self) -> None:

@@ -31,10 +31,7 @@ class WorkerKernels:
     async def start(self) -> None:
         """Evaluate tasks with kernels from now on. Backends are imported on first use.
 
-        Raises
-        ------
-        RuntimeError
-            The worker fails the contract checks; nothing has been changed.
+        Raises RuntimeError, with nothing changed, if the worker fails the contract checks.
         """
         for name, package in backends.PACKAGES.items():
             if importlib.util.find_spec(package) is None:
