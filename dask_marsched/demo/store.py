@@ -22,7 +22,7 @@ from dask_marsched.demo.weather import Field
 
 DIMENSIONS = ("time", "latitude", "longitude")
 MARKER = "dask_marsched_demo"
-FORMAT = 2
+FORMAT = 3
 """Increased when the values of a layout change, so that older stores are rewritten."""
 WRITERS = 2
 """Threads that write; each holds about three chunks, which bounds the memory."""

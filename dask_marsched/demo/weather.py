@@ -14,12 +14,9 @@ import numpy.typing as npt
 
 from dask_marsched.demo.layout import STEPS_PER_DAY, VARIABLES, Layout
 
-Floats = npt.NDArray[np.float32]
-
 SEED = 20260801
-WEATHER_MODES = 12
-MEMORY_DAYS = 4.0
-"""E-folding time of the weather's modes."""
+WAVES = 12
+"""Number of waves that make up the weather."""
 
 
 class Climate(NamedTuple):
@@ -47,15 +44,34 @@ class Field:
         self._layout = layout
         climate = CLIMATES[variable]
         rng = np.random.default_rng((SEED, list(VARIABLES).index(variable)))
-        self._series = _series(layout.shape[0], rng)
-        self._patterns = _patterns(climate, layout, rng)
+        steps, latitudes, longitudes = layout.shape
+        angle = 2 * np.pi * np.arange(steps)[:, None] / STEPS_PER_DAY
+        north = np.linspace(np.pi / 2, -np.pi / 2, latitudes)[:, None]
+        east = np.linspace(0, 2 * np.pi, longitudes, endpoint=False)
+        afternoon = 2 * np.pi * 15 / 24 - east  # warmest at three, local time
+        period, phase = rng.uniform(8, 40, WAVES), rng.uniform(0, 2 * np.pi, (WAVES, 1, 1))
+        around, across = rng.integers(1, 9, phase.shape), rng.integers(1, 6, phase.shape)
+        waves = np.cos(around * east + phase) * np.cos(2 * across * north)
+        # Coldest in the north twenty days after New Year, and half a year later in the south.
+        year = np.cos((angle - 2 * np.pi * 20) / 365.25)
+        day = np.hstack([np.cos(angle), np.sin(angle)])
+        weather = np.cos(angle / period + phase[:, 0, 0])
+        self._series = np.hstack([angle**0, year, day, weather]).astype(np.float32)
+        patterns = [
+            climate.pole + (climate.equator - climate.pole) * np.cos(north) ** 2 + 0 * east,
+            -climate.season * np.sin(north) + 0 * east,
+            climate.day * np.cos(north) * np.cos(afternoon),
+            climate.day * np.cos(north) * np.sin(afternoon),
+            *(climate.weather * np.sqrt(4 / WAVES) * np.cos(north) * waves),
+        ]
+        self._patterns = np.stack(patterns).reshape(len(patterns), -1).astype(np.float32)
         # Drawn once, since drawing takes half of the time; each chunk starts at another offset.
         length = math.prod(layout.chunks)
-        self._starts = rng.integers(0, length, -(-layout.shape[0] // layout.chunks[0]))
+        self._starts = rng.integers(0, length, -(-steps // layout.chunks[0]))
         self._noise = rng.standard_normal(2 * length, dtype=np.float32)
         self._noise *= np.float32(climate.noise)
 
-    def chunk(self, index: int) -> Floats:
+    def chunk(self, index: int) -> npt.NDArray[np.float32]:
         """Return the values of the `index`-th chunk: float32 of (time, latitude, longitude)."""
         length, latitudes, longitudes = self._layout.chunks
         series = self._series[index * length : (index + 1) * length]
@@ -63,41 +79,3 @@ class Field:
         start = self._starts[index]
         values += self._noise[start : start + values.size].reshape(values.shape)
         return values.reshape(len(series), latitudes, longitudes)
-
-
-def _series(steps: int, rng: np.random.Generator) -> Floats:
-    """Series over time: constant, season and day (two phases each), modes of weather."""
-    day = np.arange(steps) / STEPS_PER_DAY
-    year_angle, day_angle = 2 * np.pi * day / 365.25, 2 * np.pi * day
-    modes = np.empty((steps, WEATHER_MODES))
-    kicks = rng.standard_normal((steps, WEATHER_MODES))
-    memory = np.exp(-1 / (STEPS_PER_DAY * MEMORY_DAYS))
-    modes[0] = kicks[0]
-    for step in range(1, steps):
-        modes[step] = memory * modes[step - 1] + np.sqrt(1 - memory**2) * kicks[step]
-    regular = [np.ones(steps), np.cos(year_angle), np.sin(year_angle)]
-    regular += [np.cos(day_angle), np.sin(day_angle)]
-    return np.column_stack([*regular, modes]).astype(np.float32)
-
-
-def _patterns(climate: Climate, layout: Layout, rng: np.random.Generator) -> Floats:
-    """Patterns over the globe, flattened, in the order of the series."""
-    _, latitudes, longitudes = layout.shape
-    north = np.linspace(np.pi / 2, -np.pi / 2, latitudes)[:, None]
-    east = np.linspace(0, 2 * np.pi, longitudes, endpoint=False)[None, :]
-    mean = climate.pole + (climate.equator - climate.pole) * np.cos(north) ** 2
-    # Coldest in the north twenty days after New Year, and half a year later in the south.
-    season = -climate.season * np.sin(north)
-    lag = 2 * np.pi * 20 / 365.25
-    # Warmest at three in the afternoon, local time.
-    afternoon = 2 * np.pi * 15 / 24 - east
-    day = climate.day * np.cos(north)
-    patterns = [mean, season * np.cos(lag), season * np.sin(lag)]
-    patterns += [day * np.cos(afternoon), day * np.sin(afternoon)]
-    for _ in range(WEATHER_MODES):
-        around, across = rng.integers(1, 9), rng.integers(1, 6)
-        phase_east, phase_north = rng.uniform(0, 2 * np.pi, 2)
-        wave = np.cos(around * east + phase_east) * np.cos(2 * across * north + phase_north)
-        patterns.append(climate.weather * np.sqrt(2 / WEATHER_MODES) * np.cos(north) * wave)
-    whole = [np.broadcast_to(pattern, (latitudes, longitudes)).ravel() for pattern in patterns]
-    return np.stack(whole).astype(np.float32)
