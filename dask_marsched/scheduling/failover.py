@@ -21,8 +21,6 @@ from dask_marsched.host.scheduler.adoption import KEPT, Adoption
 from dask_marsched.host.scheduler.extra_replicas import ExtraReplicas
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
-from dask_marsched.policies.replication import ProtectionRule
-from dask_marsched.policies.stragglers import StragglerRule
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.worker_losses import Recoveries
 
@@ -58,10 +56,9 @@ class Failover:
         if settings.adopts:
             self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
         if settings.second_runs:
-            self._seconds = _installed(SpeculativeExecution(scheduler, StragglerRule(), caught))
+            self._seconds = _installed(SpeculativeExecution(scheduler, caught))
         if settings.protects:
-            protection = ExtraReplicas(scheduler, ProtectionRule(), self._dropping, caught)
-            self._protection = _installed(protection)
+            self._protection = _installed(ExtraReplicas(scheduler, self._dropping, caught))
         if self._adoption is not None:
             engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
         if self._protection is not None:
