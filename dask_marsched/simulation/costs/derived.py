@@ -123,22 +123,15 @@ def fill_missing_sizes(
             nbytes[key] = size
 
 
-def derive_costs(collection: Any, guess: bool = True) -> Costs:
-    """Derive the sizes of all results from the graph alone, without executing anything.
+def derive_costs(collection: Any) -> Costs:
+    """Derive the sizes of all results of a collection, or of a list, from the graph alone.
 
-    Parameters
-    ----------
-    collection
-        A Dask collection or a list of them.
-    guess
-        Whether to guess the sizes that the graph does not tell: that of the largest input, and
-        for tasks without inputs the mean of the known sizes. Otherwise those tasks are left out.
+    Sizes that the graph does not tell are guessed (`fill_missing_sizes`). Nothing is executed.
     """
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     expr, keys = expression(items)
     dsk, _ = materialize(expr, keys)
     known = chunk_nbytes(expr, dsk)
     nbytes = {**known.estimated, **known.exact}
-    if guess:
-        fill_missing_sizes(dsk, nbytes, lambda key: None)
+    fill_missing_sizes(dsk, nbytes, lambda key: None)
     return Costs(nbytes)
