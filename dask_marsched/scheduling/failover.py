@@ -73,10 +73,6 @@ class Failover:
             if part is not None:
                 part.uninstall()
 
-    def clear(self) -> None:
-        """Forget the recoveries under way, as all tasks are gone."""
-        self.recoveries.clear()
-
     # -- hooks -----------------------------------------------------------------------------
 
     def sent(self) -> None:
@@ -98,10 +94,6 @@ class Failover:
             if action["action"] == "compute":
                 for part in parts:
                     part.finished(ts, action["stop"] - action["start"])
-
-    def settled(self, key: Key) -> None:
-        """Note that an operand has a result, has failed or is no longer wanted."""
-        self.recoveries.settled(key)
 
     def released(self, ts: TaskState) -> None:
         """Note that an operand has no result, or no longer has one."""
