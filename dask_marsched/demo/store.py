@@ -17,8 +17,7 @@ import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec
 
-from dask_marsched.demo.layout import FIRST_DAY, STEPS_PER_DAY, VARIABLES, Layout
-from dask_marsched.demo.weather import Field
+from dask_marsched.demo.layout import FIRST_DAY, STEPS_PER_DAY, VARIABLES, Field, Layout
 
 DIMENSIONS = ("time", "latitude", "longitude")
 MARKER = "dask_marsched_demo"
