@@ -227,7 +227,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """Drop all plans, as the cluster restarts."""
         self.executions.clear()
         if self._failover is not None:
-            self._failover.clear()
+            self._failover.recoveries.clear()
         if self._engine is not None:
             self._engine.clear()
         if self.observer is not None:
@@ -272,7 +272,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
                 self.executions.finished(key, kwargs["worker"], now, kwargs["startstops"])
                 if self.observer is not None and now >= self.observer.due:
                     self.observer.sample(now)
-            self._settled(key)
+            if failover is not None:
+                failover.recoveries.settled(key)
         elif finish == "processing":
             self._engine.sent(ts)
             self.executions.sent(key, time())
@@ -284,11 +285,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._engine.forgotten(ts)
         elif finish == "erred":
             self._engine.failed(ts)
-        if finish in ("forgotten", "erred", "released"):
+        if finish in ("forgotten", "erred", "released") and failover is not None:
             if not (finish == "released" and (ts.waiters or ts.who_wants)):
-                self._settled(key)
-            if failover is not None:
-                failover.released(ts)
+                failover.recoveries.settled(key)
+            failover.released(ts)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Copy protected results to a worker that joined, if no other was suitable."""
@@ -318,10 +318,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def retrying(self) -> set[Key]:
         """Return the keys of failed operands that wait for a retry."""
         return self._adapter.retrying() if self._adapter is not None else set()
-
-    def _settled(self, key: Key) -> None:
-        if self._failover is not None:
-            self._failover.settled(key)
 
     def _dashboard_report(self) -> dict[str, Any]:
         if self._dashboard is not None:

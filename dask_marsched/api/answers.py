@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from dask_marsched.api import schemas
-from dask_marsched.api.members import Members
 from dask_marsched.api.parameters import RefusedError
 from dask_marsched.api.writing import MODULE
 from dask_marsched.core.operand import IllegalTransitionError, State
 from dask_marsched.host.scheduler import cancellation
 from dask_marsched.host.scheduler import operand_states as host
+from dask_marsched.host.scheduler.operand_states import operands_of
 from dask_marsched.host.web.http import serves
 from dask_marsched.installation import __version__
 from dask_marsched.monitoring.executions import Executions, Graph
@@ -212,3 +213,40 @@ def cancel(source: Source, *, graph: int, force: bool) -> dict[str, Any]:
         told=False,
     )
     return {"graph": graph, "cancelled": len(cancelled)}
+
+
+#: Seconds for which the operands of a graph are cached.
+_KEPT = 10.0
+
+
+class Members:
+    """Finds the operands of a graph; caches those of the last graph for a while.
+
+    The search takes time in proportion to the graph, and yields to the event loop. Concurrent
+    requests wait for each other, so that they share one search.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._lock = asyncio.Lock()
+        self._of: Graph | None = None
+        self._found: list[Any] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def of(self, graph: Graph) -> list[Any]:
+        """Return the tasks of a graph."""
+        async with self._lock:
+            if graph is not self._of:
+                self.drop()
+                keys: Any = graph.wanted
+                self._found = await operands_of(self._scheduler, keys)
+                self._of = graph
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(_KEPT, self.drop)
+            return self._found
+
+    def drop(self) -> None:
+        """Empty the cache."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._of, self._found, self._timer = None, [], None

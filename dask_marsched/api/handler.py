@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from inspect import isawaitable
@@ -12,7 +13,6 @@ from tornado import web
 
 from dask_marsched.api.answers import Source
 from dask_marsched.api.parameters import RefusedError, read_fields, read_query
-from dask_marsched.api.plain import to_json
 from dask_marsched.api.table import Endpoint
 from dask_marsched.api.writing import MOST_BYTES, check_writing
 
@@ -95,3 +95,43 @@ class ApiHandler(web.RequestHandler):
         """Count and log an error of our own; refused requests are not logged."""
         if isinstance(error, Exception) and not isinstance(error, RefusedError | web.HTTPError):
             self.source.caught("api", error)
+
+
+#: Deeper than any of our answers; values below it become text.
+_DEEPEST = 20
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON that every parser reads.
+
+    NaN and infinities become null; keys and values of other types become text.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, check_circular=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return a value converted to the types of JSON."""
+    if value is None or isinstance(value, bool | int | str):
+        # Subclasses too: enumerations, and numbers of other libraries.
+        return value if type(value) in (bool, int, str, type(None)) else _base(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if depth >= _DEEPEST:
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, depth + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(item, depth + 1) for item in value), key=str)
+    item = getattr(value, "item", None)  # a scalar of NumPy's
+    if callable(item) and getattr(value, "shape", None) == ():
+        return plain(item(), depth + 1)
+    return str(value)
+
+
+def _base(value: Any) -> int | str:
+    return str(value) if isinstance(value, str) else int(value)

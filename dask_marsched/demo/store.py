@@ -17,12 +17,11 @@ import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec
 
-from dask_marsched.demo.layout import FIRST_DAY, STEPS_PER_DAY, VARIABLES, Layout
-from dask_marsched.demo.weather import Field
+from dask_marsched.demo.layout import FIRST_DAY, STEPS_PER_DAY, VARIABLES, Field, Layout
 
 DIMENSIONS = ("time", "latitude", "longitude")
 MARKER = "dask_marsched_demo"
-FORMAT = 2
+FORMAT = 3
 """Increased when the values of a layout change, so that older stores are rewritten."""
 WRITERS = 2
 """Threads that write; each holds about three chunks, which bounds the memory."""

@@ -31,7 +31,7 @@ from dask_marsched.policies.planning.plan_search import (
     sample_size,
     stock_peak,
 )
-from dask_marsched.policies.planning.tiled_plans import with_tiles
+from dask_marsched.policies.planning.tiles import with_tiles
 from dask_marsched.policies.registry import register
 
 

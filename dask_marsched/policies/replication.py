@@ -11,7 +11,7 @@ Operand = TypeVar("Operand", bound=Hashable)
 #: Most operands visited to compute one cost.
 _MOST = 2_000
 #: Least seconds of recomputation that justify a replica, far more than a copy takes.
-_DEAR = 10.0
+DEAR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,18 @@ def recomputation_seconds(
     return total
 
 
-class ProtectionRule:
-    """Chooses results to replicate.
+def choose_replicas(
+    candidates: Sequence[ReplicaCandidate[Operand]], budget: float, least: float = DEAR
+) -> list[Operand]:
+    """Return operands to replicate within `budget` bytes, by seconds saved for each byte.
 
-    Parameters
-    ----------
-    least
-        Least seconds of recomputation that justify a replica.
+    Results that take fewer than `least` seconds to recompute are not replicated.
     """
-
-    def __init__(self, least: float = _DEAR) -> None:
-        self.least = least
-
-    def choose(
-        self, candidates: Sequence[ReplicaCandidate[Operand]], budget: float
-    ) -> list[Operand]:
-        """Return operands to replicate within `budget` bytes, by seconds saved for each byte."""
-        dear = [c for c in candidates if c.seconds >= self.least and c.nbytes > 0]
-        dear.sort(key=lambda c: -c.seconds / c.nbytes)
-        chosen = []
-        for candidate in dear:
-            if candidate.nbytes <= budget:
-                budget -= candidate.nbytes
-                chosen.append(candidate.operand)
-        return chosen
+    dear = [c for c in candidates if c.seconds >= least and c.nbytes > 0]
+    dear.sort(key=lambda c: -c.seconds / c.nbytes)
+    chosen = []
+    for candidate in dear:
+        if candidate.nbytes <= budget:
+            budget -= candidate.nbytes
+            chosen.append(candidate.operand)
+    return chosen

@@ -13,8 +13,8 @@ Worker = TypeVar("Worker", bound=Hashable)
 _ENOUGH = 5
 #: Least weight of the last execution in the mean.
 _WEIGHT = 0.05
-#: Defaults of `StragglerRule`: chunks of a kind hardly differ more, and starting a second run takes
-#: a fraction of that time.
+#: A straggler has run this many times the usual duration (chunks of a kind hardly differ more) and
+#: this many seconds (below, a second run costs more than it saves).
 _FACTOR, _LEAST = 4.0, 2.0
 
 
@@ -58,45 +58,26 @@ class Durations:
         return mean if count >= _ENOUGH else None
 
 
-class StragglerRule:
-    """Chooses operands for speculative execution.
+def choose_second_runs(
+    running: Iterable[Running[Operand, Worker]], durations: Durations, idle: Sequence[Worker]
+) -> list[SecondRun[Operand, Worker]]:
+    """Return at most one second run for each idle worker, the latest stragglers first.
 
-    Parameters
-    ----------
-    factor
-        A straggler has run at least this many times the usual duration.
-    least
-        A straggler has run at least this many seconds; below, a second run costs more than it
-        saves.
+    `running` are operands that run once; `idle` workers are used in order.
     """
-
-    def __init__(self, factor: float = _FACTOR, least: float = _LEAST) -> None:
-        self.factor = factor
-        self.least = least
-
-    def choose(
-        self,
-        running: Iterable[Running[Operand, Worker]],
-        durations: Durations,
-        idle: Sequence[Worker],
-    ) -> list[SecondRun[Operand, Worker]]:
-        """Return at most one second run for each idle worker, the latest stragglers first.
-
-        `running` are operands that run once; `idle` workers are used in order.
-        """
-        late = []
-        for one in running:
-            usual = durations.usual(one.kind)
-            if usual is not None and one.seconds > max(self.least, self.factor * usual):
-                late.append((one.seconds - usual, one, usual))
-        late.sort(key=lambda each: -each[0])
-        free = list(idle)
-        chosen = []
-        for _, one, usual in late:
-            worker = next((worker for worker in free if worker != one.worker), None)
-            if worker is None:
-                continue
-            free.remove(worker)
-            reason = f"runs for {one.seconds:.3g} s, usual are {usual:.3g} s"
-            chosen.append(SecondRun(one.operand, worker, reason))
-        return chosen
+    late = []
+    for one in running:
+        usual = durations.usual(one.kind)
+        if usual is not None and one.seconds > max(_LEAST, _FACTOR * usual):
+            late.append((one.seconds - usual, one, usual))
+    late.sort(key=lambda each: -each[0])
+    free = list(idle)
+    chosen = []
+    for _, one, usual in late:
+        worker = next((worker for worker in free if worker != one.worker), None)
+        if worker is None:
+            continue
+        free.remove(worker)
+        reason = f"runs for {one.seconds:.3g} s, usual are {usual:.3g} s"
+        chosen.append(SecondRun(one.operand, worker, reason))
+    return chosen

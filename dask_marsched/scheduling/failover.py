@@ -19,8 +19,6 @@ from dask_marsched.host.scheduler.adoption import KEPT, Adoption
 from dask_marsched.host.scheduler.extra_replicas import ExtraReplicas
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
-from dask_marsched.policies.replication import ProtectionRule
-from dask_marsched.policies.stragglers import StragglerRule
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.worker_losses import Recoveries
 
@@ -50,10 +48,9 @@ class Failover:
         if settings.adopts:
             self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
         if settings.second_runs:
-            self._seconds = _installed(SpeculativeExecution(scheduler, StragglerRule(), caught))
+            self._seconds = _installed(SpeculativeExecution(scheduler, caught))
         if settings.protects:
-            protection = ExtraReplicas(scheduler, ProtectionRule(), self._dropping, caught)
-            self._protection = _installed(protection)
+            self._protection = _installed(ExtraReplicas(scheduler, self._dropping, caught))
         if self._adoption is not None:
             engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
         if self._protection is not None:
@@ -67,10 +64,6 @@ class Failover:
         for part in (self._adoption, self._seconds, self._protection):
             if part is not None:
                 part.uninstall()
-
-    def clear(self) -> None:
-        """Forget the recoveries under way, as all tasks are gone."""
-        self.recoveries.clear()
 
     # -- hooks -----------------------------------------------------------------------------
 
@@ -93,10 +86,6 @@ class Failover:
             if action["action"] == "compute":
                 for part in parts:
                     part.finished(ts, action["stop"] - action["start"])
-
-    def settled(self, key: Key) -> None:
-        """Note that an operand has a result, has failed or is no longer wanted."""
-        self.recoveries.settled(key)
 
     def released(self, ts: TaskState) -> None:
         """Note that an operand has no result, or no longer has one."""

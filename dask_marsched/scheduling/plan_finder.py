@@ -15,7 +15,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.plan_digest import plan_digest
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.policies.assignment import AssignmentPolicy, SearchingPolicy
-from dask_marsched.policies.planning.search_budget import (
+from dask_marsched.policies.planning.plan_search import (
     Search,
     extent_of_search,
     seconds_at_stake,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from dask.utils import format_bytes
 
 from dask_marsched.policies import registry
 from dask_marsched.simulation.graph_file import graph_header, load_graph
 from dask_marsched.simulation.options import FaultParam, cluster_options
-from dask_marsched.simulation.report.comparison import comparison_lines
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate as run
 
@@ -114,3 +115,37 @@ def _write(report: SimulationReport, trace: Path | None, plot: Path | None, seve
             report.plot().savefig(named(plot), dpi=120)
     except OSError as error:
         raise click.ClickException(str(error)) from None
+
+
+_WIDTH = 14
+
+
+def comparison_lines(reports: Sequence[SimulationReport]) -> Iterator[str]:
+    """Yield the lines of a table with a column for each report.
+
+    Of two reports a third column shows the second as a multiple of the first.
+    """
+    two = len(reports) == 2
+    yield reports[0].setting
+    yield ""
+    columns = [report.quantities() for report in reports]
+    width = max(len(name) for name, _, _ in columns[0]) + 2
+    heads = [report.policy for report in reports] + ["ratio"] * two
+    yield " " * width + "".join(f"{head:>{_WIDTH}}" for head in heads)
+    for row in zip(*columns, strict=True):
+        cells = [text for _, _, text in row]
+        if two:
+            (_, first, _), (_, second, _) = row
+            cells.append(f"{second / first:.2f}" if first else "-")
+        yield row[0][0].ljust(width) + "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+    for report in reports:
+        yield ""
+        yield f"{report.policy}: most memory is held by"
+        for group in report.peak_groups():
+            held = f"{format_bytes(group.nbytes):>12}  {group.share:4.0%}"
+            yield f"  {held}  {group.group} ({group.count:,} results)"
+    notes = dict.fromkeys(text for report in reports for text in report.not_simulated)
+    if notes:
+        yield ""
+        yield "not simulated:"
+        yield from (f"  {text}" for text in notes)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.api.plain import to_json
+from dask_marsched.api.handler import to_json
 
 
 class Colour(enum.IntEnum):

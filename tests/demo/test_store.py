@@ -4,8 +4,7 @@ import xarray as xr
 import zarr
 
 from dask_marsched.demo import store
-from dask_marsched.demo.layout import VARIABLES, Layout
-from dask_marsched.demo.weather import Field
+from dask_marsched.demo.layout import VARIABLES, Field, Layout
 
 LAYOUT = Layout(resolution=45, days_per_chunk=100)
 

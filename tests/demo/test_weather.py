@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from dask_marsched.demo.layout import VARIABLES, Layout
-from dask_marsched.demo.weather import Field
+from dask_marsched.demo.layout import VARIABLES, Field, Layout
 
 LAYOUT = Layout(resolution=15)
 

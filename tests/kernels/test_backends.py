@@ -9,7 +9,7 @@ import pytest
 
 from dask_marsched.kernels import backends
 from dask_marsched.kernels.bound_expression import bind, signature
-from dask_marsched.kernels.scratch import Scratch
+from dask_marsched.kernels.llvm.backend import Scratch
 from tests.kernels.expressions import expression
 
 

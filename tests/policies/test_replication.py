@@ -5,12 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.policies.replication import (
-    ProtectionRule,
     ReplicaCandidate,
+    choose_replicas,
     recomputation_seconds,
 )
-
-RULE = ProtectionRule(least=10.0)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +47,10 @@ def test_the_most_seconds_for_each_byte_come_first():
         ReplicaCandidate("small", 10, 20.0),
         ReplicaCandidate("middle", 100, 50.0),
     ]
-    assert RULE.choose(candidates, 10_000) == ["small", "middle", "large"]
-    assert RULE.choose(candidates, 1010) == ["small", "middle"]
-    assert RULE.choose(candidates, 50) == ["small"]
-    assert RULE.choose(candidates, 0) == []
+    assert choose_replicas(candidates, 10_000) == ["small", "middle", "large"]
+    assert choose_replicas(candidates, 1010) == ["small", "middle"]
+    assert choose_replicas(candidates, 50) == ["small"]
+    assert choose_replicas(candidates, 0) == []
 
 
 @given(
@@ -62,7 +60,7 @@ def test_the_budget_holds(given_, budget):
     candidates = [
         ReplicaCandidate(i, nbytes, seconds) for i, (nbytes, seconds) in enumerate(given_)
     ]
-    chosen = RULE.choose(candidates, budget)
+    chosen = choose_replicas(candidates, budget)
     assert len(set(chosen)) == len(chosen)
     assert sum(given_[i][0] for i in chosen) <= budget
     assert all(given_[i][1] >= 10.0 for i in chosen)

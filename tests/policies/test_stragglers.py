@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.policies.stragglers import Durations, Running, StragglerRule
-
-RULE = StragglerRule(factor=4.0, least=2.0)
+from dask_marsched.policies.stragglers import Durations, Running, choose_second_runs
 
 
 def known(**usual: float) -> Durations:
@@ -26,7 +24,7 @@ def running(operand: str, seconds: float, worker: str = "a", kind: str = "x") ->
     [(1.0, 4.1, True), (1.0, 3.9, False), (0.1, 1.9, False), (0.1, 2.1, True)],
 )
 def test_stragglers_exceed_both_thresholds(usual, seconds, runs_again):
-    chosen = RULE.choose([running("one", seconds)], known(x=usual), ["b"])
+    chosen = choose_second_runs([running("one", seconds)], known(x=usual), ["b"])
     assert [c.operand for c in chosen] == ["one"] * runs_again
 
 
@@ -35,7 +33,7 @@ def test_the_usual_duration_needs_a_few_executions():
     for _ in range(4):
         durations.observe("x", 1.0)
     assert durations.usual("x") is None
-    assert RULE.choose([running("one", 100.0)], durations, ["b"]) == []
+    assert choose_second_runs([running("one", 100.0)], durations, ["b"]) == []
     durations.observe("x", 1.0)
     assert durations.usual("x") == 1.0
     assert durations.usual("y") is None
@@ -43,7 +41,7 @@ def test_the_usual_duration_needs_a_few_executions():
 
 def test_the_latest_comes_first_and_not_where_it_runs():
     late = [running("one", 5.0), running("two", 9.0, "b"), running("three", 7.0)]
-    chosen = RULE.choose(late, known(x=1.0), ["b", "c"])
+    chosen = choose_second_runs(late, known(x=1.0), ["b", "c"])
     assert [(c.operand, c.worker) for c in chosen] == [("two", "c"), ("three", "b")]
     assert chosen[0].reason == "runs for 9 s, usual are 1 s"
 
@@ -61,7 +59,7 @@ def test_the_last_executions_count_most():
 )
 def test_each_once_and_each_worker_once(late, idle):
     jobs = [running(str(i), seconds, worker) for i, (seconds, worker) in enumerate(late)]
-    chosen = RULE.choose(jobs, known(x=1.0), idle)
+    chosen = choose_second_runs(jobs, known(x=1.0), idle)
     assert len({c.operand for c in chosen}) == len(chosen) == len({c.worker for c in chosen})
     where = {job.operand: job for job in jobs}
     assert all(c.worker in idle and c.worker != where[c.operand].worker for c in chosen)

@@ -1,7 +1,6 @@
 """Results that take long to compute get a second copy, which stays."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from distributed import Event, Scheduler, Worker, wait
@@ -10,9 +9,7 @@ from distributed.utils_test import async_poll_for
 from dask_marsched.config import Settings
 from dask_marsched.host.scheduler import extra_replicas as protection
 from dask_marsched.host.scheduler import replica_removal
-from dask_marsched.policies.replication import ProtectionRule
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling import failover
 from dask_marsched.simulation import simulate
 from tests.compat.harness import check, planned_cluster
 from tests.simulation.test_invariants import Job
@@ -35,7 +32,7 @@ def protecting_cluster(dear: float = 0.0, share: float = 0.5) -> Callable[..., A
 
     def tune(plugin: MarsSchedulerPlugin) -> None:
         found = plugin._failover._protection
-        found.rule.least, found.share = dear, share
+        found.least, found.share = dear, share
 
     return planned_cluster(TWO_WORKERS, plugin=protecting, tune=tune)
 
@@ -177,7 +174,7 @@ def run_again(plugin: MarsSchedulerPlugin, **options: Any) -> tuple[float, int]:
 def test_simulated_losses_cause_less_recomputation(monkeypatch):
     without, again = run_again(MarsSchedulerPlugin(fusion="off"))
     assert again == 4
-    monkeypatch.setattr(failover, "ProtectionRule", partial(ProtectionRule, 25.0))
+    monkeypatch.setattr(protection, "DEAR", 25.0)
     monkeypatch.setattr(protection, "_SHARE", 0.5)
     with_it, spared = run_again(protecting())
     assert spared == 0

@@ -12,7 +12,7 @@ from distributed.utils_test import async_poll_for
 
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.fallbacks.counters import Counters
-from dask_marsched.policies.planning.search_budget import Search
+from dask_marsched.policies.planning.plan_search import Search
 from dask_marsched.scheduling import plan_finder
 from dask_marsched.scheduling.plan_finder import PlanFinder
 from tests.compat.harness import planned_cluster, plugin_of, report_of

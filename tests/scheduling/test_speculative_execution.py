@@ -1,7 +1,6 @@
 """Stragglers run a second time, and the first result wins."""
 
 import threading
-from functools import partial
 from typing import Any
 
 import dask
@@ -13,9 +12,8 @@ from distributed.utils_test import async_poll_for
 from dask_marsched.config import Settings
 from dask_marsched.host.scheduler import speculative_execution
 from dask_marsched.host.scheduler.speculative_execution import may_run_twice
-from dask_marsched.policies.stragglers import StragglerRule
+from dask_marsched.policies import stragglers
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling import failover
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.costs.costs import Costs
 from tests.compat.harness import check, planned_cluster, plugin_of
@@ -34,7 +32,8 @@ def impatient() -> MarsSchedulerPlugin:
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch):
-    monkeypatch.setattr(failover, "StragglerRule", partial(StragglerRule, 2.0, 0.1))
+    monkeypatch.setattr(stragglers, "_FACTOR", 2.0)
+    monkeypatch.setattr(stragglers, "_LEAST", 0.1)
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from distributed.utils_test import async_poll_for
 
-from dask_marsched.policies.planning import tiled_plans
-from dask_marsched.policies.planning.search_budget import Search
+from dask_marsched.policies.planning import tiles
+from dask_marsched.policies.planning.plan_search import Search
 from dask_marsched.scheduling import plan_finder
 from tests.compat.harness import planned_cluster, plugin_of
 
@@ -19,9 +19,9 @@ def matrix(seed):
 def always(monkeypatch):
     """Take tiles whatever the forecast says: it is about larger chunks."""
     for bound in ("_MOST_OF_STOCK", "_MORE"):
-        monkeypatch.setattr(tiled_plans, bound, float("inf"))
+        monkeypatch.setattr(tiles, bound, float("inf"))
     monkeypatch.setattr(plan_finder, "extent_of_search", lambda *_: Search.BEFORE_START)
-    monkeypatch.setattr(tiled_plans, "cost", lambda plan, stock: plan.moved)
+    monkeypatch.setattr(tiles, "cost", lambda plan, stock: plan.moved)
 
 
 @pytest.mark.extended

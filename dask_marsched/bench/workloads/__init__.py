@@ -3,7 +3,7 @@
 It imports only dask and numpy, so that environments without distributed can load it.
 """
 
-from dask_marsched.bench.workloads import arrays, elementwise, patterns, products
+from dask_marsched.bench.workloads import arrays, patterns
 from dask_marsched.bench.workloads.registry import (
     MIB,
     Kind,
@@ -21,11 +21,9 @@ __all__ = [
     "Parameters",
     "Workload",
     "arrays",
-    "elementwise",
     "get",
     "names",
     "patterns",
-    "products",
     "register",
     "select",
 ]

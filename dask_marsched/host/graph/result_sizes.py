@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 from dask.array.chunk import getitem
 from dask.typing import Key
 
 from dask_marsched.core.chunk_sizes import Grid
-from dask_marsched.host.graph.array_expressions import read_array_expressions
-from dask_marsched.host.graph.array_layers import ArrayLayers, read_layers
+from dask_marsched.host.graph.array_layers import ArrayLayers, annotated_grid, nodes_of, read_layers
 from dask_marsched.host.graph.task_sizes import TaskSizes
 
 
@@ -105,3 +105,33 @@ def _size_of_task(
         grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
         return grid, None if grid is None else grid.sliced_nbytes(chunk, args[1])
     return None, None
+
+
+def read_array_expressions(expr: Any, found: ArrayLayers) -> None:
+    """Add the arrays of an expression's nodes to those of its layers.
+
+    Never raises: nodes that cannot be read are counted as failures.
+    """
+    for node in nodes_of(expr):
+        if hasattr(type(node), "chunks"):
+            try:
+                _read_node(node, found)
+            except Exception as error:
+                found.failures[f"{type(node).__name__}: {type(error).__name__}"] += 1
+
+
+def _read_node(node: Any, found: ArrayLayers) -> None:
+    if not isinstance(node._meta, np.ndarray | np.generic):
+        return
+    chunks = node.chunks
+    kwargs = getattr(node, "kwargs", None) or {}
+    if "axis" in kwargs and kwargs.get("keepdims"):
+        # The first stage of a reduction has the chunks of its input; it reduces them to one each.
+        axes = kwargs["axis"]
+        axes = range(len(chunks)) if axes is None else (axes,) if isinstance(axes, int) else axes
+        reduced = {axis % len(chunks) for axis in axes}
+        chunks = tuple((1,) * len(a) if i in reduced else a for i, a in enumerate(chunks))
+    grid = annotated_grid(chunks, node.dtype, "numpy.ndarray", None)
+    if grid is not None and node._name not in found.grids:
+        found.grids[node._name] = grid.as_estimate()
+        found.kinds[node._name] = node.dtype.kind

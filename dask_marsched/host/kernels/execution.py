@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from distributed import Worker
 
-from dask_marsched.host.contract import demand
+from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.kernels.task_runner import KernelRunner
 
 
@@ -34,9 +33,8 @@ class KernelExecution:
         """Restore the worker; running tasks end as they began. Idempotent."""
         if self._stock is None:
             return
-        if self._own is None:
-            del self._worker.execute
-        else:
+        del self._worker.execute
+        if self._own is not None:
             self._worker.execute = self._own
         self._stock = None
 
@@ -63,16 +61,8 @@ class KernelExecution:
 
 def misfits(worker: Any) -> list[str]:
     """Return the ways in which a worker is not as expected."""
-    names = ("execute", "executors")
-    found = [f"worker.{name} is missing" for name in names if not hasattr(worker, name)]
-    state = getattr(worker, "state", None)
-    if not hasattr(state, "tasks"):
-        found.append("worker.state.tasks is missing")
-    if not found:
-        parameters = inspect.signature(worker.execute).parameters
-        found += [
-            f"worker.execute takes no {name!r}"
-            for name in ("key", "stimulus_id")
-            if name not in parameters
-        ]
-    return found
+    return [
+        *misfits_of_attributes("worker", worker, ["executors"]),
+        *misfits_of_attributes("worker.state", getattr(worker, "state", None), ["tasks"]),
+        *misfits_of_function("worker", worker, "execute", ["key", "stimulus_id"]),
+    ]

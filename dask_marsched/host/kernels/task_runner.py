@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from dask._task_spec import Task, _execute_subgraph
 
 from dask_marsched.host.kernels.programs import Program
 from dask_marsched.host.kernels.rules import reduction, unwrapped
-from dask_marsched.host.kernels.structure import Place, UnreadableTaskError, read
+from dask_marsched.host.kernels.structure import Place, TaskStep, UnreadableTaskError, read
 from dask_marsched.host.kernels.templates import Template, outline
 from dask_marsched.host.worker.input_release import consume, owned_inputs
 from dask_marsched.kernels.evaluator import LEAST, Kernels
@@ -122,3 +123,25 @@ def _is_small(values: Mapping[Any, Any]) -> bool:
     return bool(values) and all(
         type(value) is np.ndarray and value.size < LEAST for value in values.values()
     )
+
+
+def expressions(tasks: Iterable[Any]) -> dict[str, int]:
+    """Return the expressions in some tasks, as text, with the number of tasks that contain them.
+
+    The tasks are those that Dask has optimised. Whether a worker fuses an expression also depends
+    on dtypes, and on whether that is faster than NumPy.
+    """
+    programs: dict[tuple[TaskStep, ...], Program] = {}
+    found: Counter[str] = Counter()
+    for task in tasks:
+        if type(task) is not Task or not may_contain_expression(task):
+            continue
+        try:
+            steps = read(task).steps
+        except UnreadableTaskError:
+            continue
+        program = programs.get(steps)
+        if program is None:
+            program = programs[steps] = Program(steps)
+        found.update(program.texts)
+    return dict(found.most_common())

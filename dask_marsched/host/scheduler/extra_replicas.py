@@ -16,8 +16,9 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.policies.replication import (
-    ProtectionRule,
+    DEAR,
     ReplicaCandidate,
+    choose_replicas,
     recomputation_seconds,
 )
 
@@ -35,18 +36,16 @@ def misfits(scheduler: Any) -> list[str]:
 
 
 class ExtraReplicas:
-    """Replicates the results that ``rule`` chooses; ``removal`` asks which ones to keep."""
+    """Replicates expensive results and keeps the replicas; ``removal`` asks which ones to keep."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        rule: ProtectionRule,
         removal: ReplicaRemoval,
         caught: Callable[[str, Exception], None],
     ) -> None:
         self.scheduler: Any = scheduler
-        self.rule = rule
-        self.share = _SHARE
+        self.least, self.share = DEAR, _SHARE
         self.copied = self.copied_bytes = 0
         self._removal = removal
         self._caught = caught
@@ -123,7 +122,7 @@ class ExtraReplicas:
         budget = self.share * memory - sum(self._kept.values())
         asked: dict[str, list[Any]] = {}
         load = {ws: ws.nbytes for ws in s.running}
-        for ts in self.rule.choose(found, budget):
+        for ts in choose_replicas(found, budget, self.least):
             target = _elsewhere(ts, load)
             if target is None:
                 continue
@@ -152,7 +151,7 @@ class ExtraReplicas:
         # Sorted, because the order of a set is not repeatable.
         for ts in sorted(self._new, key=lambda ts: ts.priority or ()):
             candidate = self._candidate(ts)
-            if candidate.seconds >= self.rule.least:
+            if candidate.seconds >= self.least:
                 self._expensive[ts] = candidate
         self._new.clear()
         self._released.clear()

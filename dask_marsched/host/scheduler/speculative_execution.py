@@ -19,7 +19,7 @@ from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_o
 from dask_marsched.host.graph.function_effects import called_functions, describe_effects
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.worker.interrupts import SECOND_RUN
-from dask_marsched.policies.stragglers import Durations, Running, StragglerRule
+from dask_marsched.policies.stragglers import Durations, Running, choose_second_runs
 
 #: Seconds between two searches for stragglers.
 _INTERVAL = 0.5
@@ -49,13 +49,10 @@ class _SecondRun(NamedTuple):
 
 
 class SpeculativeExecution:
-    """Runs the stragglers that ``rule`` chooses again; counts runs ``begun`` and ``won``."""
+    """Runs stragglers a second time; counts runs ``begun`` and ``won``."""
 
-    def __init__(
-        self, scheduler: Scheduler, rule: StragglerRule, caught: Callable[[str, Exception], None]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
         self.scheduler: Any = scheduler
-        self.rule = rule
         self.durations = Durations()
         self.begun = self.won = 0
         self._caught = caught
@@ -129,7 +126,7 @@ class SpeculativeExecution:
         if not idle:
             return
         idle.sort(key=lambda ws: (ws.nbytes, ws.address))
-        for chosen in self.rule.choose(self._running(now), self.durations, idle):
+        for chosen in choose_second_runs(self._running(now), self.durations, idle):
             self._begin(chosen.operand, chosen.worker, chosen.reason)
 
     def _running(self, now: float) -> Iterator[Running[TaskState, WorkerState]]:

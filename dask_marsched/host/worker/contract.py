@@ -7,6 +7,7 @@ from typing import Any
 
 from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
+from dask_marsched.host.contract import misfits_of_attributes, misfits_of_function
 from dask_marsched.host.worker import shuffle_buffers
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -50,17 +51,13 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what the adapter expects; empty if it does not."""
-    found = []
+    found: list[str] = []
     for path, names in _ATTRIBUTES.items():
         owner = _find(worker, path)
-        found += [f"{path}.{name} is missing" for name in names if not hasattr(owner, name)]
+        found += misfits_of_attributes(path, owner, names)
     for path, parameters in _FUNCTIONS.items():
-        function = _find(worker, path)
-        if not callable(function):
-            found.append(f"{path} is missing")
-            continue
-        there = inspect.signature(function).parameters
-        found += [f"{path} takes no {name!r}" for name in parameters if name not in there]
+        label, _, name = path.rpartition(".")
+        found += misfits_of_function(label, _find(worker, label), name, parameters)
     # The state's class is exchanged, which works only without a dictionary.
     if hasattr(getattr(worker, "state", None), "__dict__"):
         found.append("worker.state has a __dict__")

@@ -17,7 +17,7 @@ from distributed import Reschedule, Worker
 from distributed.metrics import time
 from distributed.worker_state_machine import RescheduleEvent
 
-from dask_marsched.host.contract import demand
+from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
 
@@ -114,7 +114,7 @@ leave_out_of_tracebacks(Guard.__call__)
 def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what interrupting expects; empty if it does not."""
     names = ("state", "stream_handlers", "execute", "executors")
-    found = [f"Worker has no attribute {n}" for n in names if not hasattr(worker, n)]
+    found = misfits_of_attributes("Worker", worker, names)
     if "free-keys" not in getattr(worker, "stream_handlers", {}):
         found.append("the worker has no stream handler 'free-keys'")
     if getattr(worker, "nanny", None) is not None and not hasattr(worker.state, "tasks"):
@@ -149,9 +149,8 @@ class Interrupts:
         self._installed = False
         worker = self.worker
         worker.stream_handlers["free-keys"] = self._stock_free_keys
-        if self._own_execute is None:
-            del worker.execute
-        else:
+        del worker.execute
+        if self._own_execute is not None:
             worker.execute = self._own_execute
 
     def report(self) -> dict[str, Any]:

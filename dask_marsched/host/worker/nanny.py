@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psutil
 from distributed import Nanny, Worker
+from distributed.core import Status
 from distributed.diagnostics.plugin import NannyPlugin
+from distributed.metrics import monotonic
 from distributed.protocol.pickle import dumps
 from tornado.ioloop import PeriodicCallback
 
-from dask_marsched.host.worker.restart import PatientRestart
 from dask_marsched.store import file_ranges
 from dask_marsched.store.charge import charged_memory, read_charge
 from dask_marsched.store.segment import SegmentAddress, create_segment
@@ -150,3 +152,61 @@ async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: A
     if answer["status"] != "OK":
         raise OSError(f"the nanny cannot do it: {answer.get('exception')!r}")
     return answer["result"]
+
+
+#: Idle processors needed for a restart.
+_ROOM = 0.5
+#: Seconds over which they are measured.
+_LOOK = 0.1
+#: Longest delay, seconds; Dask's clusters give up a missing worker after 15.
+_LONGEST = 3.0
+_HOOK = "_unregister"
+
+
+class PatientRestart:
+    """Makes a nanny wait for an idle processor before it replaces a dead process.
+
+    The imports of a new worker take a second or more of a processor. On a busy host they slow down
+    the workers that have taken over, and short programs end before the new one is ready.
+    `idle` returns the total idle seconds of this machine's processors.
+    """
+
+    def __init__(self, nanny: Nanny, idle: Callable[[], float] | None = None) -> None:
+        self.nanny: Any = nanny
+        self._idle = idle or _idle_seconds
+        self._stock: Any = None
+
+    def install(self) -> None:
+        """Wrap the step between the end of a process and the next start, if there is one."""
+        self._stock = getattr(self.nanny, _HOOK, None)
+        if self._stock is not None:
+            vars(self.nanny)[_HOOK] = self._unregister
+
+    def uninstall(self) -> None:
+        """Restore the nanny. Idempotent."""
+        if self._stock is not None:
+            vars(self.nanny).pop(_HOOK, None)
+            self._stock = None
+
+    async def _unregister(self, *args: Any, **kwargs: Any) -> None:
+        await self._stock(*args, **kwargs)
+        until = monotonic() + _LONGEST
+        # Ends early if the nanny closes, or its user restarts it.
+        while self._is_between_processes() and monotonic() < until:
+            idle, began = self._idle(), monotonic()
+            await asyncio.sleep(_LOOK)
+            if self._idle() - idle >= _ROOM * (monotonic() - began):
+                break
+
+    def _is_between_processes(self) -> bool:
+        process = self.nanny.process
+        return (
+            self.nanny.status == Status.running
+            and process is not None
+            and process.status == Status.stopped
+        )
+
+
+def _idle_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(times.idle + getattr(times, "iowait", 0.0))

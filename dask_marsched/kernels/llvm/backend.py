@@ -32,7 +32,6 @@ from dask_marsched.kernels.llvm import (
 from dask_marsched.kernels.llvm.float_status import FloatStatus
 from dask_marsched.kernels.llvm.kernel_files import DOUBT, Key, Made
 from dask_marsched.kernels.operations import UFUNCS
-from dask_marsched.kernels.scratch import Scratch
 
 if TYPE_CHECKING:
     from dask_marsched.kernels.llvm.compiler import Compiler
@@ -277,3 +276,22 @@ class LLVMBackend:
     def _compiled(self, key: Key) -> bytes:
         with self._lock:
             return self._compiler.made(key)
+
+
+_ALIGNMENT = 64
+
+
+class Scratch(threading.local):
+    """One piece of memory per thread, which grows to the largest request so far."""
+
+    nbytes = -1
+    start = 0
+
+    def address(self, nbytes: int) -> int:
+        """Return the address of so many bytes, valid until this thread's next request."""
+        if self.nbytes < nbytes:
+            self._memory = None  # freed before a larger piece is allocated
+            self._memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+            start: int = self._memory.__array_interface__["data"][0]
+            self.start, self.nbytes = start + -start % _ALIGNMENT, nbytes
+        return self.start

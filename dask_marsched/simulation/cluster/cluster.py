@@ -103,18 +103,6 @@ class Cluster:
         inputs = self.scheduler.tasks[key].dependencies
         return sum(self._costs(task.key)[1] for task in inputs)
 
-    def memory_changed(self, worker: Worker, key: Any, change: int) -> None:
-        """Note a change of the bytes of a result in the memory of a worker."""
-        self.recorder.memory_changed(self.queue.now, worker.index, key, change)
-
-    def spilled(self, worker: Worker, nbytes: int) -> None:
-        """Note that a worker wrote results to disk, or read them back (< 0)."""
-        self.recorder.spilled(self.queue.now, worker.index, nbytes)
-
-    def paused(self, worker: Worker, start: float) -> None:
-        """Note that a worker was paused from ``start`` until now."""
-        self.recorder.paused(worker.index, start, self.queue.now)
-
     def executed(self, worker: Worker, key: Any, start: float, stop: float) -> None:
         """Note that a task was executed."""
         self._last_progress = stop

@@ -41,6 +41,7 @@ from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
 from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result
+from dask_marsched.simulation.cluster.recorder import Recorder
 from dask_marsched.simulation.cluster.spec import ClusterSpec
 
 _EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
@@ -91,6 +92,7 @@ class Surroundings(Protocol):
 
     spec: ClusterSpec
     queue: EventQueue
+    recorder: Recorder
     latency: float
     gathers: bool
     assumed_bandwidth: float
@@ -103,15 +105,6 @@ class Surroundings(Protocol):
 
     def input_nbytes(self, key: Any) -> int:
         """Return the bytes of a task's inputs."""
-
-    def memory_changed(self, worker: Worker, key: Any, change: int) -> None:
-        """Note a change of the bytes of a result in the memory of a worker."""
-
-    def spilled(self, worker: Worker, nbytes: int) -> None:
-        """Note that a worker wrote results to disk, or read them back (< 0)."""
-
-    def paused(self, worker: Worker, start: float) -> None:
-        """Note that a worker was paused from ``start`` until now."""
 
     def executed(self, worker: Worker, key: Any, start: float, stop: float) -> None:
         """Note that a task was executed."""
@@ -146,9 +139,8 @@ class Worker:
         self.local_in = Link(spec.local_bandwidth)
         self.local_out = Link(spec.local_bandwidth)
         self.loop = EventLoop(cluster.queue, host.cores)
-        memory_changed = functools.partial(cluster.memory_changed, self)
         self.monitor = MemoryMonitor(
-            cluster.queue, spec.memory_limit, memory_changed, self.spilled, self._monitored
+            cluster.queue, spec.memory_limit, self._memory_changed, self.spilled, self._monitored
         )
         self.state = state
         self.state.data = self.monitor.store  # type: ignore[assignment]  # a mapping suffices
@@ -235,7 +227,10 @@ class Worker:
     def spilled(self, nbytes: int) -> None:
         """Write results to disk, or read them back (< 0)."""
         self.use_disk(nbytes)
-        self._cluster.spilled(self, nbytes)
+        self._cluster.recorder.spilled(self.queue.now, self.index, nbytes)
+
+    def _memory_changed(self, key: Any, change: int) -> None:
+        self._cluster.recorder.memory_changed(self.queue.now, self.index, key, change)
 
     @property
     def paused(self) -> bool:
@@ -254,13 +249,13 @@ class Worker:
         if reason in self._reasons_to_pause:
             self._reasons_to_pause.remove(reason)
             if self.alive and not self.paused:
-                self._cluster.paused(self, self._paused_at)
+                self._cluster.recorder.paused(self.index, self._paused_at, self.queue.now)
                 self._change_status("running", UnpauseEvent)
 
     def note_pause(self) -> None:
         """Record a pause that is still going on."""
         if self.alive and self.paused:
-            self._cluster.paused(self, self._paused_at)
+            self._cluster.recorder.paused(self.index, self._paused_at, self.queue.now)
 
     def _monitored(self, full: bool) -> None:
         (self.pause if full else self.unpause)("memory")

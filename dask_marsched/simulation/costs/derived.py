@@ -122,13 +122,12 @@ def fill_missing_sizes(
             nbytes[key] = size
 
 
-def derive_costs(collection: Any, guess: bool = True) -> Costs:
-    """Derive the sizes of all results without executing anything; ``guess`` the unknown ones."""
+def derive_costs(collection: Any) -> Costs:
+    """Derive the sizes of all results from the graph alone; guess those that it does not tell."""
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
     expr, keys = expression(items)
     dsk, _ = materialize(expr, keys)
     known = chunk_nbytes(expr, dsk)
     nbytes = {**known.estimated, **known.exact}
-    if guess:
-        fill_missing_sizes(dsk, nbytes, lambda key: None)
+    fill_missing_sizes(dsk, nbytes, lambda key: None)
     return Costs(nbytes)

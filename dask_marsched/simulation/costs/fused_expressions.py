@@ -8,7 +8,7 @@ from typing import Any
 
 import distributed
 
-from dask_marsched.host.kernels.graph_expressions import expressions
+from dask_marsched.host.kernels.task_runner import expressions
 from dask_marsched.status import status
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -58,7 +59,8 @@ class SimulationRunner:
         names = list(wanted)
         left = float("inf") if must else self._deadline - time.monotonic()
         batches = [
-            _Batch(
+            functools.partial(
+                _run_batch,
                 [(name, self._arguments | dict(wanted[name])) for name in share],
                 left,
                 self._longest,
@@ -67,37 +69,31 @@ class SimulationRunner:
             if share and left > self._longest
         ]
         if len(batches) < 2:
-            found = [batch.run() for batch in batches]
+            found = [batch() for batch in batches]
         else:
             with ThreadPoolExecutor(len(batches)) as pool:
-                found = list(pool.map(lambda batch: isolation.call(batch.run, True), batches))
+                found = list(pool.map(lambda batch: isolation.call(batch, True), batches))
         outcomes = {name: outcome for part in found for name, outcome in part.items()}
         self._longest = max([self._longest, *(o.seconds for o in outcomes.values())])
         self.skipped += [name for name in names if name not in outcomes]
         return {name: outcomes[name] for name in names if name in outcomes}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Batch:
-    """Simulations that one process runs one after the other."""
-
-    wanted: list[tuple[str, dict[str, Any]]]
-    seconds: float
-    longest: float
-
-    def run(self) -> dict[str, SimulationOutcome]:
-        deadline = time.monotonic() + self.seconds
-        longest = self.longest
-        outcomes: dict[str, SimulationOutcome] = {}
-        for name, arguments in self.wanted:
-            began = time.monotonic()
-            if began + longest > deadline:
-                break
-            report = error = None
-            try:
-                report = simulate(isolated=False, **arguments)
-            except (ValueError, RuntimeError) as problem:
-                error = problem
-            outcomes[name] = SimulationOutcome(report, error, time.monotonic() - began)
-            longest = max(longest, outcomes[name].seconds)
-        return outcomes
+def _run_batch(
+    wanted: list[tuple[str, dict[str, Any]]], seconds: float, longest: float
+) -> dict[str, SimulationOutcome]:
+    """Run simulations one after the other, as long as time is left."""
+    deadline = time.monotonic() + seconds
+    outcomes: dict[str, SimulationOutcome] = {}
+    for name, arguments in wanted:
+        began = time.monotonic()
+        if began + longest > deadline:
+            break
+        report = error = None
+        try:
+            report = simulate(isolated=False, **arguments)
+        except (ValueError, RuntimeError) as problem:
+            error = problem
+        outcomes[name] = SimulationOutcome(report, error, time.monotonic() - began)
+        longest = max(longest, outcomes[name].seconds)
+    return outcomes

@@ -8,9 +8,8 @@ from html import escape
 import numpy as np
 from dask.utils import format_bytes
 
-from dask_marsched.simulation.report.levels import highest, level_at
 from dask_marsched.simulation.report.peaks import peak_groups
-from dask_marsched.simulation.report.timeline import Timeline
+from dask_marsched.simulation.report.timeline import Timeline, highest, level_at
 
 _WIDTH, _HEIGHT, _BINS = 480, 80, 160
 #: Readable on white and on black; everything else takes the page's own colour.

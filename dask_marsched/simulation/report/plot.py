@@ -9,9 +9,8 @@ import numpy as np
 from dask.utils import format_bytes
 
 from dask_marsched.monitoring.palette import DARK_INK, FAINT_INK, RED, SET, YELLOW
-from dask_marsched.simulation.report.levels import Floats, busy, highest, level_at
 from dask_marsched.simulation.report.peaks import peak_groups
-from dask_marsched.simulation.report.timeline import Timeline
+from dask_marsched.simulation.report.timeline import Floats, Timeline, busy, highest, level_at
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

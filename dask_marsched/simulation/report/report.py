@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from dask.utils import format_bytes
 
-from dask_marsched.simulation.report.frames import data_frame
 from dask_marsched.simulation.report.notebook import report_html
 from dask_marsched.simulation.report.peaks import PeakGroup, peak_groups
 from dask_marsched.simulation.report.plot import plot_timeline
-from dask_marsched.simulation.report.timeline import Timeline
+from dask_marsched.simulation.report.timeline import Table, Timeline
 from dask_marsched.simulation.report.trace import write_trace
 
 if TYPE_CHECKING:
@@ -258,3 +258,41 @@ class SimulationReport:
         facts += [("not simulated", text) for text in self.not_simulated]
         title = f"{self.setting}, simulated: {self.policy}"
         return report_html(title, facts, self.timeline, self.makespan)
+
+
+TABLES = ("tasks", "transfers", "memory")
+
+
+def data_frame(timeline: Timeline, table: str) -> pandas.DataFrame:
+    """Return a table as a data frame; see `SimulationReport.to_frame`."""
+    if table not in TABLES:
+        accepted = ", ".join(map(repr, TABLES))
+        raise ValueError(f"table must be one of {accepted}, not {table!r}")
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "to_frame needs pandas, which is not installed: pip install 'dask-marsched[simulate]'",
+            name=error.name,
+        ) from error
+    if table != "memory":
+        return pandas.DataFrame(_columns(timeline, getattr(timeline, table)))
+    memory = pandas.DataFrame(_columns(timeline, timeline.changes))
+    memory["worker_bytes"] = memory.groupby("worker")["bytes"].cumsum()
+    memory["cluster_bytes"] = memory["bytes"].cumsum()
+    return memory
+
+
+def _columns(timeline: Timeline, table: Table) -> dict[str, Any]:
+    """Return the columns of a table; numbers of keys become keys and their groups."""
+    names, of_key = timeline.groups
+    rows = table.rows
+    columns: dict[str, Any] = {}
+    for name in rows.dtype.names or ():
+        if name == "key":
+            keys = np.fromiter(timeline.keys, dtype=object, count=len(timeline.keys))
+            columns["key"] = keys[rows["key"]]
+            columns["group"] = np.array(names, dtype=object)[of_key[rows["key"]]]
+        else:
+            columns[name] = rows[name]
+    return columns

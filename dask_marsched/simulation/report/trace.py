@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_marsched.simulation.report.levels import highest, level_at
-from dask_marsched.simulation.report.timeline import Timeline
+from dask_marsched.simulation.report.timeline import Timeline, highest, level_at
 
 #: The process that stands for the cluster; worker n is process n + _FIRST_WORKER.
 _CLUSTER = 1

@@ -28,7 +28,7 @@ async def test_this_version_fits(s, a):
         ({"execute": lambda key: None}, "worker.execute takes no 'stimulus_id'"),
         ({"get_data": None}, "worker.get_data is missing"),
         ({"monitor": None}, "worker.monitor.get_process_memory is missing"),
-        ({"state": object()}, "worker.state.executing is missing"),
+        ({"state": object()}, "worker.state has no attribute executing"),
         ({"state": Exception()}, "worker.state has a __dict__"),
     ],
 )
@@ -40,5 +40,5 @@ async def test_each_difference_is_named(s, a, changes, text):
 
 def test_nothing_at_all_is_no_worker():
     found = contract.misfits(object())
-    assert "worker.state is missing" in found
+    assert "worker has no attribute state" in found
     assert "worker.get_data is missing" in found

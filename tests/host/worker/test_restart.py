@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from distributed.core import Status
 
-from dask_marsched.host.worker import restart as restarting
-from dask_marsched.host.worker.restart import PatientRestart
+from dask_marsched.host.worker import nanny as restarting
+from dask_marsched.host.worker.nanny import PatientRestart
 
 #: Seconds that processors have been idle by far too long.
 LONG = 1e9

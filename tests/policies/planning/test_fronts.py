@@ -3,8 +3,7 @@ from __future__ import annotations
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.assignment import BoundedUnits
-from dask_marsched.policies.planning.fronts import Fronts
-from dask_marsched.policies.planning.host_shares import runs_to_a_host
+from dask_marsched.policies.planning.host_shares import Fronts, runs_to_a_host
 from tests.graphs import graph, pairwise
 
 WORKERS = [WorkerSlot(f"tcp://{n}", 1, host=str(n // 2)) for n in range(16)]

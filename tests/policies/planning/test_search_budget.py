@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.core.plan import WorkerSlot
-from dask_marsched.policies.planning.search_budget import (
+from dask_marsched.policies.planning.plan_search import (
     Search,
     extent_of_search,
     seconds_at_stake,

@@ -6,7 +6,7 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies import assignment
 from dask_marsched.policies.assignment import BoundedUnits
-from dask_marsched.policies.planning import tiled_plans
+from dask_marsched.policies.planning import tiles
 from dask_marsched.policies.planning.forecast import forecast
 from tests.policies.planning.test_tiles import product
 
@@ -41,14 +41,14 @@ def test_products_run_in_tiles_where_less_moves() -> None:
 def test_not_where_that_would_hold_more_than_stock_dask() -> None:
     g, workers = sized(product(4, 4, 4)), slots(4, 1)
     units = plain(g, workers)
-    assert tiled_plans.with_tiles(g, units, workers) is units
+    assert tiles.with_tiles(g, units, workers) is units
 
 
 def test_nor_in_a_graph_too_large_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     g, workers = sized(product(8, 4, 8)), slots(4)
-    monkeypatch.setattr(tiled_plans, "_MOST", len(g) - 1)
+    monkeypatch.setattr(tiles, "_MOST", len(g) - 1)
     units = plain(g, workers)
-    assert tiled_plans.with_tiles(g, units, workers) is units
+    assert tiles.with_tiles(g, units, workers) is units
 
 
 def test_tiles_are_still_tiles_when_planned_again() -> None:

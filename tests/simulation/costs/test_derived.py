@@ -76,9 +76,8 @@ def test_derived_sizes_are_the_recorded_ones():
     }
 
 
-def test_sizes_that_the_graph_does_not_tell_are_left_out_or_guessed():
+def test_sizes_that_the_graph_does_not_tell_are_guessed():
     x = [delayed(bytes)(1000), delayed(bytes)(2000)]
     total = delayed(len)(x)
-    assert not derive_costs(total, guess=False).nbytes
     dsk, _ = materialize(*expression([total]))
     assert derive_costs(total).nbytes.keys() == dsk.keys()

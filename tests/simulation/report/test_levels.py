@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.simulation.report.levels import busy, highest, level_at
+from dask_marsched.simulation.report.timeline import busy, highest, level_at
 
 EDGES = np.array([0.0, 1.0, 2.5, 4.0])
 times = st.integers(0, 16).map(lambda quarter: quarter / 4)
