@@ -25,7 +25,7 @@ from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
-from dask_marsched.scheduling.dispatch import Dispatcher
+from dask_marsched.scheduling.dispatch_of_withheld import Dispatcher
 from dask_marsched.scheduling.placement import TaskPlacement
 from dask_marsched.scheduling.planner import Planner, Policies
 from dask_marsched.scheduling.retries import Retries

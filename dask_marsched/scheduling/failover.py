@@ -20,7 +20,7 @@ from dask_marsched.host.scheduler.extra_replicas import ExtraReplicas
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
 from dask_marsched.scheduling.engine import PlacementEngine
-from dask_marsched.scheduling.worker_losses import Recoveries
+from dask_marsched.scheduling.loss_records import Recoveries
 
 logger = logging.getLogger("dask_marsched")
 

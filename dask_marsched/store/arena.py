@@ -13,9 +13,9 @@ from operator import is_
 import numpy as np
 
 from dask_marsched.store import file_ranges
+from dask_marsched.store.array_memory import LEAST, WAITING, Grants, fill
 from dask_marsched.store.extents import LARGE_PAGE, Allocation, Extent, ExtentTable
 from dask_marsched.store.file_ranges import punch
-from dask_marsched.store.grants import LEAST, WAITING, Grants, fill
 from dask_marsched.store.mapping import Mapping, MappingPool, copy, frame_offsets, is_modified
 from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (

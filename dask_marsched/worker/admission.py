@@ -61,8 +61,8 @@ class Admission:
     """The hooks of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
 
     `surplus` returns the bytes of shared memory that the kernel counts in this process, but
-    `WorkerAdapter.resident_memory` does not. `install` raises NotApplicable if the worker has no memory
-    limit, and RuntimeError if the contract checks fail.
+    `WorkerAdapter.resident_memory` does not. `install` raises NotApplicable if the worker has no
+    memory limit, and RuntimeError if the contract checks fail.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from distributed.utils_test import async_poll_for
 
 from dask_marsched.policies.dispatch_pace import ROUND_TRIP, SCHEDULER_TIME, SURPLUS, DispatchPace
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.scheduling import dispatch
+from dask_marsched.scheduling import dispatch_of_withheld
 from dask_marsched.simulation import Costs, SimulationReport, simulate
 from tests.compat.harness import planned_cluster
 
@@ -33,7 +33,7 @@ def trees(seconds: float, scheduler_time: float, threads: int = 1) -> Simulation
     ]
     costs = Costs(dict.fromkeys(names, 2**20), dict.fromkeys(names, seconds))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "DispatchPace", partial(DispatchPace, scheduler_time))
+        patch.setattr(dispatch_of_withheld, "DispatchPace", partial(DispatchPace, scheduler_time))
         return simulate(
             pairs,
             workers=WORKERS // threads,

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from dask_marsched.store import grants, scattered
+from dask_marsched.store import array_memory, scattered
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.segment import Handle
@@ -76,6 +76,6 @@ def test_an_equal_object_holds_no_private_copy(arena, moments):  # noqa: F811
 
 
 def test_without_room_there_is_nothing(arena):  # noqa: F811
-    grants.sizes_wanted()
+    array_memory.sizes_wanted()
     assert scattered.put(arena, *to_frames([np.zeros(33 * MIB, np.uint8), "x"])) is None
     assert arena.live == 0

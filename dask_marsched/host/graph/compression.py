@@ -23,7 +23,7 @@ from dask_marsched.host.graph.bundles import bundled
 from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.host.graph.numbering import canonically_numbered, numbered
 from dask_marsched.host.graph.result_sizes import ChunkSizes
-from dask_marsched.host.scheduler.update_graph_hooks import ArrivingGraphs
+from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
 from dask_marsched.policies.compression import (
     ALONE,
     FREE,

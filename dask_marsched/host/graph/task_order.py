@@ -20,7 +20,7 @@ from distributed.scheduler import Scheduler
 
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.numbering import as_they_come, canonical
-from dask_marsched.host.scheduler.update_graph_hooks import ArrivingGraphs
+from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
 
 #: The orderer of the graph that is being read, and the dict that receives the order.
 _Wanted: TypeAlias = "tuple[RepeatableOrder, dict[Key, int]] | None"

@@ -20,8 +20,8 @@ from dask_marsched.host.scheduler.task_hints import is_shared
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.policies.sharing import ShareModel, Upkeep
 from dask_marsched.store.arena import Arena, SharedChunk
+from dask_marsched.store.array_memory import filled, make_arrays_here, sizes_wanted
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
-from dask_marsched.store.grants import filled, make_arrays_here, sizes_wanted
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 from dask_marsched.store.segment import Handle

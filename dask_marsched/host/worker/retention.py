@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dask_marsched.host.worker.publishing import Publisher
 from dask_marsched.store import scattered
 from dask_marsched.store.arena import Arena, SharedChunk
+from dask_marsched.store.array_memory import LEAST
 from dask_marsched.store.frames import is_data, is_plain_array, to_frames
-from dask_marsched.store.grants import LEAST
 from dask_marsched.store.segment import Handle
 
 #: Limit on memory that exists twice, of objects that no copy replaces: this share of all results,

@@ -14,7 +14,7 @@ from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.host.worker import transfer
 from dask_marsched.host.worker.transfer import OPERATION
-from dask_marsched.store import grants
+from dask_marsched.store import array_memory
 from dask_marsched.store.presence import AddressClaim
 from tests.host.worker.sharing import (
     MIB,
@@ -175,7 +175,7 @@ def test_kinds_that_peers_ask_for_are_published_at_once(workers):
     assert workers[1]["fallbacks"] == {}
 
 
-@pytest.mark.skipif(not grants.is_available(), reason="there was no compiler")
+@pytest.mark.skipif(not array_memory.is_available(), reason="there was no compiler")
 def test_results_that_will_be_asked_for_are_made_in_shared_memory(workers):
     before = workers[0]["made here"]
     for i in range(8):
@@ -187,7 +187,7 @@ def test_results_that_will_be_asked_for_are_made_in_shared_memory(workers):
     assert workers[1]["fallbacks"] == {}
 
 
-@pytest.mark.skipif(not grants.is_available(), reason="there was no compiler")
+@pytest.mark.skipif(not array_memory.is_available(), reason="there was no compiler")
 def test_unrequested_arrays_in_shared_memory_are_published_on_request(
     workers,
 ):

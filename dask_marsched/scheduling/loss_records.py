@@ -12,7 +12,7 @@ from dask.utils import key_split
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler.departed_workers import ReassignedTasks
-from dask_marsched.host.scheduler.worker_losses import LastTransitions, Loss, read_loss
+from dask_marsched.host.scheduler.lost_results import LastTransitions, Loss, read_loss
 
 #: Topic of the events, for ``client.get_events`` and ``client.subscribe_topic``.
 TOPIC = "marsched-failover"

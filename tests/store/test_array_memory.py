@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from dask_marsched.store import grants
+from dask_marsched.store import array_memory
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
@@ -25,30 +25,30 @@ N = MIB // 8
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(
-    not (COMPILER or grants.is_available()), reason="there was no compiler"
+    not (COMPILER or array_memory.is_available()), reason="there was no compiler"
 )
 
 
 def test_the_extension_is_compiled_if_there_is_a_compiler():
-    assert grants.is_available()
+    assert array_memory.is_available()
 
 
 @pytest.fixture
 def arena():
-    grants.sizes_wanted()
+    array_memory.sizes_wanted()
     address = create_segment(segment_size(32 * MIB))
     made = Arena(address, 32 * MIB)
     yield made
     made.close()
     os.close(address.fd)
-    grants.sizes_wanted()
+    array_memory.sizes_wanted()
 
 
 def here(function, *args):
     """Call a function whose arrays are made in what was granted."""
 
     def call():
-        grants.make_arrays_here()
+        array_memory.make_arrays_here()
         return function(*args)
 
     return contextvars.copy_context().run(call)
@@ -174,23 +174,23 @@ def test_missed_sizes_are_reported_once_and_then_granted(arena):
     x = here(numbers)
     assert not is_here(arena, x)
     assert np.array_equal(x, numbers())
-    assert grants.sizes_wanted() == [MIB]
-    assert grants.sizes_wanted() == []
+    assert array_memory.sizes_wanted() == [MIB]
+    assert array_memory.sizes_wanted() == []
     assert put(arena, x) is not None
     assert arena.counters.made_here == 0
     arena.grant([MIB])
     x = here(numbers)
     assert put(arena, x) is not None
     assert arena.counters.made_here == 1
-    assert grants.sizes_wanted() == [MIB]  # the one that is to be there next
+    assert array_memory.sizes_wanted() == [MIB]  # the one that is to be there next
 
 
 def test_small_arrays_and_other_contexts_are_left_alone(arena):
     arena.grant([MIB])
     assert not is_here(arena, numbers())
-    small = here(numbers, grants.LEAST // 8 - 1)
+    small = here(numbers, array_memory.LEAST // 8 - 1)
     assert not is_here(arena, small)
-    assert grants.sizes_wanted() == []
+    assert array_memory.sizes_wanted() == []
 
 
 def test_temporaries_use_one_extent_after_the_other(arena):
@@ -206,14 +206,14 @@ def test_temporaries_use_one_extent_after_the_other(arena):
     assert is_here(arena, x)
     assert x.sum() == 12 * N
     assert arena.filled == 2 * MIB
-    assert grants.sizes_wanted() == []
+    assert array_memory.sizes_wanted() == []
 
 
 def test_of_temporaries_that_take_the_last_extent_again_and_again_one_more_is_wanted(arena):
     arena.grant([MIB])
     for _ in range(10):
         assert is_here(arena, here(numbers))
-    assert grants.sizes_wanted() == [MIB]
+    assert array_memory.sizes_wanted() == [MIB]
 
 
 @pytest.mark.parametrize("first", ["chunk", "array"])
@@ -301,7 +301,7 @@ def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
     last = arrays[0].ctypes.data
     while arrays:
         arrays.pop()
-    assert grants.WAITING - 3 * MIB < arena.filled <= grants.WAITING
+    assert array_memory.WAITING - 3 * MIB < arena.filled <= array_memory.WAITING
     assert arena.filled <= blocks(arena.fd) < arena.filled + MIB
     assert here(numbers, n).ctypes.data == last
 
@@ -326,7 +326,7 @@ def test_the_next_array_reuses_the_memory_of_a_released_chunk(arena):
 
 def test_memory_of_released_chunks_counts_as_reserved(arena):
     assert arena.spare == 2 * MIB, "a small part of it"
-    arena.spare = grants.WAITING
+    arena.spare = array_memory.WAITING
     chunks = [put(arena, numbers(7 * N)) for _ in range(4)]
     assert not arena.has_excess
     chunks.clear()
@@ -351,11 +351,11 @@ def gives_large_pages():
 def test_memory_comes_in_large_pages(arena, more):
     n = N * 2 + more // 8
     arena.grant([8 * n, 8 * n])
-    before = grants.filled()
+    before = array_memory.filled()
     x, y = here(numbers, n), here(numbers, n)
     assert is_here(arena, x)
     assert is_here(arena, y)
-    assert 2 * more <= grants.filled() - before <= 2 * (more + 4096)
+    assert 2 * more <= array_memory.filled() - before <= 2 * (more + 4096)
     assert blocks(arena.fd) <= 2 * (8 * n + 4096) + MIB
     assert np.array_equal(x, y)
     chunk = put(arena, x)
@@ -528,11 +528,11 @@ def test_a_forked_process_may_grant_memory_of_its_own(arena):
 
 
 def test_without_the_compiled_part_all_is_copied(arena, monkeypatch):
-    monkeypatch.setattr(grants, "native", None)
-    assert not grants.is_available()
+    monkeypatch.setattr(array_memory, "native", None)
+    assert not array_memory.is_available()
     arena.grant([MIB])
     x = here(numbers)
-    assert grants.sizes_wanted() == []
+    assert array_memory.sizes_wanted() == []
     chunk = put(arena, x)
     assert np.array_equal(read(chunk.handle, chunk.map()), numbers())
     assert arena.counters.made_here == 0
