@@ -7,17 +7,21 @@ Where to look in the source:
 
 - an option: ``config/settings.py`` says how to add one;
 - the worker of a task whose inputs are in memory: ``policies/placement.py``, asked by
-  ``scheduling/placement.py``. Tasks without inputs: ``policies/assignment.py`` makes units of them, and
-  ``policies/registry.py`` names the policies;
-- memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; ``quota_fraction`` in
-  ``config/settings.py`` is its share;
+  ``scheduling/placement.py``;
+- tasks without inputs: ``policies/assignment.py`` groups them into units; ``policies/registry.py``
+  names the policies;
+- memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; its share of the limit
+  is ``quota_fraction`` in ``config/settings.py``;
 - work stealing, and all else that is replaced in Dask's scheduler: ``host/scheduler/adapter.py``;
-- joining the tasks of a graph: ``policies/compression.py``, asked by ``host/graph/compression.py``, which
-  ``host/scheduler/materialization.py`` calls when a graph arrives;
-- an operation of compiled kernels: ``kernels/operations.py``, its code ``kernels/llvm/operations.py``;
-- the death of a worker: ``scheduling/failover.py`` tells the steps;
-- interrupting a task: ``cancellation.py``, ``host/scheduler/cancellation.py``, ``host/worker/interrupts.py``;
-- a fault of the simulation: ``simulation/cluster/faults.py``, its effect ``simulation/cluster/cluster.py``.
+- joining the tasks of a graph: ``policies/compression.py``, asked by ``host/graph/compression.py``,
+  which ``host/scheduler/materialization.py`` calls when a graph arrives;
+- an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py`` for
+  its code;
+- the death of a worker: ``scheduling/failover.py`` lists the steps;
+- interrupting a task: ``cancellation.py``, ``host/scheduler/cancellation.py``,
+  ``host/worker/interrupts.py``;
+- a fault of the simulation: ``simulation/cluster/faults.py``, and ``simulation/cluster/cluster.py``
+  for its effect.
 """
 
 import importlib as _importlib

@@ -14,7 +14,7 @@ from typing import Any
 from distributed import Client
 
 from benchmarks.chaos import network_namespaces
-from dask_marsched.bench.background import Background
+from dask_marsched.bench.probes import Background
 
 #: Mean time between two kills, stops of a process, and cuts of the network, seconds.
 KILL_EVERY, STOP_EVERY, CUT_EVERY = 10.0, 60.0, 150.0

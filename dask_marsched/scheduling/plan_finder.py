@@ -6,13 +6,15 @@ A long search runs in a thread. Meanwhile the graph begins with a prompt plan.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.core.plan_digest import plan_digest
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.policies.assignment import AssignmentPolicy, SearchingPolicy
 from dask_marsched.policies.planning.plan_search import (
@@ -145,3 +147,45 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def plan_digest(
+    graph: OperandGraph, workers: Sequence[WorkerSlot], pending: Collection[int]
+) -> bytes:
+    """Return a digest of everything that an assignment policy reads.
+
+    Of the keys only the structure counts, since names hold tokens that differ with each submission.
+    Edges and sizes are part of the digest, so even a collision could only give a worse plan.
+    """
+    found = hashlib.blake2b(digest_size=20)
+    everything = len(pending) == len(graph)
+    for ints in (
+        graph.inputs.starts,
+        graph.inputs.flat,
+        graph.home,
+        sorted(graph.kept),
+        [] if everything else sorted(pending),
+    ):
+        found.update(len(ints).to_bytes(8, "little"))
+        found.update(np.asarray(ints, dtype=np.int64).data)
+    for floats in (graph.nbytes, graph.home_bytes):
+        found.update(np.asarray(floats, dtype=np.float64).data)
+    found.update(graph.known)
+    found.update(repr((everything, [_slot(w) for w in workers], _places(graph.keys))).encode())
+    return found.digest()
+
+
+def _slot(worker: WorkerSlot) -> tuple[Hashable, ...]:
+    return worker.nthreads, worker.memory_limit, worker.bound, worker.host
+
+
+def _places(keys: Sequence[Hashable]) -> list[tuple[Hashable, ...]]:
+    """Return for each key the number of its name, in order of appearance, and its indices."""
+    numbers: dict[Hashable, int] = {}
+    number = numbers.setdefault
+    return [
+        (number(key[0], len(numbers)), *key[1:])
+        if isinstance(key, tuple) and key
+        else (number(key, len(numbers)),)
+        for key in keys
+    ]

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.plan import WorkerSlot
-from dask_marsched.core.plan_digest import plan_digest
+from dask_marsched.scheduling.plan_finder import plan_digest
 from tests.graphs import operand_graphs
 
 WORKERS = [WorkerSlot("tcp://a", 2, 100), WorkerSlot("tcp://b", 2, 100)]

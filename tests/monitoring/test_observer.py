@@ -205,7 +205,7 @@ async def test_removal_of_the_plugin_cancels_an_estimate(c, s, *workers):
     await c.compute(da.ones((40, 40), chunks=10).sum())
     observer = observer_of(s)
     go = threading.Event()
-    with mock.patch("dask_marsched.policies.stock_estimate.estimate") as estimate:
+    with mock.patch("dask_marsched.monitoring.stock_estimates.estimate") as estimate:
         estimate.side_effect = lambda *args: go.wait(30)
         assert observer.transfers()["estimate"] is None  # it is begun
         await c.unregister_scheduler_plugin("marsched")

@@ -1,5 +1,5 @@
 from dask_marsched.core.plan import Unit
-from dask_marsched.policies.stock_estimate import estimate
+from dask_marsched.monitoring.stock_estimates import estimate
 from tests.graphs import pairwise
 
 
