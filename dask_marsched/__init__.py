@@ -10,13 +10,13 @@ Where to look in the source:
   ``scheduling/placement.py``;
 - tasks without inputs: ``policies/assignment.py`` groups them into units; ``policies/registry.py``
   names the policies;
-- memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; its share of the limit
-  is ``quota_fraction`` in ``config/settings.py``;
+- memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; ``quota_fraction`` in
+  ``config/settings.py`` is the share of the limit;
 - work stealing, and all else that is replaced in Dask's scheduler: ``host/scheduler/adapter.py``;
 - joining the tasks of a graph: ``policies/compression.py``, asked by ``host/graph/compression.py``,
   which ``host/scheduler/materialization.py`` calls when a graph arrives;
-- an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py`` for
-  its code;
+- an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py``
+  for its code;
 - the death of a worker: ``scheduling/failover.py`` lists the steps;
 - interrupting a task: ``cancellation.py``, ``host/scheduler/cancellation.py``,
   ``host/worker/interrupts.py``;

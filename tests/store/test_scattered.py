@@ -9,7 +9,7 @@ from dask_marsched.store import array_memory, scattered
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.segment import Handle
-from tests.store.test_grants import MIB, arena, here, numbers, pytestmark  # noqa: F401
+from tests.store.test_array_memory import MIB, arena, here, numbers, pytestmark  # noqa: F401
 
 
 @pytest.fixture
