@@ -1,7 +1,9 @@
 """Rules of the source: which module may import which, and who may use private attributes."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,7 @@ PURE_MAY_IMPORT = {
 
 MOST_LINES = 450  # about 400 is the aim
 MOST_LINES_OF_A_FUNCTION = 75  # about 60 is the aim
+MOST_FILES, MOST_FILES_AT_THE_ROOT = 25, 12
 
 
 def module_name(path: Path) -> str:
@@ -207,6 +210,20 @@ def test_lengths():
         text for module, source, _ in each_module() for text in long_functions(source, module)
     ]
     assert found == []
+
+
+def test_folders_are_small():
+    files = Counter(path.parent for path in FILES)
+    assert [str(folder) for folder, count in files.items() if count > MOST_FILES] == []
+    assert files[PACKAGE] <= MOST_FILES_AT_THE_ROOT
+
+
+def test_there_is_no_import_cycle():
+    graph = {
+        module: {target for _, target in imports(ast.parse(source), module, pkg)} & set(MODULES)
+        for module, source, pkg in each_module()
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_every_module_has_a_docstring():
