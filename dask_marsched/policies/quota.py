@@ -1,7 +1,4 @@
-"""Keeps the memory quota of a worker: bytes used, granted and free, and the next grant.
-
-All amounts are bytes. Callers report memory use and submit requests in order of priority.
-"""
+"""Keeps the memory quota of a worker, in bytes, and chooses the next operand to be granted."""
 
 from __future__ import annotations
 
@@ -18,12 +15,9 @@ _OVERTAKES = 8
 class MemoryNeed:
     """Bytes that an operand needs from start to end."""
 
-    #: Inputs that are not in memory yet.
-    inputs: int = 0
-    #: Its result.
+    inputs: int = 0  #: Inputs that are not in memory yet.
     output: int = 0
-    #: Peak of its other memory.
-    working: int = 0
+    working: int = 0  #: Peak of its other memory.
 
     @property
     def total(self) -> int:
@@ -40,17 +34,8 @@ class MemoryRequest:
 
 
 class Quota:
-    """The memory ledger of one worker.
+    """Keeps the bytes of one worker's process below a limit.
 
-    Parameters
-    ----------
-    limit
-        Upper bound on the bytes of the process.
-    overtakes
-        How many requests of lower priority may be granted before one that does not fit.
-
-    Notes
-    -----
     A request that does not fit waits, and smaller ones may overtake it at most `overtakes` times.
     Then nothing behind it is granted, so running operands end, and `force` grants it once the
     worker is idle. Later requests of higher priority do not count as overtaking.
@@ -59,12 +44,9 @@ class Quota:
     def __init__(self, limit: int, overtakes: int = _OVERTAKES) -> None:
         self.limit = limit
         self.overtakes = overtakes
-        #: Bytes of results in memory.
-        self.held = 0
-        #: Bytes of transfers in addition to these.
-        self.transfers = 0
-        #: Other bytes of the process: modules, caches, fragmentation.
-        self.unmanaged = 0
+        self.held = 0  #: Bytes of results in memory.
+        self.transfers = 0  #: Bytes of transfers in addition to these.
+        self.unmanaged = 0  #: Other bytes of the process: modules, caches, fragmentation.
         self.promised = 0
         self.grants: dict[Hashable, MemoryNeed] = {}
         self._overtaken: dict[Hashable, int] = {}
@@ -80,19 +62,8 @@ class Quota:
         return self.limit - self.used
 
     def observe(self, resident: int, held: int, transfers: int) -> None:
-        """Record the actual memory of the process.
+        """Record bytes of the process: all resident ones, results, and transfers under way.
 
-        Parameters
-        ----------
-        resident
-            Its resident memory in bytes.
-        held
-            Bytes of results in memory.
-        transfers
-            Bytes of transfers under way that are not results yet.
-
-        Notes
-        -----
         How much of their grants operands have used is unknown. Unmanaged memory lies between the
         rest after all of them and the rest after none; the last estimate is clipped to that range.
         """
@@ -109,10 +80,7 @@ class Quota:
         return nbytes <= self.free or nbytes * _NEGLIGIBLE <= self.limit
 
     def choose(self, queue: Iterable[MemoryRequest]) -> MemoryRequest | None:
-        """Grant the first request in `queue` that may be granted, and return it.
-
-        `queue` is sorted by priority.
-        """
+        """Grant the first request that may be granted, in order of priority, and return it."""
         ahead: list[Hashable] = []
         for request in queue:
             if self.fits(request.need.total):
