@@ -79,7 +79,8 @@ def compress(
     Only operands of the same kind and of role `FREE` join a head. The head may also be `VISIBLE`,
     which means that its result is needed. Without limits only chains are joined. A chain, in which
     an operand is the only reader of its only input, is always joined: that moves and holds no more
-    bytes and loses no parallelism. Other operands join the head that alone reads them if
+    bytes and loses no parallelism. Other operands join the head that alone reads them, directly or
+    through others of the group, if
 
     - they read no more bytes outside of the group's inputs than their own result has. So wherever
       Dask would run them, the group can run without more bytes moved;
@@ -222,8 +223,11 @@ class _Compression:
         return grown
 
     def _brings_little(self, j: int, reads: dict[int, int]) -> bool:
-        # Small hubs are ignored, as every worker gets them. Large hubs are ignored if other inputs
-        # are read too: otherwise the input is a piece cut off a hub, which stays where the hub is.
+        """Whether an input reads no more bytes outside of the group's inputs than its own size.
+
+        Small hubs are ignored, as every worker gets them. Large hubs are ignored if other inputs
+        are read too: otherwise the input is a piece cut off a hub, which stays where the hub is.
+        """
         nbytes, readers, group = self.nbytes, self.readers, self.groups[j]
         small = self.limits.small if self.limits is not None else 0.0
         most = max(nbytes[j], CRUMB)
@@ -248,7 +252,7 @@ class _Compression:
         return [k for k in reads if readers[k] > self.shared and (not known[k] or nbytes[k] > most)]
 
     def _alike(self, found: list[int]) -> list[list[int]]:
-        # Joining only some of the inputs of similar duration would leave threads waiting.
+        """Split sorted inputs: joining only some of similar duration leaves threads waiting."""
         runs: list[list[int]] = []
         first = 0.0
         for j in found:

@@ -122,6 +122,7 @@ class MostBytes:
 
 
 def _earliest(chosen: Candidate, others: Sequence[Candidate], seconds_a_byte: float) -> int | None:
+    """Return the candidate where an operand starts first, None for the chosen one."""
     best: int | None = None
     earliest = chosen.backlog
     held = chosen.input_bytes + chosen.met_bytes
