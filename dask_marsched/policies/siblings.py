@@ -1,7 +1,7 @@
 """Finds small results of the same large inputs that one task should compute.
 
-Examples are slices of a chunk that its neighbours need. Each is a task, and none can join its
-reader, because that would move the large inputs. As one task they return little more than one.
+Examples are slices of a chunk that its neighbours need. None can join its reader, because that
+would move the large inputs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ def siblings(
 
     Siblings have equal inputs, at least one of them large, and a single reader each. Their results
     are small even together, so unneeded ones do no harm, and the critical path grows within its
-    bound. Operands of unknown size or duration are left out. See
-    `dask_marsched.policies.compression.compress` for the parameters.
+    bound. Operands of unknown size or duration are left out.
     """
     nbytes, readers = graph.nbytes, graph.dependents
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -45,7 +44,6 @@ def siblings(
 def _cut(
     group: list[int], nbytes: Sequence[float], seconds: Sequence[float], slack: float
 ) -> list[list[int]]:
-    """Split siblings into groups that stay small and within the time bound."""
     parts: list[list[int]] = []
     held = spent = 0.0
     for i in group:

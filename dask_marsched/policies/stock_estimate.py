@@ -17,14 +17,10 @@ MOST = 2000
 class StockEstimate:
     """Forecasts of a graph or of its first operands."""
 
-    #: Bytes that stock Dask would move.
-    stock: float
-    #: Bytes that the plan moves.
-    plan: float
-    #: Number of operands in the forecast.
-    operands: int
-    #: Share of their sizes that were known, from 0 to 1.
-    known: float
+    stock: float  #: Bytes that stock Dask would move.
+    plan: float  #: Bytes that the plan moves.
+    operands: int  #: Number of operands in the forecast.
+    known: float  #: Share of their sizes that were known, from 0 to 1.
 
 
 def estimate(graph: OperandGraph, units: Sequence[Unit], threads: Sequence[int]) -> StockEstimate:

@@ -20,14 +20,11 @@ _FACTOR, _LEAST = 4.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Running(Generic[Operand, Worker]):
-    """An operand that a worker runs."""
+    """An operand that a worker has run for some seconds."""
 
-    #: The operand and its worker.
     operand: Operand
     worker: Worker
-    #: Its kind.
     kind: str
-    #: How long it has run.
     seconds: float
 
 
@@ -61,10 +58,7 @@ class Durations:
 def choose_second_runs(
     running: Iterable[Running[Operand, Worker]], durations: Durations, idle: Sequence[Worker]
 ) -> list[SecondRun[Operand, Worker]]:
-    """Return at most one second run for each idle worker, the latest stragglers first.
-
-    `running` are operands that run once; `idle` workers are used in order.
-    """
+    """Return second runs of operands that run once, the latest first, one for each idle worker."""
     late = []
     for one in running:
         usual = durations.usual(one.kind)
