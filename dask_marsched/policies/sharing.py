@@ -47,8 +47,8 @@ _AT_ONCE = 0.1
 class Upkeep:
     """Bounds the time spent on keeping results in case their worker dies.
 
-    All results are kept as long as that takes a small share of the time. Durations cannot tell which
-    are dear to lose: the last step of a reduction is quick, but all its inputs are gone.
+    Durations cannot tell which results are dear to lose: the last step of a reduction is quick, but
+    all its inputs are gone. So as many are kept as fit into a small share of the time.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class Upkeep:
 
     def affords(self, copied: int = 0) -> bool:
         """Whether a result may be kept for which so many bytes have to be copied."""
+        # A copy that exceeds the budget empties it until operands refill it.
         return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
 
     def filled(self, nbytes: int) -> None:
