@@ -22,18 +22,12 @@ FREE, VISIBLE, ALONE = 0, 1, 2
 
 #: Bytes a second that operands touch, and that they read or generate; as in `planning.forecast`.
 _BANDWIDTH, _SOURCE = 1e9, 2e8
-#: Least seconds for an operand.
-_OVERHEAD = 1e-3
-#: Bytes that can be fetched in the time that a task costs.
-CRUMB = 64 * 2**10
-#: Most operands of a group: its specification is one message.
-_MOST_OPERANDS = 2000
-#: Most typical initial results that a group may hold, about as a unit.
-_KAPPA = 8.0
-#: Least number of groups for each thread, for load balance.
-_GROUPS = 8
-#: Durations within this ratio are similar: such inputs are joined all or none.
-_ALIKE = 2.0
+_OVERHEAD = 1e-3  #: Least seconds for an operand.
+CRUMB = 64 * 2**10  #: Bytes that can be fetched in the time that a task costs.
+_MOST_OPERANDS = 2000  #: Most operands of a group: its specification is one message.
+_KAPPA = 8.0  #: Most typical initial results that a group may hold, about as a unit.
+_GROUPS = 8  #: Least number of groups for each thread, for load balance.
+_ALIKE = 2.0  #: Durations within this ratio are similar: such inputs are joined all or none.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +35,9 @@ class GroupBounds:
     """Bounds on groups other than chains."""
 
     nbytes: float  #: Most bytes of results that a group run alone may hold, without its inputs.
-    #: About the least number of groups. The critical path may grow by the time of all operands on
-    #: one thread, divided by this.
+    #: About the least number of groups; the critical path may grow by all seconds of work over it.
     groups: int
-    #: The batch of each operand of unknown duration, None for others; empty if all are known. A
-    #: batch is spread over about `groups` groups.
+    #: The batch of each operand, None if its duration is known; it is spread over `groups` groups.
     batches: Sequence[str | None] = ()
     small: float = 0.0  #: Bytes up to which a hub's result may be copied to every worker.
 

@@ -6,15 +6,13 @@ from typing import Any
 
 #: Seconds of processor time that the scheduler needs for an operand, measured for a trivial one.
 SCHEDULER_TIME = 7e-4
-#: Seconds from the end of an operand to the next start on its thread, if scheduler and network
-#: are idle: messages leave in batches every 2 and 5 ms.
+#: Seconds from an operand's end to the next start: messages leave in batches every 2 and 5 ms.
 ROUND_TRIP = 0.01
 #: Factor on that number: operands return unevenly, and only waiting messages form a batch.
 SURPLUS = 4.0
 #: Operands in flight for this many times the scheduler's time for all of them no longer count.
 _OVERDUE = 2.0
-#: Weight of the last operand in the mean duration.
-_SHARE = 0.05
+_SHARE = 0.05  #: Weight of the last operand in the mean duration.
 
 
 class DispatchPace:

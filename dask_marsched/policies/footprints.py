@@ -31,8 +31,8 @@ class _Running:
 class Footprints:
     """Divides the growth of a process during each lap among the operands that ran in it.
 
-    A lap lasts from one reading of the high-water mark to the next. The process is only known at
-    the ends of laps, so a lap should end whenever it changes much.
+    A lap lasts from one reading of the high-water mark to the next, and should end whenever the
+    process changes much.
     """
 
     def __init__(self) -> None:

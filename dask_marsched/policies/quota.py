@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-#: A request this many times smaller than the limit is always granted.
+#: A request this many times smaller than the limit is always granted. Otherwise a process whose
+#: modules exceed the limit would run small operands one by one.
 _NEGLIGIBLE = 1000
 #: How often a waiting request may be overtaken: enough to keep the worker busy without starvation.
 _OVERTAKES = 8
@@ -73,10 +74,7 @@ class Quota:
         self.unmanaged = min(max(self.unmanaged, most - transfers - self.promised), most)
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes are free, or the amount is negligible.
-
-        Otherwise a process whose modules exceed the limit would run small operands one by one.
-        """
+        """Whether so many bytes are free, or the amount is negligible."""
         return nbytes <= self.free or nbytes * _NEGLIGIBLE <= self.limit
 
     def choose(self, queue: Iterable[MemoryRequest]) -> MemoryRequest | None:

@@ -8,10 +8,8 @@ from typing import Generic, TypeVar
 
 Operand = TypeVar("Operand", bound=Hashable)
 
-#: Most operands visited to compute one cost.
-_MOST = 2_000
-#: Least seconds of recomputation that justify a replica, far more than a copy takes.
-DEAR = 10.0
+_MOST = 2_000  #: Most operands visited to compute one cost, which else is a lower bound.
+DEAR = 10.0  #: Least seconds of recomputation that justify a replica, far more than a copy takes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,7 @@ def recomputation_seconds(
     is_held: Callable[[Operand], bool],
     seconds: Callable[[Operand], float],
 ) -> float:
-    """Return the seconds to recompute a lost result, and those it needs, on one thread.
-
-    After 2,000 operands the sum is a lower bound.
-    """
+    """Return the seconds to recompute a lost result and the inputs not held, on one thread."""
     stack, seen, total = [operand], {operand}, 0.0
     while stack and len(seen) <= _MOST:
         one = stack.pop()

@@ -34,14 +34,10 @@ class ShareModel:
         return asked >= _LEAST_ASKED and asked >= _SHARE * self._made[kind]
 
 
-#: Share of the operands' time that may be spent on keeping results.
-_UPKEEP = 0.05
-#: Seconds to keep a result, on the worker and on the scheduler that records it.
-_EACH = 0.0002
-#: Bytes copied in a second into pages that the kernel has to clear first.
-_COPIED = 2e9
-#: Initial and largest budget in seconds.
-_AT_ONCE = 0.1
+_UPKEEP = 0.05  #: Share of the operands' time that may be spent on keeping results.
+_EACH = 0.0002  #: Seconds to keep a result, on the worker and on the scheduler that records it.
+_COPIED = 2e9  #: Bytes copied in a second into pages that the kernel has to clear first.
+_AT_ONCE = 0.1  #: Initial and largest budget in seconds.
 
 
 class Upkeep:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 _BESIDES = 0.0007
 #: Operands below this many seconds are short: threads would idle much while waiting for messages.
 _SHORT_TASK = 0.005
-#: Seconds of queued work for each thread: the round trip to the scheduler.
-_HORIZON = 0.010
-#: Bytes of queued results for each thread, small beside a worker's memory.
-_HORIZON_BYTES = 2**20
+_HORIZON = 0.010  #: Seconds of queued work for each thread: the round trip to the scheduler.
+_HORIZON_BYTES = 2**20  #: Bytes of queued results for each thread, small beside a worker's memory.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,8 @@ class SlotRule:
     ) -> bool:
         """Return whether a worker with `backlog` seconds of work may be sent one more operand.
 
-        Its duration is in seconds, `nbytes` the size of its result. If no other operand is to
-        `read` that, the worker's overhead is not counted.
+        It takes `duration` seconds and returns `nbytes`. If no other operand is to `read` these,
+        the worker's overhead is not counted.
         """
         if self.has_free_thread(nthreads, in_progress):
             return True

@@ -9,8 +9,7 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
 from dask_marsched.policies.planning.plan_search import Forecaster
 
-#: Most operands that are forecast: two forecasts of 2,000 take about 40 ms.
-MOST = 2000
+MOST = 2000  #: Most operands that are forecast: two forecasts of 2,000 take about 40 ms.
 
 
 @dataclass(frozen=True, slots=True)

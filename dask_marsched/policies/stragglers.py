@@ -9,10 +9,8 @@ from typing import Generic, TypeVar
 Operand = TypeVar("Operand", bound=Hashable)
 Worker = TypeVar("Worker", bound=Hashable)
 
-#: Least executions for a usual duration.
-_ENOUGH = 5
-#: Least weight of the last execution in the mean.
-_WEIGHT = 0.05
+_ENOUGH = 5  #: Least executions for a usual duration.
+_WEIGHT = 0.05  #: Least weight of the last execution in the mean.
 #: A straggler has run this many times the usual duration (chunks of a kind hardly differ more) and
 #: this many seconds (below, a second run costs more than it saves).
 _FACTOR, _LEAST = 4.0, 2.0

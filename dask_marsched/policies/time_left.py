@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: Least seconds for a mean.
-_SETTLED = 2.0
+_SETTLED = 2.0  #: Least seconds for a mean.
 
 
 @dataclass(frozen=True, slots=True)

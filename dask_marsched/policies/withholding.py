@@ -1,7 +1,4 @@
-"""Withholds initial operands on the scheduler until a worker has a free slot.
-
-So downstream operands always run first, and no worker loads faster than it consumes.
-"""
+"""Withholds initial operands until a worker has a free slot, so that downstream ones run first."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ class Offer:
     """An operand that a worker should run next."""
 
     operand: Any
-    #: ``own`` (from a unit that the worker has opened), ``opened`` (the first of a new unit)
-    #: or ``taken`` (from another worker's unit).
+    #: Source: ``own`` unit, a newly ``opened`` one, or one ``taken`` from another worker.
     how: str
     source: Any = field(repr=False, default=None)
 
@@ -143,8 +139,7 @@ class UnitQueues:
         self._numbered = 0
         self._unopened = _units_by_priority()
         self._at_home: dict[Any, SortedKeyList] = {}
-        # A heap of ready operands for each worker. Entries whose operand is no longer withheld, or
-        # whose unit has another owner, are skipped.
+        # Heaps of ready operands; entries no longer withheld, or of another owner, are skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
         # The heads of these heaps, sorted; outdated for the workers in `_moved`.
