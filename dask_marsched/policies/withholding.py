@@ -24,7 +24,8 @@ class Offer:
     """An operand that a worker should run next."""
 
     operand: Any
-    #: Source: ``own`` unit, a newly ``opened`` one, or one ``taken`` from another worker.
+    #: ``own`` (from a unit that the worker has opened), ``opened`` (the first of a new unit)
+    #: or ``taken`` (from another worker's unit).
     how: str
     source: Any = field(repr=False, default=None)
 
@@ -39,7 +40,11 @@ class WithholdingPolicy(Protocol):
     def plan(
         self, operands: Iterable[Any], first: Priority, worker: Any | None, share: Share | None
     ) -> None:
-        """Make a unit of priority `first`, for one worker or on the host of its share."""
+        """Make a unit of operands.
+
+        `first` is its priority and `worker` its planned worker. Units of one share belong on one
+        host.
+        """
         ...
 
     def planned(self, operand: Any) -> bool:
