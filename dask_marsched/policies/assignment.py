@@ -1,7 +1,4 @@
-"""Groups initial operands into units whose results meet soon, and assigns them to workers.
-
-`dask_marsched.policies.withholding` decides when units start.
-"""
+"""Groups initial operands into units whose results meet soon, and assigns them to workers."""
 
 from __future__ import annotations
 
@@ -95,22 +92,18 @@ def _restrict(operands: Iterable[int], pending: Collection[int] | None) -> tuple
 _KAPPA = 16.0
 #: The bound if most sizes are unknown: units that turn out to be large cannot be cut later.
 _KAPPA_UNKNOWN = 4.0
-#: Part of a typical initial result that both sides of a merge must contribute. Without it the worst
-#: peak in simulation was 2.8 times stock Dask's.
+#: Part of a typical result that both sides of a merge must contribute: 0 gave 2.8 of stock's peak.
 _STAKE = 0.15
 #: Seconds a search takes for each operand of the sample, and for each operand of the graph.
 _SEARCH_TIME, _CHECK_TIME = 1e-4, 2e-5
 
 
 class _Traversal:
-    """Mars' assignment: traverse the undirected graph, a share of it for each worker.
+    """Traverses the undirected graph, a share of it for each worker.
 
-    Each traversal starts at the unvisited initial operand with the lowest number and visits
-    neighbours in ascending order. The visited initial operands go to the current worker until its
-    share of operands is exceeded. A share is proportional to the worker's threads, less what it has
-    run or is bound to run.
-
-    Source: the Mars project's published description of its "initial worker assignment".
+    The visited initial operands go to one worker until its share is exceeded: that is proportional
+    to its threads, less what it has run or is bound to run. Source: the Mars project's published
+    description of its "initial worker assignment".
     """
 
     name: ClassVar[str]
@@ -201,21 +194,9 @@ class BoundedUnits:
 
     Each initial operand starts as a cluster. The other operands are visited by depth and priority.
     An operand merges the clusters of its inputs if that saves enough bytes (the *stake*), leaves
-    work for other workers, and keeps the peak of the merged cluster below *kappa* typical results.
-    So results that meet are produced on one worker, and memory stays close to that of the global
-    order.
-
-    Parameters
-    ----------
-    kappa
-        Upper bound on what a unit holds, in typical initial results. None chooses it for each graph
-        by forecasts (`dask_marsched.policies.planning.plan_search`).
-
-    Notes
-    -----
-    No single bound serves all graphs. In simulation on 16 workers a kappa of 16 moved 0.34 of stock
-    Dask's bytes at 1.2 times its memory for means of products over time, and 0.16 at 1.12 for a
-    climatology; kappa chosen by forecast gave 0.33 at 0.95, and 0.21 at 0.62.
+    work for other workers, and keeps the peak of the merged cluster below *kappa* typical initial
+    results. So results that meet are produced on one worker, and memory stays close to that of the
+    global order. No single kappa serves all graphs, so None chooses it by forecasts.
     """
 
     name: ClassVar[str] = "units"
@@ -293,7 +274,6 @@ class BoundedUnits:
         return cut_into_shares(units, workers, runs)
 
     def _searches(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> bool:
-        """Whether to search for bounds: sizes and workers are known, and the user gave no kappa."""
         return self.kappa is None and bool(workers) and _mostly_known(graph)
 
     def _fixed(self, graph: OperandGraph) -> UnitBounds:
@@ -303,8 +283,6 @@ class BoundedUnits:
 
 
 class _Planning:
-    """Makes plans of one graph for different bounds."""
-
     def __init__(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> None:
         threads = sum(w.nthreads for w in workers) or 1
         largest = max((w.nthreads for w in workers), default=1)
@@ -318,7 +296,6 @@ class _Planning:
     def plan(self, bounds: UnitBounds, part: OperandGraph | None = None) -> list[Unit]:
         """Return the units of the graph, or of `part`, its first operands."""
         part = part or self._graph
-        # A part is a prefix of the graph, identified by its length.
         clustering = self._prepared.get(len(part))
         if clustering is None:
             own = self._role.head(len(part))
@@ -340,7 +317,6 @@ def _mostly_known(graph: OperandGraph) -> bool:
 
 
 def _pending(units: list[Unit], pending: Collection[int] | None) -> list[Unit]:
-    """Return the units restricted to pending operands, the most urgent first."""
     if pending is None:
         return units
     found = [

@@ -20,38 +20,26 @@ N = TypeVar("N", int, str)
 #: Roles of operands (`compress`).
 FREE, VISIBLE, ALONE = 0, 1, 2
 
-#: Bytes a second that operands touch, and that they read from storage or generate; as in
-#: `dask_marsched.policies.planning.forecast`.
+#: Bytes a second that operands touch, and that they read or generate; as in `planning.forecast`.
 _BANDWIDTH, _SOURCE = 1e9, 2e8
-#: Least seconds for an operand.
-_OVERHEAD = 1e-3
-#: Bytes that can be fetched in the time that a task costs.
-CRUMB = 64 * 2**10
-#: Most operands of a group: its specification is one message.
-_MOST_OPERANDS = 2000
-#: Most typical initial results that a group may hold, about as a unit.
-_KAPPA = 8.0
-#: Least number of groups for each thread, for load balance.
-_GROUPS = 8
-#: Durations within this ratio are similar: such inputs are joined all or none.
-_ALIKE = 2.0
+_OVERHEAD = 1e-3  #: Least seconds for an operand.
+CRUMB = 64 * 2**10  #: Bytes that can be fetched in the time that a task costs.
+_MOST_OPERANDS = 2000  #: Most operands of a group: its specification is one message.
+_KAPPA = 8.0  #: Most typical initial results that a group may hold, about as a unit.
+_GROUPS = 8  #: Least number of groups for each thread, for load balance.
+_ALIKE = 2.0  #: Durations within this ratio are similar: such inputs are joined all or none.
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBounds:
     """Bounds on groups other than chains."""
 
-    #: Most bytes of results that a group run alone may hold, its inputs excluded.
-    nbytes: float
-    #: The critical path may grow by the time of all operands on one thread, divided by this.
-    #: It is about the least number of groups.
+    nbytes: float  #: Most bytes of results that a group run alone may hold, without its inputs.
+    #: About the least number of groups; the critical path may grow by all seconds of work over it.
     groups: int
-    #: For each operand of unknown duration the name of its batch, None for others. The
-    #: operands of a batch are spread over about `groups` groups. Empty if all durations are
-    #: known.
+    #: The batch of each operand, None if its duration is known; it is spread over `groups` groups.
     batches: Sequence[str | None] = ()
-    #: Bytes up to which a hub's result may be copied to every worker.
-    small: float = 0.0
+    small: float = 0.0  #: Bytes up to which a hub's result may be copied to every worker.
 
 
 def group_bounds(
@@ -61,18 +49,9 @@ def group_bounds(
     thread_memory: float,
     batches: Sequence[str | None] = (),
 ) -> GroupBounds:
-    """Return the bounds for a graph.
+    """Return the bounds for a graph on a cluster of at least 8 threads, as workers may join.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    threads
-        Threads of the cluster; at least eight are assumed, because workers may join.
-    thread_memory
-        Bytes of memory for each thread, 0 for unlimited. A group may hold an eighth of it.
-    batches
-        See `GroupBounds`.
+    A group may hold an eighth of the bytes of a thread, `thread_memory` (0 for unlimited).
     """
     typical = typical_nbytes(graph, [i for i in graph if not graph.inputs[i]])
     most = max(_KAPPA * typical, 16 * CRUMB)
@@ -87,35 +66,19 @@ def compress(
     kinds: Sequence[int],
     limits: GroupBounds | None = None,
 ) -> list[int]:
-    """Decide which operands run as one task.
+    """Return for each operand the head of its group, or itself.
 
-    A chain, in which an operand is the only reader of its only input, is always joined: that moves
-    and holds no more bytes and loses no parallelism. Other operands join the head that alone reads
-    them, directly or through others of the group, if
+    Only operands of the same kind and of role `FREE` join a head. The head may also be `VISIBLE`,
+    which means that its result is needed. Without limits only chains are joined. A chain, in which
+    an operand is the only reader of its only input, is always joined: that moves and holds no more
+    bytes and loses no parallelism. Other operands join the head that alone reads them, directly or
+    through others of the group, if
 
     - they read no more bytes outside of the group's inputs than their own result has. So wherever
       Dask would run them, the group can run without more bytes moved;
-    - the group run alone, one operand after the other, does not exceed the memory bound;
+    - the group does not exceed the memory bound, nor its share of a batch of unknown duration;
     - they share the group's large hubs: otherwise they would have to run where the hub is;
-    - the critical path does not grow beyond its bound;
-    - the group does not exceed its share of a batch of unknown duration.
-
-    Parameters
-    ----------
-    graph
-        The graph, in any topological numbering.
-    roles
-        For each operand `FREE`, `VISIBLE` (may only be a head, because its result is needed) or
-        `ALONE` (is never joined).
-    kinds
-        Only operands of the same kind are joined.
-    limits
-        Bounds on groups; None to join chains only.
-
-    Returns
-    -------
-    list of int
-        For each operand the head of its group, or itself.
+    - the critical path does not grow beyond its bound.
     """
     return _Compression(graph, roles, kinds, limits).run()
 
@@ -136,20 +99,12 @@ def durations(graph: OperandGraph) -> list[float]:
 
 @dataclass(slots=True)
 class _Group:
-    """A group as it grows."""
-
-    #: How many members read each operand outside of the group.
-    reads: dict[int, int]
-    #: The total duration of all members.
+    reads: dict[int, int]  #: How many members read each operand outside of the group.
     seconds: float
-    #: Most bytes held when run alone, its inputs excluded.
-    peak: float
-    #: The operands except the head.
-    members: list[int] = field(default_factory=list)
-    #: Number of members in each batch.
-    batches: dict[str, int] = field(default_factory=dict)
-    #: Whether it is known to add little to any other group (`_Compression._brings_little`).
-    little: bool = False
+    peak: float  #: Most bytes held when run alone, without its inputs.
+    members: list[int] = field(default_factory=list)  #: The operands except the head.
+    batches: dict[str, int] = field(default_factory=dict)  #: Number of members in each batch.
+    little: bool = False  #: Whether it adds little to any group (`_Compression._brings_little`).
 
 
 class _Compression:
@@ -178,15 +133,13 @@ class _Compression:
             self.shares = {name: max(1, n // limits.groups) for name, n in sizes.items()}
 
     def run(self) -> list[int]:
-        """Visit the operands in order, and join inputs to each."""
         graph, limits = self.graph, self.limits
         seconds = durations(graph) if limits else []
         before = [0.0] * len(graph)
         if limits:
             self.slack = sum(seconds) / limits.groups
         groups, roles, finish = self.groups, self.roles, self.finish
-        # Operands with one reader. A group joins inputs that several members read only after
-        # it has joined one of these.
+        # A group joins inputs that several members read only after one with a single reader.
         drawable = [
             times == 1 and not role for times, role in zip(self.readers, roles, strict=True)
         ]
@@ -291,10 +244,7 @@ class _Compression:
         return [k for k in reads if readers[k] > self.shared and (not known[k] or nbytes[k] > most)]
 
     def _alike(self, found: list[int]) -> list[list[int]]:
-        """Split inputs sorted by duration into runs of similar duration.
-
-        Joining only some of the similar ones would leave threads waiting.
-        """
+        """Split sorted inputs: joining only some of similar duration leaves threads waiting."""
         runs: list[list[int]] = []
         first = 0.0
         for j in found:

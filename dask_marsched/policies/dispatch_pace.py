@@ -1,8 +1,4 @@
-"""Limits how many withheld operands may be in flight.
-
-With many threads and short operands the scheduler is the bottleneck. More operands in flight than
-keep it busy gain no speed, and their results fill the workers' memory.
-"""
+"""Limits the withheld operands in flight: more than keep the scheduler busy only fill memory."""
 
 from __future__ import annotations
 
@@ -10,29 +6,21 @@ from typing import Any
 
 #: Seconds of processor time that the scheduler needs for an operand, measured for a trivial one.
 SCHEDULER_TIME = 7e-4
-#: Seconds from the end of an operand to the next start on its thread, if scheduler and network
-#: are idle: messages leave in batches every 2 and 5 ms.
+#: Seconds from an operand's end to the next start: messages leave in batches every 2 and 5 ms.
 ROUND_TRIP = 0.01
-#: Factor on the number that keeps the scheduler busy: operands do not return evenly, and only
-#: waiting messages are sent as a batch.
+#: Factor on that number: operands return unevenly, and only waiting messages form a batch.
 SURPLUS = 4.0
 #: Operands in flight for this many times the scheduler's time for all of them no longer count.
 _OVERDUE = 2.0
-#: Weight of the last operand in the mean duration.
-_SHARE = 0.05
+_SHARE = 0.05  #: Weight of the last operand in the mean duration.
 
 
 class DispatchPace:
     """Limits the withheld operands in flight to `SURPLUS` times those that keep the scheduler busy.
 
     An operand returns after the round trip of its messages and its duration; meanwhile the
-    scheduler handles one in every `scheduler_time` (Little's law). Until durations are known, the
-    age of the oldest operand in flight stands for them.
-
-    Parameters
-    ----------
-    scheduler_time
-        Seconds that the scheduler needs for an operand; 0 for no limit.
+    scheduler handles one in every `scheduler_time` seconds (Little's law; 0 for no limit). Until
+    durations are known, the age of the oldest operand in flight stands for them.
     """
 
     def __init__(self, scheduler_time: float = SCHEDULER_TIME) -> None:

@@ -12,16 +12,11 @@ from typing import Any
 class Resident:
     """A result in memory, or several that share memory."""
 
-    #: Keys to evict.
     keys: tuple[Any, ...]
-    #: Bytes freed by the eviction.
-    nbytes: int
-    #: Priority of the next operand known to read one of them, or None.
-    next_use: Any
-    #: Their own priority.
-    made: Any
-    #: Keys of small views that are copied instead.
-    staying: tuple[Any, ...] = ()
+    nbytes: int  #: Bytes freed by the eviction.
+    next_use: Any  #: Priority of the next operand known to read one of them, or None.
+    made: Any  #: Their own priority.
+    staying: tuple[Any, ...] = ()  #: Keys of small views that are copied instead.
 
 
 def coldest(
@@ -29,21 +24,9 @@ def coldest(
 ) -> list[Resident]:
     """Return the results to evict, in order, to free `nbytes` or as much as possible.
 
-    Parameters
-    ----------
-    residents
-        The results in memory.
-    nbytes
-        Bytes to free.
-    keep
-        Keys that must stay.
-    before
-        If given, results read before this priority stay too.
-
-    Notes
-    -----
-    Results without a known reader go first, the last made before others: a later graph most likely
-    reads them in the order in which they were made. Then those with the latest reader.
+    The keys in `keep` and results read before the priority `before` stay. Results without a known
+    reader go first, the last made leading, because a later graph most likely reads them in the
+    order in which they were made. Then those with the latest reader follow.
     """
     if nbytes <= 0:
         return []

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from dask_marsched.policies.memory_needs import OperandKind
 
-#: The floor grows by what an operand needs, divided by this. A constant growth would let many
-#: small operands hide the needs of large ones.
+#: The floor grows by an operand's need divided by this, lest many small ones hide large needs.
 _GROWTH = 1000
 
 
@@ -16,14 +15,10 @@ _GROWTH = 1000
 class KnownMemory:
     """Bytes of a process that are not made by running operands."""
 
-    #: Results in memory.
-    held: int = 0
-    #: Transfers under way.
+    held: int = 0  #: Results in memory.
     transfers: int = 0
-    #: Pages of shared memory that the kernel counts in addition.
-    surplus: int = 0
-    #: Inputs of running operands that are read from disk.
-    inputs: int = 0
+    surplus: int = 0  #: Pages of shared memory that the kernel counts in addition.
+    inputs: int = 0  #: Inputs of running operands that are read from disk.
 
 
 @dataclass(slots=True)
@@ -36,13 +31,12 @@ class _Running:
 class Footprints:
     """Divides the growth of a process during each lap among the operands that ran in it.
 
-    A lap lasts from one reading of the high-water mark to the next. The process is only known at
-    the ends of laps, so a lap should end whenever it changes much.
+    A lap lasts from one reading of the high-water mark to the next, and should end whenever the
+    process changes much.
     """
 
     def __init__(self) -> None:
-        #: Bytes of the process without results when nothing runs.
-        self.floor = 0
+        self.floor = 0  #: Bytes of the process without results when nothing runs.
         self._running: dict[Hashable, _Running] = {}
         self._before = KnownMemory()
 

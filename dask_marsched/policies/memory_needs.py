@@ -18,11 +18,8 @@ _MOST_EXTRAPOLATED = 8
 class OperandKind:
     """Features of operands that need about as much memory."""
 
-    #: Name of the operation, without the collection's token.
-    prefix: str
-    #: Number of inputs.
+    prefix: str  #: Name of the operation, without the collection's token.
     n_inputs: int
-    #: Their total size.
     input_bytes: int
 
     @property
@@ -91,8 +88,8 @@ class NeedModel:
     def footprint(self, kind: OperandKind, output: int | None = None) -> int:
         """Return the expected peak memory in bytes, inputs excluded.
 
-        An unknown operation is assumed to need twice the larger of its inputs and its result, whose
-        size may be given: a reduction with a small result may make large intermediate ones.
+        An unknown operation is assumed to need twice the larger of its inputs and its result: a
+        reduction with a small result may make large intermediate ones.
         """
         if output is None:
             output = self.output(kind)

@@ -89,8 +89,7 @@ class PlacementPolicy(Protocol):
 #: follow have to move as well. With 1 a stencil, with 4 a running sum moves chunks to and fro.
 _WORTH_FETCHING = 20.0
 #: The same for a worker that holds much of the inputs, where the operands that follow can run.
-#: Without it seven of sixteen workers idled at the end of a matrix product. In simulation values
-#: from 1 to 4 avoid that.
+#: Without it 7 of 16 workers idle at the end of a simulated matrix product; 1 to 4 avoid that.
 _WORTH_LEAVING = 2.0
 
 
@@ -99,13 +98,8 @@ class MostBytes:
     """The worker that holds most of the operand's input bytes (Mars' rule).
 
     Ties are broken by the bytes that the result will be read together with, then by the fewest
-    operands in progress for each thread, the lowest memory use, and the time of joining.
-
-    Notes
-    -----
-    The second criterion matters for a running sum: each step adds a chunk to the sum so far.
-    Running it at the chunk's worker keeps the next chunk local. Without it one worker pulled all
-    chunks over in half of the runs.
+    operands in progress for each thread, the lowest memory use, and the time of joining. Without
+    the second criterion, one worker pulled over all chunks of a running sum in half of the runs.
     """
 
     name: ClassVar[str] = "most-bytes"

@@ -1,14 +1,12 @@
-"""Keeps the memory quota of a worker: bytes used, granted and free, and the next grant.
-
-All amounts are bytes. Callers report memory use and submit requests in order of priority.
-"""
+"""Keeps the memory quota of a worker, in bytes, and chooses the next operand to be granted."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-#: A request this many times smaller than the limit is always granted.
+#: A request this many times smaller than the limit is always granted. Otherwise a process whose
+#: modules exceed the limit would run small operands one by one.
 _NEGLIGIBLE = 1000
 #: How often a waiting request may be overtaken: enough to keep the worker busy without starvation.
 _OVERTAKES = 8
@@ -18,12 +16,9 @@ _OVERTAKES = 8
 class MemoryNeed:
     """Bytes that an operand needs from start to end."""
 
-    #: Inputs that are not in memory yet.
-    inputs: int = 0
-    #: Its result.
+    inputs: int = 0  #: Inputs that are not in memory yet.
     output: int = 0
-    #: Peak of its other memory.
-    working: int = 0
+    working: int = 0  #: Peak of its other memory.
 
     @property
     def total(self) -> int:
@@ -40,17 +35,8 @@ class MemoryRequest:
 
 
 class Quota:
-    """The memory ledger of one worker.
+    """Keeps the bytes of one worker's process below a limit.
 
-    Parameters
-    ----------
-    limit
-        Upper bound on the bytes of the process.
-    overtakes
-        How many requests of lower priority may be granted before one that does not fit.
-
-    Notes
-    -----
     A request that does not fit waits, and smaller ones may overtake it at most `overtakes` times.
     Then nothing behind it is granted, so running operands end, and `force` grants it once the
     worker is idle. Later requests of higher priority do not count as overtaking.
@@ -59,12 +45,9 @@ class Quota:
     def __init__(self, limit: int, overtakes: int = _OVERTAKES) -> None:
         self.limit = limit
         self.overtakes = overtakes
-        #: Bytes of results in memory.
-        self.held = 0
-        #: Bytes of transfers in addition to these.
-        self.transfers = 0
-        #: Other bytes of the process: modules, caches, fragmentation.
-        self.unmanaged = 0
+        self.held = 0  #: Bytes of results in memory.
+        self.transfers = 0  #: Bytes of transfers in addition to these.
+        self.unmanaged = 0  #: Other bytes of the process: modules, caches, fragmentation.
         self.promised = 0
         self.grants: dict[Hashable, MemoryNeed] = {}
         self._overtaken: dict[Hashable, int] = {}
@@ -80,19 +63,8 @@ class Quota:
         return self.limit - self.used
 
     def observe(self, resident: int, held: int, transfers: int) -> None:
-        """Record the actual memory of the process.
+        """Record bytes of the process: all resident ones, results, and transfers under way.
 
-        Parameters
-        ----------
-        resident
-            Its resident memory in bytes.
-        held
-            Bytes of results in memory.
-        transfers
-            Bytes of transfers under way that are not results yet.
-
-        Notes
-        -----
         How much of their grants operands have used is unknown. Unmanaged memory lies between the
         rest after all of them and the rest after none; the last estimate is clipped to that range.
         """
@@ -102,17 +74,11 @@ class Quota:
         self.unmanaged = min(max(self.unmanaged, most - transfers - self.promised), most)
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes are free, or the amount is negligible.
-
-        Otherwise a process whose modules exceed the limit would run small operands one by one.
-        """
+        """Whether so many bytes are free, or the amount is negligible."""
         return nbytes <= self.free or nbytes * _NEGLIGIBLE <= self.limit
 
     def choose(self, queue: Iterable[MemoryRequest]) -> MemoryRequest | None:
-        """Grant the first request in `queue` that may be granted, and return it.
-
-        `queue` is sorted by priority.
-        """
+        """Grant the first request that may be granted, in order of priority, and return it."""
         ahead: list[Hashable] = []
         for request in queue:
             if self.fits(request.need.total):

@@ -12,30 +12,21 @@ from dask_marsched.core.graph import Edges
 class Lineage:
     """A graph after a loss, in a topological numbering."""
 
-    #: For each operand the numbers of its inputs.
     inputs: Edges
-    #: 1 for each operand that has had a result, lost or not.
-    ran: bytes
-    #: 1 for each operand whose result survives.
-    held: bytes
-    #: 1 for each operand whose result is wanted.
-    wanted: bytes
+    ran: bytes  #: 1 for each operand that has had a result, lost or not.
+    held: bytes  #: 1 for each operand whose result survives.
+    wanted: bytes  #: 1 for each operand whose result is wanted.
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """The operands to compute after a loss."""
 
-    #: The smallest set of operands to recompute, ascending.
-    again: list[int]
-    #: Those of them whose results were lost now; others had been released before.
-    lost: list[int]
-    #: Operands to compute, for the first time or again, whose inputs are all there.
-    ready: list[int]
-    #: Operands to compute that wait for others.
-    unscheduled: list[int]
-    #: Lost results that are not needed.
-    spared: list[int]
+    again: list[int]  #: The smallest set of operands to recompute, ascending.
+    lost: list[int]  #: Those of them whose results were lost now; others had been released before.
+    ready: list[int]  #: Operands to compute, for the first time or again, that wait for no others.
+    unscheduled: list[int]  #: Operands to compute that wait for others.
+    spared: list[int]  #: Lost results that are not needed.
 
 
 def scan(lineage: Lineage, dependents: Edges, lost: Collection[int]) -> Recovery:

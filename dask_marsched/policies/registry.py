@@ -48,13 +48,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def create(kind: str, name: str) -> Any:
-    """Return a new policy of this kind and name.
-
-    Raises
-    ------
-    ValueError
-        There is no such kind or name; the message lists the registered ones.
-    """
+    """Return a new policy; a ValueError for an unknown kind or name lists the registered ones."""
     table = _table(kind)
     if name not in table:
         near = difflib.get_close_matches(name, table, n=1)

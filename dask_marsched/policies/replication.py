@@ -8,22 +8,17 @@ from typing import Generic, TypeVar
 
 Operand = TypeVar("Operand", bound=Hashable)
 
-#: Most operands visited to compute one cost.
-_MOST = 2_000
-#: Least seconds of recomputation that justify a replica, far more than a copy takes.
-DEAR = 10.0
+_MOST = 2_000  #: Most operands visited to compute one cost, which else is a lower bound.
+DEAR = 10.0  #: Least seconds of recomputation that justify a replica, far more than a copy takes.
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCandidate(Generic[Operand]):
     """A result with a single copy."""
 
-    #: Its operand.
     operand: Operand
-    #: Bytes of a copy.
     nbytes: int
-    #: Time to recompute it on one thread, if lost.
-    seconds: float
+    seconds: float  #: Time to recompute it on one thread, if lost.
 
 
 def recomputation_seconds(
@@ -32,11 +27,7 @@ def recomputation_seconds(
     is_held: Callable[[Operand], bool],
     seconds: Callable[[Operand], float],
 ) -> float:
-    """Return how long it takes to recompute a lost result on one thread.
-
-    This includes all operands it depends on whose results are not held, as the three functions
-    tell. After 2,000 operands the sum is a lower bound.
-    """
+    """Return the seconds to recompute a lost result and the inputs not held, on one thread."""
     stack, seen, total = [operand], {operand}, 0.0
     while stack and len(seen) <= _MOST:
         one = stack.pop()
@@ -51,10 +42,7 @@ def recomputation_seconds(
 def choose_replicas(
     candidates: Sequence[ReplicaCandidate[Operand]], budget: float, least: float = DEAR
 ) -> list[Operand]:
-    """Return operands to replicate within `budget` bytes, by seconds saved for each byte.
-
-    Results that take fewer than `least` seconds to recompute are not replicated.
-    """
+    """Return operands to replicate within `budget` bytes, by seconds saved for each byte."""
     dear = [c for c in candidates if c.seconds >= least and c.nbytes > 0]
     dear.sort(key=lambda c: -c.seconds / c.nbytes)
     chosen = []

@@ -19,21 +19,15 @@ _DELAY, _LONGEST = 1.0, 60.0
 
 
 class RetryRule:
-    """Retries operands that failed for reasons of the infrastructure.
+    """Retries operands that failed for reasons of the infrastructure, `most` times each.
 
-    Parameters
-    ----------
-    most
-        Most retries of an operand; 0 for none.
-    errors
-        Names of exceptions of the infrastructure. A built-in one includes its subclasses, except
-        errors about existing, missing or forbidden files, which a retry does not cure.
+    `errors` are the names of such exceptions. A built-in one includes its subclasses, except errors
+    about existing, missing or forbidden files, which a retry does not cure.
     """
 
     def __init__(self, most: int, errors: Iterable[str]) -> None:
         self.most = most
-        #: Seconds before the first retry.
-        self.delay = _DELAY
+        self.delay = _DELAY  #: Seconds before the first retry.
         self._names = _with_derived(errors)
 
     def is_infrastructure(self, error: str) -> bool:
@@ -42,10 +36,7 @@ class RetryRule:
         return name.rpartition(".")[2] in self._names
 
     def wait(self, error: str, tried: int) -> float:
-        """Return the seconds before the next retry, infinity for none.
-
-        `error` is the ``repr`` of the exception. The delay doubles with each of the retries so far.
-        """
+        """Return the seconds before the next retry, which double with each; infinity for none."""
         if tried >= self.most or not self.is_infrastructure(error):
             return math.inf
         # The exponent is capped to avoid overflow.

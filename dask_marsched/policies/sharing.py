@@ -6,7 +6,7 @@ from collections import Counter
 
 #: Least bytes of results that are mapped instead of sent, the smallest size measured.
 LEAST_SHARED = 1 << 20
-#: Least number of requests before results of a kind are shared in advance.
+#: Least requests before a kind is shared in advance: its share lags, as requests follow results.
 _LEAST_ASKED = 2
 #: Least share of a kind's results that were requested. A needless publication costs a copy; a
 #: missing one costs the same copy while the requester waits.
@@ -14,11 +14,7 @@ _SHARE = 0.5
 
 
 class ShareModel:
-    """Learns which kinds of results are requested by other processes of the host.
-
-    Requests come some time after results, so a kind's share lags behind, and a few early requests
-    do not suffice.
-    """
+    """Learns which kinds of results are requested by other processes of the host."""
 
     def __init__(self) -> None:
         self._made: Counter[str] = Counter()
@@ -38,22 +34,17 @@ class ShareModel:
         return asked >= _LEAST_ASKED and asked >= _SHARE * self._made[kind]
 
 
-#: Share of the operands' time that may be spent on keeping results.
-_UPKEEP = 0.05
-#: Seconds to keep a result, on the worker and on the scheduler that records it.
-_EACH = 0.0002
-#: Bytes copied in a second into pages that the kernel has to clear first.
-_COPIED = 2e9
-#: Initial and largest budget in seconds.
-_AT_ONCE = 0.1
+_UPKEEP = 0.05  #: Share of the operands' time that may be spent on keeping results.
+_EACH = 0.0002  #: Seconds to keep a result, on the worker and on the scheduler that records it.
+_COPIED = 2e9  #: Bytes copied in a second into pages that the kernel has to clear first.
+_AT_ONCE = 0.1  #: Initial and largest budget in seconds.
 
 
 class Upkeep:
     """Bounds the time spent on keeping results in case their worker dies.
 
-    The duration of an operand says little about the cost of its loss: the last step of a reduction
-    is quick, but all its inputs are gone. So all results are kept while that takes a small share of
-    the time, and otherwise as many as fit into that share.
+    Durations cannot tell which results are dear to lose: the last step of a reduction is quick, but
+    all its inputs are gone. So as many are kept as fit into a small share of the time.
     """
 
     def __init__(self) -> None:
@@ -64,17 +55,12 @@ class Upkeep:
         self._left = min(_AT_ONCE, self._left + _UPKEEP * seconds)
 
     def affords(self, copied: int = 0) -> bool:
-        """Whether a result may be kept for which so many bytes have to be copied.
-
-        A copy that exceeds the budget empties it until operands refill it.
-        """
+        """Whether a result may be kept for which so many bytes have to be copied."""
+        # A copy that exceeds the budget empties it until operands refill it.
         return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
 
     def filled(self, nbytes: int) -> None:
-        """Record memory in small pages that was allocated for arrays that may be kept.
-
-        Filling such pages costs as much as a copy, seven times as much as large pages from malloc.
-        """
+        """Record bytes allocated in small pages: filling those costs as much as a copy."""
         self._left -= nbytes / _COPIED
 
     def kept(self, copied: int = 0) -> None:

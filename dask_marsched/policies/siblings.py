@@ -1,8 +1,4 @@
-"""Finds small results of the same large inputs that one task should compute.
-
-Examples are slices of a chunk that its neighbours need. Each is a task, and none can join its
-reader, because that would move the large inputs. As one task they return little more than one.
-"""
+"""Finds small results of the same large inputs, such as slices of a chunk, for one task."""
 
 from __future__ import annotations
 
@@ -17,10 +13,9 @@ def siblings(
 ) -> list[list[int]]:
     """Return groups of at least two operands, ascending, that run as one task.
 
-    Siblings have equal inputs, at least one of them large, and a single reader each. Their results
-    are small even together, so unneeded ones do no harm, and the critical path grows within its
-    bound. Operands of unknown size or duration are left out. See
-    `dask_marsched.policies.compression.compress` for the parameters.
+    Siblings have equal inputs, at least one of them large, and a single reader each, which they
+    cannot join, because that would move the inputs. Their results are small even together, so
+    unneeded ones do no harm. Operands of unknown size or duration are left out.
     """
     nbytes, readers = graph.nbytes, graph.dependents
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -45,7 +40,7 @@ def siblings(
 def _cut(
     group: list[int], nbytes: Sequence[float], seconds: Sequence[float], slack: float
 ) -> list[list[int]]:
-    """Split siblings into groups that stay small and within the time bound."""
+    """Split siblings into groups that stay small and lengthen the critical path by little."""
     parts: list[list[int]] = []
     held = spent = 0.0
     for i in group:

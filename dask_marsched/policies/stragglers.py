@@ -9,10 +9,8 @@ from typing import Generic, TypeVar
 Operand = TypeVar("Operand", bound=Hashable)
 Worker = TypeVar("Worker", bound=Hashable)
 
-#: Least executions for a usual duration.
-_ENOUGH = 5
-#: Least weight of the last execution in the mean.
-_WEIGHT = 0.05
+_ENOUGH = 5  #: Least executions for a usual duration.
+_WEIGHT = 0.05  #: Least weight of the last execution in the mean.
 #: A straggler has run this many times the usual duration (chunks of a kind hardly differ more) and
 #: this many seconds (below, a second run costs more than it saves).
 _FACTOR, _LEAST = 4.0, 2.0
@@ -20,14 +18,11 @@ _FACTOR, _LEAST = 4.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Running(Generic[Operand, Worker]):
-    """An operand that a worker runs."""
+    """An operand that a worker has run for some seconds."""
 
-    #: The operand and its worker.
     operand: Operand
     worker: Worker
-    #: Its kind.
     kind: str
-    #: How long it has run.
     seconds: float
 
 
@@ -61,10 +56,7 @@ class Durations:
 def choose_second_runs(
     running: Iterable[Running[Operand, Worker]], durations: Durations, idle: Sequence[Worker]
 ) -> list[SecondRun[Operand, Worker]]:
-    """Return at most one second run for each idle worker, the latest stragglers first.
-
-    `running` are operands that run once; `idle` workers are used in order.
-    """
+    """Return second runs of operands that run once, the latest first, one for each idle worker."""
     late = []
     for one in running:
         usual = durations.usual(one.kind)

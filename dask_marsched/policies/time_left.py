@@ -7,22 +7,17 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: Least seconds for a mean.
-_SETTLED = 2.0
+_SETTLED = 2.0  #: Least seconds for a mean.
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
     """The operands of one kind that are left."""
 
-    #: Operands without a result, running ones included.
-    left: int
-    #: Mean duration in seconds, None if none has run.
-    mean: float | None
-    #: Operands that run.
+    left: int  #: Operands without a result, running ones included.
+    mean: float | None  #: Mean duration in seconds, None if none has run.
     running: int = 0
-    #: Seconds for which these have run, summed.
-    spent: float = 0.0
+    spent: float = 0.0  #: Seconds for which these have run, summed.
 
     @property
     def work(self) -> float:
@@ -46,20 +41,16 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """An estimate."""
+    """An estimate of the seconds left, or the reason why it is unknown."""
 
-    #: Seconds left, None if unknown.
     seconds: float | None
-    #: Whether it omits kinds of which none has run.
-    at_least: bool = False
-    #: Why it is unknown.
+    at_least: bool = False  #: Whether it omits kinds of which none has run.
     reason: str | None = None
 
 
 def time_left(kinds: Iterable[Remaining], threads: int, pace: float | None = None) -> TimeLeft:
-    """Estimate the remaining time of a computation on so many threads.
+    """Return the remaining work divided by the threads in use, at least the longest operand.
 
-    This is the remaining work divided by the threads in use, but not less than the longest operand.
     Threads in use are bounded by the operands left and by `pace`, the mean number of busy threads
     so far, which reflects transfers, the shape of the graph and other computations.
     """
@@ -81,15 +72,7 @@ def time_left(kinds: Iterable[Remaining], threads: int, pace: float | None = Non
 
 
 class BusyThreads:
-    """Mean number of busy threads over about a minute.
-
-    Parameters
-    ----------
-    most
-        Most samples kept.
-    every
-        Least seconds between two samples.
-    """
+    """Computes the mean number of busy threads over `most` samples, `every` seconds apart."""
 
     def __init__(self, most: int = 60, every: float = 1.0) -> None:
         self._every = every

@@ -1,7 +1,4 @@
-"""Withholds initial operands on the scheduler until a worker has a free slot.
-
-So downstream operands always run first, and no worker loads faster than it consumes.
-"""
+"""Withholds initial operands until a worker has a free slot, so that downstream ones run first."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ Locality = Callable[[Any, Any], tuple[float, float]]
 class Offer:
     """An operand that a worker should run next."""
 
-    #: The operand.
     operand: Any
     #: ``own`` (from a unit that the worker has opened), ``opened`` (the first of a new unit)
     #: or ``taken`` (from another worker's unit).
@@ -99,9 +95,8 @@ class WithholdingPolicy(Protocol):
 class _Unit:
     """Operands that belong on one worker.
 
-    Invariants: `ready` holds its withheld operands. If `ready` is not empty, a unit without an
-    owner is in `UnitQueues._unopened`, one with an owner in `UnitQueues._running`. `number` breaks
-    ties between units of equal priority.
+    While some of them are withheld (`ready`), the unit is in `UnitQueues._running` if it has an
+    owner, else in `UnitQueues._unopened`. `number` breaks ties of priority.
     """
 
     __slots__ = ("first", "home", "number", "owner", "ready", "share")
@@ -125,7 +120,6 @@ class _Unit:
         return self.ready[operand], operand
 
     def less_urgent_half(self, urgency: Priority) -> list[Any]:
-        """Return the less urgent half of the operands of this urgency."""
         alike = [o for o, priority in self.ready.items() if priority[:2] == urgency]
         ranked = sorted(alike, key=self.ready.__getitem__)
         return ranked[len(ranked) // 2 :]
@@ -138,16 +132,7 @@ class UnitQueues:
     A worker with a free slot runs the next ready operand of the units it has opened. Otherwise it
     opens a unit: one whose inputs it holds, else the one of the first `window` unopened units with
     the fewest bytes to fetch. Otherwise it takes the less urgent half of the largest unit of
-    another worker. A higher user priority or an older graph always goes first.
-
-    Parameters
-    ----------
-    window
-        Number of unopened units compared.
-
-    Notes
-    -----
-    Source: DESIGN 5.1 of this project.
+    another worker. A higher user priority or an older graph always goes first. Source: DESIGN 5.1.
     """
 
     name: ClassVar[str] = "units"
@@ -159,8 +144,7 @@ class UnitQueues:
         self._numbered = 0
         self._unopened = _units_by_priority()
         self._at_home: dict[Any, SortedKeyList] = {}
-        # A heap of ready operands for each worker. Entries are stale, and skipped, once their
-        # operand is not withheld or their unit has another owner.
+        # Heaps of ready operands; entries no longer withheld, or of another owner, are skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
         # The heads of these heaps, sorted; outdated for the workers in `_moved`.
@@ -202,10 +186,7 @@ class UnitQueues:
         self._unit_of.pop(operand, None)
 
     def enqueue(self, operand: Any, priority: Priority, home: Any | None = None) -> None:
-        """Withhold a ready operand (`WithholdingPolicy.enqueue`).
-
-        An operand without a unit gets its own. One that lost its result returns to its unit.
-        """
+        """Withhold a ready operand in its unit, or in one of its own if it has none."""
         unit = self._unit_of.get(operand)
         if unit is None:
             unit = self._unit_of[operand] = _Unit(priority, self._number())
@@ -290,7 +271,6 @@ class UnitQueues:
                 del self._at_home[unit.home]
 
     def _choose_unopened(self, worker: Any, first: _Unit, locality: Locality) -> _Unit:
-        """Return the unopened unit with the fewest bytes to fetch, among the first ones."""
         if not self._at_home:
             chosen: _Unit = self._shares.choose(worker, first)
             return chosen
