@@ -16,8 +16,8 @@ def plan_digest(
 ) -> bytes:
     """Return a digest of everything that an assignment policy reads.
 
-    Of the keys only the structure counts, since names hold tokens that differ with each submission.
-    Edges and sizes are part of the digest, so even a collision could only give a worse plan.
+    Of keys only the structure counts, as their tokens differ with each submission. Edges and sizes
+    are part of the digest, so even a collision could only give a worse plan.
     """
     found = hashlib.blake2b(digest_size=20)
     everything = len(pending) == len(graph)

@@ -13,15 +13,7 @@ def kinds(
 ) -> tuple[Hashable, ...]:
     """Return the kinds of an operand, the finest first.
 
-    Parameters
-    ----------
-    group
-        Name of its collection.
-    n_inputs, n_dependents
-        Number of its inputs and dependents.
-    index
-        The rest of its key. Only the parity of integers counts, because sizes alternate in sliced
-        and rechunked graphs.
+    Of the integers in `index` only the parity counts: sizes alternate in sliced graphs.
     """
     parity = tuple(i & 1 for i in index if isinstance(i, int))
     return ((group, n_inputs, n_dependents, parity), (group, n_inputs), group)
