@@ -33,8 +33,8 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     A hub has more than ``max(16, sqrt(n) / 2)`` dependents for n operands. Blocks of multiplied
     matrices have fewer: as hubs, those of ``a @ b @ c`` held 1.54 of stock Dask's memory instead of
     0.91, simulated on 16 workers. An operand most of whose dependents read nothing else is no hub
-    if all threads find such operands or the dependents are its pieces (as in a rechunk): slicing in
-    place costs less than moving it.
+    if there are enough such operands for all threads, or if the dependents are its pieces (as in a
+    rechunk): slicing in place costs less than moving it.
     """
     n = len(graph)
     shared = int(max(16.0, math.sqrt(n) / 2))
@@ -87,7 +87,7 @@ def _meets_larger(graph: OperandGraph, piece: int) -> bool:
 
 
 def _is_cut_up(graph: OperandGraph, i: int) -> bool:
-    """Whether the operands that read only `i` return about its own bytes in sum."""
+    """Whether the operands that read only `i` return about its bytes in sum, all known."""
     pieces = _pieces(graph, i)
     if not graph.known[i] or not all(graph.known[d] for d in pieces):
         return False
