@@ -1,7 +1,4 @@
-"""Orders operands by their graph alone, the same in every process.
-
-Sets iterate in an order that depends on the hash seed, and some keys hold random tokens.
-"""
+"""Orders operands by their graph alone: the hash seed and tokens in keys have no influence."""
 
 from __future__ import annotations
 

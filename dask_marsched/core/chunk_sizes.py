@@ -70,10 +70,7 @@ class Grid:
         )
 
     def sliced_nbytes(self, key: tuple[Any, ...], index: Any) -> int | None:
-        """Return the bytes of a chunk after one slice for every axis, else None.
-
-        A fast path for most slices of a chunk graph; `sliced_shape` handles the others.
-        """
+        """Return the bytes after one slice for every axis, else None: a fast `sliced_shape`."""
         lengths = self.lengths
         if self.uniform or self.overhead or type(index) is not tuple:
             return None
@@ -98,10 +95,7 @@ class Grid:
 
 
 def sliced_shape(shape: Shape, index: Any) -> Shape | None:
-    """Return the shape after basic indexing, or None if `index` is not understood.
-
-    One list or vector of integers may stand beside slices. Masks are not supported.
-    """
+    """Return the shape after slices, integers and at most one list; None for other indices."""
     entries = _filled(index if type(index) is tuple else (index,), len(shape))
     if entries is None:
         return None

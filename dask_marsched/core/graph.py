@@ -14,10 +14,7 @@ NO_HOME = -1  #: `OperandGraph.home` of an operand without inputs outside of the
 
 
 class Edges(Sequence[Sequence[int]]):
-    """Rows of ascending operand numbers: row ``i`` is ``flat[starts[i]:starts[i + 1]]``.
-
-    Separate lists for a million operands would slow down the garbage collector.
-    """
+    """Rows of ascending numbers in one list: a million lists would slow the garbage collector."""
 
     __slots__ = ("flat", "starts")
 
@@ -95,11 +92,10 @@ class Edges(Sequence[Sequence[int]]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandGraph:
-    """Operands still to be computed, numbered by priority.
+    """Operands still to be computed, numbered by priority, that is in the order of ``dask.order``.
 
-    Operand ``i`` precedes operand ``j`` in ``dask.order`` exactly if ``i < j``, and an operand's
-    number is larger than those of its inputs, else ValueError is raised. Inputs already in memory
-    are not operands of the graph; `home` and `home_bytes` describe them.
+    Each follows its inputs, else ValueError is raised. Inputs already in memory are not operands of
+    the graph; `home` and `home_bytes` describe them.
     """
 
     keys: Sequence[Hashable]

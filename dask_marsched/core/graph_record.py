@@ -16,8 +16,7 @@ from dask_marsched.core.plan import Unit
 from dask_marsched.core.plan_layout import NO_UNIT, Ints, PlanLayout
 from dask_marsched.core.series import Series
 
-#: The states that the scheduler knows without asking workers. Heartbeats tell how many of those
-#: that were sent are running.
+#: The states that the scheduler knows; heartbeats tell how many of the sent operands are running.
 WAITING, READY, SENT, FINISHED, FREED, FATAL, CANCELLED = range(7)
 CODES = 7
 #: Names of the counts by code (see `split`).

@@ -1,7 +1,4 @@
-"""Defines the states of operands, those of Mars, and the table of legal transitions.
-
-States are not stored: `dask_marsched.host.scheduler.operand_states` derives them from Dask's.
-"""
+"""Defines the states of operands, which are those of Mars, and the legal transitions."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ class State(Enum):
     """State of an operand."""
 
     UNSCHEDULED = "unscheduled"  #: It waits for inputs.
-    #: All inputs are in memory. It waits for a worker, or for a thread of its worker.
-    READY = "ready"
+    READY = "ready"  #: All inputs are in memory. It waits for a worker or a thread.
     RUNNING = "running"  #: A worker runs it.
     FINISHED = "finished"  #: Its result is in a worker's memory.
     CACHED = "cached"  #: Its result is on disk, or in memory that outlives its worker.
@@ -122,11 +118,7 @@ _SIMPLE: Mapping[str, State] = MappingProxyType(
 def state_of(
     dask_state: str, *, computed: bool, running: bool = False, kept: bool = False
 ) -> State:
-    """Translate a state of `DASK_STATES`; ValueError for others.
-
-    `computed` tells whether the task has had a result, `running` whether a worker is known to run
-    it, `kept` whether the result is on disk or outlives its worker.
-    """
+    """Translate one of `DASK_STATES`, else ValueError; `kept`: on disk, or safe from its worker."""
     state = _SIMPLE.get(dask_state)
     if kept and state is State.FINISHED:
         return State.CACHED
@@ -152,11 +144,10 @@ class StateChange:
 
 
 def history(log: Iterable[tuple[str, str, str, float]]) -> list[StateChange]:
-    """Return the states that an operand went through.
+    """Return the states of an operand; IllegalTransitionError if `TRANSITIONS` lacks a change.
 
-    `log` has its task's transitions in order: states before and after, stimulus, time in seconds.
-    The earliest may be missing. Transitions that are not in `TRANSITIONS` raise
-    IllegalTransitionError.
+    `log` has its task's states before and after, stimulus, and time in seconds, in order. The
+    earliest transitions may be missing.
     """
     steps: list[StateChange] = []
     computed = False

@@ -23,6 +23,5 @@ class Unit:
     operands: tuple[int, ...]  #: Their numbers, ascending.
     worker: int | None = None  #: Number of the worker; None for the first with a free slot.
     share: int | None = None  #: Units of equal numbers belong on one host; None for any host.
-    #: Whether the operands read common inputs that are still to be computed. A worker may then
-    #: fetch inputs of the next operands while others run.
+    #: Whether operands read common inputs still to be computed, which may be fetched ahead.
     tile: bool = False

@@ -42,8 +42,7 @@ class PlanLayout:
         #: Column and row of each cell.
         self.column: Ints = np.zeros(0, dtype=np.int32)
         self.row: Ints = np.zeros(0, dtype=np.int32)
-        #: Size of the picture, and depth of the graph; a column stands for several depths where the
-        #: depth exceeds `columns`.
+        #: Size of the picture, and depth of the graph; a column may stand for several depths.
         self.columns = self.rows = self.depth = 0
         self.done = False
 

@@ -14,8 +14,7 @@ _FEW = 6  #: An operand with at most this many dependents does not count as cut 
 class Roles:
     """Roles of the operands of a graph."""
 
-    #: Flags of operands that can start first: all their inputs in the graph are hubs.
-    initial: bytes
+    initial: bytes  #: Flags of operands that can start first: all their inputs are hubs.
     hub: bytes  #: Flags of operands with so many dependents that no placement keeps these together.
 
     def head(self, count: int) -> Roles:

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 
 class Series:
-    """Rows of values since the first row, at most `most` rows; seconds are the unit of time.
-
-    When the series is full, every second row is dropped and the least interval `every` doubles.
-    ValueError is raised if `most` is below 4 or `every` is not positive.
-    """
+    """At most `most` rows: if full, every second row goes and the seconds between rows double."""
 
     def __init__(self, names: Sequence[str], most: int = 240, every: float = 1.0) -> None:
         if most < 4 or not every > 0:

@@ -9,20 +9,15 @@ from dask_marsched.core.roles import Roles
 
 
 class Clusters:
-    """Disjoint sets of initial operands with the bytes that running each alone takes.
-
-    A cluster is identified by its root in a union-find forest.
-    """
+    """Disjoint sets of initial operands, by union-find root, with the bytes that each takes."""
 
     __slots__ = ("_parent", "count", "first", "home", "home_bytes", "live", "peak")
 
     def __init__(self, graph: OperandGraph, initial: list[int], late: Sequence[bool]) -> None:
         self._parent = list(range(len(graph)))
         self.count = dict.fromkeys(initial, 1)  #: Number of initial operands.
-        #: The lowest number, that is the best priority, of its initial operands.
-        self.first = {i: i for i in initial}
-        #: Bytes still needed once the visited operands of the cluster have run, without results
-        #: that wait for a hub.
+        self.first = {i: i for i in initial}  #: Best priority (lowest number) of its operands.
+        #: Bytes still needed after its visited operands, without results that wait for a hub.
         self.live = {i: 0.0 if late[i] else float(graph.nbytes[i]) for i in initial}
         self.peak = dict(self.live)  #: Most bytes held when running the cluster alone.
         #: The worker that holds most of its inputs in memory, and their bytes there.
@@ -70,10 +65,7 @@ class Clusters:
 
 
 class Clustering:
-    """Clusters the initial operands of a graph for different bounds.
-
-    Each side of a merge must contribute at least `stake` typical initial results to a join.
-    """
+    """Clusters initial operands; each side of a merge brings `stake` typical results to a join."""
 
     def __init__(self, graph: OperandGraph, role: Roles, *, stake: float) -> None:
         hub, initial = role.hub, role.initial
@@ -99,7 +91,7 @@ class Clustering:
         ]
 
     def groups(self, *, kappa: float, limit: int) -> list[list[int]]:
-        """Return clusters that have at most `limit` operands and hold `kappa` typical results."""
+        """Return clusters of at most `limit` operands that hold at most `kappa` typical results."""
         nbytes, late = self._graph.nbytes, self._late
         clusters = Clusters(self._graph, self._initial, late)
         find, live, first = clusters.find, clusters.live, clusters.first

@@ -1,7 +1,4 @@
-"""Joins units whose results are likely to be read together later, by their keys.
-
-Arrays of equal chunks persisted together, such as a dataset's, are usually combined by chunk.
-"""
+"""Joins units whose results are probably read together, such as chunks of a dataset's variables."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ def join_counterparts(
 
 
 def counterparts(graph: OperandGraph) -> list[list[int]]:
-    """Return groups of at least two final operands at the same place of equally chunked arrays.
-
-    A chunk's key is the array's name followed by its indices.
-    """
+    """Return groups of final operands with equal indices in equally chunked arrays, by keys."""
     layers: dict[Hashable, dict[tuple[Hashable, ...], int]] = {}
     readers = graph.dependents
     for i, key in enumerate(graph.keys):

@@ -31,11 +31,7 @@ def several_to_a_host(workers: Iterable[WorkerSlot]) -> bool:
 def runs_to_a_host(
     graph: OperandGraph, units: Sequence[Unit], hosts: int, stock_peak: float
 ) -> int:
-    """Return into how many shares for each host a plan is cut.
-
-    With more shares the hosts, each a front through the graph, are closer. Take the lowest number
-    with which they hold no more bytes than stock Dask (`stock_peak`) or a single front would.
-    """
+    """Return the least shares for each host that hold hardly more than stock Dask or one front."""
     fronts = Fronts(graph, units)
     most = _TOLERANCE * max(stock_peak, fronts.peak(1, 1))
     return next((m for m in RUNS if fronts.peak(m * hosts, hosts) <= most), RUNS[-1])
@@ -107,10 +103,7 @@ class HostShares:
             unit.share.host = self._host_of.get(worker)
 
     def choose(self, worker: Any, first: Any) -> Any:
-        """Return the unit that a worker should open next. Changes nothing.
-
-        Units of lower user priority or of a later graph wait for `first`, the most urgent of all.
-        """
+        """Return a worker's next unit, as urgent in user priority and graph as `first`."""
         host = self._host_of.get(worker)
         if host is None or first.share is None:
             return first
@@ -162,10 +155,7 @@ class Fronts:
         return np.asarray(place)
 
     def peak(self, runs: int, at_once: int) -> float:
-        """Estimate the peak memory in bytes of `runs` runs, with `at_once` hosts on one run each.
-
-        Runs take equally long, and last readers release results. Queues and transfers do not count.
-        """
+        """Estimate the peak bytes of equally long runs, `at_once` side by side, without copies."""
         run = np.minimum((self._place * runs).astype(np.int64), runs - 1)
         counts = np.bincount(run, minlength=runs)
         rank = np.empty(len(run))

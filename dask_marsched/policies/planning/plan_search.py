@@ -21,8 +21,7 @@ from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecas
 #: Memory bounds to try, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
 SIZES = (8, 4, 2)  #: Sizes of units to try if every memory bound holds more than stock Dask.
-#: Graphs up to this many operands are forecast whole, of larger ones this fraction.
-FEW, _ONE_IN = 2000, 40
+FEW, _ONE_IN = 2000, 40  #: Graphs of few operands are forecast whole, of larger ones one in 40.
 CHECKED = 10_000  #: Most operands on which a choice is checked.
 _MOST = 25_000  #: Most operands for a forecast of stock Dask alone.
 _LEAST_WORKERS = 8  #: Least workers for a forecast of a part.
@@ -42,10 +41,7 @@ _SAME = 0.15  #: Costs that differ by less count as equal, given the accuracy of
 def sample(
     graph: OperandGraph, workers: Sequence[WorkerSlot]
 ) -> tuple[OperandGraph, Sequence[WorkerSlot]]:
-    """Return the part of a graph to forecast, and its workers.
-
-    Planning a large graph nine times takes longer than Dask takes to read it.
-    """
+    """Return the part of a graph that is small enough to plan nine times, and its workers."""
     count = min(len(graph), sample_size(len(graph)))
     part = math.ceil(len(workers) * count / max(1, len(graph)))
     return graph.head(count), workers[: max(part, _LEAST_WORKERS)]
@@ -57,10 +53,7 @@ def sample_size(operands: int) -> int:
 
 
 def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _MOST) -> float:
-    """Forecast stock Dask's peak memory in bytes, with fast links between hosts.
-
-    Of a large graph `most` operands are forecast on fewer workers, and scaled to all.
-    """
+    """Forecast stock Dask's peak bytes with fast links, scaled from at most `most` operands."""
     part = graph.head(min(len(graph), most))
     some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]
     found = Forecaster(part, [w.nthreads or 1 for w in some]).stock(FAST_LINK)
@@ -131,7 +124,6 @@ def check_bounds(
 
     Return those of `chosen` and lower bounds that hold no more than stock Dask with fast links: the
     leanest that moves hardly more than the first. If there is none, return those that hold least.
-
     Few workers queue few operands: bounds of 16 for means of products over time were forecast at
     1.10 of stock Dask's peak on 21 workers, 1.38 on all 100, and held 1.55. If the scheduler is the
     bottleneck, stock Dask holds less: means by month on 100 workers were forecast at 20 GB, 12 GB

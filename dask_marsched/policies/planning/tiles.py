@@ -1,8 +1,4 @@
-"""Cuts layers of products into tiles, one worker each.
-
-In a matrix product each block of a factor meets a row of the other's. A tile, a box in the grid of
-products, reads only the blocks along its edges.
-"""
+"""Cuts layers of products into tiles: boxes that read only the blocks along their edges."""
 
 from __future__ import annotations
 
@@ -218,8 +214,7 @@ def _met_elsewhere(joined: _Meetings, tile: Ints) -> tuple[Ints, float]:
     return of, float(joined.nbytes[elsewhere].sum())
 
 
-#: Most operands of a graph that is tiled: a part is not representative, and forecasts take long.
-_MOST = 50_000
+_MOST = 50_000  #: Operands of a graph that is tiled whole: a part is not representative.
 #: Peaks of tiles relative to stock Dask that are safe, and allowed. Of twelve products on 16 to
 #: 100 workers nine were forecast within 15 %, two too high, one too low (0.9 instead of 1.2).
 _SAFE, _MOST_OF_STOCK = 0.9, 1.1
@@ -232,10 +227,7 @@ _FORECAST_LOW = 1.4
 
 
 def with_tiles(graph: OperandGraph, units: list[Unit], workers: Sequence[WorkerSlot]) -> list[Unit]:
-    """Return the plan with products in tiles if it is forecast to be better, else `units`.
-
-    It must cost less (`plan_search.cost`) and not hold much more than `units` or stock Dask.
-    """
+    """Return the plan with tiles if it costs less and holds hardly more bytes, else `units`."""
     if len(graph) > _MOST:
         return units
     tiles = find_tiles(graph, len(workers))
