@@ -1,8 +1,7 @@
 """Forecasts bytes moved, peak memory and makespan of a plan by a list scheduler.
 
-At about 10 us an operand it is cheap enough to compare a few plans of each graph, much coarser than
-the simulation of the real scheduler: an operand takes the time of the bytes it touches, and a
-worker receives one input at a time.
+At about 10 us an operand it can compare a few plans of each graph. An operand takes the time of the
+bytes it touches, and a worker receives one input at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Assigns units to hosts in shares, if several workers share a host.
+"""Assigns units to hosts in shares, runs of successive units, if several workers share a host.
 
-Transfers within a host are nearly free, and successive units tend to meet later. So a share is a
-run of successive units. A host opens the units of its own share in order, then takes a share that
-no host has, then units from the end of the fullest share.
+Transfers within a host are nearly free, and successive units tend to meet later. A host opens the
+units of its own share in order, then takes a share that no host has, then units from the end of the
+fullest share.
 """
 
 from __future__ import annotations

@@ -156,9 +156,9 @@ def check_bounds(
 class PlanChecks:
     """Remembers the checks of the last graph, the slowest part of planning.
 
-    A graph is planned again when sizes are learned. Its check stays valid unless its bytes change
-    by more than a quarter, or lower bounds are chosen. Graphs are identified by size and ends, to
-    keep none alive. Threads may share this object: each works on the record it found.
+    A check stays valid when sizes are learned, unless the graph's bytes change by more than a
+    quarter or lower bounds are chosen. Graphs are identified by size and ends, to keep none alive.
+    Threads may share this object: each works on the record it found.
     """
 
     def __init__(self) -> None:
