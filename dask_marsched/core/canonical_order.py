@@ -1,8 +1,4 @@
-"""Orders operands by their graph alone, the same in every process.
-
-The iteration order of sets depends on the hash seed, and some keys hold random tokens; decisions
-must depend on neither.
-"""
+"""Orders operands by their graph alone: the hash seed and tokens in keys have no influence."""
 
 from __future__ import annotations
 
@@ -14,11 +10,9 @@ import numpy as np
 
 from dask_marsched.core.graph import Edges, topological_order
 
-#: Steps within which neighbours distinguish equal layers.
-_ROUNDS = 4
+_ROUNDS = 4  #: Steps within which neighbours distinguish equal layers.
 
-#: Operands of each equal layer whose readers are compared.
-_LOOKED_AT = 4
+_LOOKED_AT = 4  #: Operands of each equal layer whose readers are compared.
 
 
 def canonical_order(
@@ -29,25 +23,9 @@ def canonical_order(
 ) -> list[int]:
     """Return the operands in an order that does not depend on their numbering.
 
-    Layers are sorted by depth, `words`, size, the layers up to four steps away, and the places of
-    the operands that read their first ones. Layers still equal are sorted by name. Within a layer
-    operands are sorted by index.
-
-    Parameters
-    ----------
-    names
-        For each operand the name of its layer.
-    indices
-        For each operand its indices in the layer, or ``()``.
-    words
-        For each layer the part of its name that is not random.
-    inputs
-        For each operand the numbers of its inputs.
-
-    Raises
-    ------
-    graphlib.CycleError
-        An operand depends on its own result.
+    Layers are sorted by depth, `words` (the part of a layer's name that is not random), size, the
+    layers up to four steps away, the places of the operands that read their first ones, and last by
+    name. Within a layer operands are sorted by index. A cycle raises CycleError.
     """
     edges = inputs if isinstance(inputs, Edges) else Edges.of(inputs)
     depth = _depths(edges)

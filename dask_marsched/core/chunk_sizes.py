@@ -1,7 +1,4 @@
-"""Computes sizes of chunks and of their slices, on plain integers.
-
-`dask_marsched.host.graph` reads chunk lengths and item sizes from Dask's layers.
-"""
+"""Computes sizes of chunks and of their slices, on plain integers."""
 
 from __future__ import annotations
 
@@ -13,21 +10,7 @@ Shape = tuple[int, ...]
 
 
 class Grid:
-    """The chunks of an array: lengths along every axis and bytes an element.
-
-    Parameters
-    ----------
-    lengths : sequence of sequences of int
-        For every axis the lengths of its chunks, in elements.
-    itemsize : int
-        Bytes of an element, summed over the arrays if a chunk holds several.
-    overhead : int
-        Bytes of a chunk beside its elements, such as those of a dict of arrays.
-    certain : bool
-        False if the sizes are an estimate.
-    uniform : bool
-        True if a chunk is one element repeated by strides of zero, which alone uses memory.
-    """
+    """The chunks of an array: lengths in elements along every axis, and bytes an element."""
 
     __slots__ = ("_arity", "_held", "certain", "itemsize", "lengths", "overhead", "uniform")
 
@@ -41,9 +24,10 @@ class Grid:
         uniform: bool = False,
     ) -> None:
         self.lengths = tuple(map(tuple, lengths))
-        self.itemsize = itemsize
-        self.overhead = overhead
-        self.certain = certain
+        self.itemsize = itemsize  #: Summed over the arrays if a chunk holds several.
+        self.overhead = overhead  #: Bytes of a chunk beside its elements: a dict's of arrays.
+        self.certain = certain  #: False if the sizes are an estimate.
+        #: True if a chunk is one element repeated by strides of zero, which alone uses memory.
         self.uniform = uniform
         self._held = (
             tuple(tuple(min(n, 1) for n in axis) for axis in self.lengths)
@@ -86,10 +70,7 @@ class Grid:
         )
 
     def sliced_nbytes(self, key: tuple[Any, ...], index: Any) -> int | None:
-        """Bytes of a slice of a chunk, if the index has one slice for every axis; else None.
-
-        A fast path for most slices of a chunk graph; `sliced_shape` handles the others.
-        """
+        """Return the bytes after one slice for every axis, else None: a fast `sliced_shape`."""
         lengths = self.lengths
         if self.uniform or self.overhead or type(index) is not tuple:
             return None
@@ -114,15 +95,7 @@ class Grid:
 
 
 def sliced_shape(shape: Shape, index: Any) -> Shape | None:
-    """Return the shape after basic indexing, or None if `index` is not understood or does not fit.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the indexed array.
-    index : slice, int, None, Ellipsis, or a tuple of them
-        One list or vector of integers may stand beside slices. Masks are not supported.
-    """
+    """Return the shape after slices, integers and at most one list; None for other indices."""
     entries = _filled(index if type(index) is tuple else (index,), len(shape))
     if entries is None:
         return None

@@ -10,22 +10,11 @@ from typing import overload
 
 import numpy as np
 
-#: `OperandGraph.home` of an operand without inputs outside of the graph.
-NO_HOME = -1
+NO_HOME = -1  #: `OperandGraph.home` of an operand without inputs outside of the graph.
 
 
 class Edges(Sequence[Sequence[int]]):
-    """Rows of ascending operand numbers, one row an operand, stored in one flat list.
-
-    Separate lists for a million operands would slow down the garbage collector.
-
-    Parameters
-    ----------
-    starts
-        Where each row begins in `flat`, and where the last one ends.
-    flat
-        The numbers of all rows.
-    """
+    """Rows of ascending numbers in one list: a million lists would slow the garbage collector."""
 
     __slots__ = ("flat", "starts")
 
@@ -58,13 +47,7 @@ class Edges(Sequence[Sequence[int]]):
         return Edges(starts.tolist(), (both % max(1, n)).tolist())
 
     def reversed(self) -> Edges:
-        """Return the edges in the other direction.
-
-        Raises
-        ------
-        ValueError
-            An operand reads one with the same or a larger number.
-        """
+        """Return the other direction; ValueError if an operand reads itself or a later one."""
         n = len(self)
         first = np.asarray(self.starts, dtype=np.int64)
         degrees = first[1:] - first[:-1]
@@ -109,43 +92,19 @@ class Edges(Sequence[Sequence[int]]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandGraph:
-    """Operands still to be computed, numbered by priority.
+    """Operands still to be computed, numbered by priority, that is in the order of ``dask.order``.
 
-    Operand ``i`` precedes operand ``j`` in ``dask.order`` exactly if ``i < j``, and an operand's
-    number is larger than those of its inputs. Inputs already in memory are not operands of the
-    graph; `home` and `home_bytes` describe them.
-
-    Parameters
-    ----------
-    keys
-        Dask's keys.
-    inputs
-        For each operand the numbers of its inputs, ascending.
-    nbytes
-        Size of each result in bytes; a guess unless `known` is set.
-    known
-        For each operand 1 if `nbytes` was derived from the graph or learned from results.
-    home
-        For each operand the number of the worker that holds most of its inputs in memory, or
-        `NO_HOME` (the default).
-    home_bytes
-        Bytes of those inputs on that worker.
-    kept
-        Operands whose results stay because operands outside of the graph read them.
-
-    Raises
-    ------
-    ValueError
-        The sequences differ in length, or the numbering is not topological.
+    Each follows its inputs, else ValueError is raised. Inputs already in memory are not operands of
+    the graph; `home` and `home_bytes` describe them.
     """
 
     keys: Sequence[Hashable]
     inputs: Edges
-    nbytes: Sequence[float]
-    known: bytes
-    home: Sequence[int] = ()
-    home_bytes: Sequence[float] = ()
-    kept: frozenset[int] = frozenset()
+    nbytes: Sequence[float]  #: Bytes of each result; a guess unless `known` is set.
+    known: bytes  #: 1 where `nbytes` was derived from the graph or learned from results.
+    home: Sequence[int] = ()  #: Worker that holds most of its inputs in memory, or `NO_HOME`.
+    home_bytes: Sequence[float] = ()  #: Bytes of those inputs on that worker.
+    kept: frozenset[int] = frozenset()  #: Operands outside of the graph read these results.
     dependents: Edges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -190,13 +149,7 @@ class OperandGraph:
 
 
 def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
-    """Return the operands depth first, each after its inputs.
-
-    Raises
-    ------
-    graphlib.CycleError
-        An operand depends on its own result.
-    """
+    """Return the operands depth first, each after its inputs; CycleError if there is a cycle."""
     order: list[int] = []
     rows = list(inputs)
     state = bytearray(len(rows))  # 1: what it reads is being visited; 2: in the order
@@ -225,10 +178,7 @@ def topological_order(inputs: Sequence[Sequence[int]]) -> list[int]:
 
 
 def depths(graph: OperandGraph, initial: Sequence[bool] | None = None) -> list[int]:
-    """Return the length of the longest path to each operand from an initial one.
-
-    `initial` flags the operands of depth 0; by default those without inputs.
-    """
+    """Return the longest path to each operand from an `initial` one (default: without inputs)."""
     depth = [0] * len(graph)
     for i, inputs in enumerate(graph.inputs):
         if initial is not None and initial[i]:
@@ -242,10 +192,7 @@ def depths(graph: OperandGraph, initial: Sequence[bool] | None = None) -> list[i
 
 
 def typical_nbytes(graph: OperandGraph, operands: Sequence[int]) -> float:
-    """Return the mean size of results in bytes, weighted by size; at least 1.
-
-    Many tiny results (indices, parameters) beside the chunks hardly lower it.
-    """
+    """Return the mean bytes of results, at least 1; weights by size discount tiny results."""
     total = sum(graph.nbytes[i] for i in operands)
     if total <= 0:
         return 1.0

@@ -1,7 +1,4 @@
-"""Records the state of every operand of a planned graph, for display.
-
-A transition updates one byte and two counts. `Picture` groups the operands into cells.
-"""
+"""Records the state of every operand of a planned graph, for display."""
 
 from __future__ import annotations
 
@@ -19,18 +16,14 @@ from dask_marsched.core.plan import Unit
 from dask_marsched.core.plan_layout import NO_UNIT, Ints, PlanLayout
 from dask_marsched.core.series import Series
 
-#: The states that the scheduler knows without asking workers. Heartbeats tell how many of those
-#: that were sent are running.
+#: The states that the scheduler knows; heartbeats tell how many of the sent operands are running.
 WAITING, READY, SENT, FINISHED, FREED, FATAL, CANCELLED = range(7)
 CODES = 7
 #: Names of the counts by code (see `split`).
 NAMES = ("unscheduled", "ready", "running", "finished", "freed", "fatal", "cancelled")
-#: The worker number of operands that were not sent.
-NO_WORKER = 0xFFFF
-#: Workers that a picture distinguishes; the others count as one.
-MOST_WORKERS = 128
-#: Causes that are counted separately.
-_MOST_CAUSES = 20
+NO_WORKER = 0xFFFF  #: The worker number of operands that were not sent.
+MOST_WORKERS = 128  #: Workers that a picture distinguishes; the others count as one.
+_MOST_CAUSES = 20  #: Causes that are counted separately.
 
 
 def counts_by_state(counts: Sequence[int], running: int) -> dict[str, int]:
@@ -84,19 +77,7 @@ class Causes:
 
 
 class GraphRecord:
-    """The states of a planned graph's operands.
-
-    Parameters
-    ----------
-    number
-        Number of the graph.
-    planned
-        When it was planned, in seconds.
-    graph, units
-        The graph and its plan.
-    codes
-        The initial code of each operand.
-    """
+    """The states of a planned graph's operands; a transition updates one byte and two counts."""
 
     def __init__(
         self,
@@ -107,11 +88,9 @@ class GraphRecord:
         codes: Iterable[int],
     ) -> None:
         self.number = number
-        self.planned = planned
-        #: When the last operand was done, in seconds.
-        self.finished: float | None = None
-        #: Bytes of its results moved between workers.
-        self.moved = 0.0
+        self.planned = planned  #: When it was planned, in seconds.
+        self.finished: float | None = None  #: When the last operand was done, in seconds.
+        self.moved = 0.0  #: Bytes of its results moved between workers.
         self.replanned = 0
         self.running = 0
         self.operands = len(graph)
@@ -125,10 +104,8 @@ class GraphRecord:
         self._place(units)
         self.codes = bytearray(codes)
         self.worker_of = array.array("H", [NO_WORKER]) * self.operands
-        #: Operands by code.
-        self.counts = np.bincount(self.code_array(), minlength=CODES).tolist()
-        #: Operands not done yet.
-        self.left: int = sum(self.counts[:FINISHED])
+        self.counts = np.bincount(self.code_array(), minlength=CODES).tolist()  #: Operands by code.
+        self.left: int = sum(self.counts[:FINISHED])  #: Operands not done yet.
         self.causes = Causes()
         self.series = Series(NAMES)
         self.picture: Picture | None = None
@@ -175,10 +152,7 @@ class GraphRecord:
             self.finished = None
 
     def set_codes(self, numbers: Any, codes: Any, workers: Any) -> None:
-        """Record transitions given as arrays: operands, new codes, and workers or `NO_WORKER`.
-
-        If an operand occurs twice, its last transition counts.
-        """
+        """Record transitions given as arrays; the last one of an operand counts."""
         own = np.frombuffer(self.codes, dtype=np.uint8)
         touched = np.unique(numbers)
         before = np.bincount(own[touched], minlength=CODES)
@@ -217,8 +191,7 @@ class Picture:
     def __init__(self, record: GraphRecord, most: int) -> None:
         self.most = most
         self.layout = PlanLayout(record.starts, record.flat, record.unit_of, most)
-        #: Whether a callback on the event loop continues the layout.
-        self.is_being_drawn = False
+        self.is_being_drawn = False  #: Whether a callback on the event loop continues the layout.
         self._record = record
 
     def advance(self, count: int) -> bool:
@@ -226,10 +199,7 @@ class Picture:
         return self.layout.advance(count)
 
     def cells(self) -> tuple[Any, Any, Any]:
-        """Return counts by cell and code, a worker of each cell, and its share of the cell's.
-
-        The worker with most operands of a cell; `NO_WORKER` where none has been sent yet.
-        """
+        """Return counts by cell and code, each cell's main worker or `NO_WORKER`, and its share."""
         cell_of = self.layout.cell_of.astype(np.int64)
         cells = len(self.layout.column)
         codes = np.bincount(cell_of * CODES + self._record.code_array(), minlength=cells * CODES)

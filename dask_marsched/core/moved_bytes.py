@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-#: Row and column of all workers that are not shown.
-OTHERS = "others"
-#: Most pairs buffered before they are added to the table.
-_MOST_SINCE = 2000
+OTHERS = "others"  #: Row and column of all workers that are not shown.
+_MOST_SINCE = 2000  #: Most pairs buffered before they are added to the table.
 
 
 class MovedBytes:
@@ -20,7 +18,7 @@ class MovedBytes:
         self._number: dict[str, int] = {OTHERS: 0}
         self._free: list[int] = []
         self._bytes = np.zeros((8, 8))
-        #: Recent counts; updating a dict is faster than an array cell.
+        # Recent counts: updating a dict is faster than an array cell.
         self._since: dict[tuple[int, int], float] = {}
         self.total = 0.0
 
@@ -67,19 +65,9 @@ class MovedBytes:
     def table(self, most: int, host_of: Mapping[str, str]) -> dict[str, Any]:
         """Return the bytes between workers, or between hosts if there are too many workers.
 
-        Parameters
-        ----------
-        most
-            Most rows including `OTHERS`, at least 2.
-        host_of
-            The host of each worker.
-
-        Returns
-        -------
-        dict
-            ``between``, ``"workers"`` or ``"hosts"``; ``names`` of rows (senders) and columns
-            (receivers); ``bytes``, a list for each sender. If there are too many hosts, those that
-            moved least count to `OTHERS`.
+        ``bytes`` has a list for each sender, in the order of ``names``, and ``between`` is
+        ``"workers"`` or ``"hosts"``. At most `most` rows, at least 2, are shown: those that moved
+        least count to `OTHERS`.
         """
         self._settle()
         workers = [name for name in self._number if name != OTHERS]

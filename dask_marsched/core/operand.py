@@ -1,8 +1,4 @@
-"""Defines the states of operands and the table of legal transitions between them.
-
-The states are those of Mars. `dask_marsched.host.scheduler.operand_states` derives them from
-Dask's task states; they are not stored.
-"""
+"""Defines the states of operands, which are those of Mars, and the legal transitions."""
 
 from __future__ import annotations
 
@@ -15,24 +11,15 @@ from types import MappingProxyType
 class State(Enum):
     """State of an operand."""
 
-    #: It waits for inputs.
-    UNSCHEDULED = "unscheduled"
-    #: All inputs are in memory. It waits for a worker, or for a thread of its worker.
-    READY = "ready"
-    #: A worker runs it.
-    RUNNING = "running"
-    #: Its result is in a worker's memory.
-    FINISHED = "finished"
-    #: Its result is on disk, or in memory that outlives its worker.
-    CACHED = "cached"
-    #: Its result was released after use, or was lost and is not needed.
-    FREED = "freed"
-    #: It failed for good, or an operand that it reads did.
-    FATAL = "fatal"
-    #: It was cancelled while running and is being interrupted.
-    CANCELLING = "cancelling"
-    #: It was cancelled before it had a result.
-    CANCELLED = "cancelled"
+    UNSCHEDULED = "unscheduled"  #: It waits for inputs.
+    READY = "ready"  #: All inputs are in memory. It waits for a worker or a thread.
+    RUNNING = "running"  #: A worker runs it.
+    FINISHED = "finished"  #: Its result is in a worker's memory.
+    CACHED = "cached"  #: Its result is on disk, or in memory that outlives its worker.
+    FREED = "freed"  #: Its result was released after use, or was lost and is not needed.
+    FATAL = "fatal"  #: It failed for good, or an operand that it reads did.
+    CANCELLING = "cancelling"  #: It was cancelled while running and is being interrupted.
+    CANCELLED = "cancelled"  #: It was cancelled before it had a result.
 
 
 _S = State
@@ -131,24 +118,7 @@ _SIMPLE: Mapping[str, State] = MappingProxyType(
 def state_of(
     dask_state: str, *, computed: bool, running: bool = False, kept: bool = False
 ) -> State:
-    """Translate the state of a Dask task.
-
-    Parameters
-    ----------
-    dask_state
-        One of `DASK_STATES`.
-    computed
-        Whether the task has had a result.
-    running
-        Whether the worker is known to run it; used for ``"processing"``.
-    kept
-        Whether the result is on disk or outlives its worker; used for ``"memory"``.
-
-    Raises
-    ------
-    ValueError
-        `dask_state` is not in `DASK_STATES`.
-    """
+    """Translate one of `DASK_STATES`, else ValueError; `kept`: on disk, or safe from its worker."""
     state = _SIMPLE.get(dask_state)
     if kept and state is State.FINISHED:
         return State.CACHED
@@ -167,29 +137,17 @@ def state_of(
 class StateChange:
     """A change of an operand's state."""
 
-    #: The new state.
-    state: State
-    #: Scheduler time in seconds.
-    time: float
-    #: The states of its task on the scheduler, before and after.
-    dask: tuple[str, str]
-    #: Dask's stimulus id.
-    stimulus: str
+    state: State  #: The new state.
+    time: float  #: Scheduler time in seconds.
+    dask: tuple[str, str]  #: The states of its task on the scheduler, before and after.
+    stimulus: str  #: Dask's stimulus id.
 
 
 def history(log: Iterable[tuple[str, str, str, float]]) -> list[StateChange]:
-    """Return the states that an operand went through.
+    """Return the states of an operand; IllegalTransitionError if `TRANSITIONS` lacks a change.
 
-    Parameters
-    ----------
-    log
-        Its task's transitions in order: state before, state after, stimulus, time in seconds. The
-        earliest ones may be missing.
-
-    Raises
-    ------
-    IllegalTransitionError
-        The log implies a transition that is not in `TRANSITIONS`.
+    `log` has its task's states before and after, stimulus, and time in seconds, in order. The
+    earliest transitions may be missing.
     """
     steps: list[StateChange] = []
     computed = False

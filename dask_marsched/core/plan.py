@@ -7,45 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerSlot:
-    """A worker as an assignment policy sees it.
-
-    Parameters
-    ----------
-    address, host
-        Its address, and the name of its host.
-    nthreads
-        Its number of threads.
-    memory_limit
-        Its memory limit in bytes; 0 for none.
-    bound
-        Initial operands of this graph that it has run or is bound to run.
-    """
+    """A worker as an assignment policy sees it."""
 
     address: str
     nthreads: int
-    memory_limit: int = 0
-    bound: int = 0
+    memory_limit: int = 0  #: In bytes; 0 for none.
+    bound: int = 0  #: Initial operands of this graph that it has run or is bound to run.
     host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Initial operands that belong on one worker.
+    """Initial operands that belong on one worker."""
 
-    Parameters
-    ----------
-    operands
-        Their numbers, ascending.
-    worker
-        Number of the worker planned for them; None for the first with a free slot.
-    share
-        Units with equal numbers belong on one host; None for any host.
-    tile
-        Whether the operands read common inputs that are still to be computed. A worker may then
-        fetch inputs of the next operands while others run.
-    """
-
-    operands: tuple[int, ...]
-    worker: int | None = None
-    share: int | None = None
+    operands: tuple[int, ...]  #: Their numbers, ascending.
+    worker: int | None = None  #: Number of the worker; None for the first with a free slot.
+    share: int | None = None  #: Units of equal numbers belong on one host; None for any host.
+    #: Whether operands read common inputs still to be computed, which may be fetched ahead.
     tile: bool = False

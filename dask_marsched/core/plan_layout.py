@@ -1,7 +1,4 @@
-"""Lays out a graph for display: depth as columns, the units of the plan as rows.
-
-Operands of a small graph get a cell each. In a larger graph neighbours share a cell.
-"""
+"""Lays out a graph for display: depth as columns, the units of the plan as rows."""
 
 from __future__ import annotations
 
@@ -10,23 +7,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-#: Operand of no unit: it has inputs, or belongs to no plan.
-NO_UNIT = -1
+NO_UNIT = -1  #: Operand of no unit: it has inputs, or belongs to no plan.
 
 Ints = NDArray[np.int32]
 
 
 class PlanLayout:
-    """The cells of a graph's picture, computed step by step.
+    """The at most `most` cells of a graph's picture, computed step by step.
 
-    Parameters
-    ----------
-    starts, flat
-        The inputs of each operand, as in `dask_marsched.core.graph.Edges`.
-    unit_of
-        For each operand the first operand of its unit, or `NO_UNIT`.
-    most
-        Most cells.
+    In a graph of more operands neighbours share a cell. `starts` and `flat` are those of
+    `core.graph.Edges`; `unit_of` is the first operand of each operand's unit, or `NO_UNIT`.
     """
 
     def __init__(self, starts: Ints, flat: Ints, unit_of: Ints, most: int = 2000) -> None:
@@ -48,13 +38,11 @@ class PlanLayout:
         self._place = np.maximum(place, 0.0)
         self._depth = np.zeros(self.operands, dtype=np.int32)
         self._next = 0
-        #: The cell of each operand.
-        self.cell_of: Ints = np.zeros(0, dtype=np.int32)
+        self.cell_of: Ints = np.zeros(0, dtype=np.int32)  #: The cell of each operand.
         #: Column and row of each cell.
         self.column: Ints = np.zeros(0, dtype=np.int32)
         self.row: Ints = np.zeros(0, dtype=np.int32)
-        #: Size of the picture, and depth of the graph; a column stands for several depths where the
-        #: depth exceeds `columns`.
+        #: Size of the picture, and depth of the graph; a column may stand for several depths.
         self.columns = self.rows = self.depth = 0
         self.done = False
 

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 from dask_marsched.core.graph import OperandGraph
 
-#: An operand with at most this many dependents does not count as cut up.
-_FEW = 6
+_FEW = 6  #: An operand with at most this many dependents does not count as cut up.
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
     """Roles of the operands of a graph."""
 
-    #: Flags of operands that can start first: all their inputs in the graph are hubs.
-    initial: bytes
-    #: Flags of operands with so many dependents that no placement keeps these together.
-    hub: bytes
+    initial: bytes  #: Flags of operands that can start first: all their inputs are hubs.
+    hub: bytes  #: Flags of operands with so many dependents that no placement keeps these together.
 
     def head(self, count: int) -> Roles:
         """Return the roles of the first `count` operands."""
@@ -32,14 +29,11 @@ class Roles:
 def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     """Find the hubs and the initial operands of a graph for `parallelism` threads.
 
-    A hub has more than ``max(16, sqrt(n) / 2)`` dependents for n operands. The blocks of two
-    matrices that are multiplied have fewer: they are initial operands, and the products follow
-    them. With the blocks as hubs, ``a @ b @ c`` held 1.54 of stock Dask's memory instead of 0.91,
-    simulated on 16 workers.
-
-    An operand most of whose dependents read nothing else is no hub, if there are enough such
-    operands for all threads, or if the dependents are pieces of it (as in a rechunk): slicing where
-    it is costs less than moving it.
+    A hub has more than ``max(16, sqrt(n) / 2)`` dependents for n operands. Blocks of multiplied
+    matrices have fewer: as hubs, those of ``a @ b @ c`` held 1.54 of stock Dask's memory instead of
+    0.91, simulated on 16 workers. An operand most of whose dependents read nothing else is no hub
+    if there are enough such operands for all threads, or if the dependents are its pieces (as in a
+    rechunk): slicing in place costs less than moving it.
     """
     n = len(graph)
     shared = int(max(16.0, math.sqrt(n) / 2))
@@ -64,10 +58,9 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
 def cut_up_operands(graph: OperandGraph, parallelism: int = 1) -> list[int]:
     """Return the operands whose pieces should be sliced where the operand is.
 
-    They have more than 6 dependents, and the dependents that read nothing else return about its own
-    bytes in sum. Operands of unknown size are left out. If they are fewer than half of
-    `parallelism`, the number of threads, most threads would get no pieces: then only operands
-    remain whose pieces all meet something larger elsewhere.
+    The pieces, dependents that read nothing else, return about its bytes in sum. If there are fewer
+    such operands than half the threads (`parallelism`), most threads would get no pieces: then only
+    those remain whose pieces all meet something larger elsewhere.
     """
     found = [
         i
@@ -93,7 +86,7 @@ def _meets_larger(graph: OperandGraph, piece: int) -> bool:
 
 
 def _is_cut_up(graph: OperandGraph, i: int) -> bool:
-    """Whether the operands that read only `i` return about its own bytes in sum."""
+    """Whether the operands that read only `i` return about its bytes in sum, all known."""
     pieces = _pieces(graph, i)
     if not graph.known[i] or not all(graph.known[d] for d in pieces):
         return False

@@ -6,24 +6,7 @@ from collections.abc import Sequence
 
 
 class Series:
-    """Rows of values over the whole time since the first row.
-
-    When the series is full, every second row is dropped and the interval doubles.
-
-    Parameters
-    ----------
-    names
-        Names of a row's values.
-    most
-        Most rows kept, at least 4.
-    every
-        Initial least seconds between two rows.
-
-    Raises
-    ------
-    ValueError
-        `most` is below 4, or `every` is not positive.
-    """
+    """At most `most` rows: if full, every second row goes and the seconds between rows double."""
 
     def __init__(self, names: Sequence[str], most: int = 240, every: float = 1.0) -> None:
         if most < 4 or not every > 0:
@@ -43,13 +26,7 @@ class Series:
         return now >= self._due
 
     def add(self, now: float, row: Sequence[float]) -> None:
-        """Add a row; a time before the last row's is replaced by it.
-
-        Raises
-        ------
-        ValueError
-            The row does not have one value for each name.
-        """
+        """Add a row (ValueError if its length is wrong), not before the time of the last row."""
         if len(row) != len(self.names):
             raise ValueError(f"{len(row)} values for {', '.join(self.names)}")
         if len(self._times) == self._most:

@@ -11,18 +11,7 @@ Kinds = Sequence[Hashable]
 def kinds(
     group: str, n_inputs: int, n_dependents: int, index: Sequence[object]
 ) -> tuple[Hashable, ...]:
-    """Return the kinds of an operand, the finest first.
-
-    Parameters
-    ----------
-    group
-        Name of its collection.
-    n_inputs, n_dependents
-        Number of its inputs and dependents.
-    index
-        The rest of its key. Only the parity of integers counts, because sizes alternate in sliced
-        and rechunked graphs.
-    """
+    """Return the kinds, the finest first; sizes alternate with parity in sliced graphs."""
     parity = tuple(i & 1 for i in index if isinstance(i, int))
     return ((group, n_inputs, n_dependents, parity), (group, n_inputs), group)
 

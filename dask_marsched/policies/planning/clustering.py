@@ -9,24 +9,17 @@ from dask_marsched.core.roles import Roles
 
 
 class Clusters:
-    """Disjoint sets of initial operands with the memory that running each alone takes.
-
-    A cluster is identified by its root in a union-find forest. All sizes are in bytes.
-    """
+    """Disjoint sets of initial operands, by union-find root, with the bytes that each takes."""
 
     __slots__ = ("_parent", "count", "first", "home", "home_bytes", "live", "peak")
 
     def __init__(self, graph: OperandGraph, initial: list[int], late: Sequence[bool]) -> None:
         self._parent = list(range(len(graph)))
-        #: Number of initial operands.
-        self.count = dict.fromkeys(initial, 1)
-        #: The lowest number, that is the best priority, of its initial operands.
-        self.first = {i: i for i in initial}
-        #: Bytes still needed once the visited operands of the cluster have run, without results
-        #: that wait for a hub.
+        self.count = dict.fromkeys(initial, 1)  #: Number of initial operands.
+        self.first = {i: i for i in initial}  #: Best priority (lowest number) of its operands.
+        #: Bytes still needed after its visited operands, without results that wait for a hub.
         self.live = {i: 0.0 if late[i] else float(graph.nbytes[i]) for i in initial}
-        #: Most bytes held when running the cluster alone.
-        self.peak = dict(self.live)
+        self.peak = dict(self.live)  #: Most bytes held when running the cluster alone.
         #: The worker that holds most of its inputs in memory, and their bytes there.
         self.home = {i: graph.home[i] for i in initial}
         self.home_bytes = {i: graph.home_bytes[i] for i in initial}
@@ -72,11 +65,7 @@ class Clusters:
 
 
 class Clustering:
-    """Clusters the initial operands of a graph for different bounds.
-
-    The constructor prepares what does not depend on the bounds. Each side of a merge must
-    contribute at least `stake` typical initial results to a join.
-    """
+    """Clusters initial operands; each side of a merge brings `stake` typical results to a join."""
 
     def __init__(self, graph: OperandGraph, role: Roles, *, stake: float) -> None:
         hub, initial = role.hub, role.initial
@@ -102,11 +91,7 @@ class Clustering:
         ]
 
     def groups(self, *, kappa: float, limit: int) -> list[list[int]]:
-        """Return the initial operands of each cluster, in no particular order.
-
-        A cluster holds at most `kappa` typical initial results and has at most `limit` initial
-        operands.
-        """
+        """Return clusters of at most `limit` operands that hold at most `kappa` typical results."""
         nbytes, late = self._graph.nbytes, self._late
         clusters = Clusters(self._graph, self._initial, late)
         find, live, first = clusters.find, clusters.live, clusters.first
@@ -148,8 +133,7 @@ def _late(inputs: Sequence[Sequence[int]], hub: bytes) -> list[bool]:
 
     Until the hub is there, a unit keeps the inputs of its late operands, so these count for the
     bound. Memory sinks afterwards, so late results do not count. When inputs counted as released,
-    means by month on 100 workers ran in units of eight chunks under a bound of four: at least four
-    months ran at a time and held twice stock Dask's memory.
+    means by month on 100 workers held twice stock Dask's memory.
     """
     late = [False] * len(inputs)
     for i, own in enumerate(inputs):
@@ -170,9 +154,8 @@ def _merge_inputs(
 ) -> dict[int, float]:
     """Merge the clusters that meet in one operand, in order of priority, where it pays.
 
-    A cluster that cannot take in the next one is closed, and merging continues with the next. If
-    eight results meet and four fit together, two units of four result. Bytes that a merge would
-    fetch are subtracted from what it saves.
+    A cluster that cannot take in the next one is closed: of eight results of which four fit
+    together, two units of four result. Bytes that a merge would fetch reduce what it saves.
     """
     merged: dict[int, float] = {}
     current = -1

@@ -1,8 +1,4 @@
-"""Joins units whose results are likely to be read together later, by their keys.
-
-Arrays with equal chunks that are persisted together, such as the variables of a dataset, are
-usually combined chunk by chunk later.
-"""
+"""Joins units whose results are probably read together, such as chunks of a dataset's variables."""
 
 from __future__ import annotations
 
@@ -17,9 +13,8 @@ def join_counterparts(
 ) -> list[Unit]:
     """Join the units that produce counterparts (`counterparts`), and return all by urgency.
 
-    Such results stay in memory anyway and units run one after the other, so a joined unit holds no
-    more than its parts. Results smaller than `stake` typical initial results are ignored, and so
-    are inputs that are hubs. A joined unit has at most `limit` initial operands.
+    A joined unit holds no more than its parts: such results stay in memory anyway. It has at most
+    `limit` initial operands. Hubs and results below `stake` typical initial results are ignored.
     """
     groups = counterparts(graph)
     if not groups:
@@ -42,10 +37,7 @@ def join_counterparts(
 
 
 def counterparts(graph: OperandGraph) -> list[list[int]]:
-    """Return groups of at least two final operands at the same place of equally chunked arrays.
-
-    A chunk's key is the array's name followed by its indices. Groups are sorted by lowest number.
-    """
+    """Return groups of final operands with equal indices in equally chunked arrays, by keys."""
     layers: dict[Hashable, dict[tuple[Hashable, ...], int]] = {}
     readers = graph.dependents
     for i, key in enumerate(graph.keys):

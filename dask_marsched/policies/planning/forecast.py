@@ -1,8 +1,7 @@
-"""Forecasts bytes moved, peak memory and makespan of a plan.
+"""Forecasts bytes moved, peak memory and makespan of a plan by a list scheduler.
 
-The forecast is a list scheduler over abstract workers: an operand takes the time of the bytes it
-touches, and a worker receives one input at a time. At about 10 us an operand it is cheap enough to
-compare a few plans of each graph, much coarser than the simulation of the real scheduler.
+At about 10 us an operand it can compare a few plans of each graph. An operand takes the time of the
+bytes it touches, and a worker receives one input at a time.
 """
 
 from __future__ import annotations
@@ -18,36 +17,25 @@ from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.slots import SlotRule
 from dask_marsched.policies.withholding import UnitQueues
 
-#: Bytes a second that operands read and write.
-_BANDWIDTH = 1e9
-#: Bytes a second that operands without inputs read from storage and decompress, or generate.
-_SOURCE = 2e8
-#: Bytes a second that a worker receives, over a network or within a host.
-#:
-#: With these three, stock Dask's peaks of 17 workloads on 4 workers were forecast at 0.95 of the
-#: measured ones (geometric mean), ours relative to stock at 1.03, within a quarter. With links of
-#: 1e9 the plans chosen moved 0.15 of stock's bytes instead of 0.08 in simulation, at 0.68 instead
-#: of 0.72 of its peak.
+_BANDWIDTH = 1e9  #: Bytes a second that operands read and write.
+_SOURCE = 2e8  #: Bytes a second that operands without inputs read and decompress, or generate.
+#: Bytes a second that a worker receives. With these three, peaks of 17 workloads on 4 workers were
+#: forecast at 0.95 of stock Dask's measured ones (geometric mean), ours relative to stock at 1.03.
+#: With 1e9 the plans chosen moved 0.15 of stock's bytes instead of 0.08 in simulation.
 LINK = 1.5e8
 _SLOTS = SlotRule()
-#: Least seconds for an operand.
-_OVERHEAD = 1e-3
-#: Least seconds for a transfer, a round trip.
-_LATENCY = 1e-2
+_OVERHEAD = 1e-3  #: Least seconds for an operand.
+_LATENCY = 1e-2  #: Least seconds for a transfer, a round trip.
 
 
 @dataclass(frozen=True, slots=True)
 class PlanForecast:
     """The forecast of a plan."""
 
-    #: Bytes moved between workers.
-    moved: float
-    #: Most bytes of results held at a time, copies included.
-    peak: float
-    #: Seconds, on workers of unit speed.
-    makespan: float
-    #: Bytes moved between hosts; 0 if no hosts were given.
-    between_hosts: float = 0.0
+    moved: float  #: Bytes moved between workers.
+    peak: float  #: Most bytes of results held at a time, copies included.
+    makespan: float  #: Seconds, on workers of unit speed.
+    between_hosts: float = 0.0  #: Bytes moved between hosts; 0 if no hosts were given.
 
 
 def forecast(
@@ -60,24 +48,13 @@ def forecast(
     scheduler_time: float = 0.0,
     hosts: Sequence[Hashable] = (),
 ) -> PlanForecast:
-    """Forecast a run of a graph.
+    """Forecast a run of a graph on workers with these numbers of threads.
 
-    Parameters
-    ----------
-    graph, units
-        The graph and its plan; initial operands in no unit run on their own.
-    threads
-        The threads of each worker.
-    like_stock
-        Place as stock Dask does: initial operands on the least busy worker, one of them queued,
-        others where they are expected to start first; copies stay as long as the original.
-    link
-        Bytes a second that a worker receives.
-    scheduler_time
-        Seconds that the scheduler takes for each operand.
-    hosts
-        The host of each worker, if several share one: hosts open the units of their shares, and
-        operands run on the host with most of their inputs.
+    Initial operands in no unit run on their own. `link` is in bytes a second that a worker
+    receives, `scheduler_time` in seconds for each operand. With `like_stock` initial operands go to
+    the least busy worker, one of them queued, others where they are expected to start first, and
+    copies stay as long as the original. If `hosts` names the host of each worker, hosts open the
+    units of their shares, and operands run on the host with most of their inputs.
     """
     return _ForecastRun(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
 

@@ -1,8 +1,8 @@
 """Chooses by forecasts into how many runs of units for each host a plan is cut.
 
-Long runs keep results that meet on one host, but each host is a front through the graph, and may
-wait long for another's results. Means by month on 25 hosts of 4 workers, with half a month in a
-run, held 2.3 times as much as stock Dask.
+Long runs keep results that meet on one host, but each host is a front and may wait long for
+another's results: means by month on 25 hosts of 4 workers, half a month in a run, held 2.3 times as
+much as stock Dask.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
 from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
 from dask_marsched.policies.planning.plan_search import CHECKED, FAST_LINK, HARDLY_MORE, Forecaster
 
-#: A plan that is not cut: any worker opens the next unit.
-NOT_CUT = 0
+NOT_CUT = 0  #: A plan that is not cut: any worker opens the next unit.
 
 
 def choose_runs(
@@ -26,12 +25,11 @@ def choose_runs(
     plan: Callable[[OperandGraph], list[Unit]],
     least: int = 1,
 ) -> int:
-    """Choose into how many runs for each host a plan is cut; `NOT_CUT` for none.
+    """Choose into how many runs for each host, at least `least`, to cut a plan; or `NOT_CUT`.
 
     Among the numbers whose plan holds no more than stock Dask this is the lowest, or a higher one
-    that holds clearly less and hardly moves more between hosts; numbers below `least` are not
-    tried. If there is none, it is the one that holds least. Of a large graph the first operands are
-    forecast, on fewer hosts.
+    that holds clearly less and hardly moves more between hosts; else the one that holds least. Of a
+    large graph the first operands are forecast, on fewer hosts.
     """
     part = graph.head(min(len(graph), CHECKED))
     some = _some_hosts(workers, len(part) / max(1, len(graph)))

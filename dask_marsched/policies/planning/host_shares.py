@@ -1,8 +1,8 @@
-"""Assigns units to hosts in shares, if several workers share a host.
+"""Assigns units to hosts in shares, runs of successive units, if several workers share a host.
 
-Transfers within a host are nearly free, and successive units tend to meet later. So a plan is cut
-into runs of successive units, the shares. A host opens the units of its own share in order, then
-takes a share that no host has, then units from the end of the fullest share.
+Transfers within a host are nearly free, and successive units tend to meet later. A host opens the
+units of its own share in order, then takes a share that no host has, then units from the end of the
+fullest share.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from sortedcontainers import SortedKeyList
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 
-#: Numbers of shares for each host to try.
-RUNS = (1, 2, 4, 8, 16)
-#: Tolerance on the peak of stock Dask or of a single front, both estimates.
-_TOLERANCE = 1.25
+RUNS = (1, 2, 4, 8, 16)  #: Numbers of shares for each host to try.
+_TOLERANCE = 1.25  #: Tolerance on the peak of stock Dask or of a single front, both estimates.
 
 
 def several_to_a_host(workers: Iterable[WorkerSlot]) -> bool:
@@ -33,12 +31,7 @@ def several_to_a_host(workers: Iterable[WorkerSlot]) -> bool:
 def runs_to_a_host(
     graph: OperandGraph, units: Sequence[Unit], hosts: int, stock_peak: float
 ) -> int:
-    """Return into how many shares for each host a plan is cut.
-
-    This is the lowest number with which the hosts, each a front through the graph, hold no more
-    than stock Dask (`stock_peak`, in bytes) or a single front would. With more shares the fronts
-    are closer.
-    """
+    """Return the least shares for each host that hold hardly more than stock Dask or one front."""
     fronts = Fronts(graph, units)
     most = _TOLERANCE * max(stock_peak, fronts.peak(1, 1))
     return next((m for m in RUNS if fronts.peak(m * hosts, hosts) <= most), RUNS[-1])
@@ -47,10 +40,7 @@ def runs_to_a_host(
 def cut_into_shares(
     units: Sequence[Unit], workers: Sequence[WorkerSlot], runs: int = 1
 ) -> list[Unit]:
-    """Assign each unit to a share, `runs` shares for each host.
-
-    Shares are proportional to the threads of the hosts, in the order in which hosts joined.
-    """
+    """Assign units to `runs` shares for each host, by threads, in the order hosts joined."""
     threads: dict[str, int] = {}
     for w in workers:
         threads[w.host] = threads.get(w.host, 0) + w.nthreads
@@ -75,8 +65,7 @@ class Share:
     __slots__ = ("host", "waiting")
 
     def __init__(self) -> None:
-        #: The host that has begun with them, or None.
-        self.host: Any | None = None
+        self.host: Any | None = None  #: The host that has begun with them, or None.
         #: Units without an owner, the most urgent first.
         self.waiting = SortedKeyList(key=lambda unit: (unit.first, unit.number))
 
@@ -114,11 +103,7 @@ class HostShares:
             unit.share.host = self._host_of.get(worker)
 
     def choose(self, worker: Any, first: Any) -> Any:
-        """Return the unit that a worker should open next. Changes nothing.
-
-        `first` is the most urgent of all waiting units. Units of lower user priority or of a later
-        graph wait for it.
-        """
+        """Return a worker's next unit, as urgent in user priority and graph as `first`."""
         host = self._host_of.get(worker)
         if host is None or first.share is None:
             return first
@@ -132,8 +117,7 @@ class HostShares:
         return last if last.first[:2] == first.first[:2] else fullest.waiting[0]
 
 
-#: Moments at which the memory is summed up.
-_MOMENTS = 256
+_MOMENTS = 256  #: Moments at which the memory is summed up.
 
 _Numbers = npt.NDArray[np.float64]
 
@@ -141,8 +125,8 @@ _Numbers = npt.NDArray[np.float64]
 class Fronts:
     """Estimates the memory held while hosts work side by side, each on a run of successive units.
 
-    Every run is a front through the graph. If results are needed in the next row of a grid, each
-    front holds a row; if they are summed up, it holds little. Units come most urgent first.
+    If results are needed in the next row of a grid, each front holds a row; if they are summed up,
+    it holds little. Units come most urgent first.
     """
 
     def __init__(self, graph: OperandGraph, units: Sequence[Unit]) -> None:
@@ -171,11 +155,7 @@ class Fronts:
         return np.asarray(place)
 
     def peak(self, runs: int, at_once: int) -> float:
-        """Estimate the peak memory in bytes of `runs` runs, with `at_once` hosts on one run each.
-
-        Runs are assumed to take equally long, and results to be held until the last reader has run.
-        Queued operands and transfers are not counted.
-        """
+        """Estimate the peak bytes of equally long runs, `at_once` side by side, without copies."""
         run = np.minimum((self._place * runs).astype(np.int64), runs - 1)
         counts = np.bincount(run, minlength=runs)
         rank = np.empty(len(run))

@@ -1,11 +1,8 @@
 """Chooses the bounds of units by a forecast for each candidate.
 
-A low bound on memory keeps it near that of the global order and moves more bytes; a high one keeps
-results that meet on one worker, and lets each worker open a front of its own. The best bound
-depends on the graph: memory sinks early if a whole column fits into a unit.
-
-In a running sum each unit waits for the one before it and holds little alone, so that no memory
-bound helps: units have to be short.
+A low bound on memory moves more bytes; a high one keeps results that meet on one worker, and lets
+each worker open a front of its own. In a running sum each unit waits for the one before it and
+holds little alone, so that no memory bound helps: units have to be short.
 """
 
 from __future__ import annotations
@@ -23,45 +20,28 @@ from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecas
 
 #: Memory bounds to try, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
-#: Sizes of units to try if every memory bound holds more than stock Dask.
-SIZES = (8, 4, 2)
-#: Graphs up to this many operands are forecast whole, of larger ones this fraction.
-FEW, _ONE_IN = 2000, 40
-#: Most operands on which a choice is checked.
-CHECKED = 10_000
-#: Most operands for a forecast of stock Dask alone.
-_MOST = 25_000
-#: Least workers for a forecast of a part.
-_LEAST_WORKERS = 8
-#: A plan may hold as much as stock Dask, or this times the leanest plan.
-_TOLERANCE = 1.1
-#: Bytes a second that a worker receives from another host at best.
-FAST_LINK = 1e9
-#: A plan may hold this times stock Dask's peak with such links. Stock Dask has more copies, which
-#: are held for a shorter time then. Its forecast is low: in simulation 18 workloads on 16 workers
-#: held 1.33 times as much (geometric mean). With 1.15, sums of thin columns moved 0.20 of stock's
-#: bytes instead of 0.08.
+SIZES = (8, 4, 2)  #: Sizes of units to try if every memory bound holds more than stock Dask.
+FEW, _ONE_IN = 2000, 40  #: Graphs of few operands are forecast whole, of larger ones one in 40.
+CHECKED = 10_000  #: Most operands on which a choice is checked.
+_MOST = 25_000  #: Most operands for a forecast of stock Dask alone.
+_LEAST_WORKERS = 8  #: Least workers for a forecast of a part.
+_TOLERANCE = 1.1  #: A plan may hold as much as stock Dask, or this times the leanest plan.
+FAST_LINK = 1e9  #: Bytes a second that a worker receives from another host at best.
+#: A plan may hold this times stock Dask's peak with such links. That forecast is low: in simulation
+#: 18 workloads on 16 workers held 1.33 times as much (geometric mean). With 1.15, sums of thin
+#: columns moved 0.20 of stock's bytes instead of 0.08.
 _FAST_TOLERANCE = 1.25
-#: Bytes moved below this part of stock Dask's do not count.
-_LEAST_MOVED = 0.01
-#: Weights of memory and time relative to bytes moved.
-_MEMORY, _TIME = 2.0, 2.0
-#: A leaner plan may move this times the bytes of the plan that moves least.
-HARDLY_MORE = 1.1
-#: A check is valid until the bytes of its graph change by more than this part.
-_MUCH = 0.25
-#: Costs that differ by less count as equal, given the accuracy of forecasts.
-_SAME = 0.15
+_LEAST_MOVED = 0.01  #: Bytes moved below this part of stock Dask's do not count.
+_MEMORY, _TIME = 2.0, 2.0  #: Weights of memory and time relative to bytes moved.
+HARDLY_MORE = 1.1  #: A leaner plan may move this times the bytes of the plan that moves least.
+_MUCH = 0.25  #: A check is valid until the bytes of its graph change by more than this part.
+_SAME = 0.15  #: Costs that differ by less count as equal, given the accuracy of forecasts.
 
 
 def sample(
     graph: OperandGraph, workers: Sequence[WorkerSlot]
 ) -> tuple[OperandGraph, Sequence[WorkerSlot]]:
-    """Return the part of a graph to forecast, and its workers.
-
-    This is the whole graph unless it is large: planning that nine times takes longer than Dask
-    takes to read it.
-    """
+    """Return the part of a graph that is small enough to plan nine times, and its workers."""
     count = min(len(graph), sample_size(len(graph)))
     part = math.ceil(len(workers) * count / max(1, len(graph)))
     return graph.head(count), workers[: max(part, _LEAST_WORKERS)]
@@ -73,11 +53,7 @@ def sample_size(operands: int) -> int:
 
 
 def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _MOST) -> float:
-    """Forecast stock Dask's peak memory in bytes, with fast links between hosts.
-
-    Of a graph with more than `most` operands the first ones are forecast on fewer workers, and the
-    result is scaled to all.
-    """
+    """Forecast stock Dask's peak bytes with fast links, scaled from at most `most` operands."""
     part = graph.head(min(len(graph), most))
     some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]
     found = Forecaster(part, [w.nthreads or 1 for w in some]).stock(FAST_LINK)
@@ -99,8 +75,8 @@ def choose_bounds(
     """Choose the bounds for a graph of known sizes and return them with their plan.
 
     The plan must not hold much more than stock Dask or the leanest plan, between several hosts not
-    with fast links either. Of these plans the cheapest (`cost`) wins, and the leanest of those with
-    about the same cost. On several hosts the result is the highest bound that makes this plan.
+    with fast links either. The leanest of the plans that cost about as little as the cheapest
+    (`cost`) wins. On several hosts the result is the highest bound that makes it.
     """
     highest = plan(UnitBounds(CANDIDATES[-1]))
     if len(highest) == sum(len(unit.operands) for unit in highest):
@@ -144,15 +120,14 @@ def check_bounds(
     plan: Callable[[UnitBounds, OperandGraph], list[Unit]],
     chosen: UnitBounds,
 ) -> UnitBounds:
-    """Check bounds on a larger part of the graph than they were chosen on, for several hosts.
+    """Check bounds for several hosts on a larger part of the graph than they were chosen on.
 
     Return those of `chosen` and lower bounds that hold no more than stock Dask with fast links: the
     leanest that moves hardly more than the first. If there is none, return those that hold least.
-
-    On few workers there are few queued operands, and the scheduler is not the bottleneck. Bounds of
-    16 for means of products over time were forecast at 1.10 of stock Dask's peak on 21 workers,
-    1.38 on all 100, and held 1.55. If the scheduler is the bottleneck, stock Dask holds less: means
-    by month on 100 workers were forecast at 20 GB, 12 GB with the scheduler's time, and held 11 GB.
+    Few workers queue few operands: bounds of 16 for means of products over time were forecast at
+    1.10 of stock Dask's peak on 21 workers, 1.38 on all 100, and held 1.55. If the scheduler is the
+    bottleneck, stock Dask holds less: means by month on 100 workers were forecast at 20 GB, 12 GB
+    with the scheduler's time, and held 11 GB.
     """
     part = graph.head(min(len(graph), CHECKED))
     some = workers[: math.ceil(len(workers) * len(part) / len(graph))]
@@ -181,10 +156,9 @@ def check_bounds(
 class PlanChecks:
     """Remembers the checks of the last graph, the slowest part of planning.
 
-    A graph is planned again when sizes are learned. Its check stays valid unless the bytes of the
-    graph change by more than a quarter, or lower bounds are chosen. Graphs are identified by their
-    size and ends, to keep none alive. Threads may share this object, as each works on the record it
-    found.
+    A check stays valid when sizes are learned, unless the graph's bytes change by more than a
+    quarter or lower bounds are chosen. Graphs are identified by size and ends, to keep none alive.
+    Threads may share this object: each works on the record it found.
     """
 
     def __init__(self) -> None:
@@ -279,8 +253,7 @@ def cost(plan: PlanForecast, stock: PlanForecast) -> float:
     )
 
 
-#: A search may take this part of the seconds at stake.
-_WORTH_IT = 0.2
+_WORTH_IT = 0.2  #: A search may take this part of the seconds at stake.
 #: A graph waits for a search that takes at most this part of the seconds at stake, and this many
 #: seconds. Units opened before a search ends are not planned again: with 0.01 s a climatology of
 #: 739 tasks held 1.12 of stock Dask's memory instead of 0.85 to 0.99.
@@ -290,19 +263,13 @@ _WAITS, _LONGEST = 0.03, 0.2
 class Search(Enum):
     """When to search for a better plan than the prompt one."""
 
-    #: Not at all: the prompt plan stays.
-    NONE = "none"
-    #: Before the graph starts.
-    BEFORE_START = "now"
-    #: In a thread, while the prompt plan is in use.
-    IN_BACKGROUND = "beside"
+    NONE = "none"  #: Not at all: the prompt plan stays.
+    BEFORE_START = "now"  #: Before the graph starts.
+    IN_BACKGROUND = "beside"  #: In a thread, while the prompt plan is in use.
 
 
 def seconds_at_stake(graph: OperandGraph, workers: Sequence[WorkerSlot]) -> float:
-    """Return how long the workers would take to fetch each result once.
-
-    This bounds the time that a plan can save on transfers.
-    """
+    """Return how long the workers would take to fetch each result once: a plan saves no more."""
     return sum(graph.nbytes) / (LINK * max(1, len(workers)))
 
 

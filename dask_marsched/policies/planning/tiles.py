@@ -1,8 +1,4 @@
-"""Cuts layers of products into tiles, one worker each.
-
-In a matrix product each block of a factor meets a whole row of the other factor's blocks. A tile, a
-box in the grid of products, reads only the blocks along its edges.
-"""
+"""Cuts layers of products into tiles: boxes that read only the blocks along their edges."""
 
 from __future__ import annotations
 
@@ -21,14 +17,10 @@ from dask_marsched.policies.planning.plan_search import Forecaster, cost
 
 Ints = NDArray[np.int64]
 
-#: Shorter axes do not make products.
-_LEAST_EXTENT = 3
-#: Most tiles for each worker.
-_TILES = 2
-#: Least part of a layer that are products.
-_MOST_OF_IT = 2 / 3
-#: Most partitions compared for a layer.
-_COMPARED = 50
+_LEAST_EXTENT = 3  #: Shorter axes do not make products.
+_TILES = 2  #: Most tiles for each worker.
+_MOST_OF_IT = 2 / 3  #: Least part of a layer that are products.
+_COMPARED = 50  #: Most partitions compared for a layer.
 
 
 class _Layer(NamedTuple):
@@ -64,12 +56,12 @@ class _Meetings(NamedTuple):
 
 
 def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
-    """Return the tiles of all layers of products: one or two for each worker and layer, disjoint.
+    """Return disjoint tiles of all layers of products, one or two for each worker and layer.
 
     A product reads at least two operands that are each read along a whole axis of its layer, not
-    all the same axis, and that are half of its input bytes. A layer consists of the operands whose
-    keys have the same name (`dask.array`). Layers with fewer than two operands for each worker are
-    not cut. The numbers in a tile are ascending.
+    all the same axis, and that are half of its input bytes. Operands of a layer have the same name
+    in their keys (`dask.array`). Layers with fewer than two operands for each worker are not cut.
+    The numbers in a tile are ascending.
     """
     found: list[tuple[int, ...]] = []
     if workers < 2:
@@ -222,8 +214,7 @@ def _met_elsewhere(joined: _Meetings, tile: Ints) -> tuple[Ints, float]:
     return of, float(joined.nbytes[elsewhere].sum())
 
 
-#: Most operands of a graph that is tiled: a part is not representative, and forecasts take long.
-_MOST = 50_000
+_MOST = 50_000  #: Operands of a graph that is tiled whole: a part is not representative.
 #: Peaks of tiles relative to stock Dask that are safe, and allowed. Of twelve products on 16 to
 #: 100 workers nine were forecast within 15 %, two too high, one too low (0.9 instead of 1.2).
 _SAFE, _MOST_OF_STOCK = 0.9, 1.1
@@ -236,11 +227,7 @@ _FORECAST_LOW = 1.4
 
 
 def with_tiles(graph: OperandGraph, units: list[Unit], workers: Sequence[WorkerSlot]) -> list[Unit]:
-    """Return the plan with products in tiles if it is forecast to be better, else `units`.
-
-    The tiled plan must cost less (`plan_search.cost`) and must not hold much more than `units` or
-    stock Dask.
-    """
+    """Return the plan with tiles if it costs less and holds hardly more bytes, else `units`."""
     if len(graph) > _MOST:
         return units
     tiles = find_tiles(graph, len(workers))
