@@ -114,8 +114,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.policies = state["policies"]
         self._initialize(state["origin"])
 
-    # -- life cycle ------------------------------------------------------------------------
-
     async def start(self, scheduler: Scheduler) -> None:
         """Put the policies in force; waiting tasks are planned too.
 
@@ -233,8 +231,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self.observer is not None:
             self.observer.clear()
 
-    # -- hooks -----------------------------------------------------------------------------
-
     def update_graph(
         self, scheduler: Scheduler, *, client: str, keys: set[Key], tasks: list[Key], **kwargs: Any
     ) -> None:
@@ -335,8 +331,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         from dask_marsched.monitoring.notebook_views import plugin_view
 
         return plugin_view(self.report(), self.settings)
-
-    # -- report ---------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
         """Return the work since the plugin was started, as plain values for JSON.

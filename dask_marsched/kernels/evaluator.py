@@ -196,8 +196,6 @@ class Kernels:
             self._took(use, name, self._clock() - started, repeated=repeat)
         return None if repeat else found.values
 
-    # -- cases and uses --------------------------------------------------------------------
-
     def _wake(self) -> None:
         """Get the backend, and look up the measurements of all cases seen so far."""
         with self._waking:
@@ -299,8 +297,6 @@ class Kernels:
             case.fixed = case.ready = None
         if first:
             logger.warning("%s gives up on %s: %s", name, case.text, error)
-
-    # -- measurements ----------------------------------------------------------------------
 
     def _took(self, use: Use, name: str, seconds: float, *, repeated: bool) -> None:
         """Record a chunk that was timed."""

@@ -111,8 +111,6 @@ class OperandTracker:
         self._transfers = Transfers()
         self._estimates = StockEstimates(self.counters.caught)
 
-    # -- hooks -----------------------------------------------------------------------------
-
     @guarded(lambda: None, fatal=True)
     def planned(self, graph: OperandGraph, tasks: list[Any], units: Iterable[Unit]) -> None:
         """Track a graph that was planned; `tasks` are its operands by index."""
@@ -309,8 +307,6 @@ class OperandTracker:
         """Forget everything, as the cluster restarts."""
         self._estimates.close()
         self._reset()
-
-    # -- records ---------------------------------------------------------------------------
 
     def _worker_number(self, address: str) -> int:
         number = self._worker_numbers.get(address)

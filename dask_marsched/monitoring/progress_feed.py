@@ -87,8 +87,6 @@ class ProgressTracker(SchedulerPlugin):
         self._error: tuple[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # -- operands ---------------------------------------------------------------------------
-
     async def _collect(self) -> None:
         """Find all operands in steps, between which the event loop can run other callbacks."""
         tasks = self.scheduler.tasks
@@ -168,8 +166,6 @@ class ProgressTracker(SchedulerPlugin):
         """Note that all operands are gone."""
         if self.status in ("expected", "collected", "running"):
             self.status = "cancelled"
-
-    # -- report -----------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Stop tracking. Idempotent."""

@@ -83,8 +83,6 @@ class ObservedWorkers:
             if len(self._gone_expressions) < _MOST_GONE:
                 _merge(self._gone_expressions, metric)
 
-    # -- queries ---------------------------------------------------------------------------
-
     def memory(self, most: int) -> dict[str, Any]:
         """Return the answer of `Observer.memory`."""
         rows = [_memory(ws) for ws in self._scheduler.workers.values()]

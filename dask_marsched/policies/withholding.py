@@ -253,8 +253,6 @@ class UnitQueues:
     def __len__(self) -> int:
         return len(self._withheld)
 
-    # -- units without an owner ------------------------------------------------------------
-
     def _enter_unopened(self, unit: _Unit) -> None:
         self._unopened.add(unit)
         self._shares.enter(unit)
@@ -290,8 +288,6 @@ class UnitQueues:
             if not least:
                 break
         return best
-
-    # -- withheld operands -----------------------------------------------------------------
 
     def _add(self, unit: _Unit, operand: Any, priority: Priority, home: Any | None) -> None:
         self._withheld[operand] = unit
@@ -356,8 +352,6 @@ class UnitQueues:
             priority, number, _ = self._opened[worker][0]
             self._head_of[worker] = head = priority, number, worker
             self._by_head.add(head)
-
-    # -- taking over -----------------------------------------------------------------------
 
     def _fullest(self, urgency: Priority) -> _Unit | None:
         """Return the opened unit with most ready operands, the more urgent one on a tie."""

@@ -64,8 +64,6 @@ class PlacementEngine:
         """Report plans and transfers to an observer from now on."""
         self.observer = self.planner.observer = observer
 
-    # -- graphs and results ----------------------------------------------------------------
-
     def graph_arrives(self, sizes: Any) -> None:
         """Keep the sizes that came with a graph until its tasks exist."""
         self.planner.graph_arrives(sizes)
@@ -152,8 +150,6 @@ class PlacementEngine:
         self.counters.copies_dropped += sum(map(len, found.values()))
         return found
 
-    # -- workers ---------------------------------------------------------------------------
-
     @guarded(lambda: None, fatal=True)
     def workers_changed(self) -> None:
         """Plan again what was planned for workers that are gone, paused or retiring."""
@@ -175,8 +171,6 @@ class PlacementEngine:
         several = self._placement.several_to_a_host = 1 < len(hosts) < len(running)
         self.policies.withholding.locate({ws.address: ws.host for ws in running} if several else {})
         self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
-
-    # -- decisions --------------------------------------------------
 
     @guarded(lambda: LEAVE_TO_DASK)
     def decide(self, ts: TaskState) -> WorkerState | str:

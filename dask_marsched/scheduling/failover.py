@@ -65,8 +65,6 @@ class Failover:
             if part is not None:
                 part.uninstall()
 
-    # -- hooks -----------------------------------------------------------------------------
-
     def sent(self) -> None:
         """Note that a task was sent to a worker."""
         if self._seconds is not None:
@@ -119,8 +117,6 @@ class Failover:
             self._adoption.announced(*msg)
         elif topic == READY:
             self._adoption.adopters.ready(msg)
-
-    # -- report ----------------------------------------------------------------------------
 
     def kept(self) -> set[Key]:
         """Return the keys of the results that outlive their worker's process."""

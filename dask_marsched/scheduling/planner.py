@@ -266,8 +266,6 @@ class Planner:
         for ts in plan.unstarted:
             del self._plan_of[ts]
 
-    # -- planning again --------------------------------------------------------------------
-
     def learn(self, ts: TaskState) -> bool:
         """Learn from a result of guessed size; return whether it pays to plan again.
 

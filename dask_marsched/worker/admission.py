@@ -109,8 +109,6 @@ class Admission:
         await self.host.uninstall()
         self._meter.close()
 
-    # -- decisions -------------------------------------------------------------------------
-
     @guarded(lambda: LEAVE_TO_DASK)
     def choose(self, queue: Iterable[TaskState]) -> TaskState | str | None:
         """Return the ready task to start, None for none now."""
@@ -243,8 +241,6 @@ class Admission:
         readers = self.host.state.tasks[key].dependents
         return sum(d.state in ("waiting", "ready", "constrained") for d in readers) > 0
 
-    # -- events -----------------------------------------------------------------------------
-
     @guarded(lambda: None)
     def starting(self, ts: TaskState) -> None:
         """Subtract the inputs loaded by now from the grant, and begin to measure."""
@@ -292,8 +288,6 @@ class Admission:
         output = self.needs.output(kind) if known is None else known
         footprint = self.needs.footprint(kind, output)
         return MemoryNeed(self.host.missing_inputs(ts), output, footprint - output)
-
-    # -- the ledger ------------------------------------------------------------------------
 
     def _is_at_ease(self) -> bool:
         """Whether nothing waits for memory, and half of the quota was free at the last reading."""
@@ -356,8 +350,6 @@ class Admission:
         known = KnownMemory(self.host.store.held, self.host.transfers(), self._surplus(), inputs)
         self._footprints.lap(self._meter.lap(), known)
 
-    # -- watch while operands are deferred -------------------------------------------------
-
     def _watch(self) -> None:
         if not self._watching:
             self._watching = True
@@ -383,8 +375,6 @@ class Admission:
     def _stuck(self) -> bool:
         """Whether the running operands seem to wait for a deferred one."""
         return self._idle.seconds() > PATIENCE
-
-    # -- report ----------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
         """Return the state of the ledger, and counts, as plain values for JSON."""

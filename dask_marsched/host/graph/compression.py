@@ -123,8 +123,6 @@ class GraphCompression(ArrivingGraphs):
         priority = message.get("user_priority", 0)
         return self.request(message["keys"], message["annotations"], priority)
 
-    # -- in the offload thread -------------------------------------------------------------
-
     def compress(
         self,
         request: CompressionRequest,
@@ -206,8 +204,6 @@ class GraphCompression(ArrivingGraphs):
                 ],
             )
         return _Read(keys, graph, roles, kinds, limits)
-
-    # -- in the scheduler's event loop -----------------------------------------------------
 
     def reconcile(self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]) -> Mapping[Key, Any]:
         """Adapt a graph in place to tasks that arrived in the meantime; return its order."""

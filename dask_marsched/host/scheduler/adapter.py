@@ -185,8 +185,6 @@ class SchedulerAdapter:
         """Return the keys of the failed tasks that wait for a retry."""
         return {ts.key for ts in self._retries}
 
-    # -- replaced methods ------------------------------------------------------------------
-
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
         self.delegate.graph_arrives(getattr(dsk, "sizes", None))
         if self.compression is not None:
@@ -319,8 +317,6 @@ class SchedulerAdapter:
         if not self.delegate.may_steal(ts):
             return None
         return type(self._stealing)._get_thief(self._stealing, scheduler, ts, *args, **kwargs)
-
-    # -- replaced transitions --------------------------------------------------------------
 
     def _waiting_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
         ts = scheduler.tasks[key]

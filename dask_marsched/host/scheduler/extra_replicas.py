@@ -78,8 +78,6 @@ class ExtraReplicas:
         """Return whether a result keeps its replicas."""
         return ts in self._kept
 
-    # -- events ----------------------------------------------------------------------------
-
     def finished(self, ts: TaskState, seconds: float) -> None:
         """Record the duration of an execution."""
         name = ts.prefix.name
@@ -100,8 +98,6 @@ class ExtraReplicas:
         for ts in [ts for ts in self._kept if len(ts.who_has or ()) < 2]:
             del self._kept[ts]
         self._schedule_round()
-
-    # -- replication -----------------------------------------------------------------------
 
     def _schedule_round(self) -> None:
         if self._installed and self._timer is None:

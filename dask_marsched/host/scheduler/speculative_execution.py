@@ -78,8 +78,6 @@ class SpeculativeExecution:
         for ts in list(self._seconds):
             self.left(ts)
 
-    # -- events ----------------------------------------------------------------------------
-
     def sent(self) -> None:
         """Record that a task was sent to a worker."""
         if self._installed and self._timer is None:
@@ -100,8 +98,6 @@ class SpeculativeExecution:
         for ts, second in list(self._seconds.items()):
             if second.worker.address == ws_address:
                 del self._seconds[ts]
-
-    # -- starting second runs --------------------------------------------------------------
 
     def _look(self) -> None:
         self._timer = None
@@ -164,8 +160,6 @@ class SpeculativeExecution:
                 "time": time(),
             },
         )
-
-    # -- results ---------------------------------------------------------------------------
 
     def _task_finished(
         self, worker: str, stimulus_id: str, key: Key, run_id: int, **kwargs: Any

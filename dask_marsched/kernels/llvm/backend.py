@@ -218,8 +218,6 @@ class LLVMBackend:
 
         return run
 
-    # -- claims ----------------------------------------------------------------------------
-
     def _holds(self, claim: proof.ReductionClaim) -> bool:
         """Whether a claim is true; the answer is kept beside the machine code."""
         known = self._known_of(claim)
@@ -242,8 +240,6 @@ class LLVMBackend:
         assert self._directory is not None
         text = f"{self._kind} {proof.numpys()} {claim!r}"
         return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
-
-    # -- machine code ----------------------------------------------------------------------
 
     def _load(self, code: bytes) -> _Code:
         try:

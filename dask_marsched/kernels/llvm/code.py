@@ -54,8 +54,6 @@ class Code:
         ir.IRBuilder(self._entry).branch(self.function.basic_blocks[1])
         return str(self.module)
 
-    # -- numbers and variables -------------------------------------------------------------
-
     def number(self, value: Any) -> Any:
         """Return a constant for a Python integer; code is returned as it is."""
         return ir.Constant(I64, value) if isinstance(value, int) else value
@@ -91,8 +89,6 @@ class Code:
     def raise_by(self, variable: Any, value: Any) -> None:
         """Add a number to a variable."""
         self.set(variable, self.add(self.get(variable), value))
-
-    # -- flow ------------------------------------------------------------------------------
 
     @contextmanager
     def loop(self, stop: Any, start: Any = 0, step: Any = 1) -> Iterator[Any]:
@@ -132,8 +128,6 @@ class Code:
         self.at.branch(after)
         self.at.position_at_end(after)
 
-    # -- memory ----------------------------------------------------------------------------
-
     def pointer(self, address: Any, dtype: np.dtype[Any]) -> Any:
         """Return a pointer to values of a dtype."""
         return self.at.inttoptr(self.number(address), memory_type(dtype).as_pointer())
@@ -152,8 +146,6 @@ class Code:
     def word(self, address: Any, index: Any) -> Any:
         """Return an element of a list of 64-bit integers."""
         return self.load(self.pointer(address, np.dtype(np.int64)), index, np.dtype(np.int64))
-
-    # -- calls of functions by address -----------------------------------------------------
 
     def call_loop(self, function: Any, data: Any, length: Any, places: list[Any]) -> None:
         """Call an inner loop of NumPy with the address and stride of each operand."""

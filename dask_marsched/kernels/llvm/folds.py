@@ -40,8 +40,6 @@ class ReductionCode:
         #: Bits for the zeros seen, 1 for +0.0 and 2 for -0.0: between them NumPy has to choose.
         self.zeros = code.variable(value=0) if self.noisy else None
 
-    # -- one value with another ------------------------------------------------------------
-
     def join(self, a: Any, b: Any) -> Any:
         """Return the reduction of two values, or of two vectors element by element."""
         at = self.code.at
@@ -65,8 +63,6 @@ class ReductionCode:
         number = {"sum": 0, "prod": 1, "any": 0, "all": 1}[self.kind]
         kind = memory_type(self.dtype)
         return kind(float(number) if self.dtype.kind == "f" else number)
-
-    # -- along the innermost loop ----------------------------------------------------------
 
     def _fold(self, length: Any) -> Any:
         """Return the reduction of a block of values, by lanes."""
@@ -173,8 +169,6 @@ class ReductionCode:
             code.at.store(code.get(self.place), code.pointer(target, _INTP))
         else:
             code.at.store(code.get(self.best), code.pointer(target, self.dtype))
-
-    # -- along outer loops -----------------------------------------------------------------
 
     def begin_columns(self, length: Any, target: Any) -> None:
         """Start a block of columns, whose results will be stored at an address."""

@@ -55,8 +55,6 @@ class Writer:
         self.buffers = self._buffers()
         self.copies = self._copies()
 
-    # -- memory ----------------------------------------------------------------------------
-
     def reserve(self, itemsize: int, length: int = BLOCK) -> Any:
         """Return the address of a new piece of working space."""
         address = self.code.add(self.memory, self.scratch)
@@ -91,8 +89,6 @@ class Writer:
             for k, position in enumerate(self.inputs)
             if self.layout.steps[k].isupper() and position in called
         }
-
-    # -- loops -----------------------------------------------------------------------------
 
     def write(self, reduce: Callable[[Writer], None]) -> str:
         """Return a module in LLVM's language; ``reduce`` writes the loops of reductions."""
@@ -172,8 +168,6 @@ class Writer:
                 self.block(start)
             self.advance(code.number(0), self.kept, everything)
 
-    # -- flags -----------------------------------------------------------------------------
-
     def _function(self, number: int) -> Any:
         return self.code.word(self.functions, self.code.number(number))
 
@@ -196,8 +190,6 @@ class Writer:
         code = self.code
         found = code.at.select(condition, code.number(DOUBT), code.number(0))
         code.set(self.flags, code.at.or_(code.get(self.flags), found))
-
-    # -- a block ---------------------------------------------------------------------------
 
     def block(self, start: Any) -> None:
         """Evaluate ``m`` elements of the innermost loop, from ``start`` on."""

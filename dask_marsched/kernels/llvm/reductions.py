@@ -47,8 +47,6 @@ class _Loops:
     def _result(self, number: int) -> Any:
         return self.code.get(self.writer.bases[len(self.operands) + number])
 
-    # -- along the innermost loop ----------------------------------------------------------
-
     def rows(self) -> None:
         """Write loops over NumPy's rows, each evaluated by halves down to a block."""
         writer, code = self.writer, self.code
@@ -111,8 +109,6 @@ class _Loops:
             function = sum_function(code.module, reduction.dtype)
             sums.append(code.at.call(function, [address, length]))
         return sums
-
-    # -- along outer loops -----------------------------------------------------------------
 
     def columns(self) -> None:
         """Write loops that join one row after the other with the running results."""
