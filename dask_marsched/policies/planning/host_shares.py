@@ -103,7 +103,7 @@ class HostShares:
             unit.share.host = self._host_of.get(worker)
 
     def choose(self, worker: Any, first: Any) -> Any:
-        """Return a worker's next unit, as urgent in user priority and graph as `first`."""
+        """Return a worker's next unit, of the priority and graph of `first`; change nothing."""
         host = self._host_of.get(worker)
         if host is None or first.share is None:
             return first
