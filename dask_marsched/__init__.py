@@ -17,7 +17,8 @@ Where to look in the source:
   which ``host/scheduler/materialization.py`` calls when a graph arrives;
 - an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py``
   for its code;
-- the death of a worker: ``scheduling/failover.py`` lists the steps;
+- the death of a worker: ``host/scheduler/adoption.py``, then ``remove_worker`` in
+  ``scheduler_plugin.py``, ``scheduling/failover.py``, and ``scheduling/engine.py`` plans again;
 - interrupting a task: ``cancellation.py``, ``host/scheduler/cancellation.py``,
   ``host/worker/interrupts.py``;
 - a fault of the simulation: ``simulation/cluster/faults.py``, and ``simulation/cluster/cluster.py``

@@ -1,8 +1,8 @@
 """Defines the options of the ``marsched`` configuration namespace, and reads and checks them.
 
-To add an option, add a field to `Settings`, its default and a comment to ``marsched.yaml``, its
-description to ``marsched-schema.yaml`` and a row to ``docs/configuration.md``; a test checks that
-the four agree.
+To add an option, add a field to `Settings`, its default and a comment to ``marsched.yaml``, and its
+description to ``marsched-schema.yaml``, from which the documentation is made. A test checks that
+they agree.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _option(key: str, check: checks.Check) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """All options, checked and in plain units, as ``docs/configuration.md`` describes them.
+    """All options, checked and in plain units, as ``docs/reference/configuration.md`` lists them.
 
     Every attribute accepts what its option does (``restart_patience="1m"``) and then holds the
     plain value (``60.0``). A ValueError names the option and the accepted values.

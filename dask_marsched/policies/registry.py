@@ -54,7 +54,7 @@ def create(kind: str, name: str) -> Any:
         near = difflib.get_close_matches(name, table, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"marsched.{kind}.policy: unknown policy {name!r}; "
+            f"{kind}: unknown policy {name!r}; "
             f"accepted are {', '.join(repr(n) for n in sorted(table))}.{hint}"
         )
     return table[name]()
