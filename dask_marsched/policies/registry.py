@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 KINDS = ("assignment", "ordering", "placement", "withholding")
+#: The options that name a policy.
+_SETTINGS = {kind: f"marsched.{kind}.policy" for kind in ("assignment", "ordering")}
 
 _registry: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
 
@@ -54,7 +56,7 @@ def create(kind: str, name: str) -> Any:
         near = difflib.get_close_matches(name, table, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"{kind}: unknown policy {name!r}; "
+            f"{_SETTINGS.get(kind, kind)}: unknown policy {name!r}; "
             f"accepted are {', '.join(repr(n) for n in sorted(table))}.{hint}"
         )
     return table[name]()
