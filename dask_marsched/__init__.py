@@ -33,7 +33,7 @@ from dask_marsched.config import register_defaults as _register_defaults
 _register_defaults()
 
 from dask_marsched.cancellation import cancel  # noqa: E402  # needs the defaults
-from dask_marsched.installation import __version__  # noqa: E402
+from dask_marsched.installation import __version__  # noqa: E402  # after the defaults
 from dask_marsched.monitoring.operands import operands  # noqa: E402  # needs the defaults
 from dask_marsched.status import status  # noqa: E402  # needs the defaults
 

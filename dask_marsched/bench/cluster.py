@@ -183,7 +183,7 @@ class BenchCluster:
     def report(self) -> dict[str, Any] | None:
         """Return the plugin's report; None under stock."""
         assert self.client is not None
-        return self.client.run_on_scheduler(plugin_report)  # type: ignore[no-any-return]
+        return self.client.run_on_scheduler(plugin_report)  # type: ignore[no-any-return]  # untyped there
 
     def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
         """Run a workload once and measure it; failures are raised."""

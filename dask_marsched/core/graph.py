@@ -87,7 +87,7 @@ class Edges(Sequence[Sequence[int]]):
             return NotImplemented
         return self.starts == other.starts and self.flat == other.flat
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # Python's way to say unhashable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

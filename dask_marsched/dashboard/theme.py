@@ -79,7 +79,7 @@ def make_figure(title: str, across: str, down: str, **options: Any) -> Any:
 
 
 def count_bytes(axis: Any, ticks: int = 5) -> None:
-    """Format an axis, or a scale of colours, in binary units of bytes, with about so many ticks."""
+    """Format an axis or a scale of colours in binary units of bytes, with about this many ticks."""
     axis.ticker = BasicTicker(
         base=1024, mantissas=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], desired_num_ticks=ticks
     )

@@ -33,7 +33,7 @@ _SCALE = ("#482878", "#3E4989", "#31688E", "#26828E", "#1F9E89", "#35B779", "#6D
 
 
 def colours(count: int) -> list[str]:
-    """Return so many colours for workers."""
+    """Return one colour for each of ``count`` workers."""
     if count <= len(SET):
         return list(SET[:count])
     return [_on_scale(i / (count - 1)) for i in range(count)]

@@ -74,7 +74,7 @@ class Quota:
         self.unmanaged = min(max(self.unmanaged, most - transfers - self.promised), most)
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes are free, or the amount is negligible."""
+        """Whether this many bytes are free, or the amount is negligible."""
         return nbytes <= self.free or nbytes * _NEGLIGIBLE <= self.limit
 
     def choose(self, queue: Iterable[MemoryRequest]) -> MemoryRequest | None:

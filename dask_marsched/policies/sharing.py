@@ -55,7 +55,7 @@ class Upkeep:
         self._left = min(_AT_ONCE, self._left + _UPKEEP * seconds)
 
     def affords(self, copied: int = 0) -> bool:
-        """Whether a result may be kept for which so many bytes have to be copied."""
+        """Whether a result may be kept if that copies this many bytes."""
         # A copy that exceeds the budget empties it until operands refill it.
         return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
 

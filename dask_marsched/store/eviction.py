@@ -141,7 +141,7 @@ class SpillingBuffer(zict.Buffer[Key, object]):
     def __init__(self, tier: SpillTier, n: float, weight: Callable[[Key, object], float]) -> None:
         super().__init__({}, tier, n, weight)
         self.fast = NextUseLRU(n, tier, self.lock, weight)
-        #: whether a key read from disk, of so many bytes, may move to memory
+        #: whether a key of this many bytes, read from disk, may move to memory
         self.may_promote: Callable[[Key, int], bool] = lambda key, nbytes: True
 
     def __setitem__(self, key: Key, value: object) -> None:

@@ -1,7 +1,4 @@
-"""Registers named workloads, for the benchmark command and for tests.
-
-It imports only dask and numpy, so that environments without distributed can load it.
-"""
+"""Registers named workloads, for the benchmark command and for tests."""
 
 from dask_marsched.bench.workloads import arrays, patterns
 from dask_marsched.bench.workloads.registry import (

@@ -60,7 +60,7 @@ class AdmissionHooks(Protocol):
         """Note that the state machine has handled an event."""
 
     def may_load(self, nbytes: int) -> bool:
-        """Whether so many bytes may be read from disk for another worker."""
+        """Whether this many bytes may be read from disk for another worker."""
         ...
 
     def may_promote(self, key: Key, nbytes: int) -> bool:

@@ -20,11 +20,11 @@ from dask_marsched.store.frames import is_data, is_plain_array, to_frames
 from dask_marsched.store.segment import Handle
 
 #: Limit on memory that exists twice, of objects that no copy replaces: this share of all results,
-#: or so many bytes if that is more.
+#: or this many bytes if that is more.
 _TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
-#: Serializing an object other than an array takes so many times as long as copying an array.
+#: Serializing an object other than an array takes this many times as long as copying an array.
 _SERIALIZED = 4
-#: Up to so many bytes are copied at once: deferring the copy would cost more.
+#: Up to this many bytes are copied at once: deferring the copy would cost more.
 _LITTLE = 64 * 1024
 #: Largest array that is copied, bytes.
 _MOST_COPIED = 16 * 1024 * 1024

@@ -44,7 +44,7 @@ class ShuffleBuffers:
         self._refresh: Any = None
 
     def bound(self, nbytes: int) -> None:
-        """Lower the bound of each buffer, one gigabyte by default, to so many bytes."""
+        """Lower the bound of each buffer, one gigabyte by default, to this many bytes."""
         for name in _LIMITERS:
             limiter: Any = getattr(self._shuffles, name, None)
             limit = getattr(limiter, "limit", None)

@@ -41,10 +41,10 @@ ADOPTION = "marsched_adopt"
 # Seconds for which a claim is trusted; a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
 _NOTHING = Charge(0, 0)
-# Shared memory unused for so many seconds returns to the system. Finding its pages again costs more
-# than a copy into them, so short pauses must keep it.
+# Shared memory unused for this many seconds returns to the system. Finding its pages again costs
+# more than a copy into them, so short pauses must keep it.
 _TIDY = 5.0
-# After so many failures in a row a peer's memory counts as impossible to map from here.
+# After this many failures in a row a peer's memory counts as impossible to map from here.
 _PATIENCE = 3
 
 #: Events of the state machine that are created or changed, with the fields used.

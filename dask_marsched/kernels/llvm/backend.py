@@ -284,7 +284,7 @@ class Scratch(threading.local):
     start = 0
 
     def address(self, nbytes: int) -> int:
-        """Return the address of so many bytes, valid until this thread's next request."""
+        """Return the address of this many bytes, valid until this thread's next request."""
         if self.nbytes < nbytes:
             self._memory = None  # freed before a larger piece is allocated
             self._memory = np.empty(nbytes + _ALIGNMENT, np.uint8)

@@ -33,7 +33,7 @@ class Clusters:
         return i
 
     def merged_peak(self, a: int, b: int, result: float) -> float:
-        """Return the peak of running `a`, then `b`, then a join with a result of so many bytes."""
+        """Return the peak of running `a`, `b`, and a join with a result of this many bytes."""
         live = self.live
         return max(self.peak[a], live[a] + self.peak[b], live[a] + live[b] + result)
 

@@ -204,7 +204,7 @@ class PlanChecks:
 
 @dataclass(eq=False)
 class _Checked:
-    """The checks of a graph with so many bytes."""
+    """The checks of a graph whose results have this many bytes."""
 
     of: tuple[Hashable, ...]
     nbytes: float

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault of the worker with a number, so many seconds after the submission of the graph."""
+    """A fault of the worker with a number, this many seconds after the submission of the graph."""
 
     worker: int
     at: float

@@ -101,7 +101,7 @@ def held_results_limits(
 def distribute(
     keys: Iterable[Any], places: Mapping[Any, Places], workers: int
 ) -> dict[Any, Places]:
-    """Return the places of held results on so many workers: the real ones, else dealt evenly."""
+    """Return the places of held results on this many workers: the real ones, else dealt evenly."""
     keys = list(keys)
     if all(places.get(key) and max(places[key]) < workers for key in keys):
         return {key: places[key] for key in keys}
