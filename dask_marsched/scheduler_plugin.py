@@ -93,7 +93,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.origin = origin
         self.executions = Executions()
         self.registration: Registration | None = None
-        self.twin: MarsSchedulerPlugin | None = None  # an equal plugin that stays in force
+        self.duplicate_of: MarsSchedulerPlugin | None = None  # an equal one that stays in force
         self.observer: Observer | None = None
         self.cancelling: CancellationHandler | None = None
         self._engine: PlacementEngine | None = None
@@ -128,7 +128,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         )
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
             if before.why_not_active() is None and is_same(before, self):
-                self.twin, before.registration = before, self.registration
+                self.duplicate_of, before.registration = before, self.registration
                 return
             before.stop()
             await before.workers_told()

@@ -1,7 +1,7 @@
 """Checks that all contracts in `host` share.
 
-A contract is a function ``misfits``. It lists what this package uses of Dask and distributed and
-does not find as expected.
+A contract is a function ``misfits``: it lists the attributes and functions of Dask and distributed
+that this package uses and that are missing or different.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def misfits_of_handler(scheduler: Any, table: str, operation: str, method: str) 
     return [f"the {kind} {operation!r} is not Scheduler.{method}"]
 
 
-def explain(found: list[str], so: str) -> str:
-    """Return one sentence that lists misfits and says what follows from them."""
+def explain(found: list[str], consequence: str) -> str:
+    """Return one sentence that lists misfits and their consequence."""
     return (
         f"distributed {distributed.__version__} is not as dask_marsched expects it "
-        f"({'; '.join(found)}): {so}"
+        f"({'; '.join(found)}): {consequence}"
     )
 
 
-def demand(found: list[str], so: str) -> None:
+def demand(found: list[str], consequence: str) -> None:
     """Raise a RuntimeError with the text of `explain` if there are misfits."""
     if found:
-        raise RuntimeError(explain(found, so))
+        raise RuntimeError(explain(found, consequence))

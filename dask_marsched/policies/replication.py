@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 Operand = TypeVar("Operand", bound=Hashable)
 
 _MOST = 2_000  #: Most operands visited to compute one cost, which else is a lower bound.
-DEAR = 10.0  #: Least seconds of recomputation that justify a replica, far more than a copy takes.
+#: Least seconds of recomputation that justify a replica, far more than a copy takes.
+EXPENSIVE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ def recomputation_seconds(
 
 
 def choose_replicas(
-    candidates: Sequence[ReplicaCandidate[Operand]], budget: float, least: float = DEAR
+    candidates: Sequence[ReplicaCandidate[Operand]], budget: float, least: float = EXPENSIVE
 ) -> list[Operand]:
     """Return operands to replicate within `budget` bytes, by seconds saved for each byte."""
-    dear = [c for c in candidates if c.seconds >= least and c.nbytes > 0]
-    dear.sort(key=lambda c: -c.seconds / c.nbytes)
+    expensive = [c for c in candidates if c.seconds >= least and c.nbytes > 0]
+    expensive.sort(key=lambda c: -c.seconds / c.nbytes)
     chosen = []
-    for candidate in dear:
+    for candidate in expensive:
         if candidate.nbytes <= budget:
             budget -= candidate.nbytes
             chosen.append(candidate.operand)

@@ -56,7 +56,7 @@ class Dispatcher:
         self.free_slots.clear()
         self.pace.clear()
 
-    def overdue(self) -> float:
+    def redispatch_after(self) -> float:
         """Return after how many seconds to dispatch again without an event, or infinity."""
         return ROUND_TRIP if self.pace.most(time()) < self.scheduler.total_nthreads else math.inf
 
@@ -89,7 +89,7 @@ class Dispatcher:
         return placed
 
     def _paced(self, now: float) -> Placed:
-        """Fill all slots of one worker with a free thread after the other, up to the paced number.
+        """Fill one worker's slots after another's, until as many are in flight as the pace allows.
 
         Workers with an unfinished unit come first, so that its inputs are released, then those that
         have just finished a task, as they are sent messages anyway, then those with least stored

@@ -1,4 +1,4 @@
-"""Answers the scheduler adapter's questions from the policies' decisions: `PlacementEngine`.
+"""Makes the scheduler adapter's decisions by asking the policies: `PlacementEngine`.
 
 A planned task is withheld until `Dispatcher` sends it; `TaskPlacement` chooses the worker of any
 other ready task.
@@ -52,6 +52,7 @@ class PlacementEngine:
         self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
         self.replicas = UnneededReplicas()
         self.retries = Retries(scheduler, RetryRule(settings.retries, settings.retry_errors))
+        #: By address, the order in which workers joined.
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
@@ -69,8 +70,8 @@ class PlacementEngine:
         self.planner.graph_arrives(sizes)
 
     @guarded(dict)
-    def foresee(self, ts: TaskState) -> dict[str, Any]:
-        """Return the hints that are sent to a worker with a task."""
+    def hints_for(self, ts: TaskState) -> dict[str, Any]:
+        """Return the hints that a worker gets with a task: size of its result, whether to share."""
         nbytes = self.planner.known_nbytes(ts) if self.settings.quota_enabled else None
         shared = (
             self.settings.store_shared
@@ -170,7 +171,7 @@ class PlacementEngine:
         hosts = Counter(ws.host for ws in running)
         several = self._placement.several_to_a_host = 1 < len(hosts) < len(running)
         self.policies.withholding.locate({ws.address: ws.host for ws in running} if several else {})
-        self.planner.spread_again([ws.address for ws in sorted(running, key=self._seniority)])
+        self.planner.set_workers([ws.address for ws in sorted(running, key=self._seniority)])
 
     @guarded(lambda: LEAVE_TO_DASK)
     def decide(self, ts: TaskState) -> WorkerState | str:
@@ -220,9 +221,9 @@ class PlacementEngine:
         self.workers_changed()
         return self.dispatcher.dispatch()
 
-    def overdue(self) -> float:
+    def redispatch_after(self) -> float:
         """Return after how many seconds to dispatch again without an event, or infinity."""
-        return self.dispatcher.overdue()
+        return self.dispatcher.redispatch_after()
 
     @guarded(lambda: True)
     def may_steal(self, ts: TaskState) -> bool:

@@ -43,12 +43,12 @@ class Failover:
         self.recoveries = Recoveries(scheduler, engine.counters, clock)
         self._dropping = ReplicaRemoval(scheduler)
         self._adoption: Adoption | None = None
-        self._seconds: SpeculativeExecution | None = None
+        self._second_runs: SpeculativeExecution | None = None
         self._protection: ExtraReplicas | None = None
         if settings.adopts:
             self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
         if settings.second_runs:
-            self._seconds = _installed(SpeculativeExecution(scheduler, caught))
+            self._second_runs = _installed(SpeculativeExecution(scheduler, caught))
         if settings.protects:
             self._protection = _installed(ExtraReplicas(scheduler, self._dropping, caught))
         if self._adoption is not None:
@@ -61,23 +61,23 @@ class Failover:
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
         self._dropping.uninstall()
-        for part in (self._adoption, self._seconds, self._protection):
+        for part in (self._adoption, self._second_runs, self._protection):
             if part is not None:
                 part.uninstall()
 
     def sent(self) -> None:
         """Note that a task was sent to a worker."""
-        if self._seconds is not None:
-            self._seconds.sent()
+        if self._second_runs is not None:
+            self._second_runs.sent()
 
     def left(self, ts: TaskState) -> None:
         """Note that a task is no longer processing, for whatever reason."""
-        if self._seconds is not None:
-            self._seconds.left(ts)
+        if self._second_runs is not None:
+            self._second_runs.left(ts)
 
     def ran(self, ts: TaskState, startstops: Iterable[Mapping[str, Any]]) -> None:
         """Note that a task has run, with the times that the worker measured."""
-        parts = [part for part in (self._seconds, self._protection) if part is not None]
+        parts = [part for part in (self._second_runs, self._protection) if part is not None]
         if not parts:
             return
         for action in startstops:
@@ -99,8 +99,8 @@ class Failover:
 
     def worker_lost(self, worker: str, stimulus_id: str) -> None:
         """Note that a worker was removed."""
-        if self._seconds is not None:
-            self._seconds.worker_lost(worker)
+        if self._second_runs is not None:
+            self._second_runs.worker_lost(worker)
         if self._protection is not None:
             self._protection.workers_changed()
         adopted, reassigned = 0, None
@@ -124,7 +124,7 @@ class Failover:
 
     def report(self) -> dict[str, int]:
         """Return counts of second runs and protected results, as plain values for JSON."""
-        seconds, protection = self._seconds, self._protection
+        seconds, protection = self._second_runs, self._protection
         return {
             "second_runs": seconds.begun if seconds is not None else 0,
             "second_runs_won": seconds.won if seconds is not None else 0,

@@ -1,4 +1,4 @@
-"""Reports lost workers: what had to be computed again, and how long the recovery took."""
+"""Reports for each lost worker the operands computed again and the duration of the recovery."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from dask.utils import key_split
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler.departed_workers import ReassignedTasks
-from dask_marsched.host.scheduler.lost_results import LastTransitions, Loss, read_loss
+from dask_marsched.host.scheduler.lost_results import TOPIC, LastTransitions, Loss, read_loss
 
-#: Topic of the events, for ``client.get_events`` and ``client.subscribe_topic``.
-TOPIC = "marsched-failover"
 #: Losses remembered for `status`, and keys named in an event.
 _MOST = 20
 
@@ -49,8 +47,8 @@ class Recoveries:
     ) -> None:
         """Record the removal of a worker, after the scheduler has reacted to it.
 
-        `adopted` results were taken over by other workers; `reassigned` tasks were given to others
-        before.
+        `adopted` counts its results that other workers have taken over; `reassigned` are the tasks
+        that others got before the removal.
         """
         died, sent_again = reassigned or (self._clock(), ())
         moves = [(key, "processing", "released") for key in sent_again]

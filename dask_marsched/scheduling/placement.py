@@ -102,7 +102,7 @@ class TaskPlacement:
         )
         met = snapshot.met_bytes(ts, [chosen, *near])
         index = self.policies.placement.relief(
-            snapshot.candidate(chosen, _input_bytes(ts), met[chosen], backlog=True),
+            snapshot.candidate(chosen, ts.get_nbytes_deps(), met[chosen], backlog=True),
             [snapshot.candidate(ws, there[ws], met[ws], backlog=True) for ws in near],
             self.scheduler.bandwidth,
         )
@@ -119,12 +119,8 @@ class TaskPlacement:
             _MOST_ALTERNATIVES, idle, key=lambda ws: (-there.get(ws, 0), self.seniority(ws))
         )
         index = self.policies.placement.spare(
-            snapshot.candidate(chosen, _input_bytes(ts), backlog=True),
+            snapshot.candidate(chosen, ts.get_nbytes_deps(), backlog=True),
             [snapshot.candidate(ws, there.get(ws, 0), backlog=True) for ws in idle],
             self.scheduler.bandwidth,
         )
         return chosen if index is None else idle[index]
-
-
-def _input_bytes(ts: TaskState) -> float:
-    return float(sum(dts.get_nbytes() for dts in ts.dependencies))

@@ -93,7 +93,7 @@ class PlanFinder:
         work: tuple[OperandGraph, Sequence[WorkerSlot], Collection[int]],
         adopt: Adopt,
     ) -> None:
-        """Search in a separate thread, as the offload thread reads the graphs that arrive."""
+        """Search in a thread of its own: Dask's offload thread has to read arriving graphs."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="marsched-plans")
         adopters = self._waiting[digest] = [adopt]

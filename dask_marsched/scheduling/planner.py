@@ -1,4 +1,4 @@
-"""Plans the graphs that arrive, and again as sizes are learned and workers join and leave."""
+"""Plans each graph when it arrives, and again when sizes are learned or workers join or leave."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Plan:
 
     graph: OperandGraph
     tasks: list[TaskState]
-    guessed: dict[int, Any]
+    guessed: dict[int, Any]  #: Kinds (`core.size_model`) of the operands of unknown size.
     bound_to_workers: bool = False
     n_workers: int = 0
     workers: list[WorkerSlot] = field(default_factory=list)
@@ -76,8 +76,8 @@ class _Plan:
 class Planner:
     """Makes and remakes the plans of one scheduler; `workers` are in the order of joining.
 
-    `install` is called with a graph's tasks, and units by indices into these. Priorities of tasks
-    are the only thing that is changed on the scheduler.
+    `install` is called with the tasks of a graph and the units of its plan, whose operands are
+    indices into these tasks. On the scheduler itself only priorities are changed.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Planner:
                 self._plans[plan] = None
                 self._plan_of.update(dict.fromkeys(plan.unstarted, plan))
         if learning:
-            self._unlearned.update((tasks[i], of) for i, of in guessed.items())
+            self._unlearned.update((tasks[i], own_kinds) for i, own_kinds in guessed.items())
             self._next_replan = self._observed + max(4, 2 * len(self.workers))
 
     def _graph(self, tasks: list[TaskState], sizes: Any, guessed: dict[int, Any]) -> OperandGraph:
@@ -185,9 +185,9 @@ class Planner:
             size = estimated.get(ts.key)
             if size is None:
                 index = ts.key[1:] if isinstance(ts.key, tuple) else ()
-                of = kinds(ts.group.name, len(ts.dependencies), len(ts.dependents), index)
-                guessed[i] = of
-                size = self._model.predict(of)
+                own_kinds = kinds(ts.group.name, len(ts.dependencies), len(ts.dependents), index)
+                guessed[i] = own_kinds
+                size = self._model.predict(own_kinds)
             if size is None:
                 known[i] = 0
             else:
@@ -272,11 +272,11 @@ class Planner:
         It does after a new kind of result, if the number of results has doubled since the last
         time.
         """
-        of = self._unlearned.pop(ts, None)
-        if of is None:
+        own_kinds = self._unlearned.pop(ts, None)
+        if own_kinds is None:
             return False
         self._observed += 1
-        if self._model.observe(of, ts.get_nbytes()):
+        if self._model.observe(own_kinds, ts.get_nbytes()):
             self._new_kinds = True
         if not self._new_kinds or self._observed < self._next_replan:
             return False
@@ -289,7 +289,7 @@ class Planner:
         for plan in [p for p in self._plans if p.guessed]:
             self._replan(plan)
 
-    def spread_again(self, workers: list[str]) -> None:
+    def set_workers(self, workers: list[str]) -> None:
         """Set the running workers; remake plans for particular workers or for far fewer of them."""
         self.workers = workers
         for plan in list(self._plans):
@@ -302,8 +302,8 @@ class Planner:
         graph = plan.graph
         if plan.guessed:
             nbytes, known = list(graph.nbytes), bytearray(graph.known)
-            for i, of in plan.guessed.items():
-                size = self._model.predict(of)
+            for i, own_kinds in plan.guessed.items():
+                size = self._model.predict(own_kinds)
                 if size is not None:
                     nbytes[i], known[i] = size, 1
             graph = plan.graph = graph.with_nbytes(nbytes, bytes(known))

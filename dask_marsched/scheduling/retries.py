@@ -8,6 +8,7 @@ from typing import Any
 from distributed.scheduler import TaskState, WorkerState
 
 from dask_marsched.host.graph.task_effects import Effects, effects
+from dask_marsched.host.scheduler.snapshot import input_bytes_on
 from dask_marsched.policies.retries import RetryRule
 
 
@@ -40,7 +41,11 @@ class Retries:
         if failed_on is None:
             return None
         others = [ws for ws in self.scheduler.running if ws.address not in failed_on]
-        return min(others, key=lambda ws: (-_held(ts, ws), _load(ws), ws.address), default=None)
+        return min(
+            others,
+            key=lambda ws: (-input_bytes_on(ts, ws)[0], _load(ws), ws.address),
+            default=None,
+        )
 
     def settled(self, ts: TaskState) -> None:
         """Forget an operand that has a result or will not run again."""
@@ -49,10 +54,6 @@ class Retries:
     def clear(self) -> None:
         """Forget all operands."""
         self._failed_on.clear()
-
-
-def _held(ts: TaskState, ws: WorkerState) -> int:
-    return sum(dts.get_nbytes() for dts in ts.dependencies if ws in (dts.who_has or ()))
 
 
 def _load(ws: WorkerState) -> float:

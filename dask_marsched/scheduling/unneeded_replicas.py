@@ -32,13 +32,13 @@ class UnneededReplicas:
         self._reason: dict[TaskState, TaskState] = {}
 
     def copied(self, tasks: Iterable[TaskState | None]) -> None:
-        """Check results that a worker has fetched."""
+        """Have `superfluous` check results that a worker has fetched."""
         for ts in tasks:
             if ts is not None and _copies(ts):
                 self._suspects[ts] = None
 
     def progressed(self, ts: TaskState) -> None:
-        """Check the inputs of a task that was sent to a worker, or is done."""
+        """Have `superfluous` check the inputs of a task that was sent to a worker, or is done."""
         self.copied(ts.dependencies)
 
     def forget(self, ts: TaskState) -> None:

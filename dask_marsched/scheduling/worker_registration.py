@@ -55,7 +55,7 @@ class WorkerRegistration:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def add(self) -> None:
-        """Install the plugin on all workers; wait for the present ones but those that hang."""
+        """Install the plugin on all workers; wait until all but those that hang have it."""
         self.scheduler.worker_plugins[NAME] = self._plugin
         self._send({"op": "plugin-add", "plugin": self._plugin, "name": NAME})
         await self.done()

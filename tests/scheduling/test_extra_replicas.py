@@ -174,7 +174,7 @@ def run_again(plugin: MarsSchedulerPlugin, **options: Any) -> tuple[float, int]:
 def test_simulated_losses_cause_less_recomputation(monkeypatch):
     without, again = run_again(MarsSchedulerPlugin(fusion="off"))
     assert again == 4
-    monkeypatch.setattr(protection, "DEAR", 25.0)
+    monkeypatch.setattr(protection, "EXPENSIVE", 25.0)
     monkeypatch.setattr(protection, "_SHARE", 0.5)
     with_it, spared = run_again(protecting())
     assert spared == 0

@@ -94,9 +94,8 @@ async def test_the_second_run_is_first(c, s, a, b):
     await gone(by_address(first, a, b))
     # Both workers go on.
     assert await c.gather(c.map(abs, [-1, -2, -3])) == [1, 2, 3]
-    (event,) = [
-        e for _, e in s.get_events(speculative_execution.TOPIC) if e["action"] == "second-run"
-    ]
+    events = s.get_events("marsched-failover")
+    (event,) = [e for _, e in events if e["action"] == "second-run"]
     assert (event["worker"], event["second"]) == (first.address, second.address)
 
 

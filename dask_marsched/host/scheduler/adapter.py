@@ -41,8 +41,8 @@ class SchedulerDelegate(Protocol):
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
         ...
 
-    def foresee(self, ts: TaskState) -> dict[str, Any]:
-        """Return hints for the worker that gets a task; empty for none."""
+    def hints_for(self, ts: TaskState) -> dict[str, Any]:
+        """Return the hints (`task_hints`) for the worker that gets a task; empty for none."""
         ...
 
     def enqueued(self, ts: TaskState) -> None:
@@ -54,7 +54,7 @@ class SchedulerDelegate(Protocol):
     def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
         """Return the queued tasks to send now, with their workers."""
 
-    def overdue(self) -> float:
+    def redispatch_after(self) -> float:
         """Return the seconds after which to dispatch again if no event comes before, or inf."""
         ...
 
@@ -196,7 +196,7 @@ class SchedulerAdapter:
     def _task_to_msg(self, ts: TaskState) -> dict[str, Any]:
         s = self.scheduler
         message: dict[str, Any] = type(s)._task_to_msg(s, ts)
-        if hints := self.delegate.foresee(ts):
+        if hints := self.delegate.hints_for(ts):
             message["annotations"] = {**message["annotations"], task_hints.ANNOTATION: hints}
         return message
 
@@ -240,7 +240,7 @@ class SchedulerAdapter:
                 self.failed()
             return
         if s.queued and self._redispatch is None:
-            seconds = self.delegate.overdue()
+            seconds = self.delegate.redispatch_after()
             if math.isfinite(seconds):
                 loop = asyncio.get_running_loop()
                 self._redispatch = loop.call_later(seconds, self._overdue)
@@ -268,8 +268,8 @@ class SchedulerAdapter:
             self.removed()
 
     def _add_plugin(self, plugin: Any, **kwargs: Any) -> None:
-        # A second plugin of ours that found this one in force is not added.
-        if getattr(plugin, "twin", None) is not self.plugin:
+        # A second plugin that is equal to the one in force is not added.
+        if getattr(plugin, "duplicate_of", None) is not self.plugin:
             type(self.scheduler).add_plugin(self.scheduler, plugin, **kwargs)
 
     def _task_erred(

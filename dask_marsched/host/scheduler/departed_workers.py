@@ -93,7 +93,7 @@ class DepartedWorkers:
             if not ended.cancelled():
                 ended.result()
         except Exception as error:
-            self._caught("stand in", error)
+            self._caught("delayed_removal", error)
         finally:
             del self._waiting[ws.address]
         await then()

@@ -14,9 +14,10 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_attributes
+from dask_marsched.host.scheduler.lost_results import TOPIC
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.policies.replication import (
-    DEAR,
+    EXPENSIVE,
     ReplicaCandidate,
     choose_replicas,
     recomputation_seconds,
@@ -26,7 +27,6 @@ from dask_marsched.policies.replication import (
 _INTERVAL = 0.5
 #: Share of the memory of all workers that copies may take, so that they cannot fail a run.
 _SHARE = 0.05
-TOPIC = "marsched-failover"
 _ATTRIBUTES = ("request_acquire_replicas", "workers", "running")
 
 
@@ -45,7 +45,7 @@ class ExtraReplicas:
         caught: Callable[[str, Exception], None],
     ) -> None:
         self.scheduler: Any = scheduler
-        self.least, self.share = DEAR, _SHARE
+        self.least, self.share = EXPENSIVE, _SHARE
         self.copied = self.copied_bytes = 0
         self._removal = removal
         self._caught = caught

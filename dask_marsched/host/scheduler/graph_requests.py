@@ -1,4 +1,4 @@
-"""Hooks that run before the scheduler's handler of new graphs and set a context for its thread."""
+"""Wraps the scheduler's handler of new graphs, to tell the offload thread how to treat a graph."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from distributed.scheduler import Scheduler
 
 
 class ArrivingGraphs(ABC):
-    """Wraps one scheduler's handler of graphs.
+    """Wraps one scheduler's handler of graphs; a subclass does one thing with each graph.
 
-    ``wanted`` holds the result of `of_message` while the scheduler and its offload thread read a
-    graph; ``in_force`` the installed hooks of this kind, by scheduler.
+    While the scheduler reads a graph, in its coroutine and its offload thread, the context variable
+    ``wanted`` holds what `of_message` returned for it. ``in_force`` has the installed wrapper of
+    this kind, by scheduler.
     """
 
     def __init__(
@@ -44,7 +45,10 @@ class ArrivingGraphs(ABC):
 
     @abstractmethod
     def of_message(self, message: dict[str, Any]) -> Any:
-        """Return the request, if any, for ``update_graph``'s arguments, which it may change."""
+        """Return the value of ``wanted`` for a graph; None leaves the graph as it is.
+
+        ``message`` has the arguments of ``update_graph`` and may be changed.
+        """
 
     async def _update_graph(self, **message: Any) -> None:
         if self._in_force.get(self.scheduler) is self:

@@ -1,4 +1,4 @@
-"""Reads from the scheduler's transitions what the loss of a worker made necessary."""
+"""Derives the consequences of a worker's loss from the scheduler's transitions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from distributed.scheduler import TaskState
 from dask_marsched.core.graph import Edges
 from dask_marsched.host.scheduler.snapshot import topological
 from dask_marsched.policies.recomputation import Lineage, Recovery, scan
+
+#: Topic of the events on lost workers, second runs and protected results, for
+#: ``client.get_events`` and ``client.subscribe_topic``.
+TOPIC = "marsched-failover"
 
 _PENDING = frozenset({"waiting", "no-worker", "queued", "processing"})
 #: Start states of the transitions that matter for a loss.
@@ -53,7 +57,7 @@ class LastTransitions:
 
 
 def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
-    """Return what a removal did to the tasks, by key, start and finish of its transitions."""
+    """Return a removal's loss, from its transitions (``moves``: key, start and finish of each)."""
     lost: dict[Key, None] = {}
     interrupted: dict[Key, None] = {}
     again: dict[Key, None] = {}

@@ -40,7 +40,7 @@ def operand_state(ts: TaskState, known: OperandDetails = NOTHING) -> State:
 def operand_history(scheduler: Any, key: Key) -> list[StateChange]:
     """Return the states that an operand went through, as far as the scheduler's log goes back.
 
-    The log holds the last 100,000 transitions (``distributed.admin.low-level-log-length``).
+    It holds 1,000 transitions by default (``distributed.admin.low-level-log-length``).
     """
     return history(
         (entry.start, entry.finish, entry.stimulus_id, entry.timestamp)

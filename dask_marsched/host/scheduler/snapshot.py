@@ -175,7 +175,10 @@ def fetches(ts: TaskState, n_workers: int, bandwidth: float) -> dict[TaskState, 
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:
-    """Return each worker's bytes, present or being computed, of results read with a task's."""
+    """Return the bytes, present or being computed on each worker, to be read with a task's result.
+
+    These are the other inputs of the task's dependents.
+    """
     there = dict.fromkeys(workers, 0)
     if len(ts.dependents) > _MOST_MET:
         return there

@@ -18,6 +18,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.graph.function_effects import called_functions, describe_effects
 from dask_marsched.host.graph.task_effects import Effects, effects
+from dask_marsched.host.scheduler.lost_results import TOPIC
 from dask_marsched.host.worker.interrupts import SECOND_RUN
 from dask_marsched.policies.stragglers import Durations, Running, choose_second_runs
 
@@ -25,7 +26,6 @@ from dask_marsched.policies.stragglers import Durations, Running, choose_second_
 _INTERVAL = 0.5
 #: Seconds without a message after which a worker may have stalled.
 _SILENT = 5.0
-TOPIC = "marsched-failover"
 
 _METHODS = {
     "stimulus_task_finished": ("worker", "stimulus_id", "key", "run_id"),
