@@ -165,7 +165,7 @@ async def _status(client: distributed.Client, timeout: float) -> Status:
         if parts and reply["installed"] and not reply["report"]:
             reports[worker] = {
                 **dict.fromkeys(parts),
-                "reasons": dict.fromkeys(parts, "the plugin is not there"),
+                "reasons": dict.fromkeys(parts, "its dask_marsched could not make the plugin"),
             }
     return Status(
         scheduler=address,

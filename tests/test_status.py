@@ -271,7 +271,7 @@ def test_text_is_readable():
         "evictions 5, deferrals 6, forced 7, exceptions choose 1; "
         "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; "
         "shared published 1 B, mapped 2 B, received by handle 3 B, by TCP 4 B, "
-        "ahead 5, made_here 6",
+        "published unasked 5, published without a copy 6",
         "  worker tcp://b:3: no quota: no limit; "
         "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; no shared: no nanny",
         "  not installed on  tcp://b:2; off there: store",

@@ -27,6 +27,12 @@ _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     ),
     "interrupts": ({}, ("interrupted", "still_running")),
 }
+#: Labels of counts whose names do not explain themselves.
+_LABELS = {
+    "ahead": "published unasked",
+    "made_here": "published without a copy",
+    "still_running": "still running",
+}
 #: Parts of a worker that are shown.
 PARTS = (*_SHOWN, "kernels")
 
@@ -101,7 +107,7 @@ def part_text(part: str, report: Mapping[str, Any]) -> str:
         return _kernels_text(found)
     sizes, counts = _SHOWN[part]
     shown = [f"{label} {format_bytes(found[name])}" for label, name in sizes.items()]
-    shown += [f"{name} {found[name]}" for name in counts]
+    shown += [f"{_LABELS.get(name, name)} {found[name]}" for name in counts]
     if found.get("exceptions"):
         shown.append(f"exceptions {_pairs(found['exceptions'])}")
     return ", ".join(shown)

@@ -1,4 +1,4 @@
-"""Chooses which results are evicted from memory."""
+"""Chooses the results that are evicted to make room below the quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Decides which results are put into shared memory before other processes request them."""
+"""Decides which results are put into shared memory before anybody requests them.
+
+These are results that peers will probably request, and, in case their worker dies, as many others
+as a budget of time allows.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +38,17 @@ class ShareModel:
         return asked >= _LEAST_ASKED and asked >= _SHARE * self._made[kind]
 
 
-_UPKEEP = 0.05  #: Share of the operands' time that may be spent on keeping results.
-_EACH = 0.0002  #: Seconds to keep a result, on the worker and on the scheduler that records it.
+_SHARE_OF_TIME = 0.05  #: Share of the operands' time that may be spent on retaining results.
+_EACH = 0.0002  #: Seconds to retain a result, on the worker and on the scheduler that records it.
 _COPIED = 2e9  #: Bytes copied in a second into pages that the kernel has to clear first.
 _AT_ONCE = 0.1  #: Initial and largest budget in seconds.
 
 
-class Upkeep:
-    """Bounds the time spent on keeping results in case their worker dies.
+class RetentionBudget:
+    """Bounds the time spent on retaining results in case their worker dies.
 
-    Durations cannot tell which results are dear to lose: the last step of a reduction is quick, but
-    all its inputs are gone. So as many are kept as fit into a small share of the time.
+    Durations do not tell which results are expensive to lose: the last step of a reduction is
+    quick, but all its inputs are gone. So as many are retained as fit into a share of the time.
     """
 
     def __init__(self) -> None:
@@ -52,10 +56,10 @@ class Upkeep:
 
     def worked(self, seconds: float) -> None:
         """Record the duration of an operand."""
-        self._left = min(_AT_ONCE, self._left + _UPKEEP * seconds)
+        self._left = min(_AT_ONCE, self._left + _SHARE_OF_TIME * seconds)
 
     def affords(self, copied: int = 0) -> bool:
-        """Whether a result may be kept if that copies this many bytes."""
+        """Whether a result may be retained if that copies this many bytes."""
         # A copy that exceeds the budget empties it until operands refill it.
         return self._left >= min(_EACH + copied / _COPIED, _AT_ONCE)
 
@@ -64,5 +68,5 @@ class Upkeep:
         self._left -= nbytes / _COPIED
 
     def kept(self, copied: int = 0) -> None:
-        """Record a result that was kept."""
+        """Record a result that was retained."""
         self._left -= _EACH + copied / _COPIED

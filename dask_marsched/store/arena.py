@@ -13,7 +13,7 @@ from operator import is_
 import numpy as np
 
 from dask_marsched.store import file_ranges
-from dask_marsched.store.array_memory import LEAST, WAITING, Grants, fill
+from dask_marsched.store.array_memory import LEAST, RESERVED_PER_THREAD, Grants, fill
 from dask_marsched.store.extents import LARGE_PAGE, Allocation, Extent, ExtentTable
 from dask_marsched.store.file_ranges import punch
 from dask_marsched.store.mapping import Mapping, MappingPool, copy, frame_offsets, is_modified
@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 # Size classes fragment the address space, so that it is larger than the memory.
 ADDRESSES_PER_BYTE = 4
-# Shares of the cap: unused addresses in grants, and all grants that nothing was published in. The
-# rest is for copies.
-_WAITING, _GRANTED = 0.25, 0.75
+# Upper bounds, as shares of the cap, on the grants that no array uses and on those that nothing was
+# published in. The rest is for copies.
+_UNUSED, _UNPUBLISHED = 0.25, 0.75
 # When memory is short, at most the cap divided by this is reserved for the next arrays.
 _SPARE = 16
 
@@ -114,7 +114,7 @@ class Arena:
         self._releases = Releases(self._release)
         self._grants = Grants(self._memory)
         #: upper bound on memory reserved for the next arrays, bytes
-        self.spare = min(WAITING * makers, cap // _SPARE)
+        self.spare = min(RESERVED_PER_THREAD * makers, cap // _SPARE)
         self._closed = False
         #: private mappings of our own chunks
         self.pool = MappingPool()
@@ -212,16 +212,16 @@ class Arena:
 
     def _may_grant(self, nbytes: int) -> bool:
         """Whether one more grant fits, after withdrawing those unused for longest."""
-        waiting, granted = int(_WAITING * self.cap), int(_GRANTED * self.cap)
-        if nbytes > waiting:
+        unused, granted = int(_UNUSED * self.cap), int(_UNPUBLISHED * self.cap)
+        if nbytes > unused:
             return False
-        excess = max(self._grants.waiting - waiting, self._grants.nbytes - granted) + nbytes
+        excess = max(self._grants.unused - unused, self._grants.nbytes - granted) + nbytes
         with self._releases.held():
             self._let_go(self._grants.withdraw_oldest(excess))
         return self._grants.nbytes + nbytes <= granted
 
-    def is_made_here(self, address: int, nbytes: int) -> bool:
-        """Whether an array, given by its address, was allocated here and needs no copy."""
+    def is_allocated_here(self, address: int, nbytes: int) -> bool:
+        """Whether an array, given by its address, lies in this arena and needs no copy."""
         return not self._closed and self._grants.can_take(address, nbytes)
 
     def trim(self) -> int:

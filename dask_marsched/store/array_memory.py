@@ -10,9 +10,9 @@ from dask_marsched.store.shared_memory import SharedMemory, native
 
 #: Copying a smaller array costs less than allocating it apart, bytes.
 LEAST = 256 * 1024
-#: Memory reserved per thread, bytes: one temporary array of a usual chunk, or several smaller ones.
-#: More would show in the memory of programs that hold little.
-WAITING = 8 * 1024 * 1024
+#: Enough for one temporary array of a usual chunk, or several smaller ones, bytes. More would show
+#: in the memory of programs that hold little.
+RESERVED_PER_THREAD = 8 * 1024 * 1024
 
 
 def is_available() -> bool:
@@ -20,7 +20,7 @@ def is_available() -> bool:
     return native is not None
 
 
-def make_arrays_here(spare: int = WAITING) -> None:
+def make_arrays_here(spare: int = RESERVED_PER_THREAD) -> None:
     """Let code in this context allocate arrays in grants; at most ``spare`` bytes stay reserved."""
     # Without a matching grant an array is allocated as usual, and its size is recorded.
     if native is not None:
@@ -71,21 +71,21 @@ class Grants:
         return True
 
     @property
-    def waiting(self) -> int:
+    def unused(self) -> int:
         """Bytes of addresses in unused grants."""
-        return sum(self._waiting())
+        return sum(self._unused())
 
     @property
     def filled(self) -> int:
         """Bytes of memory in unused grants."""
-        return self._waiting()[0]
+        return self._unused()[0]
 
     @property
     def empty(self) -> int:
         """Bytes in unused grants that have no memory yet."""
-        return self._waiting()[1]
+        return self._unused()[1]
 
-    def _waiting(self) -> tuple[int, int]:
+    def _unused(self) -> tuple[int, int]:
         return native.waiting(self._memory) if native is not None else (0, 0)
 
     def can_take(self, address: int, nbytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""Computes the memory that exists because of one process, counting each shared page once."""
+"""Computes the memory to charge to one process, counting each shared page once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_charge(fd: int) -> Charge:
 
 
 def charged_memory(pid: int | str, charge: Charge) -> int:
-    """Return the bytes that exist because of a process (a pid or ``self``); may raise OSError."""
+    """Return the bytes to charge to a process (a pid or ``self``); may raise OSError."""
     # The kernel counts all shared pages that a process has touched as resident. Those that may be
     # ours are replaced by the process's own share.
     resident, shared = _resident(pid)

@@ -1,4 +1,7 @@
-"""Decides which chunk leaves memory first: the one that is needed last."""
+"""Evicts the chunk that is needed last, when data exceed the target or distributed has to spill.
+
+With the quota on, `worker.evictor` evicts earlier, and chooses by `policies.eviction`.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dask_marsched.store.segment import Handle
 def array_bytes(arena: Arena, value: object) -> tuple[int, int]:
     """Return the bytes of the arrays in a value, and of those allocated in the arena."""
     found = {a.ctypes.data: a.nbytes for a in _arrays(value) if is_plain_array(a)}
-    here = (n for address, n in found.items() if arena.is_made_here(address, n))
+    here = (n for address, n in found.items() if arena.is_allocated_here(address, n))
     return sum(found.values()), sum(here)
 
 
@@ -37,7 +37,7 @@ def put(
     rest: list[memoryview] = []
     for position, frame in enumerate(frames):
         chunk = None
-        if arena.is_made_here(np.frombuffer(frame, np.uint8).ctypes.data, frame.nbytes):
+        if arena.is_allocated_here(np.frombuffer(frame, np.uint8).ctypes.data, frame.nbytes):
             chunk = arena.put(b"", [frame], plain=True)
         if chunk is None:
             rest.append(frame)

@@ -27,8 +27,8 @@ from dask_marsched.policies.quota import MemoryNeed, MemoryRequest, Quota
 from dask_marsched.worker.evictor import Evictor
 from dask_marsched.worker.idle_time import IdleTime
 
-#: The resident memory, which is expensive to read, is read again once the process can have filled
-#: what was free: bytes that it fills in a second at most, and bounds of that time in seconds.
+#: To read the resident memory is expensive. It is read again after the time that the process takes
+#: to fill the free bytes at this rate (bytes a second), within these bounds (seconds).
 _FILLS, _RSS_AGES = 4 << 30, (0.005, 0.25)
 #: Seconds between two checks while an operand is deferred: not all releases are signalled.
 _WATCH = 0.2
@@ -99,9 +99,9 @@ class Admission:
         if not self.host.memory_limit:
             raise NotApplicable("the worker has no memory limit")
         self.host.install()
-        self.host.raise_spill_net(self.settings.quota_fraction)
+        self.host.raise_spill_threshold(self.settings.quota_fraction)
         self.host.shuffles.bound(int(self.quota.limit * _SHUFFLES))
-        self.host.shuffles.attend()
+        self.host.shuffles.patch_new()
         self._refresh(exact=True)
 
     async def uninstall(self) -> None:

@@ -63,7 +63,7 @@ def read(handle, mapping):
 
 
 def is_here(arena, array):
-    return arena.is_made_here(array.ctypes.data, array.nbytes)
+    return arena.is_allocated_here(array.ctypes.data, array.nbytes)
 
 
 def blocks(fd):
@@ -301,7 +301,11 @@ def test_memory_comes_with_an_array_and_only_a_little_waits_for_the_next(arena):
     last = arrays[0].ctypes.data
     while arrays:
         arrays.pop()
-    assert array_memory.WAITING - 3 * MIB < arena.filled <= array_memory.WAITING
+    assert (
+        array_memory.RESERVED_PER_THREAD - 3 * MIB
+        < arena.filled
+        <= array_memory.RESERVED_PER_THREAD
+    )
     assert arena.filled <= blocks(arena.fd) < arena.filled + MIB
     assert here(numbers, n).ctypes.data == last
 
@@ -326,7 +330,7 @@ def test_the_next_array_reuses_the_memory_of_a_released_chunk(arena):
 
 def test_memory_of_released_chunks_counts_as_reserved(arena):
     assert arena.spare == 2 * MIB, "a small part of it"
-    arena.spare = array_memory.WAITING
+    arena.spare = array_memory.RESERVED_PER_THREAD
     chunks = [put(arena, numbers(7 * N)) for _ in range(4)]
     assert not arena.has_excess
     chunks.clear()

@@ -118,13 +118,13 @@ class WorkerAdapter:
         self.store.fast.n, self.store.may_promote = self._target, self._stock_promotion
         self.poke()
 
-    def raise_spill_net(self, fraction: float) -> None:
+    def raise_spill_threshold(self, fraction: float) -> None:
         """Raise the share of the memory limit above which distributed itself spills."""
         manager = self.worker.memory_manager
         if manager.memory_spill_fraction is not False:
             highest = manager.memory_pause_fraction or 1.0
-            net = (fraction + highest) / 2 if fraction < highest else highest
-            manager.memory_spill_fraction = max(manager.memory_spill_fraction, net)
+            least = (fraction + highest) / 2 if fraction < highest else highest
+            manager.memory_spill_fraction = max(manager.memory_spill_fraction, least)
 
     @property
     def memory_limit(self) -> int:

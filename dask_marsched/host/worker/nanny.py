@@ -1,4 +1,7 @@
-"""Lets a nanny own the shared memory of its worker, and count it correctly."""
+"""Lets a nanny own and count its worker's shared memory, and wait for an idle core to restart it.
+
+Results in that memory survive the worker's process, so that others can adopt them.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,7 @@ async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: A
 
 
 #: Idle processors needed for a restart.
-_ROOM = 0.5
+_LEAST_IDLE = 0.5
 #: Seconds over which they are measured.
 _LOOK = 0.1
 #: Longest delay, seconds; Dask's clusters give up a missing worker after 15.
@@ -195,7 +198,7 @@ class PatientRestart:
         while self._is_between_processes() and monotonic() < until:
             idle, began = self._idle(), monotonic()
             await asyncio.sleep(_LOOK)
-            if self._idle() - idle >= _ROOM * (monotonic() - began):
+            if self._idle() - idle >= _LEAST_IDLE * (monotonic() - began):
                 break
 
     def _is_between_processes(self) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_marsched.host.scheduler.task_hints import is_shared
 from dask_marsched.host.worker.data import WorkerStore
-from dask_marsched.policies.sharing import ShareModel, Upkeep
+from dask_marsched.policies.sharing import RetentionBudget, ShareModel
 from dask_marsched.store.arena import Arena, SharedChunk
 from dask_marsched.store.array_memory import filled, make_arrays_here, sizes_wanted
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
@@ -33,7 +33,7 @@ _RELEASE_DELAY = 0.002
 
 
 class Retainer(Protocol):
-    """Keeps results in shared memory for the workers that take over (see `ResultRetainer`)."""
+    """Keeps results in shared memory in case this worker dies (see `ResultRetainer`)."""
 
     def made(self, key: Key, value: object) -> None:
         """Note that a task has returned a result."""
@@ -72,7 +72,7 @@ class Publisher:
         self.store = store
         self.least = least
         self.sharing = ShareModel()
-        self.upkeep = Upkeep()
+        self.budget = RetentionBudget()
         # Results published without a request, and those of them that a peer then asked for.
         self.ahead = self.ahead_read = 0
         self._arena: Arena | None = None
@@ -146,18 +146,18 @@ class Publisher:
 
     def _return_memory(self) -> None:
         self._release_pending = False
-        self._grant()
+        self._reserve()
 
-    def _grant(self) -> None:
+    def _reserve(self) -> None:
         """Reserve shared memory for the next arrays, and return what exceeds their need."""
         arena, sizes = self._arena, sizes_wanted()
         before, self._filled = self._filled, filled()
-        self.upkeep.filled(self._filled - before)
+        self.budget.filled(self._filled - before)
         if arena is not None and (sizes or arena.has_excess):
-            self._submit("grant", self._grant_in, arena, sizes)
+            self._submit("grant", self._reserve_in, arena, sizes)
 
     @staticmethod
-    def _grant_in(arena: Arena, sizes: list[int]) -> None:
+    def _reserve_in(arena: Arena, sizes: list[int]) -> None:
         # Addresses are free, and most tasks allocate more than one array.
         arena.grant(4 * sizes)
         arena.recycle()
@@ -197,12 +197,12 @@ class Publisher:
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         self._loop = asyncio.get_running_loop()
-        is_cheap = self.upkeep.affords() if self.retainer else self.has_room()
+        is_cheap = self.budget.affords() if self.retainer else self.has_room()
         if is_cheap or self._will_be_read(key, self._kind(key)):
             make_arrays_here(self._spare)  # in this task's context, which its thread copies
         event = await self._stock(key, stimulus_id=stimulus_id)
         if isinstance(event, ExecuteSuccessEvent):
-            self.upkeep.worked(event.stop - event.start)
+            self.budget.worked(event.stop - event.start)
             try:
                 if (event.nbytes or 0) >= self.least:
                     event = await self._publish_ahead(event)
@@ -210,7 +210,7 @@ class Publisher:
                     self.retainer.made(event.key, event.value)
             except Exception as error:
                 self._caught("publish_ahead", error)
-        self._grant()
+        self._reserve()
         return event
 
     async def _publish_ahead(self, event: ExecuteSuccessEvent) -> ExecuteSuccessEvent:
@@ -221,7 +221,7 @@ class Publisher:
         is_input = value in self.store.foreign  # the task returned one of its inputs
         wanted = is_plain_array(value) and (
             self._will_be_read(event.key, kind)
-            or (self.retainer is not None and self._is_made_here(value) and self.upkeep.affords())
+            or (self.retainer is not None and self._is_in_arena(value) and self.budget.affords())
         )
         if is_input or not wanted:
             if self.retainer is not None:
@@ -236,7 +236,7 @@ class Publisher:
             return event
         self.announce(event.key, chunk.handle, chunk.stamp)
         self.ahead += 1
-        self.upkeep.kept()
+        self.budget.kept()
         self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
         return replace(event, value=view)
 
@@ -276,16 +276,18 @@ class Publisher:
         assert self._arena is not None
         return not self.store.spill_tier and self.store.held < _ROOMY * self._arena.cap
 
-    def _is_made_here(self, value: object) -> bool:
+    def _is_in_arena(self, value: object) -> bool:
         assert self._arena is not None
-        return is_plain_array(value) and self._arena.is_made_here(value.ctypes.data, value.nbytes)
+        return is_plain_array(value) and self._arena.is_allocated_here(
+            value.ctypes.data, value.nbytes
+        )
 
     def _kind(self, key: Key) -> str:
         ts = self.worker.state.tasks.get(key)
         return ts.prefix if ts is not None else ""
 
     async def _put(self, key: Key, value: object) -> tuple[Any, object, Any]:
-        copied = 0 if self._is_made_here(value) else sizeof(value)
+        copied = 0 if self._is_in_arena(value) else sizeof(value)
         found: tuple[Any, object, Any] = await self.copy(key, copied, _put, self._arena, value)
         return found
 

@@ -43,8 +43,8 @@ class _Cost(NamedTuple):
         return self.arrays + self.others
 
     @property
-    def takes(self) -> int:
-        """Bytes of an array that take as long to copy."""
+    def effort(self) -> int:
+        """Bytes of an array that would take as long to copy."""
         return self.arrays + _SERIALIZED * self.others
 
 
@@ -56,7 +56,7 @@ class ResultRetainer:
     ) -> None:
         self._publisher = publisher
         self._store = publisher.store
-        self._upkeep = publisher.upkeep
+        self._budget = publisher.budget
         self._arena = arena
         self._caught = caught
         self._retained: dict[Key, list[SharedChunk]] = {}
@@ -129,8 +129,8 @@ class ResultRetainer:
             return
         # Only large arrays are replaced: each takes a mapping, and a process may have 65530.
         if _is_large_array(value):
-            if self._may_exchange(value.nbytes) and self._upkeep.affords(value.nbytes):
-                self._upkeep.kept(value.nbytes)
+            if self._may_exchange(value.nbytes) and self._budget.affords(value.nbytes):
+                self._budget.kept(value.nbytes)
                 await self._publisher.keep_array(key, value)
         elif is_data(value) and self._affords(cost := self._cost(value)):
             found = await self._publisher.copy(key, cost.copied, self._put, value)
@@ -156,7 +156,7 @@ class ResultRetainer:
             return False
         twice = cost.others if cost.arrays >= LEAST else cost.copied
         most = max(_TWICE_AT_LEAST, int(_TWICE * self._store.held))
-        return self.twice + twice <= most and self._upkeep.affords(cost.takes)
+        return self.twice + twice <= most and self._budget.affords(cost.effort)
 
     def _put(self, value: object) -> tuple[Handle, list[SharedChunk]] | None:
         try:
@@ -167,7 +167,7 @@ class ResultRetainer:
 
     def _hold(self, key: Key, cost: _Cost, found: tuple[Handle, list[SharedChunk]] | None) -> None:
         """Hold the chunks of a copy that no stored value refers to, and announce them."""
-        self._upkeep.kept(cost.takes)
+        self._budget.kept(cost.effort)
         self.let_go(key)
         if found is None:
             return

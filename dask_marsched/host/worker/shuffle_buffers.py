@@ -52,14 +52,14 @@ class ShuffleBuffers:
                 self._limits.append((limiter, limit))
                 limiter.limit = nbytes
 
-    def attend(self) -> None:
-        """In new shuffles, empty handled messages, and deliver a worker's own directly."""
+    def patch_new(self) -> None:
+        """Patch new shuffles: empty handled messages, deliver a worker's own without a socket."""
         if self._shuffles is None:
             return
         runs = self._shuffles.shuffle_runs
         self._refresh = refresh = runs._refresh
 
-        async def refresh_and_attend(*args: Any, **kwargs: Any) -> Any:
+        async def refresh_and_patch(*args: Any, **kwargs: Any) -> Any:
             run = await refresh(*args, **kwargs)
             for buffer in _buffers(run):
                 if "process" not in vars(buffer):
@@ -68,7 +68,7 @@ class ShuffleBuffers:
                         buffer.send = _handing_over(run)
             return run
 
-        runs._refresh = refresh_and_attend
+        runs._refresh = refresh_and_patch
 
     def restore(self) -> None:
         """Restore the bounds and all shuffles. Idempotent."""

@@ -41,7 +41,7 @@ async def test_sent_shards_are_released_during_the_shuffle(c, s, a, b, monkeypat
     monkeypatch.setattr(ArrayRechunkRun, "_shard_partition", noted)
     buffers = [ShuffleBuffers(worker) for worker in (a, b)]
     for shuffles in buffers:
-        shuffles.attend()
+        shuffles.patch_new()
     x = da.map_blocks(row, chunks=((1,) * ROWS, (60_000,)), dtype=float)
     with dask.config.set({"array.chunk-size": 480_000}):  # or rows are joined before they are cut
         columns = x.rechunk((ROWS, 15_000), method="p2p")
@@ -78,7 +78,7 @@ async def test_a_worker_sends_nothing_to_itself(c, s, a, b, monkeypatch):
     monkeypatch.setattr(ArrayRechunkRun, "_send", noted)
     buffers = [ShuffleBuffers(worker) for worker in (a, b)]
     for shuffles in buffers:
-        shuffles.attend()
+        shuffles.patch_new()
     x = np.arange(64.0).reshape(8, 8)
     columns = da.from_array(x, chunks=(1, 8)).rechunk((8, 1), method="p2p")
     assert (await c.compute(columns) == x).all()
@@ -108,7 +108,7 @@ async def test_a_worker_without_shuffles_is_left_alone(s, a: Worker):
     await a.plugin_remove("shuffle")
     buffers = ShuffleBuffers(a)
     buffers.bound(1000)
-    buffers.attend()
+    buffers.patch_new()
     buffers.restore()
 
 
