@@ -148,7 +148,7 @@ def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]
     return policy, [MarsSchedulerPlugin(assignment=name, fusion=fusion or None)]
 
 
-def _gathers(plugin: SchedulerPlugin) -> bool:
+def _batches_releases(plugin: SchedulerPlugin) -> bool:
     settings = getattr(plugin, "settings", None)
     return isinstance(settings, Settings) and settings.enabled
 
@@ -197,7 +197,7 @@ class _SimulationJob:
             queue,
             timeline=self.timeline,
             validate=self.validate,
-            gathers=any(map(_gathers, plugins)),
+            batches_releases=any(map(_batches_releases, plugins)),
         )
         try:
             await cluster.scheduler.start_twin(plugins)

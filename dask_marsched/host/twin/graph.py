@@ -82,8 +82,8 @@ def check_keys(dsk: Mapping[Key, GraphNode], keys: set[Any], held: Collection[Ke
 def _uneven(shuffles: ShuffleTasks) -> Iterator[str]:
     if any(shuffle.even for shuffle in shuffles.barriers.values()):
         yield (
-            "how a P2P shuffle of a dataframe spreads its rows, which their values decide: "
-            "they are spread evenly"
+            "sizes of the output partitions of a P2P shuffle of a dataframe, which depend on its "
+            "values: rows are spread evenly"
         )
 
 
@@ -115,7 +115,7 @@ def drop_unsatisfiable(
         for key, value in list(wanted.items()):
             if not any(place in places for place in _several(value)):
                 del wanted[key]
-                yield f"the restriction of {key_split(key)!r} to {value!r}: no worker is called so"
+                yield f"the restriction of {key_split(key)!r} to {value!r}: there is no such worker"
     wanted = annotations.get("resources", {})
     for key, needs in list(wanted.items()):
         if any(resources.get(kind, 0) < amount for kind, amount in needs.items()):

@@ -44,18 +44,18 @@ from dask_marsched.simulation.report.report import SimulationReport
 _STUCK = 600.0
 #: Least seconds between two batches of messages to a worker; as in ``distributed.scheduler``.
 _BATCH_INTERVAL = 0.005
-#: Load of an idle scheduler over that of an idle worker: 0.093 and 0.040 cores.
-_SCHEDULER_IDLES = 2.3
+#: Load of an idle scheduler as a multiple of an idle worker's: 0.093 and 0.040 cores.
+_SCHEDULER_IDLE_LOAD = 2.3
 
 #: Seconds and bytes of a task, by its key.
-Costs = Callable[[Any], tuple[float, int]]
+CostOf = Callable[[Any], tuple[float, int]]
 
 
 class Cluster:
     """A running simulation of a scheduler and its workers.
 
-    ``validate`` lets them check their invariants (slow), and ``gathers`` lets workers gather their
-    answers, as with `MarsWorkerPlugin`.
+    ``validate`` lets them check their invariants (slow). With ``batches_releases`` workers hold
+    back their answers about freed keys, as `ReleaseBatcher` does on a real worker.
     """
 
     shuffles: Shuffles
@@ -67,12 +67,12 @@ class Cluster:
         *,
         timeline: bool,
         validate: bool,
-        gathers: bool = False,
+        batches_releases: bool = False,
     ) -> None:
         self.spec = spec
         self.queue = queue
         self.latency = spec.latency
-        self.gathers = gathers
+        self.batches_releases = batches_releases
         self.assumed_bandwidth = parse_bandwidth_default()
         self.outgoing_limit = int(dask.config.get("distributed.worker.connections.outgoing"))
         self.workers_by_address: dict[str, Worker] = {}
@@ -80,7 +80,7 @@ class Cluster:
         self.workers: list[Worker] = []
         self._joined: list[tuple[float, float | None]] = []
         self._hosts: dict[str, Host] = {}
-        self._costs: Costs = {}.__getitem__
+        self._costs: CostOf = {}.__getitem__
         self._validate = validate
         self._wanted: set[Any] = set()
         self._failure: str | None = None
@@ -167,7 +167,7 @@ class Cluster:
         if name not in self._hosts:
             cores = spec.cores
             if cores is not None:
-                processes = spec.workers / spec.hosts + _SCHEDULER_IDLES * (host == 0)
+                processes = spec.workers / spec.hosts + _SCHEDULER_IDLE_LOAD * (host == 0)
                 cores *= cores / (cores + processes * spec.idle_load)
             self._hosts[name] = Host(
                 name,
@@ -278,7 +278,7 @@ class Cluster:
         elif message["op"] in ("task-erred", "cancelled-keys"):
             self._failure = f"{message['op']}: {message.get('key', message.get('keys'))!r}"
 
-    async def run(self, loop: TwinLoop, graph: TwinGraph, costs: Costs) -> None:
+    async def run(self, loop: TwinLoop, graph: TwinGraph, costs: CostOf) -> None:
         """Submit a graph and simulate until the client has all keys; RuntimeError if it fails."""
         self._costs = costs
         self._wanted = set(graph.keys)
@@ -335,7 +335,8 @@ class Cluster:
         full = [worker.index for worker in self.workers if worker.monitor.exceeded]
         if full:
             not_simulated.append(
-                f"nannies that restart workers short of memory; these had come so far: {full[:10]}"
+                "restarts by nannies: the memory of these workers exceeded "
+                f"distributed.worker.memory.terminate: {full[:10]}"
             )
         present = sum(
             (left if left is not None else self._end) - joined for joined, left in self._joined

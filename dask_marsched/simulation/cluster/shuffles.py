@@ -17,7 +17,7 @@ from dask.utils import parse_bytes
 
 from dask_marsched.host.twin.shuffles import SchedulerShuffles, Shuffle, ShuffleTasks
 from dask_marsched.simulation.cluster.memory import PIECES
-from dask_marsched.simulation.cluster.worker import Surroundings, Worker
+from dask_marsched.simulation.cluster.worker import Worker, WorkerCluster
 
 
 class ShuffleRun:
@@ -39,7 +39,7 @@ class Shuffles:
     """The shuffles of a simulation, given the cluster and the shuffle tasks of the graph."""
 
     def __init__(
-        self, cluster: Surroundings, tasks: ShuffleTasks, scheduler: SchedulerShuffles
+        self, cluster: WorkerCluster, tasks: ShuffleTasks, scheduler: SchedulerShuffles
     ) -> None:
         self._cluster = cluster
         self._queue = cluster.queue

@@ -87,14 +87,14 @@ class FetchRequest:
     data: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
-class Surroundings(Protocol):
-    """What a worker needs of its cluster."""
+class WorkerCluster(Protocol):
+    """The part of `Cluster` that workers use."""
 
     spec: ClusterSpec
     queue: EventQueue
     recorder: Recorder
     latency: float
-    gathers: bool
+    batches_releases: bool
     assumed_bandwidth: float
     outgoing_limit: int
     workers_by_address: dict[str, Worker]
@@ -122,7 +122,7 @@ class Worker:
     """A simulated worker; ``index`` is its number and name."""
 
     def __init__(
-        self, cluster: Surroundings, index: int, address: str, host: Host, state: WorkerState
+        self, cluster: WorkerCluster, index: int, address: str, host: Host, state: WorkerState
     ) -> None:
         self.index = index
         self.address = address
@@ -154,12 +154,12 @@ class Worker:
             self.loop,
             spec.batch_cost,
         )
-        self._gathering: ReleaseBatcher | None = None
+        self._batcher: ReleaseBatcher | None = None
         self._send: Callable[[dict[str, Any]], object] = self.to_scheduler.send
-        if cluster.gathers:
+        if cluster.batches_releases:
             later = functools.partial(cluster.queue.after, daemon=True)
-            self._gathering = ReleaseBatcher(self.to_scheduler.send, later)
-            self._send = self._gathering.send
+            self._batcher = ReleaseBatcher(self.to_scheduler.send, later)
+            self._send = self._batcher.send
 
     def receive(self, messages: list[dict[str, Any]]) -> None:
         """Handle a batch of messages from the scheduler when the event loop is free."""
@@ -193,8 +193,8 @@ class Worker:
         if not self.alive:
             return
         instructions = self.state.handle_stimulus(event)
-        if self._gathering is not None and isinstance(event, FreeKeysEvent | RemoveReplicasEvent):
-            with self._gathering.freeing(event.keys):
+        if self._batcher is not None and isinstance(event, FreeKeysEvent | RemoveReplicasEvent):
+            with self._batcher.freeing(event.keys):
                 self._carry_out_all(instructions)
         else:
             self._carry_out_all(instructions)

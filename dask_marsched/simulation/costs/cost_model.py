@@ -22,9 +22,10 @@ _PICK = 1e-6
 class CostModel:
     """Look up, derive, learn or guess the cost of each task of a graph.
 
-    Sources of a size, in this order: recorded for this key, or for its twin in another instance of
-    the same graph; known from the graph; learnt from the recorded tasks of its group; estimated
-    from the graph; guessed from its inputs. Durations are recorded, learnt, or derived from sizes.
+    Sources of a size, in this order: recorded for this key, or for the same task of a graph that
+    differs in tokens only; known from the graph; learnt from the recorded tasks of its group;
+    estimated from the graph; guessed from its inputs. Durations are recorded, learnt, or derived
+    from sizes.
     """
 
     def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:

@@ -1,4 +1,4 @@
-"""Holds what is known of the costs of tasks: seconds, and bytes of results."""
+"""Holds the known costs of tasks: seconds, and bytes of results."""
 
 from __future__ import annotations
 
@@ -76,8 +76,7 @@ class Costs:
         """Return costs for a graph whose keys differ from the recorded ones in tokens only.
 
         Keys with new tokens take the costs of recorded keys of the same name and position, in
-        order; none if a size in ``exact`` or a larger number of tasks tells that the data are
-        others.
+        order. If a size in ``exact`` or the number of tasks shows that the data differ, none do.
         """
         dsk = list(dsk)
         unknown = [key for key in dsk if key not in self.nbytes]
@@ -93,18 +92,18 @@ class Costs:
         input_nbytes = dict(self.input_nbytes)
         for key in unknown:
             bare = without_token(key)
-            twins = recorded.get(bare, [])
+            candidates = recorded.get(bare, [])
             size = (exact or {}).get(key)
-            twin = next((t for t in twins if size is None or self.nbytes[t] == size), None)
-            if twin is None and _name(bare) in names:
+            match = next((k for k in candidates if size is None or self.nbytes[k] == size), None)
+            if match is None and _name(bare) in names:
                 return self
-            if twin is None:
+            if match is None:
                 continue
-            twins.remove(twin)
-            nbytes[key] = self.nbytes[twin]
+            candidates.remove(match)
+            nbytes[key] = self.nbytes[match]
             for mapping in (seconds, input_nbytes):
-                if twin in mapping:
-                    mapping[key] = mapping[twin]
+                if match in mapping:
+                    mapping[key] = mapping[match]
         return dataclasses.replace(self, nbytes=nbytes, seconds=seconds, input_nbytes=input_nbytes)
 
     def covers(self, dsk: Mapping[Any, Any]) -> bool:

@@ -90,12 +90,12 @@ def held_results_limits(
     unknown = sum(not places.get(key) for key in keys)
     if unknown:
         yield (
-            f"where {unknown} results are that the collection builds on, and their sizes where the "
-            "graph does not tell them: no client is connected to their scheduler; every worker is "
-            "taken to hold as many"
+            f"the places of {unknown} results that the collection builds on, and their sizes if "
+            "the graph does not give them: no client is connected to their scheduler, so that they "
+            "are spread evenly over the workers"
         )
     if keys and loses_workers:
-        yield "how results are made again that a cluster held before, if they are lost"
+        yield "recomputation of lost results that the cluster held before the run"
 
 
 def distribute(

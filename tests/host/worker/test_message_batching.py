@@ -95,7 +95,7 @@ def batches(monkeypatch: pytest.MonkeyPatch, gather: bool) -> list[list[str]]:
     x = da.ones((4000, 4000), chunks=500)
     with monkeypatch.context() as patch:
         patch.setattr(Cluster, "received", note)
-        patch.setitem(simulate.__globals__, "_gathers", lambda plugin: gather)
+        patch.setitem(simulate.__globals__, "_batches_releases", lambda plugin: gather)
         report = simulate((x + x.T).sum(), policy="default+off", validate=True, isolated=False)
     assert report.tasks_recomputed == 0
     return received

@@ -131,7 +131,8 @@ def test_restrictions_that_no_worker_satisfies_are_named(run):
     assert report.tasks == 1
     place, resource = report.not_simulated
     assert (
-        place == "the restriction of 'sum-here' to ['tcp://127.0.0.1:1234']: no worker is called so"
+        place
+        == "the restriction of 'sum-here' to ['tcp://127.0.0.1:1234']: there is no such worker"
     )
     assert resource == "the resources {'GPU': 1} of 'sum-here': no worker has them"
 
