@@ -1,4 +1,4 @@
-"""Limits the withheld operands in flight: more than keep the scheduler busy only fill memory."""
+"""Limits the withheld operands in flight: more than the scheduler can handle only fill memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 SCHEDULER_TIME = 7e-4
 #: Seconds from an operand's end to the next start: messages leave in batches every 2 and 5 ms.
 ROUND_TRIP = 0.01
-#: Factor on that number: operands return unevenly, and only waiting messages form a batch.
+#: Operands in flight, as a multiple of those that keep the scheduler busy: operands return
+#: unevenly, and only waiting messages form a batch.
 SURPLUS = 4.0
 #: Operands in flight for this many times the scheduler's time for all of them no longer count.
 _OVERDUE = 2.0

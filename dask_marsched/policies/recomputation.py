@@ -29,7 +29,7 @@ class Recovery:
     spared: list[int]  #: Lost results that are not needed.
 
 
-def scan(lineage: Lineage, dependents: Edges, lost: Collection[int]) -> Recovery:
+def smallest_recovery(lineage: Lineage, dependents: Edges, lost: Collection[int]) -> Recovery:
     """Return the operands to compute after the last copies of `lost` were lost.
 
     An operand is needed if its result is not held, and it is wanted or a needed operand reads it.

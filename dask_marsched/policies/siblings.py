@@ -1,4 +1,7 @@
-"""Finds small results of the same large inputs, such as slices of a chunk, for one task."""
+"""Groups operands with small results and equal large inputs, such as slices of a chunk.
+
+One task then computes all results of a group (`host.graph.bundles`).
+"""
 
 from __future__ import annotations
 

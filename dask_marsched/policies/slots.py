@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: Overhead of a worker for each operand in seconds: about half of the 1.3 ms of processor time
 #: measured for a trivial one, as the rest overlaps with the next one.
-_BESIDES = 0.0007
+_WORKER_OVERHEAD = 0.0007
 #: Operands below this many seconds are short: threads would idle much while waiting for messages.
 _SHORT_TASK = 0.005
 _HORIZON = 0.010  #: Seconds of queued work for each thread: the round trip to the scheduler.
@@ -58,8 +58,8 @@ class SlotRule:
     ) -> bool:
         """Return whether a worker with `backlog` seconds of work may be sent one more operand.
 
-        It takes `duration` seconds and returns `nbytes`. If no other operand is to `read` these,
-        the worker's overhead is not counted.
+        The operand takes `duration` seconds and returns `nbytes`. Unless another operand will
+        `read` its result, the worker's overhead is not counted.
         """
         if self.has_free_thread(nthreads, in_progress):
             return True
@@ -68,5 +68,5 @@ class SlotRule:
         if in_progress < math.ceil(self.saturation * nthreads):
             return True
         waiting = in_progress - nthreads + 1
-        work = backlog + duration + (_BESIDES * (in_progress + 1) if read else 0.0)
+        work = backlog + duration + (_WORKER_OVERHEAD * (in_progress + 1) if read else 0.0)
         return work <= _HORIZON * nthreads and waiting * nbytes <= _HORIZON_BYTES * nthreads

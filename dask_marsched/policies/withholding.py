@@ -132,7 +132,7 @@ class UnitQueues:
     A worker with a free slot runs the next ready operand of the units it has opened. Otherwise it
     opens a unit: one whose inputs it holds, else the one of the first `window` unopened units with
     the fewest bytes to fetch. Otherwise it takes the less urgent half of the largest unit of
-    another worker. A higher user priority or an older graph always goes first. Source: DESIGN 5.1.
+    another worker. A higher user priority or an older graph always goes first.
     """
 
     name: ClassVar[str] = "units"

@@ -1,4 +1,4 @@
-"""The scan for what must be computed again, against all that could be."""
+"""The smallest recovery from a loss, compared with all possible ones."""
 
 import os
 from itertools import chain, combinations
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_marsched.core.graph import Edges
-from dask_marsched.policies.recomputation import Lineage, Recovery, scan
+from dask_marsched.policies.recomputation import Lineage, Recovery, smallest_recovery
 
 #: ``MARSCHED_EXAMPLES=2000`` tries more graphs.
 EXAMPLES = int(os.environ.get("MARSCHED_EXAMPLES", "300"))
@@ -30,7 +30,7 @@ def is_sufficient(graph: Lineage, again: tuple[int, ...] | set[int]) -> bool:
 
 
 def recovery(graph: Lineage, lost: set[int]) -> Recovery:
-    return scan(graph, graph.inputs.reversed(), lost)
+    return smallest_recovery(graph, graph.inputs.reversed(), lost)
 
 
 def fewest(graph: Lineage) -> set[int]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.core.graph import Edges
 from dask_marsched.host.scheduler.snapshot import topological
-from dask_marsched.policies.recomputation import Lineage, scan
+from dask_marsched.policies.recomputation import Lineage, smallest_recovery
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.simulation.test_invariants import EXAMPLES, Job, faults, jobs, many
@@ -56,7 +56,7 @@ class Watcher(SchedulerPlugin):
             bytes(bool(ts.who_has) for ts in tasks),
             bytes(bool(ts.who_wants) for ts in tasks),
         )
-        found = scan(graph, inputs.reversed(), [])
+        found = smallest_recovery(graph, inputs.reversed(), [])
         self.needed.update(tasks[i].key for i in found.again)
 
 

@@ -11,7 +11,7 @@ from distributed.scheduler import TaskState
 
 from dask_marsched.core.graph import Edges
 from dask_marsched.host.scheduler.snapshot import topological
-from dask_marsched.policies.recomputation import Lineage, Recovery, scan
+from dask_marsched.policies.recomputation import Lineage, Recovery, smallest_recovery
 
 #: Topic of the events on lost workers, second runs and protected results, for
 #: ``client.get_events`` and ``client.subscribe_topic``.
@@ -99,4 +99,6 @@ def _sufficient_recovery(tasks: list[TaskState], lost: dict[Key, None]) -> Recov
     )
     n = len(tasks)
     numbers_lost = [i for i, ts in enumerate(tasks) if ts.key in lost]
-    return scan(Lineage(inputs, b"\1" * n, bytes(n), wanted), inputs.reversed(), numbers_lost)
+    return smallest_recovery(
+        Lineage(inputs, b"\1" * n, bytes(n), wanted), inputs.reversed(), numbers_lost
+    )

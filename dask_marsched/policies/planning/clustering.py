@@ -96,14 +96,14 @@ class Clustering:
         clusters = Clusters(self._graph, self._initial, late)
         find, live, first = clusters.find, clusters.live, clusters.first
         least, most = self._least, kappa * self._typical
-        # The cluster that holds an operand's result, as an initial operand of it; -1: none.
+        # By operand, an initial operand of the cluster that holds its result, or -1.
         holder = [-1] * len(self._graph)
         for i in self._initial:
             holder[i] = i
         unread = self._unread.copy()
-        for t, result, telling, done_with in self._visits:
+        for t, result, not_hubs, released in self._visits:
             brought: dict[int, float] = {}
-            for j in telling:
+            for j in not_hubs:
                 if holder[j] >= 0:
                     cluster = find(holder[j])
                     brought[cluster] = brought.get(cluster, 0.0) + nbytes[j]
@@ -118,7 +118,7 @@ class Clustering:
                 )
                 if not late[t]:
                     clusters.produce(mine, result)
-            for j in done_with:
+            for j in released:
                 unread[j] -= 1
                 if not unread[j] and holder[j] >= 0:
                     live[find(holder[j])] -= nbytes[j]

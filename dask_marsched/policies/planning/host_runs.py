@@ -1,8 +1,8 @@
 """Chooses by forecasts into how many runs of units for each host a plan is cut.
 
-Long runs keep results that meet on one host, but each host is a front and may wait long for
-another's results: means by month on 25 hosts of 4 workers, half a month in a run, held 2.3 times as
-much as stock Dask.
+Long runs keep results that meet on one host. But each host then holds results of its own (a front)
+and may wait long for another's: means by month on 25 hosts of 4 workers, half a month in a run,
+held 2.3 times as much as stock Dask.
 """
 
 from __future__ import annotations

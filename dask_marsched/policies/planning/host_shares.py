@@ -1,4 +1,4 @@
-"""Assigns units to hosts in shares, runs of successive units, if several workers share a host.
+"""Assigns units to hosts in shares (runs of successive units) if several workers share a host.
 
 Transfers within a host are nearly free, and successive units tend to meet later. A host opens the
 units of its own share in order, then takes a share that no host has, then units from the end of the
@@ -31,7 +31,10 @@ def several_to_a_host(workers: Iterable[WorkerSlot]) -> bool:
 def runs_to_a_host(
     graph: OperandGraph, units: Sequence[Unit], hosts: int, stock_peak: float
 ) -> int:
-    """Return the least shares for each host that hold hardly more than stock Dask or one front."""
+    """Return the least shares for each host that hold hardly more than stock Dask or one front.
+
+    A front is the set of results that a run of units holds at a time (`Fronts`).
+    """
     fronts = Fronts(graph, units)
     most = _TOLERANCE * max(stock_peak, fronts.peak(1, 1))
     return next((m for m in RUNS if fronts.peak(m * hosts, hosts) <= most), RUNS[-1])
@@ -125,8 +128,8 @@ _Numbers = npt.NDArray[np.float64]
 class Fronts:
     """Estimates the memory held while hosts work side by side, each on a run of successive units.
 
-    If results are needed in the next row of a grid, each front holds a row; if they are summed up,
-    it holds little. Units come most urgent first.
+    Each host has a front: the results that its run holds at a time. A front is a row if results are
+    needed in the next row of a grid, and small if they are summed up. Units come most urgent first.
     """
 
     def __init__(self, graph: OperandGraph, units: Sequence[Unit]) -> None:

@@ -1,7 +1,7 @@
 """Chooses the bounds of units by a forecast for each candidate.
 
-A low bound on memory moves more bytes; a high one keeps results that meet on one worker, and lets
-each worker open a front of its own. In a running sum each unit waits for the one before it and
+A low bound on memory moves more bytes. A high one keeps results that meet on one worker, but all
+workers hold such results at a time. In a running sum each unit waits for the one before it and
 holds little alone, so that no memory bound helps: units have to be short.
 """
 
@@ -74,9 +74,9 @@ def choose_bounds(
 ) -> tuple[UnitBounds, list[Unit]]:
     """Choose the bounds for a graph of known sizes and return them with their plan.
 
-    The plan must not hold much more than stock Dask or the leanest plan, between several hosts not
-    with fast links either. The leanest of the plans that cost about as little as the cheapest
-    (`cost`) wins. On several hosts the result is the highest bound that makes it.
+    The plan must not hold much more than stock Dask or the leanest plan; with several hosts, this
+    must also be so with fast links. Of the plans that cost about as little as the cheapest
+    (`cost`), the leanest wins. With several hosts the result is the highest bound that gives it.
     """
     highest = plan(UnitBounds(CANDIDATES[-1]))
     if len(highest) == sum(len(unit.operands) for unit in highest):

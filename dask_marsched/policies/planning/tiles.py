@@ -46,7 +46,7 @@ class _Inputs(NamedTuple):
         return np.repeat(np.arange(len(first)), counts), self.flat[at]
 
 
-class _Meetings(NamedTuple):
+class _Reads(NamedTuple):
     """Edges from readers to inputs, both counted from 0, with the bytes of each input."""
 
     reader: Ints
@@ -72,21 +72,21 @@ def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
         reader, read = inputs.of(layer.members)
         different, place = np.unique(read, return_inverse=True)
         nbytes = np.array([graph.nbytes[j] for j in different.tolist()], dtype=float)
-        reads = _Meetings(reader, place, nbytes, len(layer.members))
+        reads = _Reads(reader, place, nbytes, len(layer.members))
         if _is_of_products(layer, reads):
             found.extend(_cut(graph, inputs, layer, reads, workers))
     return found
 
 
-def _layers(graph: OperandGraph, reads: Sequence[int], least: int) -> Iterator[_Layer]:
+def _layers(graph: OperandGraph, n_inputs: Sequence[int], least: int) -> Iterator[_Layer]:
     """Yield the layers of at least `least` operands that are full grids of two axes or more."""
     by_name: dict[tuple[Hashable, int], list[int]] = {}
     for i, key in enumerate(graph.keys):
-        if reads[i] and isinstance(key, tuple) and len(key) > 2:
+        if n_inputs[i] and isinstance(key, tuple) and len(key) > 2:
             by_name.setdefault((key[0], len(key)), []).append(i)
     keys: Any = graph.keys
     for members in by_name.values():
-        if len(members) < least or max([reads[i] for i in members]) < 2:
+        if len(members) < least or max([n_inputs[i] for i in members]) < 2:
             continue
         rows = [keys[i][1:] for i in members]
         kinds = {type(index) for row in rows for index in row}
@@ -102,23 +102,23 @@ def _layers(graph: OperandGraph, reads: Sequence[int], least: int) -> Iterator[_
             yield _Layer(members, places, extents)
 
 
-def _meetings(
+def _reads_between(
     graph: OperandGraph, inputs: _Inputs, readers: Sequence[int], read: Sequence[int]
-) -> _Meetings:
+) -> _Reads:
     """Return the edges from some operands to some others."""
     number = np.full(len(graph), -1)
     number[np.asarray(read, dtype=np.int64)] = np.arange(len(read))
     reader, wanted = inputs.of(readers)
     place = number[wanted]
     nbytes = np.array([graph.nbytes[j] for j in read], dtype=float)
-    return _Meetings(reader[place >= 0], place[place >= 0], nbytes, len(readers))
+    return _Reads(reader[place >= 0], place[place >= 0], nbytes, len(readers))
 
 
-def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
+def _is_of_products(layer: _Layer, reads: _Reads) -> bool:
     """Whether most operands of a layer are products (`find_tiles`)."""
-    times_read = np.bincount(meets.read, minlength=len(meets.nbytes))
+    times_read = np.bincount(reads.read, minlength=len(reads.nbytes))
     along_an_axis = np.zeros(len(times_read), dtype=bool)
-    axes = np.zeros(meets.readers, dtype=int)
+    axes = np.zeros(reads.readers, dtype=int)
     for axis, extent in enumerate(layer.extents):
         if extent < _LEAST_EXTENT:
             continue
@@ -127,37 +127,37 @@ def _is_of_products(layer: _Layer, meets: _Meetings) -> bool:
             continue
         row = np.full(len(times_read), -1)
         row[maybe] = np.arange(len(maybe))
-        of = row[meets.read] >= 0
+        of = row[reads.read] >= 0
         seen = np.zeros((len(maybe), extent), dtype=bool)
-        seen[row[meets.read[of]], layer.places[meets.reader[of], axis]] = True
+        seen[row[reads.read[of]], layer.places[reads.reader[of], axis]] = True
         along = np.zeros(len(times_read), dtype=bool)
         along[maybe] = seen.all(axis=1)
         along_an_axis |= along
-        axes += np.bincount(meets.reader, along[meets.read], meets.readers) > 0
-    along = along_an_axis[meets.read]
-    count = np.bincount(meets.reader, along, meets.readers)
-    each = meets.nbytes[meets.read]
-    nbytes = np.bincount(meets.reader, each, meets.readers)
-    along_nbytes = np.bincount(meets.reader, each * along, meets.readers)
+        axes += np.bincount(reads.reader, along[reads.read], reads.readers) > 0
+    along = along_an_axis[reads.read]
+    count = np.bincount(reads.reader, along, reads.readers)
+    each = reads.nbytes[reads.read]
+    nbytes = np.bincount(reads.reader, each, reads.readers)
+    along_nbytes = np.bincount(reads.reader, each * along, reads.readers)
     # Two axes: a mean and a deviation read by all chunks of a column make no product.
     product = (count >= 2) & (axes >= 2) & (2 * along_nbytes >= nbytes)
     return bool(product.mean() >= _MOST_OF_IT)
 
 
 def _cut(
-    graph: OperandGraph, inputs: _Inputs, layer: _Layer, reads: _Meetings, workers: int
+    graph: OperandGraph, inputs: _Inputs, layer: _Layer, reads: _Reads, workers: int
 ) -> list[tuple[int, ...]]:
     """Cut a layer where the fewest bytes move, weighted by load balance."""
     members = layer.members
     sums = _readers(graph, members)
-    joined = _meetings(graph, inputs, sums, members)
-    joined_again = _meetings(graph, inputs, _readers(graph, sums), sums)
+    joined = _reads_between(graph, inputs, sums, members)
+    joined_again = _reads_between(graph, inputs, _readers(graph, sums), sums)
     cheapest, tile_of = math.inf, None
     for parts in _partitions(layer.extents, workers):
         tile = _number(layer, parts)
         count = math.prod(parts)
-        of_sum, parts_moved = _met_elsewhere(joined, tile)
-        _, sums_moved = _met_elsewhere(joined_again, of_sum)
+        of_sum, parts_moved = _moved_to_joins(joined, tile)
+        _, sums_moved = _moved_to_joins(joined_again, of_sum)
         moved = _copied(reads, tile, count) + parts_moved + sums_moved
         largest = np.bincount(tile, minlength=count).max() * math.ceil(count / workers)
         uneven = largest * workers / len(members)
@@ -199,15 +199,15 @@ def _number(layer: _Layer, parts: tuple[int, ...]) -> Ints:
     return tile
 
 
-def _copied(reads: _Meetings, tile: Ints, count: int) -> float:
+def _copied(reads: _Reads, tile: Ints, count: int) -> float:
     """Return the bytes that tiles read in sum."""
     wanted = np.zeros((len(reads.nbytes), count), dtype=bool)
     wanted[reads.read, tile[reads.reader]] = True
     return float(wanted.sum(axis=1) @ reads.nbytes)
 
 
-def _met_elsewhere(joined: _Meetings, tile: Ints) -> tuple[Ints, float]:
-    """Return the tile of each join, that of its first input, and the bytes it reads from others."""
+def _moved_to_joins(joined: _Reads, tile: Ints) -> tuple[Ints, float]:
+    """Return the tile of each join (that of its first input), and the bytes read from others."""
     of = np.zeros(joined.readers, dtype=np.int64)
     of[joined.reader[::-1]] = tile[joined.read[::-1]]
     elsewhere = joined.read[tile[joined.read] != of[joined.reader]]
