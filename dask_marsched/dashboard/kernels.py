@@ -54,8 +54,8 @@ def _why_none(found: dict[str, Any]) -> str:
     if found["workers_on"]:
         return (
             f"Kernels are on ({found['workers_on']} workers), and no expression has been evaluated "
-            "yet: chains of element-wise operations and reductions of NumPy arrays with 8192 "
-            "elements or more are."
+            "yet. They evaluate chains of element-wise operations and reductions of NumPy arrays "
+            "with 8192 elements or more."
         )
     return "Kernels are off on all workers: marsched.fusion.kernels."
 

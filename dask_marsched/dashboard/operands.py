@@ -64,7 +64,7 @@ class OperandsPane(Pane):
         except KeyError:
             return "This graph is not remembered any more: choose another."
         if not sum(found["counts"].values()):
-            return "No operand has come yet. " + NO_GRAPH
+            return "No operand has been submitted yet. " + NO_GRAPH
         set_data(self.source, _areas(found["series"]))
         counts = [
             f"{number_of(count)} {state}" for state, count in found["counts"].items() if count

@@ -69,7 +69,7 @@ class Pane:
             self.say("dask_marsched is not in force on this scheduler any more.")
             return
         if observer.failure is not None:
-            self.say(f"Nothing is followed any more: {observer.failure}")
+            self.say(f"The observer has stopped: {observer.failure}")
             return
         try:
             reason = self.show(observer)

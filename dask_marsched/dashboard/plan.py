@@ -60,7 +60,7 @@ class PlanPane(Pane):
                 hatch_pattern=pattern, hatch_color="black", hatch_scale=6, line_color="black",
                 **box,
             )  # fmt: skip
-        tips = [("worker", "@name (@share of what was sent)"), ("operands", "@operands{0,0}")]
+        tips = [("worker", "@name (@share of those sent)"), ("operands", "@operands{0,0}")]
         tips += [(state, f"@{state}{{0,0}}") for state in _COUNTED]
         self.plot.add_tools(HoverTool(renderers=[whole], tooltips=tips))
         self.legend = make_text(sizing_mode="stretch_width")

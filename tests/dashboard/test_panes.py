@@ -42,7 +42,7 @@ async def test_empty_panes_explain_themselves(c, s):
     await c.register_plugin(MarsSchedulerPlugin())
     empty = {name: why_empty(pane) for name, pane in all_updated(s).items()}
     assert "Compute a dask collection" in empty["plan"]
-    assert "No operand has come yet" in empty["operands"]
+    assert "No operand has been submitted yet" in empty["operands"]
     assert "There is no worker yet" in empty["memory"]
     assert "No result has been moved" in empty["transfers"]
     assert "Kernels are off on all workers: marsched.fusion.kernels" in empty["kernels"]
@@ -210,7 +210,7 @@ async def test_a_page_that_stays_open_tells_that_the_plugin_is_gone(c, s, a):
     await c.register_plugin(MarsSchedulerPlugin())
     observer_of(s).failure = "moved failed: KeyError"
     pane.update()
-    assert "Nothing is followed any more: moved failed" in pane.note.text
+    assert "The observer has stopped: moved failed" in pane.note.text
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])

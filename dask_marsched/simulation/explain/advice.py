@@ -126,10 +126,10 @@ def held_for_reduction(context: AdviceContext) -> Iterator[Advice]:
     makespan = sum(report.makespan for report, _ in found)
     yield Advice(
         "held-for-reduction",
-        f"The chunks of {top[0].group} are held until {name}, which is computed from all of them, "
-        "is known, because they are needed again with it.",
+        f"The chunks of {top[0].group} are held until {name} is known: it is computed from all of "
+        "them, and they are needed again together with it.",
         f"Compute {name} first, by itself, and build the rest on its value: the chunks are then "
-        "made twice and held never.",
+        "computed twice, but not held.",
         f"simulated as two passes: {_peaks(context.need, need)}, "
         f"{_makespans(context.report.makespan, makespan)}",
     )
