@@ -1,4 +1,8 @@
-"""Detects side effects in the code of a task's functions: locks, events, clients, secession."""
+"""Detects functions whose code shows that they wait for other tasks, submit tasks or secede.
+
+Such tasks are not fused and not run twice, and simulations name them. Whether any other task may be
+rerun or interrupted is decided by `task_effects`.
+"""
 
 from __future__ import annotations
 

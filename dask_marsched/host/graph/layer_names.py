@@ -1,4 +1,4 @@
-"""Lists layers of collections in the order of tasks' arguments, independent of the hash seed."""
+"""For simulations: lists layers of collections in an order independent of the hash seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from dask.utils import key_split
 
 
 def layer_names(collections: Iterable[Any]) -> list[str]:
-    """Return the names of all layers, each before those that it reads; expressions have none."""
+    """Return the names of all layers, each before those that it reads; expressions have none.
+
+    Layers that a layer reads come in the order of its tasks' arguments.
+    """
     found: dict[str, None] = {}
     for item in collections:
         if not is_dask_collection(item) or isinstance(getattr(item, "expr", None), Expr):

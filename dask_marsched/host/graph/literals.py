@@ -1,4 +1,4 @@
-"""Walks through the arguments of tasks, and makes placeholders for existing results."""
+"""For simulations: finds data in the arguments of tasks, and makes placeholders for results."""
 
 from __future__ import annotations
 

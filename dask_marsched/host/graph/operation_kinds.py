@@ -1,4 +1,4 @@
-"""Splits tasks into operations, with the kinds and bytes from which durations are derived."""
+"""For simulations: splits tasks into operations, whose kinds and bytes tell their durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates the memory of intermediate results inside of fused tasks."""
+"""For `explain`: estimates the memory of intermediate results inside of fused tasks."""
 
 from __future__ import annotations
 

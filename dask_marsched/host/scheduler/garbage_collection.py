@@ -1,4 +1,4 @@
-"""Pauses the garbage collector during planning: it took a third of the time and found nothing."""
+"""Pauses the garbage collector while a graph is read: it took a third of the time for nothing."""
 
 from __future__ import annotations
 
