@@ -41,7 +41,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/",
-        "What there is, and whether anything may be changed.",
+        "The endpoints, and whether requests may change anything.",
         _index,
         s.record(s.fields(s.TEXT, "name version"), writable=s.TRUTH, endpoints=s.listing(s.TEXT)),
     ),
@@ -55,14 +55,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/status",
-        "Whether the plugin is at work, and what it has done since it was registered.",
+        "Whether the plugin is active, and its counters since it was registered.",
         answers.status,
         s.STATUS,
     ),
     Endpoint(
         "GET",
         "/graphs",
-        "The last graphs that came, the newest first.",
+        "The last graphs, the newest first.",
         answers.graphs,
         s.page(s.GRAPH),
         query=(LIMIT, OFFSET),
@@ -78,8 +78,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/graphs/{graph}/plan",
-        "The picture of a graph's plan: cells of operands that are near together, with who runs "
-        "them and their states. While `ready` is false it is being laid out: ask again.",
+        "The picture of a graph's plan: cells of neighbouring operands, with their worker and "
+        "states. While `ready` is false it is being laid out: ask again.",
         answers.plan,
         s.PLAN,
         path_parameters=(GRAPH,),
@@ -88,7 +88,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
         "/graphs/{graph}/cancel",
-        "Cancel what is wanted of a graph.",
+        "Cancel the wanted results of a graph.",
         answers.cancel,
         s.record(s.fields(s.COUNT, "graph cancelled")),
         path_parameters=(GRAPH,),
@@ -106,7 +106,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/counts",
-        "How many operands were in which state, now and over time, and why some failed.",
+        "Numbers of operands by state, now and over time, and causes of failures.",
         answers.counts,
         s.OPERAND_COUNTS,
         query=(OF_GRAPH,),
@@ -130,8 +130,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/transfers",
-        "Bytes moved between workers, and an estimate of what stock Dask would have moved of "
-        "`graph` (the last one unless told).",
+        "Bytes moved between workers, and an estimate of those that stock Dask would have moved "
+        "for `graph` (by default the last one).",
         answers.transfers,
         s.TRANSFERS,
         query=(OF_GRAPH, ROWS),
@@ -139,7 +139,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/kernels",
-        "What fused kernels do on the workers.",
+        "Expressions that fused kernels evaluated on the workers.",
         answers.kernels,
         s.KERNELS,
         query=(EXPRESSIONS,),
@@ -147,7 +147,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/faults",
-        "What died or failed, and what became of it.",
+        "Lost workers and failed operands, and how they were handled.",
         answers.faults,
         s.FAULTS,
     ),

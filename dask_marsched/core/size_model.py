@@ -22,19 +22,19 @@ class SizeModel:
     def __init__(self) -> None:
         self._sums: dict[Hashable, dict[Hashable, tuple[float, int]]] = {}
 
-    def observe(self, of: Kinds, nbytes: float) -> bool:
+    def observe(self, operand_kinds: Kinds, nbytes: float) -> bool:
         """Learn from a result of `nbytes`; return whether its finest kind is new."""
-        sums = self._sums.setdefault(of[-1], {})
-        new = of[0] not in sums
-        for kind in of:
+        sums = self._sums.setdefault(operand_kinds[-1], {})
+        new = operand_kinds[0] not in sums
+        for kind in operand_kinds:
             total, count = sums.get(kind, (0.0, 0))
             sums[kind] = (total + nbytes, count + 1)
         return new
 
-    def predict(self, of: Kinds) -> float | None:
+    def predict(self, operand_kinds: Kinds) -> float | None:
         """Return the mean size of the finest known kind, or None."""
-        sums = self._sums.get(of[-1], {})
-        for kind in of:
+        sums = self._sums.get(operand_kinds[-1], {})
+        for kind in operand_kinds:
             known = sums.get(kind)
             if known is not None:
                 return known[0] / known[1]

@@ -84,7 +84,7 @@ class Evictor:
             self.counts.evictions += 1
             self.counts.evicted_bytes += nbytes
         if victim.staying:
-            await loop.run_in_executor(self.host.disk, store.part, victim.staying)
+            await loop.run_in_executor(self.host.disk, store.copy_views, victim.staying)
             self.counts.parted += len(victim.staying)
         return True
 

@@ -1,4 +1,4 @@
-"""Pauses the garbage collector while a graph is read: it took a third of the time for nothing."""
+"""Pauses the garbage collector while a graph is read and planned: it found nothing to free."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         failed = self.logged_pickle_errors
         return [some for some in found if failed.isdisjoint(some.leaving)]
 
-    def part(self, keys: Iterable[Key]) -> None:
+    def copy_views(self, keys: Iterable[Key]) -> None:
         """Copy small views, so that the buffers under them can be freed. Thread-safe."""
         # The copies are contiguous, as they would be after a round trip to disk.
         for key in keys:

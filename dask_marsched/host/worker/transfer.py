@@ -45,7 +45,7 @@ _NOTHING = Charge(0, 0)
 # more than a copy into them, so short pauses must keep it.
 _TIDY = 5.0
 # After this many failures in a row a peer's memory counts as impossible to map from here.
-_PATIENCE = 3
+_MOST_FAILURES = 3
 
 #: Events of the state machine that are created or changed, with the fields used.
 _EVENTS: dict[Any, set[str]] = {
@@ -305,7 +305,7 @@ class HandleTransfer:
 
     async def fetch(self, address: str, keys: list[Key]) -> dict[Key, object] | None:
         """Map a peer's published chunks; None if it is unreachable. Never raises an Exception."""
-        if not keys or self._failures[address] >= _PATIENCE or not self._is_here(address):
+        if not keys or self._failures[address] >= _MOST_FAILURES or not self._is_local(address):
             return {}
         start = time()
         try:
@@ -323,7 +323,7 @@ class HandleTransfer:
             self._log(address, list(received), start, time())
         return received
 
-    def _is_here(self, address: str) -> bool:
+    def _is_local(self, address: str) -> bool:
         now = monotonic()
         if now - self._seen.get(address, -_CLAIM_LASTS) < _CLAIM_LASTS:
             return True

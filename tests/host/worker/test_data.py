@@ -246,7 +246,7 @@ def test_a_shared_base_counts_once(store):
     store.evict_key("whole")
     store.evict_key("view")
     assert store.held == N  # the edge keeps it
-    store.part(["edge", "gone"])
+    store.copy_views(["edge", "gone"])
     assert store.held == 16
     assert store.in_memory("edge").base is None
     assert (store["edge"] == 1).all()
@@ -262,7 +262,7 @@ def test_a_view_that_gets_its_own_memory_looks_the_same(store, order):
     edge = whole[:3] if order == "C" else whole[:, :3]
     edge.flags.writeable = False
     store["edge"] = edge
-    store.part(["edge"])
+    store.copy_views(["edge"])
     assert store["edge"] is not edge
     assert same(store["edge"], edge)
     assert store["edge"].strides == edge.strides
