@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -69,7 +70,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (vars(self.settings),)
+        return partial(MarsWorkerPlugin, **vars(self.settings)), ()
 
     async def setup(self, worker: Worker) -> None:
         """Install the parts that are switched on, after any teardown under way.
@@ -235,7 +236,3 @@ class MarsWorkerPlugin(WorkerPlugin):
 
 def _report(part: Any) -> Any:
     return None if part is None else part.report()
-
-
-def _restore(settings: dict[str, Any]) -> MarsWorkerPlugin:
-    return MarsWorkerPlugin(**settings)

@@ -238,7 +238,8 @@ class Planner:
         # Tiles also contain operands with inputs, which no other plan assigns.
         first = {i for unit in units for i in unit.operands if self._is_to_come(plan.tasks[i])}
         pending |= first
-        rest = [replace(u, operands=o) for u in units if (o := _among(u.operands, pending))]
+        still = ((unit, tuple(i for i in unit.operands if i in pending)) for unit in units)
+        rest = [replace(unit, operands=operands) for unit, operands in still if operands]
         rest.sort(key=lambda unit: unit.operands[0])
         if rest:
             if plan.lasting:
@@ -351,10 +352,6 @@ class Planner:
         self._tiled.clear()
         self._known.clear()
         self._model = SizeModel()
-
-
-def _among(operands: tuple[int, ...], pending: set[int]) -> tuple[int, ...]:
-    return tuple(i for i in operands if i in pending)
 
 
 def _bound(units: list[Unit]) -> bool:

@@ -1,7 +1,6 @@
 """The digital twin: run a Dask graph on a simulated cluster, in virtual time."""
 
-from dask_marsched.simulation.costs.costs import Costs, record_costs
-from dask_marsched.simulation.costs.derived import derive_costs
+from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.graph_file import load_graph, save_graph
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.report.timeline import Timeline
@@ -11,9 +10,7 @@ __all__ = [
     "Costs",
     "SimulationReport",
     "Timeline",
-    "derive_costs",
     "load_graph",
-    "record_costs",
     "save_graph",
     "simulate",
 ]

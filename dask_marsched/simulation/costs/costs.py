@@ -5,15 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import dask.order
-from dask.sizeof import sizeof
-
-from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs import costs_file
 from dask_marsched.simulation.costs.held_results import Places, find_held_results
 
@@ -32,10 +27,6 @@ class Costs:
     #: Workers that hold each result before the graph runs. Such results cost no time.
     held: Mapping[Any, Places] = dataclasses.field(default_factory=dict)
     overhead: float = 1.0  #: Default of ``overhead`` in `simulate`, see :class:`ClusterSpec`.
-
-    def without_durations(self) -> Costs:
-        """Return the same sizes without durations, which are then the same on every machine."""
-        return dataclasses.replace(self, seconds={}, overhead=1.0)
 
     def holding(self, collections: Iterable[Any]) -> Costs:
         """Return these costs, completed by the results that futures in collections refer to."""
@@ -106,11 +97,6 @@ class Costs:
                     mapping[key] = mapping[match]
         return dataclasses.replace(self, nbytes=nbytes, seconds=seconds, input_nbytes=input_nbytes)
 
-    def covers(self, dsk: Mapping[Any, Any]) -> bool:
-        """Return True if these are the costs of a graph, tokens aside."""
-        known = self.renamed(dsk).nbytes
-        return len(self.nbytes) == len(dsk) and all(key in known for key in dsk)
-
 
 def _name(bare: Any) -> Any:
     return bare[0] if isinstance(bare, tuple) and bare else bare
@@ -121,47 +107,3 @@ def without_token(key: Any) -> Any:
     if isinstance(key, tuple) and key:
         return (without_token(key[0]), *key[1:])
     return _TOKEN.sub("", key) if isinstance(key, str) else key
-
-
-def record_costs(collection: Any, cache: str | Path | None = None) -> Costs:
-    """Execute a graph once in this thread and record its costs, or read them from ``cache``."""
-    items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
-    dsk, _ = materialize(*expression(items))
-    if cache is not None and Path(cache).exists():
-        try:
-            cached = Costs.load(cache)
-        except ValueError:  # of an older version
-            cached = Costs({})
-        if cached.covers(dsk):
-            return cached
-    costs = _execute(dsk)
-    if cache is not None:
-        Path(cache).parent.mkdir(parents=True, exist_ok=True)
-        costs.save(cache)
-    return costs
-
-
-def _execute(dsk: Mapping[Any, Any]) -> Costs:
-    order = dask.order.order(dsk=dict(dsk))
-    uses: dict[Any, int] = {}
-    for task in dsk.values():
-        for dependency in task.dependencies:
-            uses[dependency] = uses.get(dependency, 0) + 1
-    values: dict[Any, Any] = {}
-    nbytes, seconds, input_nbytes = dict[Any, int](), dict[Any, float](), dict[Any, int]()
-    for key in sorted(dsk, key=order.__getitem__):
-        task = dsk[key]
-        inputs = {dependency: values[dependency] for dependency in task.dependencies}
-        started = time.perf_counter()
-        value = task(inputs)
-        seconds[key] = time.perf_counter() - started
-        nbytes[key] = sizeof(value)
-        input_nbytes[key] = sum(nbytes[dependency] for dependency in task.dependencies)
-        if uses.get(key):
-            values[key] = value
-        del inputs, value
-        for dependency in task.dependencies:
-            uses[dependency] -= 1
-            if not uses[dependency]:
-                del values[dependency]
-    return Costs(nbytes, seconds, input_nbytes)

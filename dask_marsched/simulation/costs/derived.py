@@ -1,4 +1,4 @@
-"""Derives costs from the graph alone: sizes that it tells or that are guessed, and durations."""
+"""Derives durations of tasks from the graph, and guesses the sizes that it does not tell."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import dask
 from dask.utils import parse_bytes
 
 from dask_marsched.host.graph.operation_kinds import TaskOperation, TaskOperations, multiplications
-from dask_marsched.host.graph.result_sizes import chunk_nbytes
-from dask_marsched.host.twin.scheduler import expression, materialize
-from dask_marsched.simulation.costs.costs import Costs
 
 #: Seconds that a task takes besides its operations.
 OVERHEAD = 0.0002
@@ -120,14 +117,3 @@ def fill_missing_sizes(
             if size is None:
                 size = max((nbytes[other] for other in dsk[key].dependencies), default=mean)
             nbytes[key] = size
-
-
-def derive_costs(collection: Any) -> Costs:
-    """Derive the sizes of all results from the graph alone; guess those that it does not tell."""
-    items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
-    expr, keys = expression(items)
-    dsk, _ = materialize(expr, keys)
-    known = chunk_nbytes(expr, dsk)
-    nbytes = {**known.estimated, **known.exact}
-    fill_missing_sizes(dsk, nbytes, lambda key: None)
-    return Costs(nbytes)

@@ -13,7 +13,7 @@ from dask_marsched.host.graph.operation_kinds import (
     multiplications,
 )
 from dask_marsched.host.twin.scheduler import expression, materialize
-from dask_marsched.simulation.costs.derived import derive_costs
+from tests.simulation.local_costs import derive_costs
 
 CHUNK = 100 * 100 * 8
 

@@ -6,7 +6,8 @@ from dask.utils import key_split
 
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.cost_model import CostModel
-from dask_marsched.simulation.costs.costs import Costs, record_costs
+from dask_marsched.simulation.costs.costs import Costs
+from tests.simulation.local_costs import record_costs
 
 
 def model_of(collection, costs):

@@ -6,14 +6,13 @@ from dask import delayed
 from benchmarks.rates import OPERATIONS
 from dask_marsched.host.graph.operation_kinds import KINDS, TaskOperation
 from dask_marsched.host.twin.scheduler import expression, materialize
-from dask_marsched.simulation.costs.costs import record_costs
 from dask_marsched.simulation.costs.derived import (
     OVERHEAD,
     RATES,
     DerivedSeconds,
-    derive_costs,
     seconds_of,
 )
+from tests.simulation.local_costs import derive_costs, record_costs
 
 MIB = 2**20
 

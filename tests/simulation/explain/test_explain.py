@@ -16,6 +16,7 @@ from dask_marsched.simulation.explain.explain import explain
 from dask_marsched.simulation.explain.memory_need import MemoryNeed
 from dask_marsched.simulation.explain.runs import SimulationRunner
 from tests.processes import local_cluster
+from tests.simulation.local_costs import record_costs
 
 GiB = 2**30
 QUICK = {"isolated": False, "workers": 2, "max_workers": 2}
@@ -180,8 +181,6 @@ def test_other_collections():
 
 
 def test_recorded_costs_are_used():
-    from dask_marsched.simulation import record_costs
-
     parts = [dask.delayed(bytes)(10**6 + i) for i in range(10)]
     total = dask.delayed(len)(dask.delayed(b"".join)(parts))
     found = explain(total, costs=record_costs(total), **QUICK)
