@@ -49,7 +49,7 @@ class PlacementEngine:
         self.counters = Counters()
         self.failure: str | None = None
         self.observer: OperandTracker | None = None
-        self.planner = Planner(scheduler, policies, settings, self.counters, self.install)
+        self.planner = Planner(scheduler, policies, settings, self.counters, self.apply_units)
         self.replicas = UnneededReplicas()
         self.retries = Retries(scheduler, RetryRule(settings.retries, settings.retry_errors))
         #: By address, the order in which workers joined.
@@ -97,7 +97,7 @@ class PlacementEngine:
         self.planner.plan(wanted, touched)
 
     @guarded(lambda: None, fatal=True)
-    def install(self, tasks: list[TaskState], units: list[Unit]) -> None:
+    def apply_units(self, tasks: list[TaskState], units: list[Unit]) -> None:
         """Hand the units of a plan to the withholding policy."""
         shares: dict[int, Share] = defaultdict(Share)
         for unit in units:

@@ -76,7 +76,7 @@ class _Plan:
 class Planner:
     """Makes and remakes the plans of one scheduler; `workers` are in the order of joining.
 
-    `install` is called with the tasks of a graph and the units of its plan, whose operands are
+    `apply_units` is called with the tasks of a graph and the units of its plan, whose operands are
     indices into these tasks. On the scheduler itself only priorities are changed.
     """
 
@@ -86,13 +86,13 @@ class Planner:
         policies: Policies,
         settings: Settings,
         counters: Counters,
-        install: Callable[[list[TaskState], list[Unit]], None],
+        apply_units: Callable[[list[TaskState], list[Unit]], None],
     ) -> None:
         self.scheduler: Any = scheduler
         self.policies = policies
         self.settings = settings
         self.counters = counters
-        self.install = install
+        self.apply_units = apply_units
         self.workers: list[str] = []
         self.observer: PlanObserver | None = None
         self._finder = PlanFinder(policies.assignment, counters)
@@ -152,7 +152,7 @@ class Planner:
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         plan = _Plan(graph, tasks, guessed)
         units = self._assign(plan, fresh)
-        self._install(plan, units)
+        self._apply(plan, units)
         if self.observer is not None:
             self.observer.planned(graph, tasks, units)
         self.counters.graphs_planned += 1
@@ -224,11 +224,11 @@ class Planner:
         units, plan.searching = self._finder.find(graph, slots, pending, adopt)
         return units
 
-    def _install(self, plan: _Plan, units: list[Unit]) -> None:
+    def _apply(self, plan: _Plan, units: list[Unit]) -> None:
         plan.bound_to_workers, plan.n_workers = _bound(units), len(self.workers)
         tasks = plan.tasks
         self._tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
-        self.install(tasks, units)
+        self.apply_units(tasks, units)
 
     def _adopt(self, plan: _Plan, workers: list[WorkerSlot], units: list[Unit]) -> None:
         """Put the result of a search in force for the units that no worker has opened."""
@@ -245,7 +245,7 @@ class Planner:
             if plan.lasting:
                 plan.unstarted.update((plan.tasks[i], i) for i in first)
                 self._plan_of.update((plan.tasks[i], plan) for i in first)
-            self._install(plan, rest)
+            self._apply(plan, rest)
             if self.observer is not None:
                 self.observer.planned_again(plan.tasks, rest)
             self.counters.refined += 1
@@ -311,7 +311,7 @@ class Planner:
         pending = self._unopened(plan)
         if pending:
             units = self._assign(plan, pending)
-            self._install(plan, units)
+            self._apply(plan, units)
             if self.observer is not None:
                 self.observer.planned_again(plan.tasks, units)
             self.counters.replanned += 1
