@@ -161,7 +161,7 @@ async def test_tasks_not_annotated_as_pure_run_once(c, s, a, b):
 @planned_cluster(TWO_WORKERS)
 async def test_it_is_off_by_default(c, s, a, b):
     assert not hasattr(vars(s), "stimulus_task_finished")
-    assert plugin_of(s)._failover._seconds is None
+    assert plugin_of(s)._failover._second_runs is None
     assert speculative_execution.misfits(s) == []
 
 

@@ -32,7 +32,7 @@ def costs_of(
     for host in set(hosts):
         if host in cores:
             own = np.array([h == host for h in hosts])
-            seconds[own] = undisturbed(starts[own], stops[own], cores[host])
+            seconds[own] = seconds_on_own_core(starts[own], stops[own], cores[host])
     if processor:
         seconds = _as_measured(executions, stops - starts, seconds, processor)
     by_key: dict[Any, list[float]] = {}
@@ -66,7 +66,7 @@ def _as_measured(
     return scaled
 
 
-def undisturbed(starts: Floats, stops: Floats, cores: int) -> Floats:
+def seconds_on_own_core(starts: Floats, stops: Floats, cores: int) -> Floats:
     """Return how long the tasks of one host would have taken on a core of their own, in seconds.
 
     This inverts processor sharing: while ``n`` tasks run on ``cores``, each advances at the rate

@@ -149,7 +149,7 @@ class _ExplainJob:
         left = self.seconds - (time.monotonic() - began)
         runner = SimulationRunner(items, len(facts.tasks), arguments, left, self.parallel)
         forecast_runs = ForecastRuns(runner, facts.temporaries, size, self.policy, self.most)
-        report, need = forecast_runs.undisturbed[self.policy]
+        report, need = forecast_runs.smooth_runs[self.policy]
         context = AdviceContext(items, facts, report, need, size.memory_limit, runner)
         return Explanation(
             title=self.title,

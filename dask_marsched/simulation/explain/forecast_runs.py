@@ -39,11 +39,11 @@ class ForecastRuns:
         policies = ("stock", policy)
         own = runner.run({name: {"policy": name} for name in policies}, must=True)
         #: By policy, a run that neither spilled nor paused, and the memory it needed.
-        self.undisturbed = self._undisturbed(own)
+        self.smooth_runs = self._run_smoothly(own)
         #: By policy the smallest limit that may fit, and whether a simulation has shown it.
         self._limits = {
             name: (round_up_to_orderable(need.limit), False)
-            for name, (_, need) in self.undisturbed.items()
+            for name, (_, need) in self.smooth_runs.items()
         }
         first, second = self._unverified()[::-1]
         numbers = list(self._numbers(policy, most).items())
@@ -57,7 +57,7 @@ class ForecastRuns:
         #: By policy, for the user's cluster.
         self.forecasts = {name: self._forecast(name, own[name]) for name in policies}
 
-    def _undisturbed(
+    def _run_smoothly(
         self, own: Mapping[str, SimulationOutcome]
     ) -> dict[str, tuple[SimulationReport, MemoryNeed]]:
         titles = {
@@ -112,7 +112,7 @@ class ForecastRuns:
         }
 
     def _sizes(self, policy: str, outcomes: Mapping[str, SimulationOutcome]) -> list[Size]:
-        found = [self._size_of(*self.undisturbed[policy])]
+        found = [self._size_of(*self.smooth_runs[policy])]
         for outcome in outcomes.values():
             report = outcome.report
             if report is not None and report.workers != self._size.workers:
@@ -130,7 +130,7 @@ class ForecastRuns:
         return memory_need(outcome.report, self._temporaries).limit <= limit
 
     def _forecast(self, policy: str, own: SimulationOutcome) -> PolicyForecast:
-        report, need = self.undisturbed[policy]
+        report, need = self.smooth_runs[policy]
         limit, verified = self._limits[policy]
         shown = own.report or report
         return PolicyForecast(

@@ -24,7 +24,7 @@ class MemoryNeed:
 
     @property
     def limit(self) -> int:
-        """Bytes below which a worker would spill or pause, by ``distributed.worker.memory``."""
+        """The least memory limit with which no worker spills or pauses, in bytes."""
         target, spill, pause = map(_threshold, ("target", "spill", "pause"))
         process = self.total + PROCESS_NBYTES
         return int(max(self.held / target, process / spill, process / pause)) + 1

@@ -118,19 +118,19 @@ def footprint(worker: Any) -> tuple[Any, ...]:
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
     before = footprint(a)
-    gathers = WorkerReleaseBatching(a)
-    gathers.install()
+    batching = WorkerReleaseBatching(a)
+    batching.install()
     x = da.ones((40, 40), chunks=10)
     assert await c.compute((x + x.T).sum()) == 3200
     # What was computed is forgotten, and the worker tells of it within a second.
     await async_poll_for(lambda: not a.data and not s.tasks, 5)
-    assert gathers.report()["answers"] > 0
+    assert batching.report()["answers"] > 0
     future = c.submit(sum, [1, 2])
     assert await future == 3
-    gathers.uninstall()
-    gathers.uninstall()
+    batching.uninstall()
+    batching.uninstall()
     assert footprint(a) == before
-    assert gathers.report() == {"answers": 0}
+    assert batching.report() == {"answers": 0}
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,10 @@ def test_copies_take_a_small_share_of_memory(publisher, arena, monkeypatch):
 
 
 def test_retention_takes_a_small_share_of_time(publisher, arena):
-    publisher.upkeep.kept(1 << 40)
+    publisher.budget.kept(1 << 40)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert arena.counters.published == 0
-    publisher.upkeep.worked(1e6)
+    publisher.budget.worked(1e6)
     asyncio.run(made(publisher, "a", "b", stored=True))
     assert arena.counters.published == 2
 

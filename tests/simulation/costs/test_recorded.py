@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.machine import Cores
-from dask_marsched.simulation.costs.recorded import costs_of, undisturbed
+from dask_marsched.simulation.costs.recorded import costs_of, seconds_on_own_core
 
 JOBS = st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.001, 1.0)), min_size=1, max_size=12)
 
@@ -26,7 +26,7 @@ def test_it_is_the_inverse_of_what_the_twin_does_to_tasks_on_few_cores(jobs, cor
     while len(stops) < len(jobs):
         queue.step()
     order = sorted(starts)
-    taken = undisturbed(
+    taken = seconds_on_own_core(
         np.array([starts[n] for n in order]), np.array([stops[n] for n in order]), cores
     )
     assert taken == pytest.approx([seconds for _, seconds in jobs], abs=1e-6)
