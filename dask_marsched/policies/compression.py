@@ -53,7 +53,8 @@ def group_bounds(
 
     A group may hold an eighth of the bytes of a thread, `thread_memory` (0 for unlimited).
     """
-    typical = typical_nbytes(graph, [i for i in graph if not graph.inputs[i]])
+    starts = graph.inputs.starts
+    typical = typical_nbytes(graph, [i for i in graph if starts[i] == starts[i + 1]])
     most = max(_KAPPA * typical, 16 * CRUMB)
     if thread_memory:
         most = min(most, thread_memory / 8)
@@ -86,14 +87,13 @@ def compress(
 def durations(graph: OperandGraph) -> list[float]:
     """Return the seconds that each operand takes, estimated from the bytes it touches."""
     nbytes, out = graph.nbytes, []
-    for i, own in enumerate(graph.inputs):
+    for size, own in zip(nbytes, graph.inputs, strict=True):
         if own:
-            touched = nbytes[i]
             for j in own:
-                touched += nbytes[j]
-            out.append(touched / _BANDWIDTH + _OVERHEAD)
+                size += nbytes[j]
+            out.append(size / _BANDWIDTH + _OVERHEAD)
         else:
-            out.append(nbytes[i] / _SOURCE + _OVERHEAD)
+            out.append(size / _SOURCE + _OVERHEAD)
     return out
 
 
@@ -118,6 +118,7 @@ class _Compression:
         self.graph = graph
         self.roles, self.kinds, self.limits = roles, kinds, limits
         self.nbytes = graph.nbytes
+        self.inputs = list(graph.inputs)
         starts = graph.dependents.starts
         self.readers = [b - a for a, b in itertools.pairwise(starts)]
         #: An operand with more dependents is a hub, as in `core.roles`.
@@ -125,45 +126,70 @@ class _Compression:
         self.groups: dict[int, _Group] = {}
         #: Earliest finish of each head with the groups formed so far.
         self.finish = [0.0] * len(graph)
-        self.slack = 0.0
+        self.seconds: list[float] = []
         #: Most operands of each batch in a group.
         self.shares: dict[str, int] = {}
+        self.batches: Sequence[str | None] = limits.batches if limits is not None else ()
         if limits is not None:
-            sizes = Counter(name for name in limits.batches if name is not None)
+            sizes = Counter(name for name in self.batches if name is not None)
             self.shares = {name: max(1, n // limits.groups) for name, n in sizes.items()}
 
     def run(self) -> list[int]:
-        graph, limits = self.graph, self.limits
-        seconds = durations(graph) if limits else []
-        before = [0.0] * len(graph)
-        if limits:
-            self.slack = sum(seconds) / limits.groups
-        groups, roles, finish = self.groups, self.roles, self.finish
+        if self.limits is None:
+            self._join_lines()
+        else:
+            self._join_inputs(self.limits)
+        heads = list(self.graph)
+        for i, group in self.groups.items():
+            for j in group.members:
+                heads[j] = i
+        return heads
+
+    def _join_lines(self) -> None:
+        for i, own in enumerate(self.inputs):
+            if len(own) == 1 and self._joinable(own[0], i):
+                self._draw_line(i, own[0])
+
+    def _join_inputs(self, limits: GroupBounds) -> None:
+        graph, roles, finish = self.graph, self.roles, self.finish
+        self.seconds = seconds = durations(graph)
+        before = seconds.copy()
+        slack = sum(seconds) / limits.groups
         # A group joins inputs that several members read only after one with a single reader.
         drawable = [
             times == 1 and not role for times, role in zip(self.readers, roles, strict=True)
         ]
-        for i, own in enumerate(graph.inputs):
-            if not limits:
-                if len(own) == 1 and self._joinable(own[0], i):
-                    self._draw_line(i, own[0])
-                continue
-            groups[i] = group = _Group(dict.fromkeys(own, 1), seconds[i], self.nbytes[i])
-            if self.shares and (name := limits.batches[i]) is not None:
-                group.batches[name] = 1
+        for i, own in enumerate(self.inputs):
             if not own:
-                before[i] = finish[i] = seconds[i]
+                finish[i] = seconds[i]
                 continue
-            before[i] = max([before[j] for j in own]) + seconds[i]
-            if roles[i] != ALONE and any(drawable[j] for j in own):
-                while self._grow(i, group, before[i] + self.slack):
+            begin = first = 0.0
+            grows = False
+            for j in own:
+                if before[j] > first:
+                    first = before[j]
+                if finish[j] > begin:
+                    begin = finish[j]
+                if drawable[j]:
+                    grows = True
+            before[i] += first
+            if grows and roles[i] != ALONE:
+                group = self._group(i)
+                while self._grow(i, group, before[i] + slack):
                     pass
-            finish[i] = self._start(group.reads) + group.seconds
-        heads = list(graph)
-        for i, group in groups.items():
-            for j in group.members:
-                heads[j] = i
-        return heads
+                finish[i] = self._start(group.reads) + group.seconds
+            else:
+                finish[i] = begin + seconds[i]
+
+    def _group(self, i: int) -> _Group:
+        """Return the group of a head; most operands never need one."""
+        group = self.groups.get(i)
+        if group is None:
+            reads = dict.fromkeys(self.inputs[i], 1)
+            group = self.groups[i] = _Group(reads, self.seconds[i], self.nbytes[i])
+            if self.shares and (name := self.batches[i]) is not None:
+                group.batches[name] = 1
+        return group
 
     def _joinable(self, j: int, head: int) -> bool:
         return (
@@ -197,14 +223,18 @@ class _Compression:
         if not found:
             return False
         if len(reads) == 1:  # a single line
-            members = len(group.members) + len(self.groups[found[0]].members)
+            members = len(group.members) + len(self._group(found[0]).members)
             if members >= _MOST_OPERANDS:
                 return False
             self._draw(group, found)
             return True
         assert self.limits is not None
-        found = [j for j in found if self.groups[j].little or self._brings_little(j, reads)]
-        if found and (hubs := self._hubs(reads, max([self.nbytes[j] for j in found]))):
+        found = [j for j in found if self._brings_little(j, reads)]
+        if not found:
+            return False
+        for j in found:
+            self._group(j)
+        if hubs := self._hubs(reads, max([self.nbytes[j] for j in found])):
             found = [j for j in found if all(k in self.groups[j].reads for k in hubs)]
         found.sort(key=lambda j: self.groups[j].seconds)
         grown = False
@@ -220,13 +250,17 @@ class _Compression:
         Small hubs are ignored, as every worker gets them. Large hubs are ignored if other inputs
         are read too: otherwise the input is a piece cut off a hub, which stays where the hub is.
         """
-        nbytes, readers, group = self.nbytes, self.readers, self.groups[j]
+        group = self.groups.get(j)
+        own = self.inputs[j] if group is None else group.reads
+        if not own or (group is not None and group.little):
+            return True
+        nbytes, readers, most_readers = self.nbytes, self.readers, self.shared
         small = self.limits.small if self.limits is not None else 0.0
         most = max(nbytes[j], CRUMB)
         new = shared = new_to_any = shared_by_any = 0.0
-        for k in group.reads:
+        for k in own:
             size = nbytes[k]
-            if readers[k] <= self.shared:
+            if readers[k] <= most_readers:
                 new_to_any += size
                 if k not in reads:
                     new += size
@@ -234,7 +268,8 @@ class _Compression:
                 shared_by_any += size
                 if k not in reads:
                     shared += size
-        group.little = new_to_any <= most and shared_by_any <= most
+        if group is not None:
+            group.little = new_to_any <= most and shared_by_any <= most
         return (new or shared) <= most
 
     def _hubs(self, reads: dict[int, int], drawn: float) -> list[int]:
