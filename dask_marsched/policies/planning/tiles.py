@@ -89,11 +89,11 @@ def _layers(graph: OperandGraph, n_inputs: Sequence[int], least: int) -> Iterato
         if len(members) < least or max([n_inputs[i] for i in members]) < 2:
             continue
         rows = [keys[i][1:] for i in members]
-        kinds = {type(index) for row in rows for index in row}
-        if not all(issubclass(kind, int | np.integer) for kind in kinds):
+        try:
+            indices = np.array(rows)
+        except ValueError:  # sequences of different lengths
             continue
-        indices = np.array(rows)
-        if indices.dtype.kind != "i":
+        if indices.dtype.kind != "i" or indices.ndim != 2:
             continue
         ranked = [np.unique(axis, return_inverse=True)[1] for axis in indices.T]
         places = np.stack(ranked, axis=1).astype(np.int64)
