@@ -39,9 +39,11 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     shared = int(max(16.0, math.sqrt(n) / 2))
     hub = bytearray(n)
     alone = []
-    for i, dependents in enumerate(graph.dependents):
-        if len(dependents) > shared:
+    starts = graph.dependents.starts
+    for i in graph:
+        if starts[i + 1] - starts[i] > shared:
             hub[i] = 1
+            dependents = graph.dependents[i]
             if 2 * sum(len(graph.inputs[d]) == 1 for d in dependents) > len(dependents):
                 alone.append(i)
     enough = len(alone) >= 2 * parallelism
@@ -50,7 +52,7 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
             hub[i] = 0
     initial = bytearray(n)
     for i, inputs in enumerate(graph.inputs):
-        if not hub[i] and all(hub[j] for j in inputs):
+        if not hub[i] and (not inputs or (hub[inputs[0]] and all([hub[j] for j in inputs]))):
             initial[i] = 1
     return Roles(bytes(initial), bytes(hub))
 

@@ -20,15 +20,17 @@ def siblings(
     cannot join, because that would move the inputs. Their results are small even together, so
     unneeded ones do no harm. Operands of unknown size or duration are left out.
     """
-    nbytes, readers = graph.nbytes, graph.dependents
+    nbytes, known, batches = graph.nbytes, graph.known, limits.batches
+    starts, flat = graph.dependents.starts, graph.dependents.flat
     alike: dict[tuple[int, ...], list[int]] = {}
     for i, own in enumerate(graph.inputs):
-        if not own or roles[i] != FREE or not graph.known[i] or nbytes[i] > CRUMB:
+        first = starts[i]
+        if starts[i + 1] != first + 1 or not own or roles[i] != FREE:
             continue
-        if limits.batches and limits.batches[i] is not None:
+        if not known[i] or nbytes[i] > CRUMB or (batches and batches[i] is not None):
             continue
-        by = readers[i]
-        if len(by) != 1 or roles[by[0]] == ALONE or kinds[by[0]] != kinds[i]:
+        by = flat[first]
+        if roles[by] == ALONE or kinds[by] != kinds[i]:
             continue
         if max([nbytes[j] for j in own]) > CRUMB:
             alike.setdefault((kinds[i], *own), []).append(i)
