@@ -52,7 +52,7 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
             hub[i] = 0
     initial = bytearray(n)
     for i, inputs in enumerate(graph.inputs):
-        if not hub[i] and (not inputs or (hub[inputs[0]] and all([hub[j] for j in inputs]))):
+        if not hub[i] and (not inputs or (hub[inputs[0]] and all(hub[j] for j in inputs))):
             initial[i] = 1
     return Roles(bytes(initial), bytes(hub))
 

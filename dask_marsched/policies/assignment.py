@@ -290,7 +290,7 @@ class _Planning:
         self._role = role = roles(graph, threads)
         self._limit = math.ceil(sum(role.initial) * largest / threads)
         # Hubs without inputs are withheld as well: there may be one for each block of a matrix.
-        self._hubs = [[i] for i in graph if role.hub[i] and not graph.inputs[i]]
+        self._hubs = [[i] for i, flag in enumerate(role.hub) if flag and not graph.inputs[i]]
         self._prepared: dict[int, Clustering] = {}
 
     def plan(self, bounds: UnitBounds, part: OperandGraph | None = None) -> list[Unit]:

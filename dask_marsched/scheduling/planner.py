@@ -213,7 +213,7 @@ class Planner:
         """Return units for the pending operands; a search may replace them later."""
         graph, tasks = plan.graph, plan.tasks
         bound: dict[str, int] = {}
-        for i in graph:
+        for i in graph if len(pending) < len(graph) else ():  # a new graph has not begun
             if not graph.inputs[i] and i not in pending:
                 ws = tasks[i].processing_on or next(iter(tasks[i].who_has or ()), None)
                 if ws is not None:

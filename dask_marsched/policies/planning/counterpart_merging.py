@@ -39,9 +39,11 @@ def join_counterparts(
 def counterparts(graph: OperandGraph) -> list[list[int]]:
     """Return groups of final operands with equal indices in equally chunked arrays, by keys."""
     layers: dict[Hashable, dict[tuple[Hashable, ...], int]] = {}
-    readers = graph.dependents
+    starts = graph.dependents.starts
     for i, key in enumerate(graph.keys):
-        if isinstance(key, tuple) and len(key) > 1 and not readers[i] and i not in graph.kept:
+        if starts[i] != starts[i + 1] or i in graph.kept:
+            continue
+        if isinstance(key, tuple) and len(key) > 1:
             layers.setdefault(key[0], {})[key[1:]] = i
     if len(layers) < 2:
         return []
