@@ -23,7 +23,7 @@ def pack_tasks(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     packed: list[dict[str, Any]] = []
     tasks: list[dict[str, Any]] = []
     for message in messages:
-        if message["op"] == "compute-task":
+        if message.get("op") == "compute-task":
             tasks.append(message)
             continue
         _close(packed, tasks)

@@ -3,11 +3,13 @@
 import asyncio
 import math
 import os
+import random
 import signal
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import dask
@@ -279,6 +281,47 @@ async def test_a_paused_worker_begins_nothing(c, s, a):
     a.status = type(a.status).running
     await wait(futures)
     assert list(range(20)) == RAN
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(6))
+def test_a_storm(seed):
+    """Whatever tasks do and clients ask, each ends as its code says, or is cancelled."""
+
+    @planned_cluster([("127.0.0.1", 2), ("127.0.0.1", 1)], timeout=60)
+    async def test(c, s, a, b):
+        rng = random.Random(seed)
+        acts: dict[int, Callable[[], Any]] = {}
+        for i in rng.sample(range(600), 120):
+            acts[i] = rng.choice(
+                [fail, once(reschedule), seceding, in_client, lambda: sleep(0.03), lambda: bytes(9)]
+            )
+        await learn(c, a, b, acts=acts)
+        futures, cancelled = [], set()
+        for start in range(0, 600, 100):
+            numbers = range(start, start + 100)
+            names = [f"step-{i}" for i in numbers]
+            futures += c.map(step, numbers, key=names, priority=rng.choice([0, 0, 5]))
+            await asyncio.sleep(rng.random() / 20)
+            some = rng.sample(futures, 10)
+            cancelled |= {f.key for f in some}
+            await c.cancel(some)
+        await wait([f for f in futures if f.key not in cancelled])
+        for i, future in enumerate(futures):
+            if future.key in cancelled:
+                assert future.status == "cancelled"
+            elif acts.get(i) is fail:
+                assert future.status == "error"
+            else:
+                assert future.status == "finished"
+                assert i in acts or await future == i
+        del futures, future, some
+        await async_poll_for(lambda: not s.tasks and not a.state.tasks and not b.state.tasks, 20)
+        assert not a.state.executing
+        assert not b.state.executing
+        assert not any(worker.active_keys for worker in (a, b))
+
+    test()
 
 
 def logged(i: int, path: str, fatal: bool = False) -> int:
