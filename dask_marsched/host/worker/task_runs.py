@@ -91,9 +91,8 @@ class TaskRuns:
     """Replaces the execution of tiny tasks on a worker.
 
     `at_ease` returns whether memory is so plentiful that tiny tasks need not be admitted one by
-    one. `retain` is called with results of tasks with inputs, as these may be gone when a worker
-    that died has to be replaced. `caught` is called with exceptions; tasks are executed one by one
-    from then on.
+    one. `retain` is called with each result. `caught` is called with exceptions; tasks are executed
+    one by one from then on.
     """
 
     def __init__(
@@ -208,8 +207,7 @@ class TaskRuns:
         event = event_of(self.worker, ts, offer.run_id, result)
         if isinstance(event, ExecuteSuccessEvent):
             self._rule.kinds.observe(ts.prefix, event.stop - event.start, event.nbytes)
-            if ts.dependencies:
-                self._retain(event)
+            self._retain(event)
         return event
 
     def _take_over(self, instructions: list[Any]) -> list[Any]:
