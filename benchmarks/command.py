@@ -65,6 +65,11 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     is_flag=True,
     help="Run workloads (or those of --select) at a tenth of their size, and interactive ones.",
 )
+@_many(
+    "--tiny",
+    "TASKS",
+    "Map a function over so many numbers, call it 1,000 times in a row, and map from ten clients",
+)
 @click.option(
     "--pages",
     type=click.IntRange(min=100),
@@ -164,6 +169,7 @@ class Options(command.Options):
     planning: tuple[int, ...]
     first_task: tuple[int, ...]
     small: bool
+    tiny: tuple[int, ...]
     pages: int | None
     observer: int | None
     memory_tight: bool

@@ -22,6 +22,7 @@ from benchmarks import (
     memory_tight,
     simulated,
     small,
+    tiny,
     transfer,
     twin_agreement,
 )
@@ -110,6 +111,17 @@ def run_small(options: Any) -> None:
         setting = Setting(options.workers, options.threads, parameters, options.timeout)
         runs = small.run(options.names, columns, options.repeat, setting, show)
     publish(options, [small.cells(runs)], {"runs": list(map(asdict, runs))})
+
+
+def run_tiny(options: Any) -> None:
+    """Time bags of tiny tasks."""
+
+    def show(r: tiny.Run) -> None:
+        _say(f"{r.program:<22}{r.policy:<12}{r.seconds:.2f} s")
+
+    columns = policy_columns(options)
+    runs = tiny.run(options.tiny, columns, options.repeat, options.workers, show)
+    publish(options, [tiny.cells(runs)], {"runs": list(map(asdict, runs))})
 
 
 def run_pages(options: Any) -> None:
@@ -267,6 +279,7 @@ EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
     "simulated": run_simulated,
     "first_task": run_first_task,
     "small": run_small,
+    "tiny": run_tiny,
     "planning": run_planning,
     "twin": run_twin,
 }

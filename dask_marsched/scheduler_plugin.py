@@ -341,6 +341,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             ``active``, and the ``reason`` if it is not; ``policies``, names by kind;
             counts ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
             ``refined`` and ``recalled`` plans, ``copies_dropped``, ``retried``;
+            ``recalled_operands`` that waited behind a slow one;
             ``second_runs`` of stragglers and ``second_runs_won``; ``protected`` results with a
             second copy and ``protected_bytes``; ``fusion``: its ``mode``, and how many
             ``operands`` were fused ``into`` how many; ``withheld``, how withheld operands came to

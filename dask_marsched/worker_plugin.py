@@ -12,12 +12,14 @@ from weakref import WeakKeyDictionary
 from dask.typing import Key
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.worker_state_machine import ExecuteSuccessEvent
 
 from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.interrupts import Interrupts
 from dask_marsched.host.worker.message_batching import WorkerReleaseBatching
+from dask_marsched.host.worker.task_runs import TaskRuns
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.admission import Admission
@@ -36,7 +38,7 @@ _ON_STORE = frozenset({"shared", "quota", "adoption"})
 _locks: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
 
 
-_P = TypeVar("_P", WorkerReleaseBatching, Interrupts, Admission)
+_P = TypeVar("_P", WorkerReleaseBatching, Interrupts, Admission, TaskRuns)
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -66,6 +68,8 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._interrupts: Interrupts | None = None
         self._messages: WorkerReleaseBatching | None = None
         self._kernels: WorkerKernels | None = None
+        self._runs: TaskRuns | None = None
+        self._run_failures = Counters()
         self._heartbeat: HeartbeatMetrics | None = None
         self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")
 
@@ -99,6 +103,18 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._interrupts = self._installed(Interrupts(worker), "interrupts")
         if "kernels" in on:
             await self._start_kernels(worker)
+        if self._admission is not None:
+            # Last: it wraps the state machine's class as the quota left it.
+            self._runs = self._installed(
+                TaskRuns(
+                    worker,
+                    self._interrupts,
+                    self._admission.has_half_free,
+                    self._retain,
+                    self._run_failures.caught,
+                ),
+                "runs",
+            )
         if on:
             self._heartbeat = HeartbeatMetrics(worker, self.report, self._transfer_failures.caught)
             self._heartbeat.install()
@@ -111,6 +127,10 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._leave_out({name}, misfit)
             return None
         return part
+
+    def _retain(self, event: ExecuteSuccessEvent) -> None:
+        if self._transfer is not None and self._transfer.publisher is not None:
+            self._transfer.publisher.ran(event)
 
     async def _start_kernels(self, worker: Worker) -> None:
         self._kernels = WorkerKernels(worker, self.settings)
@@ -159,6 +179,9 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._heartbeat.uninstall()
             self._heartbeat = None
         self._reasons = dict.fromkeys(WORKER_PARTS, "removed from the worker")
+        if self._runs is not None:
+            await self._runs.uninstall()
+            self._runs = None
         # In reverse order of installation. The transfer was installed when the nanny answered, that
         # is before or after the kernels.
         outermost = getattr(worker.execute, "__self__", None)
@@ -209,7 +232,8 @@ class MarsWorkerPlugin(WorkerPlugin):
             handles (``bytes_by_handle``) and by connection (``bytes_by_comm``), results
             ``made_here`` without a copy; ``interrupts``, executions ``interrupted`` and
             ``still_running``; ``kernels``, see `dask_marsched.kernels.evaluator.Kernels.report`;
-            ``messages``, ``answers`` sent together with others. ``reasons``: why a part is off.
+            ``messages``, ``answers`` sent together with others; ``runs`` of tiny tasks in a row,
+            and the ``tasks`` in them. ``reasons``: why a part is off.
         """
         reasons = dict(self._reasons)
         if self._transfer is not None and self._transfer.reason is not None:
@@ -221,7 +245,17 @@ class MarsWorkerPlugin(WorkerPlugin):
             "interrupts": _report(self._interrupts),
             "kernels": _report(self._kernels),
             "messages": _report(self._messages),
+            "runs": self._report_of_runs(),
             "reasons": reasons,
+        }
+
+    def _report_of_runs(self) -> dict[str, Any] | None:
+        if self._runs is None:
+            return None
+        return {
+            **self._runs.report(),
+            "exceptions": dict(self._run_failures.exceptions),
+            "last_exception": self._run_failures.last_exception,
         }
 
     def _report_of_shared(self) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from dask_marsched.config import Settings
 from dask_marsched.host.scheduler.adopters import READY
 from dask_marsched.host.scheduler.adoption import KEPT, Adoption
 from dask_marsched.host.scheduler.extra_replicas import ExtraReplicas
+from dask_marsched.host.scheduler.queue_recall import QueueRecall
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
 from dask_marsched.scheduling.engine import PlacementEngine
@@ -25,7 +26,7 @@ from dask_marsched.scheduling.loss_records import Recoveries
 logger = logging.getLogger("dask_marsched")
 
 
-_P = TypeVar("_P", Adoption, SpeculativeExecution, ExtraReplicas)
+_P = TypeVar("_P", Adoption, SpeculativeExecution, ExtraReplicas, QueueRecall)
 
 
 class Failover:
@@ -45,6 +46,7 @@ class Failover:
         self._adoption: Adoption | None = None
         self._second_runs: SpeculativeExecution | None = None
         self._protection: ExtraReplicas | None = None
+        self._recall = _installed(QueueRecall(scheduler, caught))
         if settings.adopts:
             self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
         if settings.second_runs:
@@ -61,12 +63,14 @@ class Failover:
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
         self._dropping.uninstall()
-        for part in (self._adoption, self._second_runs, self._protection):
+        for part in (self._adoption, self._second_runs, self._protection, self._recall):
             if part is not None:
                 part.uninstall()
 
     def sent(self) -> None:
         """Note that a task was sent to a worker."""
+        if self._recall is not None:
+            self._recall.sent()
         if self._second_runs is not None:
             self._second_runs.sent()
 
@@ -123,9 +127,10 @@ class Failover:
         return self._adoption.kept() if self._adoption is not None else set()
 
     def report(self) -> dict[str, int]:
-        """Return counts of second runs and protected results, as plain values for JSON."""
+        """Return counts of recalled operands, second runs and protected results, for JSON."""
         seconds, protection = self._second_runs, self._protection
         return {
+            "recalled_operands": self._recall.recalled if self._recall is not None else 0,
             "second_runs": seconds.begun if seconds is not None else 0,
             "second_runs_won": seconds.won if seconds is not None else 0,
             "protected": protection.copied if protection is not None else 0,

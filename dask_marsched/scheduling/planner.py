@@ -162,7 +162,7 @@ class Planner:
             if self.settings.quota_enabled or self.settings.store_shared:
                 exact = sizes.exact
                 self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
-        learning = bool(guessed)
+        learning = bool(guessed and graph.inputs.flat)  # sizes place nothing without edges
         # Only a larger cluster could improve other plans, which is no reason to keep the graph.
         plan.lasting = plan.bound_to_workers or learning or not self.workers
         if plan.lasting or plan.searching:

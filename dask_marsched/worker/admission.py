@@ -119,7 +119,7 @@ class Admission:
             return None
         kind = _kind(first)
         need = self._need(first, kind)
-        if self._has_half_free() and need.total < _UNTRIED * self.quota.limit:
+        if self.has_half_free() and need.total < _UNTRIED * self.quota.limit:
             self.quota.force(MemoryRequest(first.key, need))
             return self._admit(first, kind)
         return self._choose_among(chain([first], queue))
@@ -293,11 +293,12 @@ class Admission:
         """Whether nothing waits for memory, and half of the quota was free at the last reading."""
         return (
             not self._watching
-            and self._has_half_free()
+            and self.has_half_free()
             and time.monotonic() - self._observed < _RSS_AGES[1]
         )
 
-    def _has_half_free(self) -> bool:
+    def has_half_free(self) -> bool:
+        """Whether half of the quota is free, so that small operands need not be admitted."""
         quota = self.quota
         return 2 * (quota.used - quota.held + self.host.store.held) <= quota.limit
 

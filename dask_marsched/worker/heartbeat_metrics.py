@@ -27,6 +27,7 @@ _FIGURES: dict[str, tuple[str, ...]] = {
     ),
     "interrupts": ("interrupted",),
     "kernels": ("saved", "runs", "fused", "compiled"),
+    "runs": ("runs", "tasks"),
 }
 
 

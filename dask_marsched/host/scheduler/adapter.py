@@ -21,6 +21,7 @@ from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler import contract, materialization, task_hints
+from dask_marsched.host.scheduler.batched_messages import BatchedMessages
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
 
 #: Decisions on a ready task other than a worker.
@@ -86,6 +87,7 @@ _REPLACED = {
     "_remove_plugin": "remove_plugin",
     "_add_plugin": "add_plugin",
     "_task_erred": "stimulus_task_erred",
+    "_send_all": "send_all",
 }
 
 
@@ -120,6 +122,7 @@ class SchedulerAdapter:
         self._stealing: Any = None
         self._retries: dict[TaskState, asyncio.TimerHandle] = {}
         self._redispatch: asyncio.TimerHandle | None = None
+        self._messages = BatchedMessages(scheduler)
 
     def install(self) -> None:
         """Replace functions of the scheduler, or raise a RuntimeError and change nothing."""
@@ -133,6 +136,7 @@ class SchedulerAdapter:
         for method, replaced in _REPLACED.items():
             setattr(s, replaced, getattr(self, method))
         s.stream_handlers["add-keys"] = self._add_keys
+        self._messages.accept()
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
@@ -209,6 +213,10 @@ class SchedulerAdapter:
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
         if not self._dispatching:
             self._drop_copies(stimulus_id)
+
+    def _send_all(self, client_msgs: Any, worker_msgs: Any) -> None:
+        s = self.scheduler
+        type(s).send_all(s, client_msgs, self._messages.packed(worker_msgs))
 
     def _add_keys(self, worker: str, keys: Any = (), stimulus_id: str | None = None) -> Any:
         result = self.scheduler.add_keys(worker=worker, keys=keys, stimulus_id=stimulus_id)

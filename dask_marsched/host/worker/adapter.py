@@ -25,6 +25,7 @@ from dask_marsched.host.worker.input_release import (
     releases_inputs,
     runs_in_thread,
 )
+from dask_marsched.host.worker.plain_replies import PlainReply
 from dask_marsched.host.worker.shuffle_buffers import ShuffleBuffers
 from dask_marsched.policies.eviction import Resident
 
@@ -283,6 +284,7 @@ class WorkerAdapter:
         self, comm: Any, keys: Any, who: Any = None, serializers: Any = None
     ) -> Any:
         worker, stock = self.worker, self._stock["get_data"]
+        comm = PlainReply(comm)
         # distributed will tell the peer to retry, so nothing is read for it.
         if worker.transfer_outgoing_count >= worker.transfer_outgoing_count_limit:
             return await stock(comm, keys=keys, who=who, serializers=serializers)

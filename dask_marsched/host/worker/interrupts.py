@@ -161,6 +161,15 @@ class Interrupts:
         """Return the keys of tasks that were interrupted and are still running."""
         return [key for key, guard in self._running.items() if guard.sent]
 
+    def began(self, key: Key, guard: Guard) -> None:
+        """Note that a task runs in a guard that others made."""
+        self._running[key] = guard
+
+    def ended(self, key: Key, guard: Guard) -> None:
+        """Note that a task has ended."""
+        if self._running.get(key) is guard:
+            del self._running[key]
+
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.worker.state.tasks[key]
         if ts.state == "cancelled":
@@ -170,14 +179,13 @@ class Interrupts:
             return await self._stock_execute(key, stimulus_id=stimulus_id)
         spec = ts.run_spec
         guard = ts.run_spec = Guard(spec)
-        self._running[key] = guard
+        self.began(key, guard)
         try:
             return await self._stock_execute(key, stimulus_id=stimulus_id)
         finally:
             if ts.run_spec is guard:  # else it was resubmitted
                 ts.run_spec = spec
-            if self._running.get(key) is guard:
-                del self._running[key]
+            self.ended(key, guard)
 
     def _free_keys(self, keys: Collection[Key], **kwargs: Any) -> None:
         self._stock_free_keys(keys=keys, **kwargs)

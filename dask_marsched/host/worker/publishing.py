@@ -213,6 +213,15 @@ class Publisher:
         self._reserve()
         return event
 
+    def ran(self, event: ExecuteSuccessEvent) -> None:
+        """Retain a small result of a task that was not executed by `Worker.execute`."""
+        self.budget.worked(event.stop - event.start)
+        if self.retainer is not None:
+            try:
+                self.retainer.made(event.key, event.value)
+            except Exception as error:
+                self._caught("retain", error)
+
     async def _publish_ahead(self, event: ExecuteSuccessEvent) -> ExecuteSuccessEvent:
         """Put a result into shared memory if a peer will ask for it."""
         # Dask still counts the task as running, so its processor is free for the copy.

@@ -19,6 +19,7 @@ from dask.delayed import delayed
 from distributed import Event, Future, Scheduler, get_client, secede, wait, worker_client
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
+from dask_marsched.host.batched_messages import FINISHED
 from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
@@ -341,6 +342,7 @@ async def test_unregistering_ends_it(c, s, a, b):
     plugin: Any = s.plugins["marsched"]
     before = plugin.report()["fusion"]
     await c.unregister_scheduler_plugin("marsched")
+    assert s.stream_handlers.pop(FINISHED)  # such messages may still be on their way
     assert s.stream_handlers == handlers
     assert await c.compute((x + 1).sum()) == 3200
     assert plugin.report()["fusion"] == before

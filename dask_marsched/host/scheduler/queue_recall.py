@@ -1,0 +1,141 @@
+"""Recalls tiny tasks that wait on a worker behind a slow one, and sends them to idle workers.
+
+distributed's work stealing never moves tasks of less than 5 ms, as it never queues many of them. A
+worker that has stalled cannot answer: its tasks run elsewhere if a second run would do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import cycle, islice
+from typing import Any
+
+from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.scheduler.speculative_execution import may_run_twice
+from dask_marsched.policies.tiny_tasks import SHORT
+
+#: Seconds between two looks. A queue that has not moved from one to the next is stuck.
+_INTERVAL = 0.1
+#: Most bytes of inputs of a task that is recalled, and most tasks recalled from a worker at a time.
+_MOST_BYTES, _MOST_TASKS = 2**20, 1000
+#: Seconds without a message after which a worker has stalled.
+_SILENT = 5.0
+
+
+def misfits(scheduler: Any) -> list[str]:
+    """Return what the recall does not find as expected; empty if all is well."""
+    stealing = getattr(scheduler, "extensions", {}).get("stealing")
+    if stealing is None:
+        return ["the scheduler has no work stealing"]
+    return [
+        *misfits_of_function("stealing", stealing, "move_task_request", ("ts", "victim", "thief")),
+        *misfits_of_function("stealing", stealing, "_remove_from_in_flight", ("ts",)),
+        *misfits_of_function("stealing", stealing, "remove_key_from_stealable", ("ts",)),
+        *misfits_of_function("Scheduler", scheduler, "send_task_to_worker", ("worker", "ts")),
+        *misfits_of_function("Scheduler", scheduler, "worker_send", ("worker", "msg")),
+        *misfits_of_function("Scheduler", scheduler, "check_idle_saturated", ("ws",)),
+        *misfits_of_attributes("stealing", stealing, ("in_flight",)),
+    ]
+
+
+class QueueRecall:
+    """Looks for stuck queues while tasks are processed; counts the tasks ``recalled``."""
+
+    def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
+        self.scheduler: Any = scheduler
+        self.recalled = 0
+        self._caught = caught
+        self._seen: dict[WorkerState, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._installed = False
+
+    def install(self) -> None:
+        """Begin; raise a RuntimeError if this version of distributed does not fit."""
+        demand(misfits(self.scheduler), "tiny tasks stay where they were sent")
+        self._installed = True
+
+    def uninstall(self) -> None:
+        """End. Idempotent."""
+        self._installed = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def sent(self) -> None:
+        """Record that a task was sent to a worker."""
+        if self._installed and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        try:
+            self._recall()
+        except Exception as error:
+            self._caught("recall", error)
+        if self._seen:
+            self.sent()
+
+    def _recall(self) -> None:
+        """Move the queues that have not moved since the last look to idle workers."""
+        s = self.scheduler
+        before = self._seen
+        self._seen = {
+            ws: len(ws.processing)
+            for ws in s.workers.values()
+            if len(ws.processing) - len(ws.long_running) > ws.nthreads
+        }
+        stuck = [ws for ws, length in self._seen.items() if before.get(ws) == length]
+        if not stuck or s.queued:
+            return  # idle workers have other work to come
+        now = time()
+        idle = [ws for ws in s.running if not ws.processing and now - ws.last_seen < _SILENT]
+        idle.sort(key=lambda ws: (ws.nbytes, ws.address))
+        if not idle:
+            return
+        for ws in stuck:
+            stalled = now - ws.last_seen >= _SILENT
+            waiting = sorted(self._waiting(ws), key=lambda ts: ts.priority or ())
+            for ts, thief in zip(islice(waiting, _MOST_TASKS), cycle(idle), strict=False):
+                if not stalled:
+                    self._ask(ts, ws, thief)
+                elif may_run_twice(ts):
+                    self._move(ts, ws, thief)
+
+    def _ask(self, ts: TaskState, ws: WorkerState, thief: WorkerState) -> None:
+        stealing = self.scheduler.extensions["stealing"]
+        if ts not in stealing.in_flight:
+            stealing.move_task_request(ts, ws, thief)
+            self.recalled += 1
+
+    def _move(self, ts: TaskState, ws: WorkerState, thief: WorkerState) -> None:
+        """Run a task elsewhere without an answer, which is ignored if it comes."""
+        s = self.scheduler
+        stealing = s.extensions["stealing"]
+        stealing._remove_from_in_flight(ts)
+        stealing.remove_key_from_stealable(ts)
+        ws.remove_from_processing(ts)
+        ts.processing_on = thief
+        thief.add_to_processing(ts)
+        s.send_task_to_worker(thief.address, ts)
+        stimulus_id = f"marsched-recall-{time()}"
+        free = {"op": "free-keys", "keys": [ts.key], "stimulus_id": stimulus_id}
+        s.worker_send(ws.address, free)
+        s.check_idle_saturated(ws)
+        s.check_idle_saturated(thief)
+        self.recalled += 1
+
+    def _waiting(self, ws: WorkerState) -> Iterator[TaskState]:
+        """Yield the tiny tasks of a worker that may run anywhere; some of them may be running."""
+        for ts in ws.processing:
+            if (
+                ts not in ws.long_running
+                and ts.prefix.duration_average < SHORT  # unknown: below zero
+                and not (ts.worker_restrictions or ts.host_restrictions)
+                and not (ts.resource_restrictions or ts.actor)
+                and sum(dts.get_nbytes() for dts in ts.dependencies) <= _MOST_BYTES
+            ):
+                yield ts
