@@ -74,7 +74,10 @@ class SpillFile:
 
     def __init__(self, directory: str) -> None:
         os.makedirs(directory, exist_ok=True)
-        self.fd = _nameless_file(directory)
+        # Most workers never spill, so the first write opens the file. Here: whether it could.
+        os.close(_nameless_file(directory))
+        self._directory = directory
+        self.fd = -1
         self._table = ExtentTable(start=0, end=_ENDLESS, cap=_ENDLESS, slots=_ENDLESS)
         self._releases = Releases(self._release)
 
@@ -91,6 +94,8 @@ class SpillFile:
         if not nbytes:
             return SpilledFrames(self, None, lengths)
         with self._releases.held():
+            if self.fd < 0:
+                self.fd = _nameless_file(self._directory)
             allocation = self._table.allocate(nbytes)
         assert allocation is not None  # the table is endless
         spilled = SpilledFrames(self, allocation.extent, lengths)
@@ -115,7 +120,7 @@ class SpillFile:
         punch(self.fd, extent.offset, extent.size)
 
     def __del__(self) -> None:
-        if hasattr(self, "fd"):
+        if getattr(self, "fd", -1) >= 0:
             os.close(self.fd)
 
 

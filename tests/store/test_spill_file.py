@@ -40,6 +40,15 @@ def test_the_spill_file_has_no_name(file, tmp_path):
     assert list((tmp_path / "spilled").iterdir()) == []
 
 
+def test_nothing_is_open_before_something_is_spilled(tmp_path):
+    before = os.listdir("/proc/self/fd")
+    file = SpillFile(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before
+    spilled = spill(file, [X.view("u1").data])
+    (frame,), _ = spilled.read()
+    assert (np.frombuffer(frame) == X).all()
+
+
 def test_the_spill_file_is_unlinked_if_it_cannot_be_unnamed(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.EOPNOTSUPP, "not here")
