@@ -56,6 +56,8 @@ async def test_clients_cancel_with_dependents(c, s, *workers):
     await c.cancel(first)
     await async_poll_for(lambda: not s.tasks, 5)
     await async_poll_for(lambda: last.cancelled() and middle.cancelled(), 5)
+    logged = [text for _, text in await c.get_scheduler_logs()]
+    assert any("Scheduler cancels key first" in text for text in logged)
     await Event("go").set()
 
 

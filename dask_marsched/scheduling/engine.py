@@ -177,6 +177,8 @@ class PlacementEngine:
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
         reason = snapshot.restricted(ts) if self.failure is None else "withholding failed"
+        if reason is None and not self.scheduler.running and self._sends_all_at_once():
+            reason = "no workers"  # Dask keeps the task among those that none can run
         if reason is None and (ws := self.retries.elsewhere(ts)) is not None:
             return ws
         if reason is None:
@@ -194,6 +196,10 @@ class PlacementEngine:
                 reason = "graph of a single operand"
         self.counters.left_to_dask[reason] += 1
         return LEAVE_TO_DASK
+
+    def _sends_all_at_once(self) -> bool:
+        """Whether stock Dask would not queue tasks on the scheduler."""
+        return math.isinf(self.scheduler.WORKER_SATURATION)
 
     def _seniority(self, ws: WorkerState) -> int:
         return self._joined.get(ws.address, sys.maxsize)

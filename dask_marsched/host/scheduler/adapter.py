@@ -131,7 +131,7 @@ class SchedulerAdapter:
         table = dict(type(s)._TRANSITIONS_TABLE)
         self._stock: dict[tuple[str, str], Callable[..., Any]] = dict(table)
         for entry in contract.REPLACED_TRANSITIONS:
-            table[entry] = getattr(self, f"_{entry[0]}_{entry[1]}")
+            table[entry] = getattr(self, f"_{'_'.join(entry)}".replace("-", "_"))
         s._TRANSITIONS_TABLE = table
         for method, replaced in _REPLACED.items():
             setattr(s, replaced, getattr(self, method))
@@ -346,6 +346,17 @@ class SchedulerAdapter:
         self._undispatched = True
         self.delegate.enqueued(ts)
         return {}, {}, {}
+
+    def _no_worker_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
+        # Recommended when a worker joins.
+        ts = scheduler.tasks[key]
+        decision = self.delegate.decide(ts)
+        if decision is LEAVE_TO_DASK:
+            return self._stock["no-worker", "processing"](scheduler, key, stimulus_id)
+        scheduler.unrunnable.pop(ts, None)
+        if isinstance(decision, WorkerState):
+            return scheduler._add_to_processing(ts, decision, stimulus_id=stimulus_id)
+        return self._waiting_queued(scheduler, key, stimulus_id)
 
     def _queued_processing(self, scheduler: Any, key: Any, stimulus_id: str) -> Any:
         ts = scheduler.tasks[key]

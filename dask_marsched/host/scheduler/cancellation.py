@@ -7,6 +7,7 @@ resubmissions failed in a test. Here that client hears only of the keys that it 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -16,6 +17,9 @@ from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.host.contract import misfits_of_handler
 from dask_marsched.host.worker.interrupts import CANCEL, INTERRUPT
+
+#: Cancellations are logged as and where distributed does, which `Client.get_scheduler_logs` shows.
+logger = logging.getLogger("distributed.scheduler")
 
 _HANDLER = "cancel-keys"
 #: Reason with which a client asks for the interruption of running tasks; futures' errors show it.
@@ -51,6 +55,7 @@ class CancellationHandler:
     def _cancel(
         self, keys: Collection[Key], client: str, force: bool, reason: str, msg: str
     ) -> None:
+        logger.info("Client %s requests to cancel %d keys", client, len(keys))
         self.scheduler.log_event(client, {"action": "cancel", "count": len(keys), "force": force})
         cancel(self.scheduler, keys, client=client, force=force, reason=reason, message=msg)
 
@@ -85,6 +90,7 @@ def cancel(
             continue
         for cs in wanting:
             released.setdefault(cs.client_key, []).append(ts.key)
+        logger.info("Scheduler cancels key %s.  Force=%s", ts.key, force)
         cancelled[ts.key] = None
     stimulus_id = f"{INTERRUPT if reason == INTERRUPTED else CANCEL}-{time()}"
     for who, own in released.items():

@@ -16,6 +16,7 @@ from dask_marsched.host.contract import (
 REPLACED_TRANSITIONS = (
     ("waiting", "processing"),
     ("waiting", "queued"),
+    ("no-worker", "processing"),
     ("queued", "processing"),
     ("queued", "released"),
     ("queued", "erred"),
@@ -51,6 +52,7 @@ _ATTRIBUTES = (
     "queued",
     "running",
     "tasks",
+    "unrunnable",
     "validate",
     "workers",
 )
@@ -63,7 +65,7 @@ def misfits(scheduler: Any) -> list[str]:
         found += misfits_of_function("Scheduler", scheduler, name, parameters)
     table = getattr(type(scheduler), "_TRANSITIONS_TABLE", {})
     for entry in REPLACED_TRANSITIONS:
-        expected = f"_transition_{entry[0]}_{entry[1]}"
+        expected = f"_transition_{'_'.join(entry)}".replace("-", "_")
         if getattr(table.get(entry), "__name__", None) != expected:
             found.append(f"the transition {entry} is not {expected}")
     found += misfits_of_function(
