@@ -164,10 +164,8 @@ def _processor_times(scheduler: int, workers: Sequence[int]) -> tuple[float, flo
 
 def cells(runs: Sequence[Run]) -> list[list[str]]:
     """Return the table of medians and their ratios to stock's, its head first."""
-    table = [
-        ["program", "policy", "s", "x", "scheduler s", "x", "workers s", "client s", "spread"],
-    ]
-    table[0].append("verdict")
+    head = ("program", "policy", "s", "x", "scheduler s", "x", "workers s", "client s", "spread")
+    table = [[*head, "verdict"]]
     for name in dict.fromkeys(r.program for r in runs):
         stock = _medians(runs, name, STOCK)
         for policy in dict.fromkeys(r.policy for r in runs):

@@ -67,8 +67,8 @@ class RegisteringClient(distributed.Client):
                 raise
         return started
 
-    async def _ensure_connected(self, *args: Any, **kwargs: Any) -> None:
-        await super()._ensure_connected(*args, **kwargs)  # type: ignore[no-untyped-call]  # untyped there
+    async def _ensure_connected(self, timeout: float | None = None) -> None:
+        await super()._ensure_connected(timeout)  # type: ignore[no-untyped-call]  # untyped there
         stream: Any = getattr(self, "scheduler_comm", None)
         if self._plugin_at_start is not None and hasattr(stream, "interval"):
             stream.interval = min(stream.interval, SEND_EVERY)

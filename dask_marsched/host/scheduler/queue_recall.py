@@ -15,15 +15,13 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
-from dask_marsched.host.scheduler.speculative_execution import may_run_twice
+from dask_marsched.host.scheduler.speculative_execution import SILENT, may_run_twice
 from dask_marsched.policies.tiny_tasks import SHORT
 
 #: Seconds between two looks. A queue that has not moved from one to the next is stuck.
 _INTERVAL = 0.1
 #: Most bytes of inputs of a task that is recalled, and most tasks recalled from a worker at a time.
 _MOST_BYTES, _MOST_TASKS = 2**20, 1000
-#: Seconds without a message after which a worker has stalled.
-_SILENT = 5.0
 
 
 def misfits(scheduler: Any) -> list[str]:
@@ -92,12 +90,12 @@ class QueueRecall:
         if not stuck or s.queued:
             return  # idle workers have other work to come
         now = time()
-        idle = [ws for ws in s.running if not ws.processing and now - ws.last_seen < _SILENT]
+        idle = [ws for ws in s.running if not ws.processing and now - ws.last_seen < SILENT]
         idle.sort(key=lambda ws: (ws.nbytes, ws.address))
         if not idle:
             return
         for ws in stuck:
-            stalled = now - ws.last_seen >= _SILENT
+            stalled = now - ws.last_seen >= SILENT
             waiting = sorted(self._waiting(ws), key=lambda ts: ts.priority or ())
             for ts, thief in zip(islice(waiting, _MOST_TASKS), cycle(idle), strict=False):
                 if not stalled:

@@ -25,7 +25,7 @@ from dask_marsched.policies.stragglers import Durations, Running, choose_second_
 #: Seconds between two searches for stragglers.
 _INTERVAL = 0.5
 #: Seconds without a message after which a worker may have stalled.
-_SILENT = 5.0
+SILENT = 5.0
 
 _METHODS = {
     "stimulus_task_finished": ("worker", "stimulus_id", "key", "run_id"),
@@ -117,7 +117,7 @@ class SpeculativeExecution:
         idle = [
             ws
             for ws in s.running
-            if not ws.processing and ws not in taken and now - ws.last_seen < _SILENT
+            if not ws.processing and ws not in taken and now - ws.last_seen < SILENT
         ]
         if not idle:
             return
@@ -131,7 +131,7 @@ class SpeculativeExecution:
             for ts in ws.processing:
                 # `executing` is as of the worker's last heartbeat.
                 seconds = ws.executing.get(ts)
-                if seconds is None and silent < _SILENT:
+                if seconds is None and silent < SILENT:
                     continue
                 if ts not in self._seconds and may_run_twice(ts):
                     yield Running(ts, ws, ts.prefix.name, (seconds or 0.0) + silent)

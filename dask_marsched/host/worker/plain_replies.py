@@ -6,9 +6,8 @@ from typing import Any
 
 from distributed.protocol import Serialize
 
-#: Longest text or bytes that are part of the message.
-_MOST = 1024
-_LARGEST = 2**63
+#: Longest text that is part of the message, characters; integers are below the largest.
+_MOST, _LARGEST = 1024, 2**63
 
 
 class PlainReply:

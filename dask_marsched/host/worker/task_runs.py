@@ -25,6 +25,7 @@ from distributed.threadpoolexecutor import thread_state
 from distributed.worker import _run_task
 from distributed.worker_state_machine import (
     Execute,
+    ExecuteFailureEvent,
     ExecuteSuccessEvent,
     SecedeEvent,
     StateMachineEvent,
@@ -115,6 +116,8 @@ class TaskRuns:
         self._offers: OrderedDict[TaskState, _Offer] = OrderedDict()
         self._progress = _Progress()
         self._runs: set[_Run] = set()
+        self._idle = asyncio.Event()  # set while there are no runs
+        self._idle.set()
         self._timer: asyncio.TimerHandle | None = None
         self._installed = self._failed = False
 
@@ -132,9 +135,9 @@ class TaskRuns:
         if not self._installed:
             return
         self._installed = False
-        while self._runs:
-            self._tell()
-            await asyncio.sleep(_REPORT_EVERY)
+        with self._lock:
+            self._offers.clear()
+        await self._idle.wait()
         self.state.__class__ = self._class
 
     def report(self) -> dict[str, Any]:
@@ -199,11 +202,14 @@ class TaskRuns:
         if self._interrupts is not None:
             self._interrupts.began(offer.ts.key, offer.spec)
 
+    def _note_ended(self, offer: _Offer) -> None:
+        self.worker.active_keys.discard(offer.ts.key)
+        if self._interrupts is not None:
+            self._interrupts.ended(offer.ts.key, offer.spec)
+
     def _event(self, offer: _Offer, result: Any) -> StateMachineEvent:
         ts = offer.ts
-        self.worker.active_keys.discard(ts.key)
-        if self._interrupts is not None:
-            self._interrupts.ended(ts.key, offer.spec)
+        self._note_ended(offer)
         event = event_of(self.worker, ts, offer.run_id, result)
         if isinstance(event, ExecuteSuccessEvent):
             self._rule.kinds.observe(ts.prefix, event.stop - event.start, event.nbytes)
@@ -224,12 +230,21 @@ class TaskRuns:
                 self._start(offer)
         return left
 
+    def _fail(self, offer: _Offer, error: Exception) -> None:
+        """Let a task fail that could not be run, as `Worker.execute` does."""
+        self._note_ended(offer)
+        event = ExecuteFailureEvent.from_exception(
+            error, key=offer.ts.key, run_id=offer.run_id, stimulus_id=f"marsched-run-{time()}"
+        )
+        self.worker.handle_stimulus(event)
+
     def _start(self, offer: _Offer) -> None:
         run = _Run(offer)
         # The key suppresses the meter of the coroutine that this may be called from.
         with context_meter.add_callback(run.measure, key="async-instruction"):
             run.context = contextvars.copy_context()
         self._runs.add(run)
+        self._idle.clear()
         self.counts["runs"] += 1
         offer.ts.start_time = time()
         self._note_begun(offer)
@@ -327,10 +342,17 @@ class TaskRuns:
             return run.current
 
     def _ended(self, run: _Run) -> None:
-        if run.fatal is not None:
+        if run.fatal is not None and not isinstance(run.fatal, Exception):
             raise run.fatal
         self._tell()
         self._runs.discard(run)
+        if run.fatal is not None:
+            self._failed = True
+            self._caught("runs", run.fatal)
+            if run.current is not None:
+                self._fail(run.current, run.fatal)
+        if not self._runs:
+            self._idle.set()
 
 
 def misfits(worker: Any) -> list[str]:

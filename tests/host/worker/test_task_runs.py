@@ -29,6 +29,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.batched_messages import COMPUTE, FINISHED
 from dask_marsched.host.scheduler import queue_recall
+from dask_marsched.host.worker import task_runs
 from dask_marsched.host.worker.plain_replies import is_plain
 from dask_marsched.host.worker.task_runs import misfits
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -81,6 +82,15 @@ class Gate:
         self.reached.set()
         assert self.open.wait(20)
         return "gate"
+
+
+async def begin(c: Any, worker: Worker, n: int) -> tuple[Gate, list[Any]]:
+    """Run `n` steps; return when the fourth waits at the gate that is returned with the futures."""
+    gate = Gate()
+    await learn(c, worker, acts={3: gate})
+    futures = c.map(step, range(n), key=keys(n))
+    await asyncio.to_thread(gate.reached.wait)
+    return gate, futures
 
 
 @planned_cluster(ONE)
@@ -145,10 +155,7 @@ def test_it_runs_again(call, retries):
 
 @planned_cluster(ONE)
 async def test_what_was_not_begun_can_be_cancelled(c, s, a):
-    gate = Gate()
-    await learn(c, a, acts={3: gate})
-    futures = c.map(step, range(40), key=keys(40))
-    await asyncio.to_thread(gate.reached.wait)
+    gate, futures = await begin(c, a, 40)
     # Reported although a thread is still at work.
     await wait(futures[:3])
     assert [ts.state for ts in a.state.executing] == ["executing"]
@@ -161,10 +168,7 @@ async def test_what_was_not_begun_can_be_cancelled(c, s, a):
 
 @planned_cluster(ONE)
 async def test_a_more_urgent_task_runs_next(c, s, a):
-    gate = Gate()
-    await learn(c, a, acts={3: gate})
-    futures = c.map(step, range(20), key=keys(20))
-    await asyncio.to_thread(gate.reached.wait)
+    gate, futures = await begin(c, a, 20)
     urgent = c.submit(hurry, 99, key="urgent", priority=10)
     await async_poll_for(lambda: "urgent" in a.state.tasks, 5)
     gate.open.set()
@@ -268,12 +272,9 @@ async def test_a_running_one_is_interrupted(c, s, a):
     assert plugin.report()["interrupts"]["interrupted"] == 1
 
 
-@planned_cluster(ONE)
+@planned_cluster(ONE, config={"distributed.worker.memory.pause": False})  # paused by hand
 async def test_a_paused_worker_begins_nothing(c, s, a):
-    gate = Gate()
-    await learn(c, a, acts={3: gate})
-    futures = c.map(step, range(20), key=keys(20))
-    await asyncio.to_thread(gate.reached.wait)
+    gate, futures = await begin(c, a, 20)
     a.status = type(a.status).paused
     gate.open.set()
     await wait(futures[:4])
@@ -302,7 +303,7 @@ def test_a_storm(seed):
             numbers = range(start, start + 100)
             names = [f"step-{i}" for i in numbers]
             futures += c.map(step, numbers, key=names, priority=rng.choice([0, 0, 5]))
-            await asyncio.sleep(rng.random() / 20)
+            await wait([rng.choice(futures[start:])])
             some = rng.sample(futures, 10)
             cancelled |= {f.key for f in some}
             await c.cancel(some)
@@ -355,7 +356,7 @@ async def test_a_worker_is_killed_in_a_run(c, s, a, b):
 async def test_a_stalled_worker_gives_back_what_it_did_not_begin(c, s, a, b):
     """It cannot answer, but a second run of such tasks does no harm."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue_recall, "_SILENT", 2.0)
+        patch.setattr(queue_recall, "SILENT", 2.0)
         await c.gather(c.map(inc, range(-20, 0)))
         pids = await c.run(os.getpid)
         stalled = pids[a.worker_address]
@@ -374,16 +375,39 @@ async def test_removed_while_at_work(c: Any, s: Any, a: Any) -> None:
     stock = type(a.state)
     await c.register_plugin(MarsSchedulerPlugin())
     assert type(a.state) is not stock
-    gate = Gate()
-    await learn(c, a, acts={3: gate})
-    futures = c.map(step, range(40), key=keys(40))
-    await asyncio.to_thread(gate.reached.wait)
+    gate, futures = await begin(c, a, 40)
     removed = asyncio.ensure_future(c.unregister_scheduler_plugin("marsched"))
     gate.open.set()
     await removed
     assert await c.gather(futures[4:]) == list(range(4, 40))
     await async_poll_for(lambda: type(a.state) is stock, 5)
     assert list(range(40)) == RAN
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_after_an_exception_of_ours_each_task_is_executed_alone(
+    c: Any, s: Any, a: Any
+) -> None:
+    await c.register_plugin(MarsSchedulerPlugin())
+    await learn(c, a)
+    stock = task_runs._run_task
+
+    def run(spec, data, state, key, *rest):
+        if key == "step-5":
+            raise RuntimeError("not run")
+        return stock(spec, data, state, key, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_runs, "_run_task", run)
+        futures = c.map(step, range(40), key=keys(40))
+        await wait(futures)
+    assert [f.key for f in futures if f.status == "error"] == ["step-5"]
+    plugin: Any = a.plugins["marsched"]
+    assert plugin.report()["runs"]["exceptions"] == {"runs": 1}
+    ran = runs_of(a)["tasks"]
+    assert await c.gather(c.map(step, range(40, 60), key=keys(60)[40:])) == list(range(40, 60))
+    assert runs_of(a)["tasks"] == ran
+    assert not a.active_keys
 
 
 @gen_cluster(client=True, nthreads=ONE)
