@@ -72,6 +72,18 @@ class Dispatcher:
         self.free_slots.dispatched()
         return placed
 
+    def at_once(self, ts: TaskState) -> WorkerState | None:
+        """Return a worker with a free thread for a task without inputs, if nothing is withheld."""
+        if ts.dependencies or len(self.withholding):
+            return None
+        if self.pace.most(time()) < self.scheduler.total_nthreads:
+            return None
+        return min(
+            filter(self.free_slots.has_free_thread, self.scheduler.idle_task_count),
+            key=lambda ws: (len(ws.processing) / ws.nthreads, self.seniority(ws)),
+            default=None,
+        )
+
     def _evenly(self, free: set[WorkerState]) -> Placed:
         """Fill the slots of workers in turns, with one task each, the least loaded first."""
         placed: Placed = []

@@ -185,6 +185,9 @@ class PlacementEngine:
             if self.policies.withholding.planned(ts):
                 return WITHHOLD
             if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
+                if (ws := self.dispatcher.at_once(ts)) is not None:
+                    self.counters.operands_placed += 1
+                    return ws
                 return WITHHOLD
             if ts.dependencies:
                 ws = self._placement.worker_for(ts)
