@@ -19,6 +19,7 @@ FLOORS = (
     ("dask_marsched.config", 2),
     ("dask_marsched.fallbacks", 2),
     ("dask_marsched.installation", 2),
+    ("dask_marsched.journal", 2),
     ("dask_marsched.store", 2),
     ("dask_marsched.kernels", 2),
     ("dask_marsched.host", 3),

@@ -1,0 +1,32 @@
+"""Chooses the store of a journal by its place."""
+
+from pathlib import Path
+
+from dask_marsched.journal.sqlite_store import SQLiteStore
+from dask_marsched.journal.store import SETTING, JournalError, JournalStore
+
+
+def open_journal(place: str | Path) -> JournalStore:
+    """Open a journal: a directory, or a database as postgresql://user@host/database.
+
+    Raises
+    ------
+    JournalError
+        The place cannot be used; the message says what to do.
+    """
+    scheme, separator, _ = str(place).partition("://")
+    if not separator or scheme == "file":
+        return SQLiteStore(Path(str(place).removeprefix("file://")))
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from dask_marsched.journal.postgres_store import PostgresStore
+        except ImportError as error:
+            raise JournalError(
+                f"{SETTING}: a journal in PostgreSQL needs psycopg ({error}): "
+                "`pip install dask-marsched[postgresql]`"
+            ) from error
+        return PostgresStore(str(place))
+    raise JournalError(
+        f"{SETTING}: no journal can be kept in {scheme}://; name a directory, or a database as "
+        "postgresql://user@host/database"
+    )

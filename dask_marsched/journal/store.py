@@ -1,0 +1,135 @@
+"""What a store of the journal must do: write groups of changes to keyed tables, whole or not."""
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+SETTING = "marsched.journal.directory"
+CHUNK = 1 << 20  # bytes; longer values are kept in parts of this size
+
+
+class JournalError(Exception):
+    """The journal cannot be opened or written; the message says what to do."""
+
+
+class JournalInUseError(JournalError):
+    """Another scheduler that is alive has this journal."""
+
+
+class JournalCorruptError(JournalError):
+    """What is kept is damaged, and cannot be trusted."""
+
+
+class JournalVersionError(JournalError):
+    """The journal was written by other versions."""
+
+
+class Put(NamedTuple):
+    """Set the value of a key. A key keeps its place in the table until it is deleted."""
+
+    table: str
+    key: str
+    value: bytes
+
+
+class Delete(NamedTuple):
+    """Remove a key, if it is there."""
+
+    table: str
+    key: str
+
+
+Record = Put | Delete
+
+
+class JournalStore(Protocol):
+    """Keyed tables that survive the process. One thread at a time may use a store."""
+
+    def write(self, batch: Iterable[Record]) -> int:
+        """Apply the records in order: all of them, durably, or none.
+
+        Returns
+        -------
+        int
+            Bytes of keys and values that were written; less than those of the records where later
+            records overrule earlier ones.
+
+        Raises
+        ------
+        JournalError
+        """
+
+    def read(self, table: str) -> Iterator[tuple[str, bytes]]:
+        """Yield keys and values in the order in which the keys were put first.
+
+        The table must not be written meanwhile.
+
+        Raises
+        ------
+        JournalError
+        """
+
+    def size(self) -> int:
+        """Return the bytes that the store takes."""
+
+    def tidy(self) -> bool:
+        """Give a bounded part of unused space back, and return whether there is more to give."""
+
+    def close(self) -> None:
+        """Release the place for the next scheduler."""
+
+    def abandon(self) -> None:
+        """Close, and remove what is kept where possible: it no longer follows the scheduler.
+
+        Never raises.
+        """
+
+
+class Changes(NamedTuple):
+    """The net effect of a group on one table: first these keys go, then these values come."""
+
+    deleted: dict[str, None]
+    put: dict[str, bytes]
+
+
+def net_changes(batch: Iterable[Record]) -> dict[str, Changes]:
+    """Return what a group changes in each table; what is overruled within the group is left out."""
+    changes: dict[str, Changes] = {}
+    for record in batch:
+        change = changes.get(record.table)
+        if change is None:
+            change = changes[checked_name(record.table)] = Changes({}, {})
+        if isinstance(record, Put):
+            change.put[record.key] = record.value
+        else:
+            change.put.pop(record.key, None)
+            change.deleted[record.key] = None
+    return changes
+
+
+def checked_name(table: str) -> str:
+    """Return the name of a table, which becomes part of statements.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not re.fullmatch("[a-z][a-z_]{0,30}", table):
+        raise ValueError(f"a table's name must be lower-case letters and _, not {table!r}")
+    return table
+
+
+def encoded(key: str) -> bytes:
+    """Return a key as bytes: a database's text has no lone surrogates or zeros, Dask's keys may."""
+    return key.encode("utf-8", "surrogatepass")
+
+
+def decoded(key: bytes) -> str:
+    """Return the key of these bytes."""
+    return key.decode("utf-8", "surrogatepass")
+
+
+def checksum(key: bytes, value: bytes) -> int:
+    """Return what is kept beside a value to find damage that the database does not notice."""
+    return zlib.crc32(value, zlib.crc32(key))

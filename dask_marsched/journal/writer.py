@@ -1,0 +1,177 @@
+"""Writes the journal beside the event loop: takes records at once, writes groups in a thread."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from dask_marsched.journal.store import Delete, JournalError, JournalStore, Put, Record
+
+logger = logging.getLogger(__name__)
+
+_GATHER = 0.02  # seconds; with the time of a write, a group is on disk within 50 ms
+_MOST_BYTES = 512 << 20  # taken and not written: from here on the caller waits
+_PATIENCE = 10.0  # seconds that it waits, before the journal is given up
+
+
+class JournalWriter:
+    """Takes records from the event loop and writes them in groups, in its own thread.
+
+    Where writing fails, the journal is given up: `on_failure` is called once, what is in the store
+    is removed where possible, since it no longer follows the scheduler, and what comes later is
+    dropped. No method raises.
+
+    Parameters
+    ----------
+    store
+        Used by the writer alone from now on.
+    on_failure
+        Called with the cause, in the writer's thread; in the caller's where writing does not end.
+
+    Attributes
+    ----------
+    bytes_written
+        Keys and values that are durable.
+    """
+
+    def __init__(self, store: JournalStore, on_failure: Callable[[JournalError], None]) -> None:
+        self._store = store
+        self._on_failure = on_failure
+        self._lock = threading.RLock()  # reentrant: a finalizer may delete within a put
+        self._changed = threading.Condition(self._lock)
+        self._pending: list[Record] = []
+        # when the oldest record was taken; 0: there is none
+        self._pending_since = self._writing_since = 0.0
+        self._unwritten_bytes = 0
+        self._flushes: list[Future[bool]] = []
+        self._closing = self._failed = False
+        self.bytes_written = 0
+        self._thread = threading.Thread(target=self._run, name="marsched-journal", daemon=True)
+        self._thread.start()
+
+    # --- the event loop's side ------------------------------------------------------------
+
+    def put(self, table: str, key: str, value: bytes) -> None:
+        """Set the value of a key."""
+        self._take(Put(table, key, value), len(value))
+
+    def delete(self, table: str, key: str) -> None:
+        """Remove a key, if it is there."""
+        self._take(Delete(table, key), 0)
+
+    def _take(self, record: Record, size: int) -> None:
+        with self._lock:
+            if self._failed or self._closing:
+                return
+            self._pending.append(record)
+            self._unwritten_bytes += size
+            if len(self._pending) == 1:
+                self._pending_since = time.monotonic()
+                self._changed.notify_all()
+            too_slow = self._unwritten_bytes > _MOST_BYTES and not self._wait_for_room()
+        if too_slow:
+            self._fail(JournalError(f"{self._unwritten_bytes} bytes wait to be written"))
+
+    def _wait_for_room(self) -> bool:
+        return self._changed.wait_for(
+            lambda: self._failed or self._unwritten_bytes <= _MOST_BYTES, timeout=_PATIENCE
+        )
+
+    def flush(self) -> Future[bool]:
+        """Return a future of whether all that was taken so far is durable; False after a failure.
+
+        ``await asyncio.wrap_future(writer.flush())`` in an event loop, ``writer.flush().result()``
+        elsewhere.
+        """
+        future: Future[bool] = Future()
+        with self._lock:
+            if self._failed or self._closing:
+                future.set_result(self._failed is False and not self._thread.is_alive())
+            else:
+                self._flushes.append(future)
+                self._changed.notify_all()
+        return future
+
+    @property
+    def failed(self) -> bool:
+        """Whether the journal was given up."""
+        return self._failed
+
+    @property
+    def lag_seconds(self) -> float:
+        """Age of the oldest record that is not durable."""
+        since = self._writing_since or self._pending_since
+        return time.monotonic() - since if since else 0.0
+
+    def close(self, timeout: float = 30.0) -> bool:
+        """Write all, close the store, and return whether all that was taken is durable."""
+        with self._lock:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout)
+        return not self._thread.is_alive() and not self._failed
+
+    # --- the thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            untidy = False
+            while self._wait_for_group(0.0 if untidy else None):
+                self._write_group()
+                untidy = self._store.tidy()
+            if not self._failed:
+                self._store.close()
+        except Exception as error:
+            self._fail(error if isinstance(error, JournalError) else JournalError(repr(error)))
+        if self._failed:
+            self._store.abandon()
+
+    def _wait_for_group(self, timeout: float | None) -> bool:
+        """Wait until there is something to do and others have joined it; False at the end."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._pending or self._hurried(), timeout)
+            if self._pending:
+                gather = self._pending_since + _GATHER - time.monotonic()
+                self._changed.wait_for(self._hurried, max(gather, 0.0))
+            return not self._failed and bool(self._pending or self._flushes or not self._closing)
+
+    def _hurried(self) -> bool:
+        return bool(self._flushes) or self._closing or self._failed
+
+    def _write_group(self) -> None:
+        with self._lock:
+            group, self._pending = self._pending, []
+            flushes, self._flushes = self._flushes, []
+            self._writing_since, self._pending_since = self._pending_since, 0.0
+            taken_bytes = self._unwritten_bytes
+        try:
+            if group:
+                self.bytes_written += self._store.write(group)
+        except BaseException:
+            self._flushes += flushes
+            raise
+        with self._lock:
+            self._writing_since = 0.0
+            self._unwritten_bytes -= taken_bytes
+            self._changed.notify_all()
+        for future in flushes:
+            future.set_result(True)
+
+    def _fail(self, cause: JournalError) -> None:
+        with self._lock:
+            if self._failed:
+                return
+            self._failed = True
+            self._pending = []
+            self._pending_since = self._writing_since = 0.0
+            self._unwritten_bytes = 0
+            flushes, self._flushes = self._flushes, []
+            self._changed.notify_all()
+        for future in flushes:
+            future.set_result(False)
+        logger.error("The journal is given up, the scheduler cannot be restored: %s", cause)
+        try:
+            self._on_failure(cause)
+        except Exception:
+            logger.exception("The callback for a failed journal failed")
