@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
@@ -14,10 +16,12 @@ from benchmarks import verdicts
 from benchmarks.chaos import fault_injection, soak
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.frisky import cluster as frisky
+from benchmarks.publishing import prepare, publish
 from dask_marsched.bench import command, runner
 from dask_marsched.bench.cluster import Setting
 from dask_marsched.bench.metrics import aggregate
 from dask_marsched.bench.workloads import Kind, Workload
+from dask_marsched.bench.workloads.registry import GENERAL
 
 
 def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F]:
@@ -33,6 +37,7 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
 
 @click.command("benchmarks", help=__doc__)
 @command.workload_options
+@click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--held-out", is_flag=True, help="Run the workloads that never served to tune anything."
 )
@@ -154,11 +159,19 @@ def bench(**options: Any) -> None:
 
 
 @dataclass(kw_only=True)
-class Options(command.Options):
+class Options:
     """Options of the command line."""
 
-    program: ClassVar[str] = "python -m benchmarks"
-
+    select: str
+    policies: tuple[str, ...]
+    repeat: int
+    workers: int
+    threads: int
+    size: float
+    chunk: str
+    timeout: float
+    json_path: Path | None
+    markdown_path: Path | None
     held_out: bool
     against: str | None
     frisky_python: Path | None
@@ -186,23 +199,33 @@ class Options(command.Options):
     @property
     def kinds(self) -> Sequence[Kind]:
         """The kinds of workloads that run unless some are named."""
-        return (Kind.HELD_OUT,) if self.held_out else super().kinds
+        return (Kind.HELD_OUT,) if self.held_out else GENERAL
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names given with ``--select``."""
+        return tuple(name.strip() for name in self.select.split(",") if name.strip())
+
+    @property
+    def command(self) -> str:
+        """The command line as the user would type it."""
+        return f"python -m benchmarks {shlex.join(sys.argv[1:])}".strip()
 
 
 def _compare(options: Options) -> None:
     """Run workloads under each policy."""
-    columns = command.policy_columns(options)
+    columns = command.policy_columns(options.policies)
     openers: dict[str, runner.Opener] = {}
     if options.against:
         columns = (*columns, verdicts.FRISKY)
         openers[verdicts.FRISKY] = _frisky_opener(options)
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        selected, setting = command.prepare(options, Path(scratch))
+        selected, setting = prepare(options, Path(scratch))
         outcome = runner.run(
             selected, columns, options.repeat, setting, command.show_progress, openers
         )
     tables, notes = verdicts.tables(outcome)
-    command.publish(options, tables, verdicts.to_json(outcome), *notes)
+    publish(options, tables, verdicts.to_json(outcome), *notes)
     rows = aggregate(outcome.measurements)
     command.exit_by([row for row in rows if row.policy != verdicts.FRISKY])
 

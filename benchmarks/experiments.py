@@ -28,10 +28,12 @@ from benchmarks import (
 )
 from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
 from benchmarks.kernels import cold, comparison
+from benchmarks.publishing import prepare, publish
 from benchmarks.scheduler import first_task, observer_cost, planning
 from dask_marsched.bench import report
-from dask_marsched.bench.cluster import Setting
-from dask_marsched.bench.command import policy_columns, prepare, publish, show_progress
+from dask_marsched.bench.cluster import DEFAULT, Setting
+from dask_marsched.bench.command import policy_columns, show_progress
+from dask_marsched.bench.metrics import STOCK
 from dask_marsched.bench.workloads import Kind, Parameters
 
 
@@ -84,7 +86,9 @@ def run_planning(options: Any) -> None:
         outcome = f"FAILED: {p.error}" if p.error else f"{p.seconds:.2f} s for {p.tasks} tasks"
         _say(f"{p.repetition + 1}  {p.policy:<12}{outcome}")
 
-    measured = planning.run(policy_columns(options), options.planning, options.repeat, show)
+    measured = planning.run(
+        policy_columns(options.policies), options.planning, options.repeat, show
+    )
     publish(options, [planning.cells(measured)], {"planning": list(map(asdict, measured))})
     _exit_if(any(p.error for p in measured))
 
@@ -95,7 +99,9 @@ def run_first_task(options: Any) -> None:
     def show(a: first_task.Arrival) -> None:
         _say(f"{a.shape:<11}{a.tasks:7d} {a.policy:<12}{1e3 * a.seconds:.1f} ms")
 
-    measured = first_task.run(policy_columns(options), options.first_task, options.repeat, show)
+    measured = first_task.run(
+        policy_columns(options.policies), options.first_task, options.repeat, show
+    )
     publish(options, [first_task.cells(measured)], {"arrivals": list(map(asdict, measured))})
 
 
@@ -105,7 +111,7 @@ def run_small(options: Any) -> None:
     def show(r: small.Run) -> None:
         _say(f"{r.workload:<22}{r.policy:<12}{1e3 * r.seconds:.0f} ms")
 
-    columns = policy_columns(options)
+    columns = policy_columns(options.policies)
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         parameters = Parameters(1.0, parse_bytes(options.chunk), Path(scratch))
         setting = Setting(options.workers, options.threads, parameters, options.timeout)
@@ -119,7 +125,7 @@ def run_tiny(options: Any) -> None:
     def show(r: tiny.Run) -> None:
         _say(f"{r.program:<22}{r.policy:<12}{r.seconds:.2f} s")
 
-    columns = policy_columns(options)
+    columns = policy_columns(options.policies)
     runs = tiny.run(options.tiny, columns, options.repeat, options.workers, show)
     publish(options, [tiny.cells(runs)], {"runs": list(map(asdict, runs))})
 
@@ -235,12 +241,13 @@ def run_simulated(options: Any) -> None:
         outcome = s.error or f"{s.seconds:.2f} s, {s.moved / report.MIB:.0f} MiB moved"
         _say(f"{s.workers:5d}  {s.workload:<22}{s.policy:<12}{outcome}")
 
-    policy_columns(options)
+    policies = options.policies or (STOCK, DEFAULT)
+    policy_columns(policies)  # checks them
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         selected, setting = prepare(options, Path(scratch))
         found = simulated.run(
             [w for w in selected if w.kind in (Kind.DATA, Kind.HELD_OUT, Kind.PRODUCTS)],
-            options.policies,
+            policies,
             options.simulated,
             setting.parameters,
             workers_per_host=options.workers_per_host,
@@ -254,7 +261,7 @@ def run_simulated(options: Any) -> None:
 
 def run_twin(options: Any) -> None:
     """Compare real runs with the digital twin's; only a failed real run is wrong."""
-    columns = policy_columns(options)
+    columns = policy_columns(options.policies)
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         selected, setting = prepare(options, Path(scratch))
         compared = twin_agreement.run(selected, columns, options.repeat, setting, show_progress)

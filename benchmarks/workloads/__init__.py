@@ -3,7 +3,7 @@
 They join those of `dask_marsched.bench.workloads`, whose names this package offers too.
 """
 
-from benchmarks.workloads import held_out, interactive, patterns
+from benchmarks.workloads import arithmetic, held_out, interactive, patterns
 from dask_marsched.bench.workloads import (
     MIB,
     Kind,
@@ -20,6 +20,7 @@ __all__ = [
     "Kind",
     "Parameters",
     "Workload",
+    "arithmetic",
     "get",
     "held_out",
     "interactive",

@@ -6,10 +6,9 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 from dask.utils import parse_bytes
@@ -21,43 +20,6 @@ from dask_marsched.bench.workloads import Kind, Parameters, Workload
 from dask_marsched.bench.workloads.registry import GENERAL
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(kw_only=True)
-class Options:
-    """Options of the command line that select workloads and say how they run."""
-
-    program: ClassVar[str] = "dask marsched bench"
-
-    select: str
-    policies: tuple[str, ...]
-    repeat: int
-    workers: int
-    threads: int
-    size: float
-    chunk: str
-    timeout: float
-    json_path: Path | None
-    markdown_path: Path | None
-
-    @property
-    def kinds(self) -> Sequence[Kind]:
-        """The kinds of workloads that run unless some are named."""
-        return GENERAL
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names given with ``--select``."""
-        return tuple(name.strip() for name in self.select.split(",") if name.strip())
-
-    @property
-    def command(self) -> str:
-        """The command line as the user would type it."""
-        arguments = sys.argv[1:]
-        if "bench" in arguments:
-            arguments = arguments[arguments.index("bench") + 1 :]
-        return " ".join([self.program, shlex.join(arguments)]).strip()
-
 
 _OPTIONS = (
     click.option("--select", default="", help="Names of workloads, separated by commas."),
@@ -76,7 +38,6 @@ _OPTIONS = (
     click.option("--chunk", default="8 MiB", show_default=True, help="Size of the typical chunk."),
     click.option("--timeout", default=300.0, show_default=True, help="Seconds for one run."),
     click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path)),
-    click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path)),
     click.option(
         "--list",
         is_flag=True,
@@ -89,7 +50,7 @@ _OPTIONS = (
 
 
 def workload_options(command: F) -> F:
-    """Decorate a command with the options in `Options`."""
+    """Decorate a command with the options that select workloads and say how they run."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -97,25 +58,39 @@ def workload_options(command: F) -> F:
 
 @click.command("bench", help=__doc__)
 @workload_options
-def bench(**options: Any) -> None:
+def bench(
+    select: str,
+    policies: tuple[str, ...],
+    repeat: int,
+    workers: int,
+    threads: int,
+    size: float,
+    chunk: str,
+    timeout: float,
+    json_path: Path | None,
+) -> None:
     """Run the benchmark; exit with 1 if a run failed or results differ."""
-    chosen = Options(**options)
-    columns = policy_columns(chosen)
+    columns = policy_columns(policies)
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        selected, setting = prepare(chosen, Path(scratch))
-        outcome = runner.run(selected, columns, chosen.repeat, setting, show_progress)
+        selected, parameters = prepare(select, GENERAL, size, chunk, Path(scratch))
+        setting = Setting(workers, threads, parameters, timeout)
+        outcome = runner.run(selected, columns, repeat, setting, show_progress)
     rows = aggregate(outcome.measurements)
     tables = [report.row_cells(rows), report.summary_cells(summarise(rows))]
-    publish(chosen, tables, report.to_json(outcome, rows), report.failures(rows), report.NOTE)
+    texts = [report.text_table(table) for table in tables if len(table) > 1]
+    click.echo("\n\n".join([*texts, *filter(None, [report.failures(rows)]), report.NOTE]))
+    if json_path:
+        command = f"dask marsched bench {shlex.join(sys.argv[3:])}".strip()
+        content = {**report.facts(command), **report.to_json(outcome, rows)}
+        json_path.write_text(json.dumps(content, indent=1) + "\n")
     exit_by(rows)
 
 
-def policy_columns(options: Options) -> tuple[str, ...]:
+def policy_columns(policies: Sequence[str]) -> tuple[str, ...]:
     """Return a column name for each policy, also if one is given twice; UsageError if unknown."""
-    options.policies = options.policies or (STOCK, DEFAULT)
     seen: dict[str, int] = {}
     columns = []
-    for policy in options.policies:
+    for policy in policies or (STOCK, DEFAULT):
         try:
             policy_plugin(policy)
         except ValueError as error:
@@ -125,14 +100,15 @@ def policy_columns(options: Options) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def prepare(options: Options, scratch: Path) -> tuple[tuple[Workload, ...], Setting]:
-    """Return the selected workloads and the clusters' setting; UsageError for invalid options."""
+def prepare(
+    select: str, kinds: Sequence[Kind], size: float, chunk: str, scratch: Path
+) -> tuple[tuple[Workload, ...], Parameters]:
+    """Return the named workloads, else those of some kinds, and their size; UsageError if bad."""
+    names = [name.strip() for name in select.split(",") if name.strip()]
     try:
-        selected = workloads.select(options.names, options.kinds)
-        parameters = Parameters(options.size, parse_bytes(options.chunk), scratch)
+        return workloads.select(names, kinds), Parameters(size, parse_bytes(chunk), scratch)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    return selected, Setting(options.workers, options.threads, parameters, options.timeout)
 
 
 def show_progress(measurement: Measurement) -> None:
@@ -144,21 +120,6 @@ def show_progress(measurement: Measurement) -> None:
         moved = "-" if m.moved is None else f"{m.moved / report.MIB:.1f} MiB moved"
         outcome = f"{m.seconds:.2f} s, {moved}"
     click.echo(f"  {m.repetition + 1}  {m.workload:<22}{m.policy:<12}{outcome}", err=True)
-
-
-def publish(
-    options: Options, tables: Sequence[report.Cells], found: Mapping[str, Any], *notes: str
-) -> None:
-    """Print tables and notes unless empty, and write the files of ``--json`` and ``--markdown``."""
-    tables = [table for table in tables if len(table) > 1]
-    notes = tuple(filter(None, notes))
-    click.echo("\n\n".join([*map(report.text_table, tables), *notes]))
-    if options.json_path:
-        content = {**report.facts(options.command), **found}
-        options.json_path.write_text(json.dumps(content, indent=1) + "\n")
-    if options.markdown_path:
-        page = [report.made_by(options.command), *map(report.markdown_table, tables), *notes]
-        options.markdown_path.write_text("\n\n".join(page) + "\n")
 
 
 def exit_by(rows: Sequence[Row]) -> None:

@@ -22,7 +22,7 @@ _TITLES = {
     "sent": "tasks sent",
 }
 #: Titles of columns whose cells are aligned to the left.
-_TEXTS = frozenset({"analysis", "axis", "of", "policy", "same", "verdict", "with", "workload"})
+TEXTS = frozenset({"analysis", "axis", "of", "policy", "same", "verdict", "with", "workload"})
 NOTE = (
     "x: ratio to stock in the same repetition, median over the repetitions. Geometric means are "
     "over the workloads that move more than 5 MiB under stock; a ratio below 0.01 counts as 0.01. "
@@ -43,13 +43,6 @@ def facts(command: str) -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {"command": command, "cores": os.cpu_count(), "versions": versions}
-
-
-def made_by(command: str) -> str:
-    """Return a sentence with the command, cores and versions that made a table."""
-    found = facts(command)
-    made = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    return f"Made by `{command}` on {found['cores']} cores with {made}."
 
 
 def row_cells(rows: Sequence[Row]) -> Cells:
@@ -99,7 +92,7 @@ def failures(rows: Sequence[Row]) -> str:
 def text_table(cells: Cells) -> str:
     """Lay cells out in columns for the terminal."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    texts = [title in _TEXTS for title in cells[0]]
+    texts = [title in TEXTS for title in cells[0]]
     lines = [
         "  ".join(
             cell.ljust(width) if text else cell.rjust(width)
@@ -109,12 +102,6 @@ def text_table(cells: Cells) -> str:
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
-
-
-def markdown_table(cells: Cells) -> str:
-    """Lay cells out as a Markdown table."""
-    rule = [":--" if title in _TEXTS else "--:" for title in cells[0]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [cells[0], rule, *cells[1:]])
 
 
 def to_json(outcome: Outcome, rows: Sequence[Row]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from distributed import wait
 
 from benchmarks import workloads
 from benchmarks.command import Options, bench
+from dask_marsched.bench import command as installed
 from dask_marsched.bench import probes
 from dask_marsched.bench.cluster import BenchCluster, Setting, policy_plugin
 from dask_marsched.bench.workloads import Parameters, Workload
@@ -179,6 +180,18 @@ def test_command_prints_and_saves(tmp_path):
     assert "binary-mean" in page.read_text()
 
 
+@pytest.mark.extended
+def test_the_installed_command_prints_and_saves(tmp_path):
+    saved = tmp_path / "bench.json"
+    arguments = "--select binary-mean --repeat 1 --workers 2 --size 0.02 --chunk 64kiB --json"
+    done = CliRunner().invoke(installed.bench, [*arguments.split(), str(saved)])
+    assert done.exit_code == 0, done.output
+    assert "binary-mean" in done.output
+    found = json.loads(saved.read_text())
+    assert found["command"].startswith("dask marsched bench")
+    assert [row["identical"] for row in found["rows"]] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -186,14 +199,20 @@ def test_command_prints_and_saves(tmp_path):
         (["--policy", "nope"], "nope"),
         (["--size", "0"], "size must be a number above 0"),
         (["--workers", "0"], "--workers"),
-        (["--against", "mars"], "frisky"),
     ],
 )
-def test_bad_input_is_one_clear_error(arguments, message):
-    done = CliRunner().invoke(bench, arguments)
+@pytest.mark.parametrize("command", [bench, installed.bench])
+def test_bad_input_is_one_clear_error(command, arguments, message):
+    done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 2
     assert message in done.output
     assert "Traceback" not in done.output
+
+
+def test_another_scheduler_that_is_not_known_is_an_error():
+    done = CliRunner().invoke(bench, ["--against", "mars"])
+    assert done.exit_code == 2
+    assert "frisky" in done.output
 
 
 def test_list_names_every_workload_and_marks_the_held_out():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks import publishing
 from dask_marsched.bench import command, report
 from dask_marsched.bench.metrics import Measurement, aggregate, summarise
 from dask_marsched.bench.runner import Outcome
@@ -60,14 +61,14 @@ def test_text_columns_line_up():
 
 
 def test_markdown_has_one_line_a_row(rows):
-    lines = report.markdown_table(report.row_cells(rows)).splitlines()
+    lines = publishing.markdown_table(report.row_cells(rows)).splitlines()
     assert len(lines) == 2 + len(rows)
     assert lines[0].startswith("| workload | policy | moved MiB | x |")
     assert lines[1].startswith("| :-- | :-- | --: | --: |")
 
 
 def test_a_sentence_says_what_made_a_table():
-    made = report.made_by("dask marsched bench --repeat 1")
+    made = publishing.made_by("dask marsched bench --repeat 1")
     assert made.startswith("Made by `dask marsched bench --repeat 1` on ")
     assert "distributed 20" in made
 
