@@ -254,37 +254,25 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         ts = self._engine.scheduler.tasks[key]
         if self.observer is not None:
             self.observer.moved(ts, finish, stimulus_id)
-        failover = self._failover
-        if failover is not None:
-            failover.recoveries.moved(key, start, finish, stimulus_id)
-            if start == "processing":
-                failover.left(ts)
+        if self._failover is not None:
+            startstops = kwargs.get("startstops") or ()
+            self._failover.moved(ts, start, finish, stimulus_id, startstops)
         if finish == "memory":
             if start == "processing":
                 self._engine.finished(ts)
-                if failover is not None:
-                    failover.ran(ts, kwargs["startstops"])
                 now = time()
                 self.executions.finished(key, kwargs["worker"], now, kwargs["startstops"])
                 if self.observer is not None and now >= self.observer.due:
                     self.observer.sample(now)
-            if failover is not None:
-                failover.recoveries.settled(key)
         elif finish == "processing":
             self._engine.sent(ts)
             self.executions.sent(key, time())
-            if failover is not None:
-                failover.sent()
         elif start == "processing":
             self.executions.left(key)
         if finish == "forgotten":
             self._engine.forgotten(ts)
         elif finish == "erred":
             self._engine.failed(ts)
-        if finish in ("forgotten", "erred", "released") and failover is not None:
-            if not (finish == "released" and (ts.waiters or ts.who_wants)):
-                failover.recoveries.settled(key)
-            failover.released(ts)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Copy protected results to a worker that joined, if no other was suitable."""

@@ -67,34 +67,37 @@ class Failover:
             if part is not None:
                 part.uninstall()
 
-    def sent(self) -> None:
-        """Note that a task was sent to a worker."""
-        if self._recall is not None:
-            self._recall.sent()
-        if self._second_runs is not None:
-            self._second_runs.sent()
-
-    def left(self, ts: TaskState) -> None:
-        """Note that a task is no longer processing, for whatever reason."""
-        if self._second_runs is not None:
-            self._second_runs.left(ts)
-
-    def ran(self, ts: TaskState, startstops: Iterable[Mapping[str, Any]]) -> None:
-        """Note that a task has run, with the times that the worker measured."""
-        parts = [part for part in (self._second_runs, self._protection) if part is not None]
-        if not parts:
-            return
-        for action in startstops:
-            if action["action"] == "compute":
-                for part in parts:
-                    part.finished(ts, action["stop"] - action["start"])
-
-    def released(self, ts: TaskState) -> None:
-        """Note that an operand has no result, or no longer has one."""
-        if self._adoption is not None:
-            self._adoption.forget(ts.key)
-        if self._protection is not None:
-            self._protection.released(ts)
+    def moved(
+        self,
+        ts: TaskState,
+        start: str,
+        finish: str,
+        stimulus_id: str,
+        startstops: Iterable[Mapping[str, Any]],
+    ) -> None:
+        """Note a transition; `startstops` are the times that the worker measured."""
+        seconds, protection = self._second_runs, self._protection
+        self.recoveries.moved(ts.key, start, finish, stimulus_id)
+        if start == "processing" and seconds is not None:
+            seconds.left(ts)
+        if finish == "memory":
+            for action in startstops if seconds is not None or protection is not None else ():
+                if start == "processing" and action["action"] == "compute":
+                    for part in (seconds, protection):
+                        if part is not None:
+                            part.finished(ts, action["stop"] - action["start"])
+            self.recoveries.settled(ts.key)
+        elif finish == "processing":
+            for sending in (self._recall, seconds):
+                if sending is not None:
+                    sending.schedule()
+        elif finish in ("forgotten", "erred", "released"):
+            if not (finish == "released" and (ts.waiters or ts.who_wants)):
+                self.recoveries.settled(ts.key)
+            if self._adoption is not None:
+                self._adoption.forget(ts.key)
+            if protection is not None:
+                protection.released(ts)
 
     def worker_came(self) -> None:
         """Note that a worker has joined."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from distributed.scheduler import Scheduler, TaskState
 
@@ -16,6 +16,7 @@ from dask_marsched.core.roles import cut_up_operands
 from dask_marsched.core.size_model import SizeModel, kinds
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.scheduler import snapshot
+from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
@@ -34,20 +35,7 @@ class Policies:
 
     def names(self) -> dict[str, str]:
         """Return the policies' names by kind."""
-        return {
-            kind: getattr(self, kind).name
-            for kind in ("assignment", "ordering", "placement", "withholding")
-        }
-
-
-class PlanObserver(Protocol):
-    """Receives plans; its methods never raise."""
-
-    def planned(self, graph: OperandGraph, tasks: list[TaskState], units: list[Unit]) -> None:
-        """Record a plan."""
-
-    def planned_again(self, tasks: list[TaskState], units: list[Unit]) -> None:
-        """Record new units for some of the tasks of a plan."""
+        return {kind: policy.name for kind, policy in vars(self).items()}
 
 
 #: A plan is made again when the number of workers has grown by this factor.
@@ -94,7 +82,7 @@ class Planner:
         self.counters = counters
         self.apply_units = apply_units
         self.workers: list[str] = []
-        self.observer: PlanObserver | None = None
+        self.observer: OperandTracker | None = None
         self._finder = PlanFinder(policies.assignment, counters)
         self._sizes: Any = None
         self._model = SizeModel()

@@ -6,7 +6,6 @@ Dask's Active Memory Manager makes the copies. It would drop them in its next ro
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.host.scheduler.lost_results import TOPIC
+from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.policies.replication import (
     EXPENSIVE,
@@ -23,8 +23,6 @@ from dask_marsched.policies.replication import (
     recomputation_seconds,
 )
 
-#: Seconds between two rounds of replication.
-_INTERVAL = 0.5
 #: Share of the memory of all workers that copies may take, so that they cannot fail a run.
 _SHARE = 0.05
 _ATTRIBUTES = ("request_acquire_replicas", "workers", "running")
@@ -35,8 +33,11 @@ def misfits(scheduler: Any) -> list[str]:
     return misfits_of_attributes("Scheduler", scheduler, _ATTRIBUTES)
 
 
-class ExtraReplicas:
+class ExtraReplicas(PeriodicCheck):
     """Replicates expensive results and keeps the replicas; ``removal`` asks which ones to keep."""
+
+    interval = 0.5
+    hook = "protection"
 
     def __init__(
         self,
@@ -44,33 +45,27 @@ class ExtraReplicas:
         removal: ReplicaRemoval,
         caught: Callable[[str, Exception], None],
     ) -> None:
-        self.scheduler: Any = scheduler
+        super().__init__(scheduler, caught)
         self.least, self.share = EXPENSIVE, _SHARE
         self.copied = self.copied_bytes = 0
         self._removal = removal
-        self._caught = caught
         self._durations: dict[str, float] = {}
         # The cost of new results is not known yet; the readers of released ones now cost more.
         self._new: dict[TaskState, None] = {}
         self._released: dict[TaskState, None] = {}
         self._expensive: dict[TaskState, ReplicaCandidate[TaskState]] = {}
         self._kept: dict[TaskState, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._installed = False
 
     def install(self) -> None:
         """Begin; raise a RuntimeError if this version of distributed does not fit."""
         demand(misfits(self.scheduler), "expensive results are not replicated")
         self._removal.protected = self.is_protected
-        self._installed = True
+        super().install()
 
     def uninstall(self) -> None:
         """Stop; Dask then drops the replicas. Idempotent."""
-        self._installed = False
+        super().uninstall()
         self._removal.protected = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         for results in (self._new, self._expensive, self._released, self._kept):
             results.clear()
 
@@ -84,33 +79,23 @@ class ExtraReplicas:
         before = self._durations.get(name, seconds)
         self._durations[name] = before + (seconds - before) / 8
         self._new[ts] = None
-        self._schedule_round()
+        self.schedule()
 
     def released(self, ts: TaskState) -> None:
         """Record that a result was released or lost."""
         for results in (self._new, self._expensive, self._kept):
             results.pop(ts, None)
         self._released[ts] = None
-        self._schedule_round()
+        self.schedule()
 
     def workers_changed(self) -> None:
         """Record that a worker was removed or added."""
         for ts in [ts for ts in self._kept if len(ts.who_has or ()) < 2]:
             del self._kept[ts]
-        self._schedule_round()
+        self.schedule()
 
-    def _schedule_round(self) -> None:
-        if self._installed and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        try:
-            self._copy_some()
-        except Exception as error:
-            self._caught("protection", error)
-
-    def _copy_some(self) -> None:
+    def check(self) -> None:
+        """Copy the most expensive results as far as the budget allows."""
         s = self.scheduler
         self._find_expensive()
         found = [c for ts, c in self._expensive.items() if ts not in self._kept and _is_alone(ts)]

@@ -6,7 +6,6 @@ worker that has stalled cannot answer: its tasks run elsewhere if a second run w
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any
@@ -15,11 +14,10 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck
 from dask_marsched.host.scheduler.speculative_execution import SILENT, may_run_twice
 from dask_marsched.policies.tiny_tasks import SHORT
 
-#: Seconds between two looks. A queue that has not moved from one to the next is stuck.
-_INTERVAL = 0.1
 #: Most bytes of inputs of a task that is recalled, and most tasks recalled from a worker at a time.
 _MOST_BYTES, _MOST_TASKS = 2**20, 1000
 
@@ -40,44 +38,27 @@ def misfits(scheduler: Any) -> list[str]:
     ]
 
 
-class QueueRecall:
+class QueueRecall(PeriodicCheck):
     """Looks for stuck queues while tasks are processed; counts the tasks ``recalled``."""
 
+    interval = 0.1  # a queue that has not moved from one check to the next is stuck
+    hook = "recall"
+
     def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
-        self.scheduler: Any = scheduler
+        super().__init__(scheduler, caught)
         self.recalled = 0
-        self._caught = caught
         self._seen: dict[WorkerState, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._installed = False
 
     def install(self) -> None:
         """Begin; raise a RuntimeError if this version of distributed does not fit."""
         demand(misfits(self.scheduler), "tiny tasks stay where they were sent")
-        self._installed = True
+        super().install()
 
-    def uninstall(self) -> None:
-        """End. Idempotent."""
-        self._installed = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def goes_on(self) -> bool:
+        """Return whether any queue was seen."""
+        return bool(self._seen)
 
-    def sent(self) -> None:
-        """Record that a task was sent to a worker."""
-        if self._installed and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        try:
-            self._recall()
-        except Exception as error:
-            self._caught("recall", error)
-        if self._seen:
-            self.sent()
-
-    def _recall(self) -> None:
+    def check(self) -> None:
         """Move the queues that have not moved since the last look to idle workers."""
         s = self.scheduler
         before = self._seen

@@ -7,7 +7,6 @@ interrupted if that option is on.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,11 +18,10 @@ from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_o
 from dask_marsched.host.graph.function_effects import called_functions, describe_effects
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.scheduler.lost_results import TOPIC
+from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck
 from dask_marsched.host.worker.interrupts import SECOND_RUN
 from dask_marsched.policies.stragglers import Durations, Running, choose_second_runs
 
-#: Seconds between two searches for stragglers.
-_INTERVAL = 0.5
 #: Seconds without a message after which a worker may have stalled.
 SILENT = 5.0
 
@@ -48,40 +46,30 @@ class _SecondRun(NamedTuple):
     run_id: int
 
 
-class SpeculativeExecution:
+class SpeculativeExecution(PeriodicCheck):
     """Runs stragglers a second time; counts runs ``begun`` and ``won``."""
 
+    interval = 0.5
+    hook = "second_runs"
+
     def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
-        self.scheduler: Any = scheduler
+        super().__init__(scheduler, caught)
         self.durations = Durations()
         self.begun = self.won = 0
-        self._caught = caught
         self._seconds: dict[TaskState, _SecondRun] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._installed = False
 
     def install(self) -> None:
         """Begin; raise a RuntimeError if this version of distributed does not fit."""
         demand(misfits(self.scheduler), "stragglers are not run a second time")
         self.scheduler.stimulus_task_finished = self._task_finished
-        self._installed = True
+        super().install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        if not self._installed:
-            return
-        self._installed = False
+        super().uninstall()
         vars(self.scheduler).pop("stimulus_task_finished", None)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         for ts in list(self._seconds):
             self.left(ts)
-
-    def sent(self) -> None:
-        """Record that a task was sent to a worker."""
-        if self._installed and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
 
     def finished(self, ts: TaskState, seconds: float) -> None:
         """Record the duration of an execution."""
@@ -99,16 +87,12 @@ class SpeculativeExecution:
             if second.worker.address == ws_address:
                 del self._seconds[ts]
 
-    def _look(self) -> None:
-        self._timer = None
-        try:
-            self._begin_some()
-        except Exception as error:
-            self._caught("second_runs", error)
-        if any(ws.processing for ws in self.scheduler.workers.values()):
-            self.sent()
+    def goes_on(self) -> bool:
+        """Return whether any task is processed."""
+        return any(ws.processing for ws in self.scheduler.workers.values())
 
-    def _begin_some(self) -> None:
+    def check(self) -> None:
+        """Begin second runs of stragglers on idle workers."""
         s = self.scheduler
         if s.queued or s.unrunnable:
             return  # idle workers have other work to come
