@@ -10,7 +10,6 @@ from distributed import Worker
 
 from dask_marsched.config import Settings
 from dask_marsched.host.kernels.execution import KernelExecution
-from dask_marsched.host.kernels.task_runner import KernelRunner
 from dask_marsched.kernels import backends, cache_files
 from dask_marsched.kernels.evaluator import Kernels, Means
 
@@ -38,7 +37,7 @@ class WorkerKernels:
                 self._missing[name] = f"ModuleNotFoundError: No module named {package!r}"
         exact = self._settings.kernels_exact
         kernels = Kernels(exact=exact, patience=PATIENCE, late=self._means)
-        execution = KernelExecution(self._worker, KernelRunner(kernels, kernels.failures.caught))
+        execution = KernelExecution(self._worker, kernels, kernels.failures.caught)
         try:
             execution.install()
         except RuntimeError:

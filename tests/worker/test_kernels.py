@@ -1,5 +1,8 @@
 """Fused kernels on real workers are installed, removed and reported by `status`."""
 
+import subprocess
+import sys
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -45,6 +48,11 @@ def report(worker):
 async def compiled(worker):
     part = worker.plugins["marsched"]._kernels
     part._kernels._compiler.submit(int).result()
+
+
+def test_a_worker_imports_dask_array_only_for_arrays():
+    code = "import sys, dask_marsched.worker_plugin; sys.exit('dask.array' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 @planned_cluster(ONE, plugin=with_kernels)

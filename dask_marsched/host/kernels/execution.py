@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from distributed import Worker
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
-from dask_marsched.host.kernels.task_runner import KernelRunner
+from dask_marsched.kernels.evaluator import Kernels
+
+if TYPE_CHECKING:
+    from dask_marsched.host.kernels.task_runner import KernelRunner
 
 
 class KernelExecution:
@@ -16,9 +21,14 @@ class KernelExecution:
     While a task runs, its ``run_spec`` is a wrapper that calls the runner.
     """
 
-    def __init__(self, worker: Worker, runner: KernelRunner) -> None:
+    def __init__(
+        self, worker: Worker, kernels: Kernels, caught: Callable[[str, Exception], None]
+    ) -> None:
         self._worker: Any = worker
-        self._runner = runner
+        self._kernels = kernels
+        self._caught = caught
+        self._runner: KernelRunner | None = None
+        self._unreadable = False
         self._stock: Any = None
         self._own: Any = None
 
@@ -42,7 +52,7 @@ class KernelExecution:
         stock = self._stock or self._worker.execute
         ts = self._worker.state.tasks.get(key)
         task = None if ts is None else ts.run_spec
-        wrapped = task if ts is None or not self._in_thread(ts) else self._runner.wrap(task)
+        wrapped = task if ts is None or not self._in_thread(ts) else self._wrap(task)
         if wrapped is task:
             return await stock(key, stimulus_id=stimulus_id, **more)
         ts.run_spec = wrapped
@@ -51,6 +61,21 @@ class KernelExecution:
         finally:
             if ts.run_spec is wrapped:
                 ts.run_spec = task
+
+    def _wrap(self, task: Any) -> Any:
+        # What reads tasks imports dask.array, a second or more at the start of a worker. Tasks of
+        # arrays have imported it before they are here.
+        if self._runner is None:
+            if self._unreadable or "dask.array" not in sys.modules:
+                return task
+            try:
+                from dask_marsched.host.kernels.task_runner import KernelRunner
+            except ImportError as error:
+                self._unreadable = True
+                self._caught("kernel.import", error)
+                return task
+            self._runner = KernelRunner(self._kernels, self._caught)
+        return self._runner.wrap(task)
 
     def _in_thread(self, ts: Any) -> bool:
         """Whether a task runs in a thread of this process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,6 @@ from distributed import Worker
 from distributed.core import Status
 from distributed.worker_state_machine import TaskState
 
-from dask_marsched.host.kernels.task_runner import may_contain_expression
 from dask_marsched.host.scheduler.task_hints import is_shared, known_nbytes
 from dask_marsched.host.worker.input_release import runs_in_thread
 from dask_marsched.policies.tiny_tasks import SMALL, TinyKinds
@@ -35,7 +35,7 @@ class TinyTaskRule:
             and runs_in_thread(self._worker, ts)
             and (known_nbytes(ts) or 0) <= SMALL
             and not is_shared(ts)
-            and not may_contain_expression(ts.run_spec)
+            and not _may_contain_expression(ts.run_spec)
             and self._inputs_are_at_hand(ts)
             and self._worker.status == Status.running
             and self._at_ease()
@@ -50,3 +50,12 @@ class TinyTaskRule:
         return all(
             dep.key not in actors and in_memory(dep.key) is not None for dep in ts.dependencies
         )
+
+
+def _may_contain_expression(task: Any) -> bool:
+    # Importing what reads tasks imports dask.array, half a second that tasks of arrays have spent.
+    if "dask.array" not in sys.modules:
+        return False
+    from dask_marsched.host.kernels.task_runner import may_contain_expression
+
+    return may_contain_expression(task)
