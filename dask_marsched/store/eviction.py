@@ -5,6 +5,7 @@ With the quota on, `worker.evictor` evicts earlier, and chooses by `policies.evi
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from itertools import islice
@@ -46,6 +47,8 @@ class NextUseLRU(zict.LRU[Key, object]):
     ) -> None:
         super().__init__(n, {}, weight=weight)
         self.lock = lock
+        #: a larger key goes to disk at once; if that fails, it is not stored
+        self.most: float = math.inf
         self.buffers = Buffers()
         self._tier = tier
         self._leaving: set[Key] = set()
@@ -78,6 +81,8 @@ class NextUseLRU(zict.LRU[Key, object]):
 
     def settle(self, key: Key) -> None:
         """Evict down to the target after a key was added; raises if a write fails."""
+        if self.weights.get(key, 0) > self.most:
+            self.evict(key)
         try:
             self.evict_until_below_target()
         except Exception:

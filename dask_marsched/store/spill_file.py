@@ -66,7 +66,7 @@ class SpilledFrames:
 
     def __del__(self) -> None:
         if self._extent is not None:
-            self._file.release(self._extent)
+            self._file.release(self._extent, self.nbytes)
 
 
 class SpillFile:
@@ -78,13 +78,10 @@ class SpillFile:
         os.close(_nameless_file(directory))
         self._directory = directory
         self.fd = -1
+        #: bytes written and still needed
+        self.live = 0
         self._table = ExtentTable(start=0, end=_ENDLESS, cap=_ENDLESS, slots=_ENDLESS)
         self._releases = Releases(self._release)
-
-    @property
-    def live(self) -> int:
-        """Bytes of disk in use."""
-        return self._table.filled
 
     def write(
         self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]
@@ -97,6 +94,7 @@ class SpillFile:
             if self.fd < 0:
                 self.fd = _nameless_file(self._directory)
             allocation = self._table.allocate(nbytes)
+            self.live += nbytes
         assert allocation is not None  # the table is endless
         spilled = SpilledFrames(self, allocation.extent, lengths)
         for start, pieces in zip(offsets, frames, strict=True):
@@ -107,11 +105,13 @@ class SpillFile:
                     at, piece = at + n, piece[n:]
         return spilled
 
-    def release(self, extent: Extent) -> None:
-        """Free an extent; called by finalizers, in any thread."""
-        self._releases.later(extent)
+    def release(self, extent: Extent, nbytes: int) -> None:
+        """Free an extent with so many bytes; called by finalizers, in any thread."""
+        self._releases.later((extent, nbytes))
 
-    def _release(self, extent: Extent) -> None:
+    def _release(self, written: tuple[Extent, int]) -> None:
+        extent, nbytes = written
+        self.live -= nbytes
         self._table.release(extent)
         self._table.reclaim(lambda orphan: orphan is extent)
         # Only this extent, as the event loop waits: all other free extents are empty already.

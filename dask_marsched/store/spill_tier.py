@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -17,7 +18,6 @@ from distributed.sizeof import safe_sizeof
 from distributed.spill import MaxSpillExceeded, PickleError, SpilledSize
 from numpy.typing import NDArray
 
-from dask_marsched.store.extents import whole_pages
 from dask_marsched.store.frames import (
     from_frames,
     is_plain_array,
@@ -35,13 +35,13 @@ _LEAST_NOTED = 64 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One chunk on disk; `value` refers to the object last written or read, while it exists."""
+    """One chunk on disk; `value` returns the object last written or read, while it exists."""
 
     header: bytes
     codecs: tuple[str | None, ...]
     frames: SpilledFrames
     weight: SpilledSize
-    value: list[weakref.ref[object]]
+    value: list[Callable[[], object | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,16 @@ class SpillTier(MutableMapping[Key, object]):
             self._entries[key] = entry
             self.total_weight += entry.weight
 
+    def lend(self, values: dict[Key, object]) -> None:
+        """Return these values for their keys as long as the mapping has them, unread.
+
+        Most objects are found while they exist; lists and strings have no weak references.
+        """
+        for key in values:
+            entry = self._entries.get(key)
+            if entry is not None and not (entry.value and entry.value[0]() is not None):
+                entry.value[:] = [partial(values.get, key)]
+
     def read(self, entry: Entry) -> object:
         """Return the object of an entry, the same one if it still exists; raises OSError."""
         if entry.value and (used := entry.value[0]()) is not None:
@@ -144,15 +154,13 @@ class SpillTier(MutableMapping[Key, object]):
         context_meter.digest_metric("disk-read", nbytes, "bytes")
         self.counters.read += 1
         self.counters.read_bytes += nbytes
+        # measured like compression, by distributed itself
+        unpacked = decompress({"compression": entry.codecs}, frames)
         with context_meter.meter("deserialize"):
-            if any(entry.codecs):
-                unpacked = decompress({"compression": entry.codecs}, frames)
-                value = from_frames(entry.header, unpacked)
-            else:
-                value = from_frames(entry.header, frames)
-                if mapping is not None and is_plain_array(value):
-                    self._origins.set(value, _Origin(entry, mapping, _layout(value)))
-                    self._note(value, entry)
+            value = from_frames(entry.header, unpacked)
+            if mapping is not None and not any(entry.codecs) and is_plain_array(value):
+                self._origins.set(value, _Origin(entry, mapping, _layout(value)))
+                self._note(value, entry)
         _remember(entry, value)
         return value
 
@@ -217,15 +225,15 @@ class SpillTier(MutableMapping[Key, object]):
                     lengths, codecs, frames = (nbytes,), [None], [pieces]
                 else:
                     header, whole = to_frames(value)
-                    codecs = self._compress(whole)
-                    lengths, frames = tuple(f.nbytes for f in whole), [[f] for f in whole]
+                    pieces = None
+            if pieces is None:
+                codecs = self._compress(whole)
+                lengths, frames = tuple(f.nbytes for f in whole), [[f] for f in whole]
         except Exception as error:
             raise PickleError(key) from error
         nbytes = sum(lengths)
         # The bound is one of the disk, so that chunks mapped back count as well.
-        if self.max_weight is not False and (
-            self._file.live + whole_pages(nbytes) > self.max_weight
-        ):
+        if self.max_weight is not False and self._file.live + nbytes > self.max_weight:
             raise MaxSpillExceeded(key)
         with context_meter.meter("disk-write", "seconds"):
             spilled = self._file.write(lengths, frames)
@@ -238,10 +246,9 @@ class SpillTier(MutableMapping[Key, object]):
 
     def _compress(self, frames: list[memoryview]) -> list[str | None]:
         codecs: list[str | None] = [None] * len(frames)
-        if self.compression is not None:
-            for i, frame in enumerate(frames):
-                codecs[i], smaller = maybe_compress(frame, compression=self.compression)
-                frames[i] = memoryview(smaller).cast("B")
+        for i, frame in enumerate(frames):
+            codecs[i], smaller = maybe_compress(frame, compression=self.compression)
+            frames[i] = memoryview(smaller).cast("B")
         return codecs
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from dask.typing import Key
 from distributed import Worker
-from distributed.core import Status
+from distributed.config import defaults
+from distributed.core import Status, context_meter_to_server_digest
 from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import TaskState, UnpauseEvent
 
@@ -90,9 +92,12 @@ class WorkerAdapter:
         worker, state = self.worker, self.state
         store = self.store
         self._target, self._stock_promotion = store.fast.n, store.may_promote
-        store.may_promote = lambda key, _: key in self._promoted
-        # Storing a result must not evict others on the event loop.
-        store.fast.n = sys.maxsize
+        self._users_thresholds = _are_users_thresholds(worker.memory_manager)
+        if not self._users_thresholds:
+            store.may_promote = lambda key, _: key in self._promoted
+            # Storing a result must not evict others on the event loop.
+            store.fast.n = sys.maxsize
+        store.fast.most = worker.memory_manager.memory_limit
         self._incoming_limit = state.transfer_incoming_bytes_limit
         self._state_class = type(state)
         state.__class__ = _quota_state(type(state), self)
@@ -117,12 +122,13 @@ class WorkerAdapter:
         worker.memory_manager.memory_spill_fraction = self._spill_fraction
         self.shuffles.restore()
         self.store.fast.n, self.store.may_promote = self._target, self._stock_promotion
+        self.store.fast.most = math.inf
         self.poke()
 
     def raise_spill_threshold(self, fraction: float) -> None:
         """Raise the share of the memory limit above which distributed itself spills."""
         manager = self.worker.memory_manager
-        if manager.memory_spill_fraction is not False:
+        if manager.memory_spill_fraction is not False and not self._users_thresholds:
             highest = manager.memory_pause_fraction or 1.0
             least = (fraction + highest) / 2 if fraction < highest else highest
             manager.memory_spill_fraction = max(manager.memory_spill_fraction, least)
@@ -247,7 +253,7 @@ class WorkerAdapter:
 
     async def _execute(self, key: Key, *, stimulus_id: str) -> Any:
         ts = self.state.tasks[key]
-        loaded: list[object] = []  # kept until distributed has references
+        loaded: dict[Key, object] = {}  # kept until distributed has references
         stand_in = None
         try:
             loaded = await self._load(ts)
@@ -258,17 +264,17 @@ class WorkerAdapter:
         finally:
             if stand_in is not None and ts.run_spec is stand_in:  # else it was resubmitted
                 ts.run_spec = stand_in.compute
-            del loaded
+            loaded.clear()
             self.hooks.finished(ts)
 
-    async def _load(self, ts: TaskState) -> list[object]:
+    async def _load(self, ts: TaskState) -> dict[Key, object]:
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
         if not spilled:
-            return []
+            return {}
         promoted = {d.key for d in spilled if self.hooks.may_promote(d.key, d.nbytes or 0)}
         return await self._read([dep.key for dep in spilled], promoted)
 
-    async def _read(self, keys: list[Key], promoted: Collection[Key] = ()) -> list[object]:
+    async def _read(self, keys: list[Key], promoted: Collection[Key] = ()) -> dict[Key, object]:
         self._promoted.update(promoted)
         try:
             return await run_in_executor_with_context(self.disk, _read, self.store, keys)
@@ -276,7 +282,7 @@ class WorkerAdapter:
             # Uninstalled in the meantime: distributed reads them itself.
             if self.installed:
                 raise
-            return []
+            return {}
         finally:
             self._promoted.difference_update(promoted)
 
@@ -295,19 +301,31 @@ class WorkerAdapter:
             return {"status": "busy"}
         token = object()
         self._outgoing[token] = frozenset(keys)
-        loaded: list[object] = []
+        loaded: dict[Key, object] = {}
         try:
             if spilled:
                 # Kept until they are sent, so that distributed need not read them again.
-                loaded = await self._read(spilled)
+                loaded = await _read_to_send(worker, self._read, spilled)
             return await stock(comm, keys=keys, who=who, serializers=serializers)
         except Exception as error:
             _clear_frames(error)
             raise
         finally:
-            del loaded
+            loaded.clear()
             del self._outgoing[token]
             self.hooks.stimulated()
+
+
+@context_meter_to_server_digest("get-data")
+async def _read_to_send(worker: Worker, read: Callable[..., Any], keys: list[Key]) -> Any:
+    return await read(keys)
+
+
+def _are_users_thresholds(manager: Any) -> bool:
+    """Whether the user has set when to spill. Then this happens as in stock Dask, too."""
+    default = defaults["distributed"]["worker"]["memory"]
+    chosen = manager.memory_target_fraction, manager.memory_spill_fraction
+    return chosen != (default["target"], default["spill"])
 
 
 def _clear_frames(error: BaseException) -> None:
@@ -320,14 +338,15 @@ def _clear_frames(error: BaseException) -> None:
         found = found.__cause__ or found.__context__
 
 
-def _read(store: WorkerStore, keys: Iterable[Key]) -> list[object]:
+def _read(store: WorkerStore, keys: Iterable[Key]) -> dict[Key, object]:
     # Keys that are missing or unreadable are left to distributed, which reports them.
-    values = []
+    values = {}
     for key in keys:
         try:
-            values.append(store[key])
+            values[key] = store[key]
         except Exception:
             continue
+    store.spill_tier.lend(values)
     return values
 
 

@@ -20,7 +20,12 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "transfer_outgoing_count",
         "transfer_outgoing_count_limit",
     ),
-    "worker.memory_manager": ("memory_limit", "memory_pause_fraction", "memory_spill_fraction"),
+    "worker.memory_manager": (
+        "memory_limit",
+        "memory_pause_fraction",
+        "memory_spill_fraction",
+        "memory_target_fraction",
+    ),
     "worker.state": (
         "constrained",
         "data_needed",

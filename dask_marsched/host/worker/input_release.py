@@ -28,7 +28,7 @@ class InputReleasingTask:
 
     is_coro = False
 
-    def __init__(self, compute: Callable[[Any], Any], held: list[Any] | None = None) -> None:
+    def __init__(self, compute: Callable[[Any], Any], held: dict[Key, Any] | None = None) -> None:
         # `held` keeps loaded inputs in memory until the task starts.
         self.compute, self._held = compute, held
 

@@ -118,6 +118,13 @@ def test_a_disk_limit_keeps_values_in_memory(make):
     assert data.evict() > 0
 
 
+def test_a_disk_limit_counts_bytes_written(make):
+    data = make(target=1, max_spill=2000)
+    for i in range(8):
+        data[i] = f"{i}" * 100
+    assert len(data.slow) == 8
+
+
 class Unwilling:
     """Cannot be pickled, and is as large as it says."""
 
