@@ -154,7 +154,7 @@ class Dispatcher:
             ws.address,
             lambda ts, _: snapshot.input_bytes_on(ts, ws),
         )
-        if offer is None:
+        if offer is None or snapshot.waits_for_inputs(offer.operand, ws, len(self.withholding)):
             return None
         duration = snapshot.duration(offer.operand)
         if not self.slots.has_free_thread(ws.nthreads, having):

@@ -31,8 +31,8 @@ from dask_marsched.scheduling.planner import Planner, Policies
 from dask_marsched.scheduling.retries import Retries
 from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 
-#: Bytes of inputs on a worker that bind a withheld operand to it. Less is fetched in the time of a
-#: message; the common case is the array object that all sources of a Zarr store read.
+#: Bytes of inputs that many operands read, on a worker, from which on it is preferred for them. Less
+#: is fetched once; the common case is the array object that all sources of a Zarr store read.
 _BINDING_BYTES = 64 * 2**10
 
 #: Seconds that operands of unknown duration wait behind others before they may be stolen.
@@ -215,7 +215,9 @@ class PlacementEngine:
             s = self.scheduler
             there = snapshot.held(snapshot.fetches(ts, len(s.running) or 1, s.bandwidth))
             best = min(there, key=lambda ws: (-there[ws], self._seniority(ws)), default=None)
-            if best is not None and there[best] >= _BINDING_BYTES:
+            if best is not None and (
+                there[best] >= _BINDING_BYTES or snapshot.has_inputs_of_its_own(ts)
+            ):
                 bound_to = best.address
         self.policies.withholding.enqueue(ts, ts.priority or (), bound_to)
 

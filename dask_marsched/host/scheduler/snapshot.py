@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
+from distributed.core import Status
 from distributed.scheduler import TaskState, WorkerState
 
 from dask_marsched.core.graph import NO_HOME, Edges, OperandGraph
@@ -25,6 +26,8 @@ _MOST_DEPENDENTS = 32
 _OFTEN = 4
 #: Copying a widely shared input pays if its holders need this many times as long for its tasks.
 _WORTH_COPYING = 2
+#: Seconds that fetching an input takes besides its transfer, as Dask's work stealing assumes.
+_LATENCY = 0.1
 
 #: Most dependents of a task, and most inputs of each, that are examined for common readers.
 _MOST_MET = 8
@@ -172,6 +175,34 @@ def fetches(ts: TaskState, n_workers: int, bandwidth: float) -> dict[TaskState, 
         if _WORTH_COPYING * size / bandwidth <= waiters * each / threads:
             costs[dts] = 0
     return costs
+
+
+def has_inputs_of_its_own(ts: TaskState) -> bool:
+    """Return whether a task has an input that few others read."""
+    return any(len(dts.dependents) < _OFTEN for dts in ts.dependencies)
+
+
+def waits_for_inputs(ts: TaskState, ws: WorkerState, withheld: int) -> bool:
+    """Return whether a withheld task waits for the worker with its inputs rather than run on `ws`.
+
+    All withheld tasks would be done there by the time that `ws` has fetched them.
+    """
+    each = duration(ts)
+    if each is None or not ts.dependencies:
+        return False
+    holders: set[WorkerState] | None = None
+    for dts in ts.dependencies:
+        who = dts.who_has or set()
+        if ws in who:
+            return False
+        holders = who if holders is None else holders & who
+    # Other tasks on the holder may take long.
+    return any(
+        holder.status == Status.running
+        and withheld * each <= _LATENCY * holder.nthreads
+        and all(other.prefix is ts.prefix for other in holder.processing)
+        for holder in holders or ()
+    )
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:

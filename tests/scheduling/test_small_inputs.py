@@ -1,0 +1,68 @@
+"""Operands on small inputs run beside them: a message costs more than such an operand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import dask
+import pytest
+from distributed import wait
+from distributed.core import Status
+from distributed.utils_test import inc
+
+from dask_marsched.host.scheduler.snapshot import waits_for_inputs
+from tests.compat.harness import planned_cluster
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_operands_run_beside_small_inputs_that_only_they_read(c, s, a, b):
+    xs = [await c.scatter(i, workers=[w.address]) for i, w in enumerate([a, b] * 10)]
+    ys = c.persist([dask.delayed(inc)(x) for x in xs])
+    await wait(ys)
+    beside = [y.key in w.data for y, w in zip(ys, [a, b] * 10, strict=True)]
+    # near the end a worker with nothing to do takes what the other has left
+    assert sum(beside) >= 16
+
+
+PREFIX = SimpleNamespace(duration_average=0.001)
+
+
+def holder(processing=(), status=Status.running):
+    return SimpleNamespace(status=status, nthreads=1, processing=set(processing))
+
+
+class Read(SimpleNamespace):
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+def operand(*who, prefix=PREFIX):
+    return Read(prefix=prefix, dependencies=[Read(who_has={Read(**vars(w)) for w in who})])
+
+
+@pytest.mark.parametrize(
+    ("task", "withheld", "waits"),
+    [
+        (operand(holder()), 100, True),
+        (operand(holder()), 101, False),
+        (operand(holder(), prefix=SimpleNamespace(duration_average=-1)), 1, False),
+        (operand(holder(status=Status.paused)), 1, False),
+        (operand(holder([Read(prefix=PREFIX)])), 1, True),
+        (operand(holder([Read(prefix=None)])), 1, False),
+        (Read(prefix=PREFIX, dependencies=[]), 1, False),
+    ],
+    ids=["short", "long", "unknown", "paused", "own kind", "behind others", "no inputs"],
+)
+def test_short_operands_wait_for_the_worker_with_their_inputs(task, withheld, waits):
+    assert waits_for_inputs(task, Read(), withheld) is waits
+    assert not waits_for_inputs(task, next(iter(who(task)), None), withheld)
+
+
+def who(task):
+    return [ws for dts in task.dependencies for ws in dts.who_has]
+
+
+def test_inputs_on_two_workers_bind_to_neither():
+    apart = operand(holder())
+    apart.dependencies += operand(holder()).dependencies
+    assert not waits_for_inputs(apart, Read(), 1)
