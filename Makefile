@@ -12,13 +12,14 @@ INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
 METADATA := pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
 
-.PHONY: help install demo test test-all endurance fuzz check format bench docs docs-links clean
+.PHONY: help install demo test test-all endurance suites fuzz check format bench docs docs-links clean
 
 help:
 	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--resolution 3": its options)'
 	@echo 'make test    install into $(VENV) and run the tests      (TEST="tests/test_cli.py -x")'
 	@echo 'make test-all   run all but the slow tests; those in a browser where there is a Chromium'
 	@echo 'make endurance  run the slow tests: chaos, soak, leaks, parts of dask.array'"'"'s suite'
+	@echo 'make suites  the tests of distributed, with stock Dask and with the plugin  (SUITES="--help")'
 	@echo 'make fuzz    fuzz the JSON API                           (FUZZ=500: cases for each operation)'
 	@echo 'make check   ruff, mypy and the rules of the layout'
 	@echo 'make format  let ruff format the code'
@@ -64,6 +65,10 @@ test-all: $(INSTALLED)
 
 endurance: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# Needs git and the network, or SUITES="--repository A_CLONE".
+suites: $(INSTALLED)
+	$(BIN)/python -m suites $(SUITES)
 
 FUZZ ?= 50
 

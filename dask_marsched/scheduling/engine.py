@@ -31,8 +31,8 @@ from dask_marsched.scheduling.planner import Planner, Policies
 from dask_marsched.scheduling.retries import Retries
 from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 
-#: Bytes of inputs that many operands read, on a worker, from which on it is preferred for them. Less
-#: is fetched once; the common case is the array object that all sources of a Zarr store read.
+#: Bytes of widely read inputs that bind a withheld operand to their worker. Less is fetched in the
+#: time of a message; the common case is the array object that all sources of a Zarr store read.
 _BINDING_BYTES = 64 * 2**10
 
 #: Seconds that operands of unknown duration wait behind others before they may be stolen.

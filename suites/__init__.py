@@ -1,0 +1,1 @@
+"""Runs the test suites of Dask and of what is built on it, with and without the plugin."""

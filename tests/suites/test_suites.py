@@ -1,0 +1,50 @@
+"""Suites run in processes of their own, and are compared test by test."""
+
+from __future__ import annotations
+
+from suites.compare import compare
+from suites.runner import Result, Runner
+from suites.table import Suite, expected, suites
+
+TESTS = """
+import os, pytest
+
+def test_passes(): pass
+def test_fails_with_the_plugin(): assert "PLUGIN" not in os.environ, "for a reason"
+def test_kills_its_process(): os.abort()
+@pytest.mark.skip
+def test_skipped(): pass
+def test_comes_after(): pass
+"""
+
+
+def test_a_suite_is_compared(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_some.py").write_text(TESTS)
+    suite = Suite("some", "some/one", "1", ["test_some.py"], with_plugin={"PLUGIN": "1"})
+    runner = Runner(suite, tmp_path, tmp_path / "logs", limit=60, jobs=1)
+    stock, plugin = (runner.run(["test_some.py"], on) for on in (False, True))
+    fails = "test_some.py::test_fails_with_the_plugin"
+    killed = Result("failed", "killed while it ran")
+    assert stock["test_some.py::test_kills_its_process"] == killed
+    assert {name.split("::")[1]: result.outcome for name, result in plugin.items()} == {
+        "test_passes": "passed",
+        "test_fails_with_the_plugin": "failed",
+        "test_kills_its_process": "failed",
+        "test_skipped": "skipped",
+        "test_comes_after": "passed",
+    }
+    assert "for a reason" in plugin[fails].reason
+    found = compare(stock, plugin, {})
+    assert (found.passed, found.unexpected, found.agrees) == (
+        {"stock": 3, "plugin": 2},
+        [fails],
+        False,
+    )
+    assert compare(stock, plugin, {fails: "on purpose"}).listed == [fails]
+    assert compare(stock, stock, {fails: "on purpose"}).stale == [fails]
+
+
+def test_the_tables_are_read():
+    assert "distributed" in suites()
+    assert all(expected().values())
