@@ -57,6 +57,9 @@ class CompressionRequest:
     #: Members of each fused task in topological order.
     groups: dict[Key, list[Key]] = field(default_factory=dict)
     originals: dict[Key, GraphNode] = field(default_factory=dict)  #: The members before fusion.
+    #: By member, what it reads in its fused task, where no member reads as much as all together.
+    #: Members with one input are left out: what reads them reads that.
+    trees: dict[Key, set[Key]] = field(default_factory=dict)
     #: Tasks that a bundle or pick replaces.
     bundles: dict[Key, list[Key]] = field(default_factory=dict)
 
@@ -75,6 +78,7 @@ def compressed(
     except Exception as error:
         request.groups.clear()
         request.bundles.clear()
+        request.trees.clear()
         request.compression.counters.caught("compress", error)
         return dsk
 
@@ -157,6 +161,9 @@ class GraphCompression(ArrivingGraphs):
         for head, members in groups.items():
             members.append(head)
             request.originals.update((key, dsk[key]) for key in members)
+            steps = _branching_steps(members, dsk)
+            if len(fused[head].dependencies) > max(map(len, steps.values())):
+                request.trees.update(steps)
         request.groups = groups
         gone = request.originals.keys() - fused.keys()
         return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
@@ -264,6 +271,19 @@ class GraphCompression(ArrivingGraphs):
                 dsk[key] = request.originals[key]
                 places[key] = last - 1 + place / len(members)
         return places
+
+
+def _branching_steps(members: list[Key], dsk: Mapping[Key, GraphNode]) -> dict[Key, set[Key]]:
+    """Return what the members of a group read, the head last; those with one input are skipped."""
+    steps: dict[Key, set[Key]] = {}
+    instead: dict[Key, Key] = {}
+    for key in members:
+        inputs = {instead.get(other, other) for other in dsk[key].dependencies}
+        if len(inputs) == 1 and key != members[-1]:
+            (instead[key],) = inputs
+        else:
+            steps[key] = inputs
+    return steps
 
 
 def _sizes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dask._expr import LLGExpr
@@ -21,11 +21,15 @@ logger = logging.getLogger("dask_marsched")
 
 
 class SizedGraph(dict[Key, Any]):
-    """A materialized graph with the known sizes of its results."""
+    """A materialized graph with the known sizes of its results.
 
-    __slots__ = ("sizes",)
+    ``trees`` are the steps of joined reductions (`CompressionRequest.trees`), for the order.
+    """
+
+    __slots__ = ("sizes", "trees")
 
     sizes: ChunkSizes
+    trees: Mapping[Key, Iterable[Key]]
 
 
 _lock = threading.Lock()
@@ -45,6 +49,8 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
         else:
             left = SizedGraph(compressed(dsk, annotations, sizes))
             left.sizes = sizes
+            request = current.get()
+            left.trees = request.trees if request is not None else {}
         # The scheduler has yet to remove the unwanted tasks of an `LLGExpr`.
         if len(left) == 1 or not isinstance(expr, LLGExpr):
             order_arriving(left)
@@ -77,7 +83,7 @@ def compress_for(
     compression.count(request)
     if sizes is None:
         return dict(left), request.groups, request.bundles
-    left.sizes = sizes
+    left.sizes, left.trees = sizes, request.trees
     return left, request.groups, request.bundles
 
 

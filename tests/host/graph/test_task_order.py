@@ -1,11 +1,13 @@
 """The order of tasks on a real scheduler is Dask's, and the same in every process."""
 
+import copy
 import functools
 import operator
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +124,7 @@ class Watch:
 
         @functools.wraps(create)
         def watched(**kwargs: Any) -> Any:
-            dsk, places = dict(kwargs["dsk"]), dict(kwargs["ordered"])
+            dsk, places = copy.copy(kwargs["dsk"]), dict(kwargs["ordered"])
             self.seen.append((dsk, places))
             return create(**kwargs)
 
@@ -149,6 +151,30 @@ async def test_simultaneous_graphs_have_their_own_orders(c, s, a, b):
     await c.gather(futures)
     assert len(watch.seen) == 3
     assert all(places == repeatable_order(dsk) for dsk, places in watch.seen)
+
+
+def most_held(dsk: Mapping[Key, GraphNode], places: Mapping[Key, int]) -> int:
+    """Return how many results one worker holds at most that runs a graph in this order."""
+    unread = Counter(key for node in dsk.values() for key in node.dependencies)
+    held = most = 0
+    for key in sorted(dsk, key=places.__getitem__):
+        held += 1
+        most = max(most, held)
+        for own in dsk[key].dependencies:
+            unread[own] -= 1
+            held -= not unread[own]
+    return most
+
+
+@planned_cluster(TWO_WORKERS)
+async def test_the_branches_of_a_joined_sum_are_followed(c, s, a, b):
+    watch = Watch(s)
+    days = da.ones((24, 240, 240), chunks=(1, 40, 40))
+    assert await c.compute((days - days.mean(axis=0)).std()) == 0
+    ((dsk, places),) = watch.seen
+    assert places.keys() == dsk.keys()
+    assert any(len(node.dependencies) > 20 for node in dsk.values())  # one task joins many
+    assert most_held(dsk, places) < 0.6 * most_held(dsk, dask.order.order(dict(dsk)))
 
 
 @planned_cluster(TWO_WORKERS, plugin=lambda: MarsSchedulerPlugin(fusion="off"))
