@@ -11,8 +11,10 @@ import click
 from dask.utils import format_bytes
 
 from dask_marsched.policies import registry
+from dask_marsched.simulation.amounts import Amount
+from dask_marsched.simulation.cluster.faults import Fault, read_fault
 from dask_marsched.simulation.graph_file import graph_header, load_graph
-from dask_marsched.simulation.options import FaultParam, cluster_options
+from dask_marsched.simulation.options import cluster_options
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate as run
 
@@ -33,7 +35,7 @@ _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
     "--fault",
     "faults",
     multiple=True,
-    type=FaultParam(),
+    type=Amount("fault", read_fault),
     help="Fault to inject, such as kill:3@10s, join:4@12s, pause:0@1s:5s, slow:2@0s:4 or "
     "slow-link:2@0s:4 (workers are numbered from 0); may be given several times.",
 )
@@ -46,7 +48,7 @@ _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
 def simulate(
     graph: Path,
     policies: tuple[str, ...],
-    faults: tuple[tuple[Any, ...], ...],
+    faults: tuple[Fault, ...],
     as_json: bool,
     trace: Path | None,
     plot: Path | None,

@@ -31,7 +31,7 @@ from dask_marsched.policies import registry
 from dask_marsched.simulation import isolation
 from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.cluster import Cluster
-from dask_marsched.simulation.cluster.faults import Fault, Kill, read_faults
+from dask_marsched.simulation.cluster.faults import Fault, read_faults
 from dask_marsched.simulation.cluster.spec import ClusterSpec, cluster_spec
 from dask_marsched.simulation.costs.cost_model import CostModel
 from dask_marsched.simulation.costs.costs import Costs
@@ -62,7 +62,7 @@ def simulate(
     hosts: int | None = None,
     policy: str | SchedulerPlugin = "default",
     costs: Costs | Recording | str | Path | None = None,
-    faults: Sequence[Fault | tuple[Any, ...]] = (),
+    faults: Sequence[Fault | tuple[Any, ...] | str] = (),
     seed: int = 0,
     timeline: bool = True,
     validate: bool = False,
@@ -90,8 +90,8 @@ def simulate(
         `dask_marsched.Recording`, or a file of either. Missing ones are derived from the graph or
         guessed (`SimulationReport.cost_sources`); nothing is executed.
     faults
-        Faults to inject: objects, or tuples such as ``(seconds, "kill", worker)``; see
-        `dask_marsched.simulation.cluster.faults`.
+        Faults to inject: tuples such as ``(seconds, "kill", worker)``, or the texts of
+        ``dask marsched simulate --fault``; see `dask_marsched.simulation.cluster.faults`.
     seed
         Seed of the noise of the durations, and of what stock Dask leaves to the hash seed.
     timeline
@@ -121,9 +121,10 @@ def simulate(
         latency=latency, cores=cores, seed=seed, **{"overhead": known.overhead} | details,
     )  # fmt: skip
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
-    annotations, faults = dask.get_annotations(), read_faults(faults)
-    known = known.holding(items)
-    job = _SimulationJob(items, spec, policy, known, faults, annotations, timeline, validate)
+    job = _SimulationJob(
+        items, spec, policy, known.holding(items), read_faults(faults), dask.get_annotations(),
+        timeline, validate,
+    )  # fmt: skip
     return isolation.call(job.run, isolated, layer_names(items), spec.seed)
 
 
@@ -232,8 +233,8 @@ class _SimulationJob:
             functools.partial(order_for, scheduler),
         )  # fmt: skip
         check_memory(graph, costs, self.spec.memory_limit)
-        lost = [f for f in self.faults if isinstance(f, Kill)] if there else []
-        left_out = held_results_limits(there, self.costs.held, bool(lost))
+        kills = any(fault.what == "kill" for fault in self.faults)
+        left_out = held_results_limits(there, self.costs.held, kills)
         return dataclasses.replace(graph, not_simulated=(*graph.not_simulated, *left_out)), costs
 
 

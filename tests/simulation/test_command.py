@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import dask_marsched
 from dask_marsched.cli import marsched
-from dask_marsched.simulation.options import read_fault
+from dask_marsched.simulation.cluster.faults import read_fault
 
 
 @pytest.fixture(scope="module")
@@ -71,30 +71,16 @@ def test_trace_and_plot_are_written_for_each_policy(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("kill:3@10s", (10.0, "kill", 3)),
-        ("join:4@250ms", (0.25, "join", 4)),
-        ("pause:0@1.5:5s", (1.5, "pause", 0, 5.0)),
-        ("slow:2@0s:4", (0.0, "slow", 2, 4.0)),
-        ("slow-link:12@1h:0.5", (3600.0, "slow-link", 12, 0.5)),
-    ],
-)
-def test_faults_are_read(text, fault):
-    assert read_fault(text) == fault
-
-
-@pytest.mark.parametrize(
     "text",
     ["", "kill", "kill:3", "kill:x@1s", "kill:3@", "kill:3@s", "kill:3@soon", "kill:3@1s:2",
      "kill:-1@1s", "pause:3@1s", "slow:3@1s:x", "slow:3@1s:4:5", "explode:1@1s", "kill:3@-1s"],
 )  # fmt: skip
-def test_wrong_faults_list_the_accepted(run, text):
-    with pytest.raises(ValueError, match="is no fault; accepted are kill:WORKER@TIME, join"):
+def test_wrong_faults_are_told_apart(run, text):
+    with pytest.raises(ValueError, match="fault"):
         read_fault(text)
     result = run("--fault", text)
     assert result.exit_code == 2
-    assert "is no fault; accepted are" in result.output
+    assert f"fault {text!r}" in result.output
 
 
 @pytest.mark.parametrize(
@@ -102,10 +88,10 @@ def test_wrong_faults_list_the_accepted(run, text):
     [
         (["--workers", "0"], 2, "--workers"),
         (["--threads", "x"], 2, "--threads"),
-        (["--memory-limit", "big"], 2, "'big' is no amount of memory above 0; write e.g. 16GiB"),
-        (["--memory-limit", "GiB"], 2, "'GiB' is no amount of memory above 0"),
-        (["--bandwidth", "0"], 2, "'0' is no rate above 0; write e.g. 1GB/s"),
-        (["--latency", "-1s"], 2, "'-1s' is no duration; write e.g. 1ms"),
+        (["--memory-limit", "big"], 2, "it must be bytes or a text like '16GiB', not 'big'"),
+        (["--memory-limit", "GiB"], 2, "it must be bytes or a text like '16GiB', not 'GiB'"),
+        (["--bandwidth", "0"], 2, "it must be more than 0, not '0'"),
+        (["--latency", "-1s"], 2, "it must be seconds or a text like '1ms', not '-1s'"),
         (["--policy", "best"], 2, "'best' is not one of 'stock', 'default', "),
         (["--costs", "missing.costs"], 2, "--costs"),
         (["--seed", "x"], 2, "--seed"),

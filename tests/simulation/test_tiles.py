@@ -9,7 +9,6 @@ import pytest
 
 from dask_marsched.policies import assignment
 from dask_marsched.simulation import SimulationReport, simulate
-from dask_marsched.simulation.cluster.faults import Kill
 
 WORKERS = 8
 
@@ -55,6 +54,6 @@ def test_tiles_move_less_and_hold_no_more_than_stock_dask(collection, monkeypatc
 @pytest.mark.extended
 def test_a_tile_whose_worker_dies_is_run_by_others():
     whole = run(product())
-    found = run(product(), faults=[Kill(at=whole.makespan / 2, worker=3)])
+    found = run(product(), faults=[(whole.makespan / 2, "kill", 3)])
     assert found.tasks == whole.tasks
     assert found.tasks_recomputed > 0

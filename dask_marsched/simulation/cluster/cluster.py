@@ -23,15 +23,7 @@ from dask_marsched.host.twin.virtual_time import TwinLoop, settle
 from dask_marsched.host.twin.worker_state import state_machine
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
-from dask_marsched.simulation.cluster.faults import (
-    NAMES,
-    Fault,
-    Join,
-    Kill,
-    Pause,
-    SlowLink,
-    SlowWorker,
-)
+from dask_marsched.simulation.cluster.faults import Fault
 from dask_marsched.simulation.cluster.machine import Cores, EventLoop, Host, Link, transfer
 from dask_marsched.simulation.cluster.memory import Result
 from dask_marsched.simulation.cluster.recorder import Recorder
@@ -211,26 +203,25 @@ class Cluster:
         self.queue.at(EPOCH + fault.at, self._happen, fault, daemon=True)
 
     async def _happen(self, fault: Fault) -> None:
-        name = type(fault).__name__
-        self.recorder.fault(self.queue.now, NAMES[type(fault)], fault.worker)
+        self.recorder.fault(self.queue.now, fault.what, fault.worker)
         worker = next((w for w in self.workers if w.index == fault.worker and w.alive), None)
-        if isinstance(fault, Join):
+        if fault.what == "join":
             if worker is not None:
                 raise ValueError(f"worker {fault.worker} cannot join at this time: it is there")
             await self.join(fault.worker)
             return
         if worker is None:
             raise ValueError(f"there is no worker {fault.worker} alive at the time of {fault!r}")
-        if isinstance(fault, Kill):
+        if fault.what == "kill":
             self.kill(worker)
-        elif isinstance(fault, Pause):
-            worker.pause(name)
-            self.queue.after(fault.seconds, worker.unpause, name)
-        elif isinstance(fault, SlowWorker):
-            worker.slowness = fault.factor
-        elif isinstance(fault, SlowLink):
+        elif fault.what == "pause":
+            worker.pause("fault")
+            self.queue.after(fault.amount, worker.unpause, "fault")
+        elif fault.what == "slow":
+            worker.slowness = fault.amount
+        else:
             for link in (worker.host.nic_in, worker.host.nic_out):
-                link.bandwidth = self.spec.bandwidth / fault.factor
+                link.bandwidth = self.spec.bandwidth / fault.amount
 
     async def _lost(self, address: str) -> None:
         await self.scheduler.remove_worker(

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dask.utils import parse_bytes, parse_timedelta
+from dask_marsched.simulation.amounts import read_bytes, read_rate, read_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,32 +105,16 @@ def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
             raise TypeError(f"unknown argument {name!r}; the cluster's are {accepted}")
     usual = DETAILS.keys() - explicit
     for name in _RATES:
-        given[name] = _rate(name, given[name])
+        given[name] = read_rate(name, given[name])
     for name in _TIMES:
-        given[name] = _parsed(name, given[name], parse_timedelta, "seconds or a text like '1ms'")
-    given["memory_limit"] = _parsed(
-        "memory_limit", given["memory_limit"], parse_bytes, "bytes or a text like '16GiB'"
-    )
+        given[name] = read_seconds(name, given[name], zero=True)
+    given["memory_limit"] = read_bytes("memory_limit", given["memory_limit"])
     given["resources"] = dict(given["resources"] or {})
     spec = ClusterSpec(**given)
     _check(spec)
     factors = dict.fromkeys(_SLOWED, spec.overhead) | {"copy_bandwidth": 1 / spec.overhead}
     slowed = {name: getattr(spec, name) * x for name, x in factors.items() if name in usual}
     return dataclasses.replace(spec, **slowed)
-
-
-def _rate(name: str, value: Any) -> float:
-    if isinstance(value, str):
-        value = value.removesuffix("/s")
-        value = _parsed(name, value, parse_bytes, "bytes per second or a text like '1GB/s'")
-    return float(value)
-
-
-def _parsed(name: str, value: Any, parse: Any, accepted: str) -> Any:
-    try:
-        return parse(value)
-    except (TypeError, ValueError, AttributeError, KeyError):
-        raise ValueError(f"{name} must be {accepted}, not {value!r}") from None
 
 
 def _check(spec: ClusterSpec) -> None:
@@ -153,10 +137,6 @@ def _conditions(spec: ClusterSpec) -> Iterator[tuple[str, bool, str]]:
     for name in ("workers", "threads"):
         value = getattr(spec, name)
         yield name, isinstance(value, int) and value >= 1, "1 or more"
-    for name in ("memory_limit", *_RATES):
-        yield name, getattr(spec, name) > 0, "more than 0"
-    for name in _TIMES:
-        yield name, getattr(spec, name) >= 0, "0 seconds or more"
     yield "hosts", 1 <= spec.hosts <= spec.workers, f"between 1 and {spec.workers}"
     yield "cores", spec.cores is None or spec.cores > 0, "more than 0, or None"
     yield "idle_load", spec.idle_load >= 0, "0 cores or more"

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import distributed
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import format_bytes
 from distributed.comm import get_address_host
+
+from dask_marsched.simulation.amounts import read_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,18 +55,10 @@ def cluster_size(
     for name, number in (("workers", workers), ("threads", threads)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be 1 or more, not {number}")
-    try:
-        limit = found.memory_limit if memory_limit is None else int(parse_bytes(memory_limit))
-    except ValueError:
-        limit = 0
-    if limit <= 0:
-        raise ValueError(
-            f'memory_limit must be bytes above 0 or an amount such as "16GiB", not {memory_limit!r}'
-        )
     return ClusterSize(
         workers or found.workers,
         threads or found.threads,
-        limit,
+        found.memory_limit if memory_limit is None else read_bytes("memory_limit", memory_limit),
         source,
         {**hosts, **details},
         notes,

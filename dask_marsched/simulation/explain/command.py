@@ -8,18 +8,10 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from dask.utils import parse_timedelta
 
 from dask_marsched.simulation.explain.explanation import Explanation
 from dask_marsched.simulation.explain.script import ScriptError, explain_script
-from dask_marsched.simulation.options import AmountParam, cluster_options
-
-
-def _seconds(text: str) -> float:
-    return float(parse_timedelta(text))
-
-
-_DURATION = AmountParam("duration", _seconds, "10 minutes")
+from dask_marsched.simulation.options import cluster_options, duration_type
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -39,12 +31,14 @@ _DURATION = AmountParam("duration", _seconds, "10 minutes")
     help="Most workers that are tried. [default: four times --workers, at least 16]",
 )
 @click.option(
-    "--budget", type=_DURATION, help="What may be paid, as time of one worker, such as '3h'."
+    "--budget", type=duration_type(), help="What may be paid, as time of one worker, such as '3h'."
 )
-@click.option("--deadline", type=_DURATION, help="When it must be done, such as '10 minutes'.")
+@click.option(
+    "--deadline", type=duration_type(), help="When it must be done, such as '10 minutes'."
+)
 @click.option(
     "--time-limit",
-    type=AmountParam("duration", _seconds, "100s", zero=True),
+    type=duration_type(zero=True),
     default="100s",
     show_default=True,
     help="For each explanation; simulations that do not fit into it are named and left out.",

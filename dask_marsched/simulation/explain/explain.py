@@ -12,6 +12,7 @@ import distributed
 
 from dask_marsched.host.graph.layer_names import layer_names
 from dask_marsched.simulation import isolation
+from dask_marsched.simulation.amounts import read_seconds
 from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.costs.fused_expressions import fused_expressions, kernel_choices
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
@@ -23,7 +24,7 @@ from dask_marsched.simulation.explain.explanation import Explanation
 from dask_marsched.simulation.explain.forecast_runs import ForecastRuns
 from dask_marsched.simulation.explain.results import MemoryGroup
 from dask_marsched.simulation.explain.runs import SimulationRunner
-from dask_marsched.simulation.explain.worker_choice import Target, parse_seconds
+from dask_marsched.simulation.explain.worker_choice import Target
 from dask_marsched.simulation.report.peaks import PeakGroup
 
 
@@ -97,7 +98,7 @@ def explain(
     job = _ExplainJob(
         _title(items), [*as_persisted(items)] if persist else items, size, bandwidth,
         Costs.of(costs).holding(items), policy, _most(max_workers, size),
-        Target.parse(budget, deadline), parse_seconds("time_limit", time_limit, zero=True),
+        Target.parse(budget, deadline), read_seconds("time_limit", time_limit, zero=True),
         parallel=isolated is not False, known=kernel_choices(client),
     )  # fmt: skip
     return isolation.call(job.run, isolated, layer_names(job.collections))

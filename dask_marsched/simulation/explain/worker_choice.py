@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from dask.utils import format_time, parse_timedelta
+from dask.utils import format_time
 
+from dask_marsched.simulation.amounts import read_seconds
 from dask_marsched.simulation.explain.results import Size, WorkerChoice
 
 
@@ -23,8 +24,8 @@ class Target:
         if budget is not None and deadline is not None:
             raise ValueError("give budget or deadline, not both")
         return Target(
-            None if budget is None else parse_seconds("budget", budget),
-            None if deadline is None else parse_seconds("deadline", deadline),
+            None if budget is None else read_seconds("budget", budget),
+            None if deadline is None else read_seconds("deadline", deadline),
         )
 
     def choose(self, sizes: Sequence[Size]) -> WorkerChoice:
@@ -86,20 +87,6 @@ def _makespan(size: Size) -> float:
 
 def _worker_seconds(size: Size) -> float:
     return size.worker_seconds
-
-
-def parse_seconds(name: str, given: float | str, *, zero: bool = False) -> float:
-    """Return a duration in seconds; ValueError if it is none, negative, or 0 without ``zero``."""
-    try:
-        seconds = float(parse_timedelta(given))
-    except (KeyError, ValueError, IndexError):  # Dask's parser raises any of these
-        seconds = -1.0
-    if not (seconds > 0 or (zero and seconds == 0)):
-        least = "" if zero else " above 0"
-        raise ValueError(
-            f'{name} must be seconds{least} or a duration such as "2 hours", not {given!r}'
-        )
-    return seconds
 
 
 def _workers(size: Size) -> str:

@@ -9,7 +9,6 @@ from dask.delayed import Delayed, delayed
 from distributed import Lock, secede, worker_client
 
 from dask_marsched.simulation import Costs, simulate
-from dask_marsched.simulation.cluster.faults import Kill, Pause, SlowLink, SlowWorker
 
 
 def numbers(count=24, chunk=50_000):
@@ -35,7 +34,9 @@ def executions(report, worker):
 
 @pytest.mark.parametrize("policy", ["stock", "default"])
 def test_a_paused_worker_starts_nothing_until_it_goes_on(run, policy):
-    report = run(policy=policy, faults=[Pause(1, 0.006, 0.1)], task_overhead="5ms", validate=True)
+    report = run(
+        policy=policy, faults=[(0.006, "pause", 1, 0.1)], task_overhead="5ms", validate=True
+    )
     assert not [start for start, _ in executions(report, 1) if 0.012 < start < 0.106]
     assert report.seconds_paused == pytest.approx(0.1)
     assert [what for _, what, worker in report.timeline.faults] == ["pause"]
@@ -43,14 +44,14 @@ def test_a_paused_worker_starts_nothing_until_it_goes_on(run, policy):
 
 
 def test_tasks_of_a_slow_worker_take_longer_from_then_on(run):
-    report = run(faults=[SlowWorker(2, 0.0, 5)], task_overhead=0)
+    report = run(faults=[(0.0, "slow", 2, 5)], task_overhead=0)
     slow, fast = (max(stop - start for start, stop in executions(report, n)) for n in (2, 1))
     assert slow == pytest.approx(5 * fast, rel=0.01)
     assert len(executions(report, 2)) < len(executions(report, 1))
 
 
 def test_a_slow_link_slows_transfers_of_its_host_only(run):
-    faults = [SlowLink(0, 0.0, 1000)]
+    faults = [(0.0, "slow-link", 0, 1000)]
     x = numbers(8).rechunk(8 * 50_000)
     assert run(x, faults=faults).makespan > run(x).makespan + 0.3
     assert run(x, faults=faults, hosts=1).makespan == run(x, hosts=1).makespan
@@ -60,7 +61,7 @@ def test_a_slow_link_slows_transfers_of_its_host_only(run):
 def test_what_a_dead_worker_held_is_computed_again(run, policy):
     x = numbers()
     y = da.stack([x, x + 1]).rechunk((2, 12 * 50_000)).sum()
-    report = run(y, policy=policy, faults=[Kill(0, 0.03)], validate=True)
+    report = run(y, policy=policy, faults=[(0.03, "kill", 0)], validate=True)
     calm = run(y, policy=policy)
     lost = [key for key, worker, _, stop in report.timeline.tasks if worker == 0]
     assert lost
