@@ -315,11 +315,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             return (self._engine and self._engine.failure) or "removed from the scheduler"
         return self._reason
 
-    def _repr_html_(self) -> str:
-        from dask_marsched.monitoring.notebook_views import plugin_view
-
-        return plugin_view(self.report(), self.settings)
-
     def report(self) -> dict[str, Any]:
         """Return the work since the plugin was started, as plain values for JSON.
 

@@ -56,8 +56,6 @@ def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> 
     for endpoint in endpoints:
         operations = paths.setdefault(endpoint.path, {})
         operations[endpoint.method.lower()] = _operation(endpoint)
-        if endpoint.method == "GET":
-            operations["head"] = _head(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {"title": "dask_marsched", "version": version, "description": _ABOUT},
@@ -89,18 +87,6 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         }
         operation["requestBody"] = {"required": True, "content": _json(body)}
     return operation
-
-
-def _head(endpoint: Endpoint) -> dict[str, Any]:
-    return {
-        "operationId": endpoint.name.replace("get", "head", 1),
-        "summary": f"The headers of: {endpoint.about}",
-        "parameters": _parameters(endpoint),
-        "responses": {
-            status: {"description": why}
-            for status, why in {"200": "It is there.", **_REFUSED}.items()
-        },
-    }
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:

@@ -1,43 +1,17 @@
-"""Shows the plugin and its status as HTML in notebooks."""
+"""Shows the status of the plugin as HTML in notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dask_marsched.config import Settings, changed_options
-from dask_marsched.monitoring.html import Markup, element, joined, table
+from dask_marsched.monitoring.html import Markup, element, table
 from dask_marsched.monitoring.status_text import PARTS, part_text, scheduler_facts
 
 #: Workers that a notebook shows; ``str()`` of a status shows all.
 MOST_WORKERS = 50
 
 _MUTED: Mapping[str, object] = {"style": "opacity:.75"}
-
-
-def plugin_view(report: Mapping[str, Any], settings: Settings) -> Markup:
-    """Return a plugin's state, policies and changed options as HTML."""
-    state = "active" if report["active"] else f"not active: {report['reason']}"
-    rows: list[tuple[object, object]] = [(kind, name) for kind, name in report["policies"].items()]
-    rows += [
-        (element("code", f"marsched.{key}"), _option(now, usual))
-        for key, now, usual in changed_options(settings)
-    ]
-    parts: list[object] = [
-        element("div", element("strong", "MarsSchedulerPlugin"), f" — {state}"),
-        table((), rows),
-    ]
-    if not report["active"]:
-        note = (
-            "Registering sends a copy to the scheduler: dask_marsched.status(client) shows its "
-            "state."
-        )
-        parts.append(element("div", note, attributes=_MUTED))
-    return element("div", *parts)
-
-
-def _option(now: object, usual: object) -> Markup:
-    return joined([str(now), " ", element("span", f"(default {usual})", attributes=_MUTED)])
 
 
 def status_view(status: Mapping[str, Any]) -> Markup:

@@ -1,8 +1,7 @@
 """Answers the questions of dashboard, JSON API and reports about a scheduler: `Observer`.
 
 If a hook fails, it stops observing (`Observer.failure` tells why) and the scheduler goes on.
-Pictures of plans, memory histories of workers and estimates of stock Dask's transfers are made on
-request only.
+Pictures of plans and estimates of stock Dask's transfers are made on request only.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dask_marsched.core.graph_record import (
     counts_by_state,
     split,
 )
-from dask_marsched.monitoring.observer_hooks import SHIFT, WATCHED, OperandTracker
+from dask_marsched.monitoring.observer_hooks import SHIFT, OperandTracker
 
 #: Operands laid out in one step, a few milliseconds.
 _STEP = 10_000
@@ -192,13 +191,8 @@ class Observer(OperandTracker):
 
         ``process`` is all memory of a worker: ``private`` results, ``mapped`` from others,
         ``shared`` with others, and ``other``. Figures of the quota are None if it is off,
-        ``thresholds`` shares of the limit. The history of each worker (``recent``) is recorded from
-        the first call on, until there was no call for half a minute.
+        ``thresholds`` shares of the limit.
         """
-        now = self._clock()
-        if now - self._asked_for_memory > WATCHED:
-            self.due = now  # so that the first caller gets a sample
-        self._asked_for_memory = now
         self._update()
         return self._workers.memory(most)
 

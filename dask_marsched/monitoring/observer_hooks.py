@@ -46,8 +46,6 @@ from dask_marsched.monitoring.worker_metrics import ObservedWorkers
 _MOST_GRAPHS, _MOST_OPERANDS = 100, 2_000_000
 #: Least seconds between two samples.
 _EVERY = 1.0
-#: Seconds after a question about memory during which each worker's memory is recorded.
-WATCHED = 30.0
 #: Seconds during which the count of running tasks is reused.
 _FRESH = 0.2
 #: Bits for the index of an operand in its graph; the record's number is above them.
@@ -80,7 +78,7 @@ class OperandTracker:
         self._clock = clock
         self._policies = dict(policies)
         self._recoveries = recoveries
-        self._asked_for_memory = self._counted = float("-inf")
+        self._counted = float("-inf")
         self._reset()
 
     def _reset(self) -> None:
@@ -341,7 +339,7 @@ class OperandTracker:
         if self._series.due(now):
             self._series.add(now, split(self._totals(), self._running))
         self._transfers.sample(now)
-        self._workers.sample(now, now - self._asked_for_memory < WATCHED)
+        self._workers.sample(now)
 
     def _count_running(self, now: float) -> None:
         """Count running tasks according to the workers' last heartbeats."""

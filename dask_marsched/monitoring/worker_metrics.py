@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +14,6 @@ from dask_marsched.worker.heartbeat_metrics import METRIC
 #: Sums over all workers, in bytes, that are recorded over time.
 TOTALS = ("limit", "quota", "used", "promised", "queued", "process", "private", "shared", "disk")
 _OF_QUOTA = ("used", "promised", "queued", "deferrals", "forced", "evictions")
-#: Samples kept of each worker while its history is recorded.
-_RECENT = 120
 #: Shares of the memory limit at which Dask's workers react.
 _THRESHOLDS = ("target", "spill", "pause", "terminate")
 #: Metrics that only grow.
@@ -46,17 +44,12 @@ class ObservedWorkers:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._totals = Series(TOTALS)
-        self._recent: dict[str, deque[tuple[float, float, float, float]]] = {}
         self._last: dict[str, Mapping[str, Any]] = {}
         self._gone: dict[str, float] = defaultdict(float)
         self._gone_expressions: dict[tuple[str, str, str], list[float]] = {}
 
-    def due(self, now: float) -> bool:
-        """Whether it is time to sample."""
-        return self._totals.due(now)
-
-    def sample(self, now: float, closely: bool) -> None:
-        """Record the sums, and with `closely` the memory of each worker."""
+    def sample(self, now: float) -> None:
+        """Record the sums."""
         sums = dict.fromkeys(TOTALS, 0.0)
         for ws in self._scheduler.workers.values():
             metric = ws.metrics.get(METRIC)
@@ -65,17 +58,11 @@ class ObservedWorkers:
             row = _memory(ws)
             for name in TOTALS:
                 sums[name] += row[name] or 0
-            if closely:
-                recent = self._recent.setdefault(ws.address, deque(maxlen=_RECENT))
-                recent.append((now, row["used"] or 0, row["process"], row["disk"]))
         if self._totals.due(now):
             self._totals.add(now, [sums[name] for name in TOTALS])
-        if not closely:
-            self._recent.clear()
 
     def left(self, address: str) -> None:
         """Forget a worker that was removed, but keep its counts in the sums."""
-        self._recent.pop(address, None)
         metric = self._last.pop(address, None)
         if metric:
             for name, value in _counts(metric).items():
@@ -92,12 +79,6 @@ class ObservedWorkers:
         # Names are mostly numbers: 2 comes before 10.
         shown.sort(key=lambda row: (len(row["name"]), row["name"]))
         quota = any(row["quota"] is not None for row in rows)
-        for row in shown:
-            recent = self._recent.get(row["worker"], ())
-            row["recent"] = {
-                name: [step[i] for step in recent]
-                for i, name in enumerate(("time", "used", "process", "disk"))
-            }
         return {
             "workers": shown,
             "more_workers": len(rows) - len(shown),

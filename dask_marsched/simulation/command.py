@@ -13,7 +13,7 @@ from dask.utils import format_bytes
 from dask_marsched.policies import registry
 from dask_marsched.simulation.amounts import Amount
 from dask_marsched.simulation.cluster.faults import Fault, read_fault
-from dask_marsched.simulation.graph_file import graph_header, load_graph
+from dask_marsched.simulation.graph_file import load_graph
 from dask_marsched.simulation.options import cluster_options
 from dask_marsched.simulation.report.report import SimulationReport
 from dask_marsched.simulation.simulate import simulate as run
@@ -68,7 +68,6 @@ def simulate(
         _check_picture(plot)
     chosen = tuple(dict.fromkeys(policies)) or ("stock", "default")
     try:
-        header = graph_header(graph)
         collection = load_graph(graph, trusted=True)
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from None
@@ -83,8 +82,7 @@ def simulate(
         reports.append(report)
         _write(report, trace, plot, several=len(chosen) > 1)
     if as_json:
-        found = {"graph": header, "reports": [report.to_dict() for report in reports]}
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps({"reports": [report.to_dict() for report in reports]}, indent=2))
     else:
         click.echo("\n".join(comparison_lines(reports)))
 

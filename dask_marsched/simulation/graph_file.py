@@ -51,11 +51,7 @@ def save_graph(collection: Any, path: str | Path) -> None:
                 "collection must be a Dask collection or a list of them; "
                 f"there is a {type(item).__name__} in it"
             )
-    header = {
-        "format": _FORMAT,
-        **_versions(),
-        "collections": [type(item).__name__ for item in items],
-    }
+    header = {"format": _FORMAT, **_versions()}
     try:
         pickled = cloudpickle.dumps(items if isinstance(collection, (list, tuple)) else items[0])
     except Exception as error:  # whatever an object in the graph raises
@@ -105,11 +101,6 @@ def load_graph(path: str | Path, *, trusted: bool = False) -> Any:
         raise ValueError(
             f"{path} cannot be loaded: {type(error).__name__}: {error}{made}"
         ) from error
-
-
-def graph_header(path: str | Path) -> dict[str, Any]:
-    """Return the header of a graph file without running its code; errors as `load_graph`."""
-    return _read(Path(path))[0]
 
 
 def _versions() -> dict[str, str]:

@@ -32,7 +32,7 @@ def test_schemas_are_schemas():
 def test_operations_have_names_of_their_own():
     described = document(ENDPOINTS, "0")
     names = [o["operationId"] for path in described["paths"].values() for o in path.values()]
-    assert len(set(names)) == len(names) > len(ENDPOINTS)
+    assert len(set(names)) == len(names) == len(ENDPOINTS)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: e.name)

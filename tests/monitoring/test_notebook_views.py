@@ -1,7 +1,5 @@
 """Notebooks show the state of the plugin, and text from other processes is never markup."""
 
-from dask_marsched import MarsSchedulerPlugin
-from dask_marsched.config import Settings
 from dask_marsched.monitoring.notebook_views import MOST_WORKERS
 from dask_marsched.status import Status
 from tests.monitoring.test_html import Reader
@@ -34,18 +32,6 @@ WORKER = {
 
 def text_of(thing) -> str:
     return " ".join(Reader(thing._repr_html_()).text)
-
-
-def test_a_plugin_shows_its_policies_and_the_options_that_were_changed():
-    settings = Settings(quota_fraction=0.125, restart_patience="1m")
-    plugin = MarsSchedulerPlugin(assignment="dfs", settings=settings)
-    text = text_of(plugin)
-    assert "not active: not started on a scheduler" in text
-    assert "dfs" in text
-    assert "marsched.quota.fraction 0.125  (default" in text
-    assert "marsched.failover.patience 60.0  (default" in text
-    assert "marsched.retries.infrastructure" not in text
-    assert "sends a copy" in text
 
 
 def test_a_status_has_a_row_for_each_worker():

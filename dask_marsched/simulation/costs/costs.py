@@ -37,7 +37,7 @@ class Costs:
         return dataclasses.replace(self, nbytes=nbytes, held={**found.places, **self.held})
 
     def save(self, path: str | Path) -> None:
-        """Write to a Parquet file, which needs pyarrow."""
+        """Write to a Parquet file."""
         columns = {"nbytes": self.nbytes, "seconds": self.seconds}
         columns["input_nbytes"] = self.input_nbytes
         costs_file.write(os.fspath(path), columns, {"overhead": self.overhead})

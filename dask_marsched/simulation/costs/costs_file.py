@@ -13,18 +13,6 @@ _METADATA = b"dask_marsched"
 _TYPES = {"nbytes": "int64", "seconds": "float64", "input_nbytes": "int64"}
 
 
-def pyarrow() -> Any:
-    """Return pyarrow with its Parquet module, or raise an ImportError that says what to install."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            "files of costs need pyarrow, which is not installed: pip install pyarrow"
-        ) from error
-    return pyarrow
-
-
 def write(
     path: str,
     costs: Mapping[str, Mapping[Any, Any]],
@@ -34,32 +22,35 @@ def write(
     """Write a row for each task from ``costs``, whose columns are by key.
 
     Keys of strings, numbers and nested tuples of these are kept exactly; other parts become their
-    ``repr``, and the metadata count such keys. ``facts`` go to the metadata as JSON. Of
-    ``executions``, columns as in `Recording`, the last run of each task is kept.
+    ``repr``. ``facts`` go to the metadata as JSON. Of ``executions``, columns as in `Recording`,
+    the last run of each task is kept.
     """
-    arrow = pyarrow()
+    import pyarrow  # only here: it takes long
+    from pyarrow import parquet
+
     keys = list(costs["nbytes"])
-    exact = sum(map(_is_exact, keys))
-    facts = {"format": _FORMAT, "keys_by_repr": len(keys) - exact, **facts}
-    columns: dict[str, Any] = {"key": arrow.array(map(encode_key, keys), arrow.string())}
+    facts = {"format": _FORMAT, **facts}
+    columns: dict[str, Any] = {"key": pyarrow.array(map(encode_key, keys), pyarrow.string())}
     for name, kind in _TYPES.items():
         values = [costs.get(name, {}).get(key) for key in keys]
-        columns[name] = arrow.array(values, getattr(arrow, kind)())
+        columns[name] = pyarrow.array(values, getattr(pyarrow, kind)())
     if executions is not None:
         last = {key: row for row, key in enumerate(executions["key"])}
         rows = [last[key] for key in keys]
         for name in ("worker", "thread", "start", "stop", "transfer", "disk"):
-            columns[name] = arrow.array([executions[name][row] for row in rows])
-    table = arrow.table(columns).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
-    arrow.parquet.write_table(table, path, compression="zstd")
+            columns[name] = pyarrow.array([executions[name][row] for row in rows])
+    table = pyarrow.table(columns).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
+    parquet.write_table(table, path, compression="zstd")
 
 
 def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
     """Return columns by key, without unknown values, and metadata; ValueError for another file."""
-    arrow = pyarrow()
+    import pyarrow
+    from pyarrow import parquet
+
     try:
-        table = arrow.parquet.read_table(path)
-    except arrow.ArrowInvalid as error:
+        table = parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
         raise ValueError(f"costs: {path} is no Parquet file ({error})") from None
     found = (table.schema.metadata or {}).get(_METADATA)
     if found is None or not {"key", *_TYPES} <= set(table.column_names):
@@ -92,12 +83,6 @@ def _portable(part: Any) -> Any:
     if isinstance(part, str | int | float):
         return part
     return operator.index(part) if hasattr(part, "__index__") else repr(part)
-
-
-def _is_exact(part: Any) -> bool:
-    if isinstance(part, tuple):
-        return all(map(_is_exact, part))
-    return isinstance(part, str | int | float) or hasattr(part, "__index__")
 
 
 def decode_key(text: str) -> Any:

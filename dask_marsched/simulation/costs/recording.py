@@ -134,9 +134,6 @@ class Recording(RecordedBlock):
         if not isinstance(client, distributed.Client):
             raise TypeError(f"record takes a distributed.Client, not {client!r}")
         if path is not None:
-            from dask_marsched.simulation.costs.costs_file import pyarrow
-
-            pyarrow()  # fails now rather than after the run
             path = Path(path)
             if not path.parent.is_dir():
                 raise FileNotFoundError(f"path: there is no directory {str(path.parent)!r}")
@@ -247,8 +244,6 @@ class Recording(RecordedBlock):
 
         Raises
         ------
-        ImportError
-            If pyarrow is not installed.
         RuntimeError
             If the recording has not ended.
         """
@@ -300,8 +295,6 @@ def record(client: distributed.Client, path: str | Path | None = None) -> Record
         not fit the client.
     FileNotFoundError
         If there is no directory for the file.
-    ImportError
-        If a path is given and pyarrow is not installed.
     RuntimeError
         Where the block begins, if the scheduler cannot import dask_marsched.
 

@@ -15,12 +15,8 @@ from dask_marsched.simulation.report.timeline import Floats, Timeline, busy, hig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 _COLOURS = (*SET[:6], YELLOW)
 _INK, _FAINT, _ALARM = DARK_INK, FAINT_INK, RED
-#: Okabe and Ito's palette, which the colour-blind can tell apart.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-_INK, _FAINT, _ALARM = "#222222", "#777777", "#D55E00"
 _REST = "#BBBBBB"
 _BINS = 600
 #: Most workers that are drawn with a line each; of more, bands are drawn.
