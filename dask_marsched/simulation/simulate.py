@@ -121,10 +121,9 @@ def simulate(
         latency=latency, cores=cores, seed=seed, **{"overhead": known.overhead} | details,
     )  # fmt: skip
     items = list(collection) if isinstance(collection, (list, tuple)) else [collection]
-    job = _SimulationJob(
-        items, spec, policy, known.holding(items), read_faults(faults), dask.get_annotations(),
-        timeline, validate,
-    )  # fmt: skip
+    annotations, faults = dask.get_annotations(), read_faults(faults)
+    known = known.holding(items)
+    job = _SimulationJob(items, spec, policy, known, faults, annotations, timeline, validate)
     return isolation.call(job.run, isolated, layer_names(items), spec.seed)
 
 
