@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
 import tempfile
@@ -18,9 +19,8 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.frisky import cluster as frisky
 from benchmarks.publishing import prepare, publish
 from dask_marsched.bench import command, runner
-from dask_marsched.bench.cluster import Setting
 from dask_marsched.bench.metrics import aggregate
-from dask_marsched.bench.workloads import Kind, Workload
+from dask_marsched.bench.workloads import Kind
 from dask_marsched.bench.workloads.registry import GENERAL
 
 
@@ -235,8 +235,4 @@ def _frisky_opener(options: Options) -> runner.Opener:
         python = frisky.environment(options.frisky_python)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-    def open_it(policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> runner.Contestant:
-        return frisky.FriskyCluster(python, policy, setting, chosen)
-
-    return open_it
+    return functools.partial(frisky.FriskyCluster, python)

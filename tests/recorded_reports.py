@@ -4,6 +4,14 @@ from dask_marsched.simulation.cluster.recorder import Recorder
 
 START = 1000.0
 CLUSTER = {"workers": 2, "threads": 2, "memory_limit": 120, "seed": 7}
+#: What the recorder is told for its report where it does not matter.
+FACTS = {
+    "policy": "stock",
+    "plugin": {},
+    "not_simulated": (),
+    "peak_managed": 0,
+    "cost_sources": {},
+}
 
 
 def tell(recorder):
@@ -44,12 +52,11 @@ def small_report(*, timeline=True, **changes):
     recorder = Recorder(START, timeline)
     tell(recorder)
     given = {
-        "policy": "stock",
+        **FACTS,
         "cluster": CLUSTER,
         "tasks": 3,
         "end": START + 8.0,
         "thread_seconds": 32.0,
-        "plugin": {},
         "not_simulated": ("actors <3>",),
     }
     return recorder.report(**(given | changes))
@@ -66,10 +73,9 @@ def wide_report(workers, tasks_each=3):
             recorder.executed(key, worker, START + 2 * turn, START + 2 * turn + 1)
             recorder.memory_changed(START + 2 * turn + 1, worker, key, 1 + worker)
     return recorder.report(
-        policy="stock",
         cluster={"workers": workers, "threads": 1, "memory_limit": 6 * workers, "seed": 0},
         tasks=workers * tasks_each,
         end=START + 2 * tasks_each,
         thread_seconds=2.0 * tasks_each * workers,
-        plugin={},
+        **FACTS,
     )

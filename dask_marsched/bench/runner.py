@@ -5,32 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from dask_marsched.bench.cluster import BenchCluster, Setting
 from dask_marsched.bench.metrics import Measurement
 from dask_marsched.bench.workloads import Workload
 
-
-class Contestant(Protocol):
-    """A cluster that measures workloads: Dask's, or another scheduler's."""
-
-    policy: str
-
-    def __enter__(self) -> Any:
-        """Start it."""
-
-    def __exit__(self, *_: Any) -> None:
-        """End it."""
-
-    def measure(self, workload: Workload, repetition: int) -> Measurement:
-        """Run a workload once; a failure is returned, not raised."""
-
-    def report(self) -> dict[str, Any] | None:
-        """Return the plugin's report, if it has one."""
-
-
-Opener = Callable[[str, Setting, tuple[Workload, ...]], Contestant]
+#: Opens a policy's cluster, which has `BenchCluster`'s ``with``, `measure`, `report` and `policy`.
+Opener = Callable[[str, Setting, tuple[Workload, ...]], Any]
 
 
 @dataclass

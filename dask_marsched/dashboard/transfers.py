@@ -46,7 +46,7 @@ class TransfersPane(Pane):
         self.arrange(row(self.matrix, right, sizing_mode="stretch_both"), self.choice.select)
 
     def _matrix(self) -> None:
-        names = ("x", "y", "sender", "receiver", "bytes", "level")
+        names = ("sender", "receiver", "bytes")
         self.source = ColumnDataSource({name: [] for name in names})
         self.matrix = make_figure(
             "Bytes moved", "to", "from", x_range=FactorRange(), y_range=FactorRange(),
@@ -125,12 +125,9 @@ class TransfersPane(Pane):
         moved = np.flatnonzero(values)
         n = max(1, len(names))
         data = {
-            "x": moved % n,
-            "y": moved // n,
             "sender": [names[i // n] for i in moved.tolist()],
             "receiver": [names[i % n] for i in moved.tolist()],
             "bytes": values[moved],
-            "level": values[moved],
         }
         set_data(self.source, data)
         high = float(values.max()) if len(values) else 0.0

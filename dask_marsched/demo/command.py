@@ -57,7 +57,7 @@ def demo(store: Path | None, resolution: float | None, picture: Path) -> None:
     try:
         requirements.check_modules()
         layout = requirements.layout_for(resolution, store or Path(tempfile.gettempdir()))
-    except (ValueError, requirements.RequirementError) as error:
+    except ValueError as error:
         raise click.ClickException(str(error)) from None
 
     # Imported after the check of the packages that they need.

@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
+import click
 import psutil
 from dask.utils import format_bytes
 
@@ -20,15 +21,11 @@ RESOLUTIONS = (2.0, 3.0)
 """Degrees to try, the finer one first: chunks of 22 MiB, and of 10 MiB."""
 
 
-class RequirementError(Exception):
-    """The demo cannot run here; the message says what is missing and what helps."""
-
-
 def check_modules() -> None:
-    """Raise `RequirementError` if an optional package is not installed."""
+    """Raise a ClickException if an optional package is not installed."""
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
-        raise RequirementError(
+        raise click.ClickException(
             f"The demo needs {', '.join(missing)}: run  pip install 'dask-marsched[demo]'"
         )
 
@@ -36,7 +33,7 @@ def check_modules() -> None:
 def layout_for(resolution: float | None, directory: Path) -> Layout:
     """Return the layout of a resolution in degrees, or the finest that memory and disk allow.
 
-    Raises ValueError for a resolution that is not accepted, and RequirementError if memory or disk
+    Raises ValueError for a resolution that is not accepted, and a ClickException if memory or disk
     do not suffice even for the coarsest layout.
     """
     missing = ""
@@ -45,7 +42,7 @@ def layout_for(resolution: float | None, directory: Path) -> Layout:
         missing = _missing(layout, directory)
         if not missing:
             return layout
-    raise RequirementError(missing)
+    raise click.ClickException(missing)
 
 
 def _missing(layout: Layout, directory: Path) -> str:

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from click import ClickException
 
 from dask_marsched.demo import requirements
-from dask_marsched.demo.requirements import RequirementError, layout_for
+from dask_marsched.demo.requirements import layout_for
 
 GIB = 2**30
 
@@ -19,7 +20,7 @@ def has(monkeypatch, memory, disk):
 def test_missing_package_is_named(monkeypatch):
     requirements.check_modules()
     monkeypatch.setitem(sys.modules, "zarr", None)  # as Python does for what cannot be imported
-    with pytest.raises(RequirementError, match=r"needs zarr: .* 'dask-marsched\[demo\]'"):
+    with pytest.raises(ClickException, match=r"needs zarr: .* 'dask-marsched\[demo\]'"):
         requirements.check_modules()
 
 
@@ -34,11 +35,11 @@ def test_the_finest_that_fits_is_chosen(monkeypatch, tmp_path, memory, disk, cho
 
 def test_too_little_memory(monkeypatch, tmp_path):
     has(monkeypatch, 2 * GIB, 20 * GIB)
-    with pytest.raises(RequirementError, match=r"need 2.* and 2.00 GiB are available: close other"):
+    with pytest.raises(ClickException, match=r"need 2.* and 2.00 GiB are available: close other"):
         layout_for(None, tmp_path)
 
 
 def test_full_disk(monkeypatch, tmp_path):
     has(monkeypatch, 20 * GIB, GIB // 4)
-    with pytest.raises(RequirementError, match=r"up to .* on the disk of .* 256.00 MiB are free"):
+    with pytest.raises(ClickException, match=r"up to .* on the disk of .* 256.00 MiB are free"):
         layout_for(None, tmp_path)

@@ -340,6 +340,6 @@ class Cluster:
             thread_seconds=present * self.spec.threads,
             peak_managed=self.scheduler.managed.peak,
             plugin=dict(plugin),
-            cost_sources=cost_sources,
+            cost_sources=dict(cost_sources),
             not_simulated=tuple(not_simulated),
         )

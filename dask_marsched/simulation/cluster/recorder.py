@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -116,32 +115,25 @@ class Recorder:
         """Note a fault, also without a timeline."""
         self._faults.append((now - self._start, what, worker))
 
-    def report(
-        self, *, policy: str, cluster: Mapping[str, Any], tasks: int, end: float,
-        thread_seconds: float, plugin: dict[str, Any], not_simulated: tuple[str, ...] = (),
-        peak_managed: int = 0, cost_sources: Mapping[str, dict[str, int]] | None = None,
-    ) -> SimulationReport:  # fmt: skip
-        """Return the report; ``thread_seconds`` are the threads times the time each was there."""
+    def report(self, *, end: float, thread_seconds: float, **facts: Any) -> SimulationReport:
+        """Return the report, with ``facts`` that the recorder does not know.
+
+        ``thread_seconds`` are the threads times the time each was there.
+        """
         keys = list(self._numbers)
         return SimulationReport(
-            policy=policy,
-            cluster=dict(cluster),
-            tasks=tasks,
+            **facts,
             makespan=end - self._start,
             bytes_moved=self._moved,
             transfers=self._transfers,
             keys_moved=self._keys,
             bytes_between_hosts=self._moved_between_hosts,
             peak_memory=self._peak,
-            peak_managed=peak_managed,
             peak_memory_per_worker=dict(sorted(self._peak_of.items())),
             bytes_spilled=self._spilled,
             seconds_paused=self._paused,
             tasks_recomputed=self._recomputed,
             utilisation=self._busy / thread_seconds if thread_seconds > 0 else 0.0,
-            cost_sources=dict(cost_sources or {}),
-            not_simulated=not_simulated,
-            plugin=plugin,
             timeline=Timeline(
                 keys=keys,
                 tasks=self._tasks.table(keys),

@@ -30,11 +30,11 @@ class Costs:
 
     def holding(self, collections: Iterable[Any]) -> Costs:
         """Return these costs, completed by the results that futures in collections refer to."""
-        found = find_held_results(collections)
-        if not found.places:
+        nbytes, places = find_held_results(collections)
+        if not places:
             return self
-        nbytes = {**self.nbytes, **found.nbytes}
-        return dataclasses.replace(self, nbytes=nbytes, held={**found.places, **self.held})
+        nbytes = {**self.nbytes, **nbytes}
+        return dataclasses.replace(self, nbytes=nbytes, held={**places, **self.held})
 
     def save(self, path: str | Path) -> None:
         """Write to a Parquet file."""

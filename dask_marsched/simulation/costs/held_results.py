@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,16 +16,13 @@ from dask_marsched.host.graph.literals import parts_of, placeholder_task
 Places = tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class HeldResults:
-    """Results in memory, with bytes and places where a scheduler told them."""
+def find_held_results(
+    collections: Iterable[Any],
+) -> tuple[dict[Any, int], dict[Any, Places]]:
+    """Return bytes and places of the futures that collections build on, as schedulers know them.
 
-    nbytes: Mapping[Any, int]
-    places: Mapping[Any, Places]  #: Workers are numbered by host and address.
-
-
-def find_held_results(collections: Iterable[Any]) -> HeldResults:
-    """Ask the schedulers about the futures that collections build on; nothing runs on a worker."""
+    Workers are numbered by host and address. Nothing runs on a worker.
+    """
     futures = {future.key: future for future in _futures(collections)}
     places: dict[Any, Places] = dict.fromkeys(futures, ())
     nbytes: dict[Any, int] = {}
@@ -44,7 +40,7 @@ def find_held_results(collections: Iterable[Any]) -> HeldResults:
         there = [future.key for future in own if places[future.key]]
         sizes = client.nbytes(there, summary=False) if there else {}
         nbytes.update((key, int(size)) for key, size in sizes.items())
-    return HeldResults(nbytes, places)
+    return nbytes, places
 
 
 def _addresses(client: distributed.Client) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Iterable
-from html import escape
+
+from dask_marsched.monitoring.html import Markup, element, table
 
 _WIDTH = 96
 
@@ -40,20 +41,14 @@ def text_page(sections: Iterable[Section]) -> str:
 
 def html_page(sections: Iterable[Section]) -> str:
     """Return the page for a notebook, in the notebook's colours."""
-    parts = ["<div>"]
+    parts: list[Markup] = []
     for number, section in enumerate(sections):
         heading = "h4" if number else "h3"
-        parts.append(f"<{heading}>{escape(section.title)}</{heading}>")
-        rows = [_html_row(row, "td") for row in section.rows]
-        if rows:
-            header = _html_row(section.header, "th") if any(section.header) else ""
-            parts += ["<table>", header, *rows, "</table>"]
-        parts += [f"<p>{escape(paragraph)}</p>" for paragraph in section.paragraphs]
-    return "".join([*parts, "</div>"])
-
-
-def _html_row(row: Row, cell: str) -> str:
-    return f"<tr>{''.join(f'<{cell}>{escape(value)}</{cell}>' for value in row)}</tr>"
+        parts.append(element(heading, section.title))
+        if section.rows:
+            parts.append(table(section.header if any(section.header) else (), section.rows))
+        parts += [element("p", paragraph) for paragraph in section.paragraphs]
+    return element("div", *parts)
 
 
 def _aligned(section: Section) -> list[str]:

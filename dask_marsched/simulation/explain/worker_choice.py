@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dask.utils import format_time
 
@@ -35,7 +35,7 @@ class Target:
             return WorkerChoice(None, "It fits with none of these numbers of workers.")
         if self.deadline is not None:
             limit = _time(self.deadline)
-            best, kept = _best_within(fitting, self.deadline, _makespan, _worker_seconds)
+            best, kept = _best_within(fitting, self.deadline, "makespan", "worker_seconds")
             if kept:
                 return WorkerChoice(
                     best.workers, f"Best: {_workers(best)}, the cheapest that is done in {limit}."
@@ -47,7 +47,7 @@ class Target:
             )
         if self.budget is not None:
             limit = f"{self.budget / 3600:.4g} worker-hours"
-            best, kept = _best_within(fitting, self.budget, _worker_seconds, _makespan)
+            best, kept = _best_within(fitting, self.budget, "worker_seconds", "makespan")
             if kept:
                 return WorkerChoice(
                     best.workers, f"Best: {_workers(best)}, the fastest for at most {limit}."
@@ -69,24 +69,16 @@ class Target:
 
 
 def _best_within(
-    sizes: Sequence[Size],
-    limit: float,
-    limited: Callable[[Size], float],
-    minimized: Callable[[Size], float],
+    sizes: Sequence[Size], limit: float, limited: str, minimized: str
 ) -> tuple[Size, bool]:
-    """Return the best size within a limit and True, or the nearest one and False."""
-    within = [size for size in sizes if limited(size) <= limit]
-    if within:
-        return min(within, key=lambda size: (minimized(size), size.workers)), True
-    return min(sizes, key=lambda size: (limited(size), size.workers)), False
+    """Return the best size within a limit and True, or the nearest one and False.
 
-
-def _makespan(size: Size) -> float:
-    return size.makespan
-
-
-def _worker_seconds(size: Size) -> float:
-    return size.worker_seconds
+    ``limited`` and ``minimized`` are attributes of a size.
+    """
+    within = [size for size in sizes if getattr(size, limited) <= limit]
+    name = minimized if within else limited
+    best = min(within or sizes, key=lambda size: (getattr(size, name), size.workers))
+    return best, bool(within)
 
 
 def _workers(size: Size) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 from dask.utils import format_bytes
 
+from dask_marsched.monitoring.html import Markup, element, table
 from dask_marsched.simulation.report.peaks import peak_groups
 from dask_marsched.simulation.report.timeline import Timeline, highest, level_at
 
@@ -20,14 +20,9 @@ def report_html(
     title: str, facts: Sequence[tuple[str, str]], timeline: Timeline, makespan: float
 ) -> str:
     """Return a table of facts and the curve of memory, for light and dark themes."""
-    rows = [*facts, *_timeline_facts(timeline)]
-    cells = "".join(
-        f'<tr><th style="text-align:left">{escape(name)}</th>'
-        f'<td style="text-align:left">{escape(value)}</td></tr>'
-        for name, value in rows
-    )
-    curve = _memory_curve(timeline, makespan) if timeline else ""
-    return f"<div><strong>{escape(title)}</strong><table>{cells}</table>{curve}</div>"
+    rows = table((), [*facts, *_timeline_facts(timeline)])
+    curve = Markup(_memory_curve(timeline, makespan) if timeline else "")
+    return element("div", element("strong", title), rows, curve)
 
 
 def _timeline_facts(timeline: Timeline) -> list[tuple[str, str]]:

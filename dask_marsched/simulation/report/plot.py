@@ -9,6 +9,7 @@ import numpy as np
 from dask.utils import format_bytes
 
 from dask_marsched.monitoring.palette import DARK_INK, FAINT_INK, RED, SET, YELLOW
+from dask_marsched.report.charts import byte_scale
 from dask_marsched.simulation.report.peaks import peak_groups
 from dask_marsched.simulation.report.timeline import Floats, Timeline, busy, highest, level_at
 
@@ -85,17 +86,10 @@ def _legend(panel: Any) -> None:
     panel.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=9)
 
 
-def _unit(nbytes: float) -> tuple[str, float]:
-    for name, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return name, float(size)
-    return "bytes", 1.0
-
-
 def _draw_total(panel: Any, timeline: Timeline, edges: Floats) -> None:
     rows, held = timeline.changes.rows, timeline.memory.rows["bytes"]
     peak = int(held.max())
-    unit, scale = _unit(peak)
+    scale, unit = byte_scale(peak)
     positions = highest(rows["time"], held, edges)
     rest = level_at(held, positions)
     names, of_key = timeline.groups
@@ -125,7 +119,7 @@ def _draw_each(
     )
     largest = int(levels.max())
     drawn = limit <= _LIMIT_IN_SIGHT * largest
-    unit, scale = _unit(max(largest, limit if drawn else 0))
+    scale, unit = byte_scale(max(largest, limit if drawn else 0))
     levels = levels / scale
     if len(workers) <= _MOST_LINES:
         for worker, level, colour in zip(workers, levels, _COLOURS, strict=False):

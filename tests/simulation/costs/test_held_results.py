@@ -28,11 +28,11 @@ def persisted(client):
 
 
 def test_sizes_and_places_come_from_the_scheduler(client, persisted):
-    found = find_held_results([(persisted + 1).sum()])
-    assert set(found.nbytes.values()) == {800}
+    nbytes, places = find_held_results([(persisted + 1).sum()])
+    assert set(nbytes.values()) == {800}
     addresses = sorted(client.scheduler_info()["workers"])
     for key, holders in client.who_has(persisted).items():
-        assert found.places[key] == tuple(sorted(map(addresses.index, holders)))
+        assert places[key] == tuple(sorted(map(addresses.index, holders)))
 
 
 @pytest.mark.extended

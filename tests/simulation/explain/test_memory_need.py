@@ -9,6 +9,7 @@ from dask_marsched.simulation.explain.memory_need import (
     next_orderable,
     round_up_to_orderable,
 )
+from tests.recorded_reports import FACTS
 
 MiB = 2**20
 
@@ -19,9 +20,7 @@ def recorded(events):
         recorder.joined(worker)
     for method, *arguments in events:
         getattr(recorder, method)(*arguments)
-    return recorder.report(
-        policy="stock", cluster={"workers": 2}, tasks=3, end=9.0, thread_seconds=9.0, plugin={}
-    )
+    return recorder.report(cluster={"workers": 2}, tasks=3, end=9.0, thread_seconds=9.0, **FACTS)
 
 
 def test_running_tasks_count_with_output_and_intermediate_results():

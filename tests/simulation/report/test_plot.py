@@ -22,7 +22,7 @@ def lines(panel):
 
 def test_axes_have_units(panels):
     total, each, active = panels(small_report())
-    assert total.get_ylabel() == each.get_ylabel() == "bytes"
+    assert total.get_ylabel() == each.get_ylabel() == "B"
     assert active.get_xlabel() == "virtual time (s)"
     assert active.get_xlim() == (0.0, 8.0)
     (bar,) = active.child_axes

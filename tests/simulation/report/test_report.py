@@ -10,7 +10,7 @@ import pytest
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster.recorder import Recorder
 from dask_marsched.simulation.report.peaks import PeakGroup
-from tests.recorded_reports import small_report, wide_report
+from tests.recorded_reports import FACTS, small_report, wide_report
 
 KEYS = {
     "policy", "cluster", "tasks", "makespan", "bytes_moved", "transfers", "keys_moved",
@@ -193,8 +193,6 @@ def test_a_worker_that_comes_back_keeps_its_higher_peak():
     for change in (50, -50, 20):
         recorder.joined(0)
         recorder.memory_changed(1.0, 0, "x", change)
-    report = recorder.report(
-        policy="stock", cluster={}, tasks=1, end=1.0, thread_seconds=0.0, plugin={}
-    )
+    report = recorder.report(cluster={}, tasks=1, end=1.0, thread_seconds=0.0, **FACTS)
     assert report.peak_memory_per_worker == {0: 50}
     assert report.utilisation == 0.0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster.recorder import Recorder
-from tests.recorded_reports import small_report, wide_report
+from tests.recorded_reports import FACTS, small_report, wide_report
 
 REQUIRED = {
     "M": {"name", "ph", "pid", "tid", "args"},
@@ -111,9 +111,7 @@ def test_lanes_never_overlap(tmp_path_factory, executions):
     for number, (worker, (start, stop)) in enumerate(executions):
         recorder.executed(f"x-{number}", worker, start, stop)
         recorder.transferred((1 - worker, worker), True, 1, 8, start, stop)
-    report = recorder.report(
-        policy="stock", cluster={"seed": 0}, tasks=1, end=1.0, thread_seconds=1.0, plugin={}
-    )
+    report = recorder.report(cluster={"seed": 0}, tasks=1, end=1.0, thread_seconds=1.0, **FACTS)
     events = load(report, tmp_path_factory.mktemp("lanes") / "trace.json")
     assert len(of(events, "X")) == 2 * len(executions)
 
