@@ -13,7 +13,7 @@ from dask.utils import parse_timedelta
 
 from dask_marsched.installation import INSTALL, own_versions
 from dask_marsched.monitoring.probes import scheduler_probe, worker_probe
-from dask_marsched.monitoring.status_text import scheduler_facts, worker_text
+from dask_marsched.monitoring.status_text import scheduler_facts, status_view, worker_text
 
 _PACKAGES = ("dask_marsched", "distributed", "dask", "python")
 
@@ -93,8 +93,6 @@ class Status:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from dask_marsched.monitoring.notebook_views import status_view
-
         return status_view(self.to_dict())
 
 

@@ -43,8 +43,7 @@ class BarsPane(Pane):
                 line_color=None, legend_label=text,
             )  # fmt: skip
         self.plot.add_tools(HoverTool(tooltips=list(tips)))
-        self.plot.add_layout(self.plot.legend[0], "below")
-        make_legend(self.plot, orientation="horizontal")
+        make_legend(self.plot, "below", orientation="horizontal")
         self.table = make_text(sizing_mode="stretch_width")
         self.plots, self.texts = [self.plot], [self.table]
         self.arrange(column(self.plot, self.table, sizing_mode="stretch_both"))

@@ -84,7 +84,6 @@ class MemoryPane(Pane):
         tips += [(part, f"@{part}{{{_BYTES}}}") for part in (*_PARTS, "disk", "limit")]
         tips += [("quota", "@quota_text")]
         bars.add_tools(HoverTool(renderers=[ground, whole], tooltips=tips))
-        bars.add_layout(bars.legend[0], "right")
         make_legend(bars)
 
     def _lines(self) -> None:
@@ -94,7 +93,6 @@ class MemoryPane(Pane):
                 x="time", y=name, source=self.totals, line_color=colour, line_dash=dash,
                 line_width=2, legend_label=name,
             )  # fmt: skip
-        plot.add_layout(plot.legend[0], "right")
         make_legend(plot)
 
     def show(self, observer: Any) -> str | None:

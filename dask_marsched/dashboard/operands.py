@@ -42,7 +42,6 @@ class OperandsPane(Pane):
         line = self.plot.line(x="time", y="none", source=self.source, line_alpha=0.0)
         tips = [("at", "@time{0.0} s"), *((s, f"@{s}{{0,0}}") for s in reversed(_ORDER))]
         self.plot.add_tools(HoverTool(renderers=[line], tooltips=tips, mode="vline"))
-        self.plot.add_layout(self.plot.legend[0], "right")
         make_legend(self.plot)
         self.plot.legend[0].items.reverse()
         self.causes = make_text(sizing_mode="stretch_width")

@@ -92,8 +92,9 @@ def make_text(text: str = "", **options: Any) -> Any:
     return Div(text=text, styles={**styles, **options.pop("styles", {})}, **options)
 
 
-def make_legend(plot: Any, **options: Any) -> None:
-    """Style the legend of a figure, with a transparent background."""
+def make_legend(plot: Any, place: str = "right", **options: Any) -> None:
+    """Put the legend of a figure beside it, with a transparent background."""
+    plot.add_layout(plot.legend[0], place)
     for legend in plot.legend:
         legend.background_fill_color = None
         legend.border_line_color = None

@@ -215,7 +215,7 @@ class Recording(RecordedBlock):
     @property
     def overhead(self) -> float:
         """Ratio of workers' time besides tasks to the usual, see `ClusterSpec`; 1 if unknown."""
-        from dask_marsched.simulation.costs.overhead import LoopLoad, overhead_of
+        from dask_marsched.simulation.costs.recorded import LoopLoad, overhead_of
 
         return overhead_of([LoopLoad(*loop) for loop in self._loops], len(self), self._elapsed)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dask_marsched.simulation.cluster.spec import cluster_spec
-from dask_marsched.simulation.costs.overhead import LoopLoad, overhead_of
+from dask_marsched.simulation.costs.recorded import LoopLoad, overhead_of
 
 CLUSTER = {
     "workers": 2, "threads": 1, "memory_limit": 1, "bandwidth": 1, "latency": 0, "cores": 2,
