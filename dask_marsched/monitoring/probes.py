@@ -95,13 +95,15 @@ def package_probe() -> Callable[[], dict[str, Any]]:
     return probe
 
 
-def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
-    """Return a function that measures the processor time of all threads of a process.
+def load_probe() -> Callable[..., dict[str, Any]]:
+    """Return a function that measures the processor time and transfers of a worker so far.
 
-    By thread identifier: seconds on a core, and waiting for one; empty where unsupported.
+    ``threads`` has, by thread identifier, the seconds on a core, and waiting for one; it is empty
+    where that is unsupported.
     """
 
-    def probe() -> dict[int, tuple[float, float]]:
+    def probe(dask_worker: Any = None) -> dict[str, Any]:
+        import os
         import threading
 
         times = {}
@@ -113,21 +115,8 @@ def processor_probe() -> Callable[[], dict[int, tuple[float, float]]]:
                 continue
             if thread.ident is not None:
                 times[thread.ident] = (ran / 1e9, waited / 1e9)
-        return times
-
-    return probe
-
-
-def load_probe() -> Callable[..., dict[str, Any]]:
-    """Return a function that measures the processor time and transfers of a worker so far."""
-    threads = processor_probe()
-
-    def probe(dask_worker: Any = None) -> dict[str, Any]:
-        import os
-        import threading
-
         return {
-            "threads": threads(),
+            "threads": times,
             "pid": os.getpid(),
             "loop": threading.get_ident(),  # this runs there
             "sent": getattr(dask_worker, "transfer_outgoing_count_total", 0),

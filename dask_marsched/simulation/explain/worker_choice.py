@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dask.utils import format_time
 
@@ -35,28 +35,12 @@ class Target:
             return WorkerChoice(None, "It fits with none of these numbers of workers.")
         if self.deadline is not None:
             limit = _time(self.deadline)
-            best, kept = _best_within(fitting, self.deadline, "makespan", "worker_seconds")
-            if kept:
-                return WorkerChoice(
-                    best.workers, f"Best: {_workers(best)}, the cheapest that is done in {limit}."
-                )
-            return WorkerChoice(
-                None,
-                f"None of these is done in {limit}; {_workers(best)} is nearest "
-                f"with {_time(best.makespan)}.",
-            )
+            words = f"the cheapest that is done in {limit}", f"None of these is done in {limit}"
+            return _within(fitting, self.deadline, ("makespan", "worker_seconds"), words, _time)
         if self.budget is not None:
-            limit = f"{self.budget / 3600:.4g} worker-hours"
-            best, kept = _best_within(fitting, self.budget, "worker_seconds", "makespan")
-            if kept:
-                return WorkerChoice(
-                    best.workers, f"Best: {_workers(best)}, the fastest for at most {limit}."
-                )
-            return WorkerChoice(
-                None,
-                f"None of these costs at most {limit}; {_workers(best)} "
-                f"is nearest with {best.worker_seconds / 3600:.4g}.",
-            )
+            limit = f"{_hours(self.budget)} worker-hours"
+            words = f"the fastest for at most {limit}", f"None of these costs at most {limit}"
+            return _within(fitting, self.budget, ("worker_seconds", "makespan"), words, _hours)
         if len(sizes) == 1:
             reason = "Only one number of workers was simulated: there is no choice."
             return WorkerChoice(None, reason)
@@ -68,17 +52,26 @@ class Target:
         )
 
 
-def _best_within(
-    sizes: Sequence[Size], limit: float, limited: str, minimized: str
-) -> tuple[Size, bool]:
-    """Return the best size within a limit and True, or the nearest one and False.
+def _within(
+    sizes: Sequence[Size],
+    limit: float,
+    names: tuple[str, str],
+    words: tuple[str, str],
+    show: Callable[[float], str],
+) -> WorkerChoice:
+    """Return the best size within a limit, or none and the nearest one.
 
-    ``limited`` and ``minimized`` are attributes of a size.
+    ``names`` are the attribute that is limited and the one to minimize, ``words`` those for a size
+    within the limit and for none.
     """
+    (limited, minimized), (kept, missed) = names, words
     within = [size for size in sizes if getattr(size, limited) <= limit]
     name = minimized if within else limited
     best = min(within or sizes, key=lambda size: (getattr(size, name), size.workers))
-    return best, bool(within)
+    if within:
+        return WorkerChoice(best.workers, f"Best: {_workers(best)}, {kept}.")
+    nearest = f"{_workers(best)} is nearest with {show(getattr(best, limited))}"
+    return WorkerChoice(None, f"{missed}; {nearest}.")
 
 
 def _workers(size: Size) -> str:
@@ -87,3 +80,7 @@ def _workers(size: Size) -> str:
 
 def _time(seconds: float) -> str:
     return format_time(seconds).strip()
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.4g}"

@@ -14,7 +14,7 @@ from dask import delayed
 from distributed import Client, LocalCluster
 
 import dask_marsched
-from dask_marsched.monitoring.probes import processor_probe
+from dask_marsched.monitoring.probes import load_probe
 from dask_marsched.simulation import Costs, simulate
 
 
@@ -81,7 +81,7 @@ def test_workers_tell_how_long_their_threads_ran(cluster):
         return threading.get_ident()
 
     def ran():
-        return processor_probe()()[threading.get_ident()][0]
+        return load_probe()()["threads"][threading.get_ident()][0]
 
     before = ran()
     spin(0.02)
