@@ -365,8 +365,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "api": self._api.report() if self._api is not None else {},
             "dashboard": self._dashboard_report(),
             "worker_parts": self._worker_parts(),
-            "exceptions": dict(counters.exceptions),
-            "last_exception": counters.last_exception,
+            **counters.failures(),
             "registered": self._registered(),
             "versions": own_versions(),
         }

@@ -252,20 +252,12 @@ class MarsWorkerPlugin(WorkerPlugin):
     def _report_of_runs(self) -> dict[str, Any] | None:
         if self._runs is None:
             return None
-        return {
-            **self._runs.report(),
-            "exceptions": dict(self._run_failures.exceptions),
-            "last_exception": self._run_failures.last_exception,
-        }
+        return {**self._runs.report(), **self._run_failures.failures()}
 
     def _report_of_shared(self) -> dict[str, Any] | None:
         if self._transfer is None or self._transfer.reason is not None:
             return None
-        return {
-            **self._transfer.report(),
-            "exceptions": dict(self._transfer_failures.exceptions),
-            "last_exception": self._transfer_failures.last_exception,
-        }
+        return {**self._transfer.report(), **self._transfer_failures.failures()}
 
 
 def _report(part: Any) -> Any:

@@ -176,14 +176,3 @@ def _was_run(start: str, finish: str, stimulus: str) -> bool:
     return start == "processing" and (
         finish == "memory" or (finish == "erred" and stimulus.startswith("task-erred"))
     )
-
-
-def table() -> str:
-    """Return the transitions as a Markdown table, for the documentation."""
-    rows = ["| from | to | when |", "|---|---|---|"]
-    rows += [
-        f"| {start.name} | {finish.name} | {why} |"
-        for start, targets in TRANSITIONS.items()
-        for finish, why in targets.items()
-    ]
-    return "\n".join(rows)

@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 logger = logging.getLogger("dask_marsched")
 
@@ -36,6 +37,10 @@ class Counters:
     left_to_dask: Counter[str] = field(default_factory=Counter)
     exceptions: Counter[str] = field(default_factory=Counter)
     last_exception: str | None = None
+
+    def failures(self) -> dict[str, Any]:
+        """Return the exceptions by hook, and the last one, as plain values for JSON."""
+        return {"exceptions": dict(self.exceptions), "last_exception": self.last_exception}
 
     def caught(self, hook: str, error: Exception) -> None:
         """Count an exception of a hook, and log the first one with its traceback."""

@@ -79,14 +79,12 @@ class ArenaCounters:
     """Counts since the arena was created."""
 
     published: int = 0
-    published_bytes: int = 0
     #: published chunks that reused memory
     recycled: int = 0
     #: published chunks that needed no copy
     made_here: int = 0
     #: chunks that did not fit under the cap or in the system's memory
     refused: int = 0
-    trimmed_bytes: int = 0
 
 
 class Arena:
@@ -251,9 +249,7 @@ class Arena:
             before = self._table.filled
             for extent in choose():
                 punch(self.fd, extent.offset, extent.size)
-            trimmed = before - self._table.filled
-        self.counters.trimmed_bytes += trimmed
-        return trimmed
+            return before - self._table.filled
 
     def release(self, extent: Extent) -> None:
         """Release a chunk's extent; called by finalizers, in any thread."""
@@ -289,7 +285,6 @@ class Arena:
         self._stamps[extent.slot] = stamp
         self._flags[extent.slot] = 1
         self.counters.published += 1
-        self.counters.published_bytes += sum(lengths)
         handle = Handle(self.address, extent.slot, extent.offset, header, lengths, plain)
         return SharedChunk(self, extent, handle, stamp, address)
 

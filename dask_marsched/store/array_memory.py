@@ -15,11 +15,6 @@ LEAST = 256 * 1024
 RESERVED_PER_THREAD = 8 * 1024 * 1024
 
 
-def is_available() -> bool:
-    """Whether arrays can be allocated in an arena."""
-    return native is not None
-
-
 def make_arrays_here(spare: int = RESERVED_PER_THREAD) -> None:
     """Let code in this context allocate arrays in grants; at most ``spare`` bytes stay reserved."""
     # Without a matching grant an array is allocated as usual, and its size is recorded.

@@ -391,8 +391,7 @@ class Admission:
             "unmanaged": quota.unmanaged,
             **vars(self.counts),
             **vars(self.evictor.counts),
-            "exceptions": dict(self.counters.exceptions),
-            "last_exception": self.counters.last_exception,
+            **self.counters.failures(),
         }
 
 

@@ -25,12 +25,12 @@ N = MIB // 8
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(
-    not (COMPILER or array_memory.is_available()), reason="there was no compiler"
+    not (COMPILER or array_memory.native), reason="there was no compiler"
 )
 
 
 def test_the_extension_is_compiled_if_there_is_a_compiler():
-    assert array_memory.is_available()
+    assert array_memory.native
 
 
 @pytest.fixture
@@ -533,7 +533,7 @@ def test_a_forked_process_may_grant_memory_of_its_own(arena):
 
 def test_without_the_compiled_part_all_is_copied(arena, monkeypatch):
     monkeypatch.setattr(array_memory, "native", None)
-    assert not array_memory.is_available()
+    assert not array_memory.native
     arena.grant([MIB])
     x = here(numbers)
     assert array_memory.sizes_wanted() == []

@@ -7,7 +7,6 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapp
 from pathlib import Path
 from typing import Any, Literal
 
-import distributed
 import numpy as np
 from dask.typing import Key
 from distributed import Worker
@@ -18,6 +17,7 @@ from distributed.spill import HandledError, SpillBuffer, SpilledSize
 from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
+from dask_marsched.host.contract import demand
 from dask_marsched.store.buffers import EvictionGroup
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.frames import is_strided
@@ -227,17 +227,12 @@ def install(worker: Worker, *, compression: str | None = None) -> WorkerStore:
     Raises NotApplicable if the worker has no `SpillBuffer` (no memory limit, or its own mapping),
     RuntimeError if distributed is not as expected, and OSError if there is no spill file.
     """
-    found = misfits(worker)
+    demand(misfits(worker), "the worker keeps its data as they are")
     stock: Any = worker.data
-    if not found and type(stock) is not SpillBuffer:
+    if type(stock) is not SpillBuffer:
         why = "" if worker.memory_manager.memory_limit else ", as it has no memory limit"
         raise NotApplicable(
             f"the worker keeps its data in a {type(stock).__name__}, not in a SpillBuffer{why}"
-        )
-    if found:
-        raise RuntimeError(
-            f"distributed {distributed.__version__} is not as the store expects it "
-            f"({'; '.join(found)}): the worker keeps its data as they are"
         )
     store = WorkerStore(
         str(Path(worker.local_directory) / "storage"),

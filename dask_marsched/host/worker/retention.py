@@ -95,11 +95,6 @@ class ResultRetainer:
         with self._twice_lock:
             self._twice.pop(key, None)
 
-    async def drained(self) -> None:
-        """Wait until all stored results have been handled."""
-        if self._draining is not None:
-            await self._draining
-
     def _settle(self, key: Key, *, again: bool = True) -> None:
         asyncio.get_running_loop().call_later(_SETTLED, self._settled, key, again)
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import Any
 
-import distributed
 from dask.typing import Key
 from distributed import Worker
 from distributed.comm import Comm
@@ -20,6 +19,7 @@ from distributed.worker_state_machine import (
     GatherDepSuccessEvent,
 )
 
+from dask_marsched.host.contract import explain
 from dask_marsched.host.scheduler.adopters import READY
 from dask_marsched.host.scheduler.adoption import KEPT
 from dask_marsched.host.worker import adoption, nanny
@@ -127,10 +127,7 @@ class HandleTransfer:
         worker = self.worker
         found = misfits(worker)
         if found:
-            self.reason = (
-                f"distributed {distributed.__version__} is not as same-host transfer expects it "
-                f"({'; '.join(found)}): all chunks are sent"
-            )
+            self.reason = explain(found, "all chunks are sent")
             return
         self.reason = "waiting for the nanny"
         try:

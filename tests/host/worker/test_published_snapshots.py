@@ -12,7 +12,7 @@ from dask_marsched.store import array_memory
 from tests.host.worker.sharing import MIB, Sharing, Workers, cluster, total
 
 N = MIB  # numbers
-pytestmark = pytest.mark.skipif(not array_memory.is_available(), reason="there was no compiler")
+pytestmark = pytest.mark.skipif(not array_memory.native, reason="there was no compiler")
 
 #: In each worker: what tasks have stored away.
 KEPT: dict[str, object] = {}

@@ -175,7 +175,7 @@ def test_kinds_that_peers_ask_for_are_published_at_once(workers):
     assert workers[1]["fallbacks"] == {}
 
 
-@pytest.mark.skipif(not array_memory.is_available(), reason="there was no compiler")
+@pytest.mark.skipif(not array_memory.native, reason="there was no compiler")
 def test_results_that_will_be_asked_for_are_made_in_shared_memory(workers):
     before = workers[0]["made here"]
     for i in range(8):
@@ -187,7 +187,7 @@ def test_results_that_will_be_asked_for_are_made_in_shared_memory(workers):
     assert workers[1]["fallbacks"] == {}
 
 
-@pytest.mark.skipif(not array_memory.is_available(), reason="there was no compiler")
+@pytest.mark.skipif(not array_memory.native, reason="there was no compiler")
 def test_unrequested_arrays_in_shared_memory_are_published_on_request(
     workers,
 ):
