@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from hypothesis import strategies as st
 
 from dask_marsched.core.graph import Edges, OperandGraph
+from dask_marsched.core.plan import Unit
+from dask_marsched.policies.planning.forecast import LINK, Forecaster, PlanForecast
 
 
 def graph(
@@ -66,3 +68,17 @@ def operand_graphs(draw: st.DrawFn, most: int = 40) -> OperandGraph:
     ]
     sizes = draw(st.lists(st.floats(0, 1e6), min_size=n, max_size=n))
     return OperandGraph([f"k{i}" for i in range(n)], Edges.of(inputs), sizes, b"\1" * n)
+
+
+def forecast(
+    g: OperandGraph,
+    units: Sequence[Unit],
+    threads: Sequence[int],
+    *,
+    like_stock: bool = False,
+    link: float = LINK,
+    scheduler_time: float = 0.0,
+    hosts: Sequence[Hashable] = (),
+) -> PlanForecast:
+    """Forecast one plan of a graph."""
+    return Forecaster(g, threads, scheduler_time, hosts).plan(units, link, like_stock=like_stock)

@@ -13,7 +13,7 @@ from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.graph_record import GraphRecord
 from dask_marsched.core.plan import Unit
 from dask_marsched.core.plan_layout import NO_UNIT
-from dask_marsched.policies.planning.plan_search import Forecaster
+from dask_marsched.policies.planning.forecast import Forecaster
 
 
 class StockEstimates:

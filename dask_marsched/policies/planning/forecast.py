@@ -10,6 +10,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dask_marsched.core.graph import NO_HOME, OperandGraph
 from dask_marsched.core.plan import Unit
@@ -38,43 +39,44 @@ class PlanForecast:
     between_hosts: float = 0.0  #: Bytes moved between hosts; 0 if no hosts were given.
 
 
-def forecast(
-    graph: OperandGraph,
-    units: Sequence[Unit],
-    threads: Sequence[int],
-    *,
-    like_stock: bool = False,
-    link: float = LINK,
-    scheduler_time: float = 0.0,
-    hosts: Sequence[Hashable] = (),
-) -> PlanForecast:
-    """Forecast a run of a graph on workers with these numbers of threads.
+class Forecaster(NamedTuple):
+    """Forecasts plans of one graph on the same workers, with these numbers of threads.
 
-    Initial operands in no unit run on their own. `link` is in bytes a second that a worker
-    receives, `scheduler_time` in seconds for each operand. With `like_stock` initial operands go to
-    the least busy worker, one of them queued, others where they are expected to start first, and
-    copies stay as long as the original. If `hosts` names the host of each worker, hosts open the
-    units of their shares, and operands run on the host with most of their inputs.
+    `scheduler_time` is in seconds for each operand. If `hosts` names the host of each worker, hosts
+    open the units of their shares, and operands run on the host with most of their inputs.
     """
-    return _ForecastRun(graph, units, threads, like_stock, link, scheduler_time, hosts).run()
+
+    graph: OperandGraph
+    threads: Sequence[int]
+    scheduler_time: float = 0.0
+    hosts: Sequence[Hashable] = ()
+
+    def stock(self, link: float = LINK) -> PlanForecast:
+        """Forecast stock Dask, which withholds operands without inputs."""
+        roots = [Unit((i,)) for i in self.graph if not self.graph.inputs[i]]
+        return self.plan(roots, link, like_stock=True)
+
+    def plan(
+        self, units: Sequence[Unit], link: float = LINK, *, like_stock: bool = False
+    ) -> PlanForecast:
+        """Forecast a plan; `link` is in bytes a second that a worker receives.
+
+        Initial operands in no unit run on their own. With `like_stock` initial operands go to the
+        least busy worker, one of them queued, others where they are expected to start first, and
+        copies stay as long as the original.
+        """
+        return _ForecastRun(self, units, link, like_stock).run()
 
 
 class _ForecastRun:
     """A discrete-event simulation of operands on workers."""
 
     def __init__(
-        self,
-        graph: OperandGraph,
-        units: Sequence[Unit],
-        threads: Sequence[int],
-        like_stock: bool,
-        link: float,
-        scheduler_time: float = 0.0,
-        hosts: Sequence[Hashable] = (),
+        self, of: Forecaster, units: Sequence[Unit], link: float, like_stock: bool
     ) -> None:
+        graph, threads, self.scheduler_time, hosts = of
         self.graph = graph
         self.host = list(hosts)
-        self.scheduler_time = scheduler_time
         self.scheduler_free = 0.0
         # Ended operands that the scheduler has not handled: (time, operand, worker)
         self.unheard: deque[tuple[float, int, int]] = deque()

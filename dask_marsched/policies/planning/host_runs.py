@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
+from dask_marsched.policies.planning.forecast import Forecaster
 from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
-from dask_marsched.policies.planning.plan_search import CHECKED, FAST_LINK, HARDLY_MORE, Forecaster
+from dask_marsched.policies.planning.plan_search import CHECKED, FAST_LINK, HARDLY_MORE
 
 NOT_CUT = 0  #: A plan that is not cut: any worker opens the next unit.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecast
+from dask_marsched.policies.planning.forecast import LINK, Forecaster, PlanForecast
 
 #: Memory bounds to try, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
@@ -210,29 +210,6 @@ class _Checked:
     nbytes: float
     bounds: UnitBounds | None = None
     runs: int | None = None
-
-
-class Forecaster(NamedTuple):
-    """Forecasts plans of one graph on the same workers."""
-
-    graph: OperandGraph
-    threads: list[int]
-    scheduler_time: float = 0.0
-    hosts: Sequence[Hashable] = ()
-
-    def stock(self, link: float = LINK) -> PlanForecast:
-        """Forecast stock Dask, which withholds operands without inputs."""
-        roots = [Unit((i,)) for i in self.graph if not self.graph.inputs[i]]
-        return self.plan(roots, link, like_stock=True)
-
-    def plan(
-        self, units: Sequence[Unit], link: float = LINK, *, like_stock: bool = False
-    ) -> PlanForecast:
-        """Forecast a plan."""
-        return forecast(
-            self.graph, units, self.threads,
-            like_stock=like_stock, link=link, scheduler_time=self.scheduler_time, hosts=self.hosts,
-        )  # fmt: skip
 
 
 def _lean_with_fast_links(run: Forecaster, plans: dict[UnitBounds, list[Unit]]) -> list[UnitBounds]:

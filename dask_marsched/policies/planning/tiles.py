@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
-from dask_marsched.policies.planning.plan_search import Forecaster, cost
+from dask_marsched.policies.planning.forecast import Forecaster
+from dask_marsched.policies.planning.plan_search import cost
 
 Ints = NDArray[np.int64]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning.forecast import LINK, _ForecastRun, forecast
-from tests.graphs import graph, operand_graphs, pairwise, tree
+from dask_marsched.policies.planning.forecast import LINK, Forecaster, _ForecastRun
+from tests.graphs import forecast, graph, operand_graphs, pairwise, tree
 
 
 def alone(g: OperandGraph) -> list[Unit]:
@@ -61,7 +61,7 @@ def test_every_operand_runs_once_and_memory_adds_up(
     scheduler_time: float,
 ) -> None:
     units = data.draw(plans(g))
-    run = WatchedRun(g, units, threads, like_stock, LINK, scheduler_time)
+    run = WatchedRun(Forecaster(g, threads, scheduler_time), units, LINK, like_stock)
     result = run.run()
     assert sorted(i for i, _ in run.ended) == list(g)
     assert {w for _, w in run.ended} <= set(range(len(threads)))
@@ -93,7 +93,7 @@ def test_a_single_worker_moves_nothing_and_holds_no_copies(
 def test_no_run_is_shorter_than_its_longest_path_or_its_share_of_the_work(
     g: OperandGraph, threads: list[int]
 ) -> None:
-    run = _ForecastRun(g, alone(g), threads, False, LINK)
+    run = _ForecastRun(Forecaster(g, threads), alone(g), LINK, False)
     path = list[float]()
     for i in g:
         path.append(run.seconds[i] + max((path[j] for j in g.inputs[i]), default=0.0))

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning import host_runs, plan_search
-from dask_marsched.policies.planning.forecast import PlanForecast, forecast
+from dask_marsched.policies.planning import host_runs
+from dask_marsched.policies.planning.forecast import Forecaster, PlanForecast
 from dask_marsched.policies.planning.host_runs import NOT_CUT, choose_runs
 from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
-from tests.graphs import graph
+from tests.graphs import forecast, graph
 
 WORKERS = [WorkerSlot(f"tcp://{n}", 1, host=str(n // 2)) for n in range(16)]
 HOSTS = [w.host for w in WORKERS]
@@ -97,14 +99,14 @@ def test_of_a_large_graph_a_part_is_forecast_on_a_part_of_the_hosts(
 ) -> None:
     made: list[tuple[int, int]] = []
 
-    def watched(
-        g: OperandGraph, units: list[Unit], threads: list[int], **kwargs: object
-    ) -> PlanForecast:
-        assert len(threads) == len(kwargs["hosts"])  # type: ignore[arg-type]
-        made.append((len(g), len(threads)))
-        return forecast(g, units, threads, **kwargs)  # type: ignore[arg-type]
+    plan = Forecaster.plan
 
-    monkeypatch.setattr(plan_search, "forecast", watched)
+    def watched(of: Forecaster, *args: Any, **kwargs: Any) -> PlanForecast:
+        assert len(of.threads) == len(of.hosts)
+        made.append((len(of.graph), len(of.threads)))
+        return plan(of, *args, **kwargs)
+
+    monkeypatch.setattr(Forecaster, "plan", watched)
     monkeypatch.setattr(host_runs, "CHECKED", 400)
     g = months(12, 32)
     choose_runs(g, WORKERS, each_alone)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
 from dask_marsched.policies.planning import plan_search
 from dask_marsched.policies.planning.clustering import Clustering
-from dask_marsched.policies.planning.forecast import LINK, PlanForecast, forecast
+from dask_marsched.policies.planning.forecast import LINK, Forecaster, PlanForecast
 from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
     SIZES,
@@ -22,7 +23,7 @@ from dask_marsched.policies.planning.plan_search import (
     check_bounds,
     choose_bounds,
 )
-from tests.graphs import graph, operand_graphs, pairwise, tree
+from tests.graphs import forecast, graph, operand_graphs, pairwise, tree
 
 
 def workers(*nthreads: int, hosts: int = 1) -> list[WorkerSlot]:
@@ -221,23 +222,13 @@ def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int], boo
     """How many operands were forecast on which threads, and whether as in stock Dask."""
     made: list[tuple[int, list[int], bool]] = []
 
-    def watched(
-        g: OperandGraph,
-        units: list[Unit],
-        threads: list[int],
-        *,
-        like_stock: bool = False,
-        link: float = LINK,
-        scheduler_time: float = 0.0,
-        hosts: Sequence[Hashable] = (),
-    ) -> PlanForecast:
-        made.append((len(g), threads, like_stock))
-        return forecast(
-            g, units, threads, like_stock=like_stock, link=link, scheduler_time=scheduler_time,
-            hosts=hosts,
-        )  # fmt: skip
+    plan = Forecaster.plan
 
-    monkeypatch.setattr(plan_search, "forecast", watched)
+    def watched(of: Forecaster, *args: Any, like_stock: bool = False) -> PlanForecast:
+        made.append((len(of.graph), list(of.threads), like_stock))
+        return plan(of, *args, like_stock=like_stock)
+
+    monkeypatch.setattr(Forecaster, "plan", watched)
     return made
 
 

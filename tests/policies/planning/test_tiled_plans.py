@@ -7,7 +7,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies import assignment
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.planning import tiles
-from dask_marsched.policies.planning.forecast import forecast
+from tests.graphs import forecast
 from tests.policies.planning.test_tiles import product
 
 
