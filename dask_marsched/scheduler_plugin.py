@@ -21,11 +21,10 @@ from dask_marsched.host.scheduler.cancellation import CancellationHandler
 from dask_marsched.installation import own_versions
 from dask_marsched.monitoring.executions import Executions
 from dask_marsched.monitoring.observer import Observer
-from dask_marsched.policies import registry
 from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
-from dask_marsched.policies.placement import MostBytes, PlacementPolicy
-from dask_marsched.policies.withholding import UnitQueues, WithholdingPolicy
+from dask_marsched.policies.placement import PlacementPolicy
+from dask_marsched.policies.withholding import WithholdingPolicy
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.failover import Failover
 from dask_marsched.scheduling.planner import Policies
@@ -80,11 +79,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self.settings = settings if settings is not None else Settings.from_config()
         if fusion is not None:
             self.settings = self.settings.replace(fusion=fusion)
-        self.policies = Policies(
-            _policy("assignment", AssignmentPolicy, assignment, self.settings.assignment),
-            _policy("ordering", OrderingPolicy, ordering, self.settings.ordering),
-            _policy("placement", PlacementPolicy, placement, MostBytes.name),
-            _policy("withholding", WithholdingPolicy, withholding, UnitQueues.name),
+        self.policies = Policies.of(
+            self.settings,
+            assignment=assignment,
+            ordering=ordering,
+            placement=placement,
+            withholding=withholding,
         )
         self._initialize(None)
 
@@ -379,17 +379,3 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self.registration is None or self._engine is None:
             return None
         return self.registration.report(self._engine.scheduler.clients)
-
-
-def _policy(kind: str, protocol: type, given: Any, default: str) -> Any:
-    if given is None:
-        given = default
-    if isinstance(given, str):
-        return registry.create(kind, given)
-    if isinstance(given, protocol):
-        return given
-    raise TypeError(
-        f"{kind} must be the name of a registered policy "
-        f"({', '.join(map(repr, registry.names(kind)))}) or an object with the methods of "
-        f"{protocol.__module__}.{protocol.__qualname__}, not {given!r}"
-    )
