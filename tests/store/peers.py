@@ -79,7 +79,8 @@ def segments(pids=None) -> set[str]:
             for line in (process / "maps").read_text().splitlines():
                 if "memfd:dask-marsched" in line:
                     found.add(line.split()[4])
-            for link in (process / "fd").iterdir():
+        for link in (process / "fd").glob("*"):
+            with contextlib.suppress(OSError):  # one that was closed meanwhile
                 if "memfd:dask-marsched" in str(link.readlink()):
                     found.add(str(link.stat().st_ino))
     return found
