@@ -26,15 +26,6 @@ class Running(Generic[Operand, Worker]):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class SecondRun(Generic[Operand, Worker]):
-    """A speculative execution: operand, worker, and the reason for users."""
-
-    operand: Operand
-    worker: Worker
-    reason: str
-
-
 class Durations:
     """The mean duration of each kind, weighted to recent executions."""
 
@@ -55,8 +46,8 @@ class Durations:
 
 def choose_second_runs(
     running: Iterable[Running[Operand, Worker]], durations: Durations, idle: Sequence[Worker]
-) -> list[SecondRun[Operand, Worker]]:
-    """Return second runs of operands that run once, the latest first, one for each idle worker."""
+) -> list[tuple[Operand, Worker, str]]:
+    """Return operands to run again, the latest first, each with an idle worker and the reason."""
     late = []
     for one in running:
         usual = durations.usual(one.kind)
@@ -71,5 +62,5 @@ def choose_second_runs(
             continue
         free.remove(worker)
         reason = f"runs for {one.seconds:.3g} s, usual are {usual:.3g} s"
-        chosen.append(SecondRun(one.operand, worker, reason))
+        chosen.append((one.operand, worker, reason))
     return chosen

@@ -107,7 +107,7 @@ class SpeculativeExecution(PeriodicCheck):
             return
         idle.sort(key=lambda ws: (ws.nbytes, ws.address))
         for chosen in choose_second_runs(self._running(now), self.durations, idle):
-            self._begin(chosen.operand, chosen.worker, chosen.reason)
+            self._begin(*chosen)
 
     def _running(self, now: float) -> Iterator[Running[TaskState, WorkerState]]:
         for ws in self.scheduler.workers.values():
