@@ -1,11 +1,13 @@
-"""Tries out whether a backend reduces floats as the installed NumPy does, to the last bit.
+"""Tries out whether a backend computes as the installed NumPy does, to the last bit.
 
 NumPy does not document the order of its sums, and which of two zeros is the least depends on the
-processor. So the results of a backend are compared with NumPy's, once, on random arrays.
+processor; sines are those of the C library. So the results of a backend are compared with NumPy's,
+once, on random arrays.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import Results, UnsupportedError
 from dask_marsched.kernels.bound_expression import BoundExpression, bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
-from dask_marsched.kernels.operations import ACCUMULATING, SELECTING
+from dask_marsched.kernels.operations import ACCUMULATING, SELECTING, UFUNCS
 
 Prepare = Callable[[BoundExpression], Callable[[Sequence[Any]], Results]]
 
@@ -26,6 +28,7 @@ Prepare = Callable[[BoundExpression], Callable[[Sequence[Any]], Results]]
 _SHORT = (1, 2, 7, 8, 9, 16, 23, 127, 128, 129, 136, 249, 255, 256, 257, 1000, 1024, 1033, 2056)
 _DRAWN, _BELOW = 40, 2500
 _LONG = (8191, 8192, 8193, 16400, 20011, 65536 + 24, 100_003)
+_VALUES = 60_000  #: Drawn operands of a function, for each range
 _AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-310, -1e-40, 1e30, -1e30)
 
 
@@ -36,6 +39,23 @@ class ReductionClaim(NamedTuple):
     dtype: np.dtype[Any]  #: of the values
     mode: str  #: as in `KernelLayout`
     converted: bool  #: whether NumPy converts the values to that dtype, one buffer at a time
+
+
+class FunctionClaim(NamedTuple):
+    """A function of the C library that a backend may compute as NumPy does."""
+
+    op: str
+    dtype: np.dtype[Any]
+
+
+Claim = ReductionClaim | FunctionClaim
+_OF_LIBRARY = frozenset({("sin", "d"), ("cos", "d"), ("hypot", "f"), ("hypot", "d")})
+
+
+def functions(found: BoundExpression) -> tuple[FunctionClaim, ...]:
+    """Return the claims of a backend that replaces functions of the C library."""
+    made = {(n.op, n.dtype) for n in found.typed.nodes if (n.op, n.dtype.char) in _OF_LIBRARY}
+    return tuple(FunctionClaim(*claim) for claim in sorted(made, key=repr))
 
 
 def claims(found: BoundExpression) -> list[ReductionClaim]:
@@ -58,15 +78,19 @@ def claims(found: BoundExpression) -> list[ReductionClaim]:
 
 
 def numpys() -> str:
-    """Return, as text, the versions and settings that NumPy's order depends on."""
-    # NumPy's choice of loops for this processor can be changed when it starts
-    chosen = {name: value for name, value in os.environ.items() if name.startswith("NPY_")}
-    return f"{__version__} numpy {np.__version__} {sorted(chosen.items())}"
+    """Return, as text, the versions and settings that NumPy's results depend on."""
+    # the choice of loops for this processor can be changed when NumPy and the C library start
+    chosen = {k: v for k, v in os.environ.items() if k.startswith(("NPY_", "GLIBC_"))}
+    angles = np.linspace(-200.0, 200.0, 4096)
+    library = hashlib.sha256(np.sin(angles).tobytes() + np.hypot(angles, 1.0).tobytes())
+    return f"{__version__} numpy {np.__version__} {sorted(chosen.items())} {library.hexdigest()}"
 
 
-def holds(claim: ReductionClaim, prepare: Prepare) -> bool:
+def holds(claim: Claim, prepare: Prepare) -> bool:
     """Return whether a claim is true of a backend with a certain `Backend.prepare`."""
     random = np.random.default_rng(0)
+    if isinstance(claim, FunctionClaim):
+        return _computes(claim, prepare, random)
     for expression, values in _cases(claim, random):
         found = bind(expression, signature(values))
         run = prepare(found)
@@ -78,6 +102,34 @@ def holds(claim: ReductionClaim, prepare: Prepare) -> bool:
                 return False
             _refill(claim, values[0], random)
     return True
+
+
+def _computes(claim: FunctionClaim, prepare: Prepare, random: np.random.Generator) -> bool:
+    places = range(UFUNCS[claim.op].nin)
+    nodes = (*(Node("input", (), place) for place in places), Node(claim.op, tuple(places)))
+    expression = Expression(nodes, (Output(len(places)),))
+    for values in _operands(claim, random):
+        inputs = [values, random.permutation(values)][: len(places)]
+        run = prepare(bind(expression, signature(inputs)))
+        with np.errstate(all="ignore"):
+            if not _identical(run(inputs).values[0], UFUNCS[claim.op](*inputs)):
+                return False
+    return True
+
+
+def _operands(claim: FunctionClaim, random: np.random.Generator) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield values of all sizes, many of them near multiples of pi / 2 and of 1 / 128."""
+    kind = np.finfo(claim.dtype)
+    for most in (0.2, 1.0, 4.0, 100.0, 1e5, 1e8):
+        yield random.uniform(-most, most, _VALUES).astype(claim.dtype)
+    for unit, most in ((np.pi / 2, 40), (np.pi / 2, 2**26), (1 / 128, 500)):
+        multiples = unit * random.integers(-most, most, _VALUES)
+        near = multiples * (1 + kind.eps * random.integers(-2, 3, _VALUES))
+        yield near.astype(claim.dtype)
+    for exponents in ((kind.minexp - kind.nmant, kind.maxexp), (-60, 26)):
+        sizes = np.exp2(random.uniform(*exponents, _VALUES)).astype(claim.dtype)
+        yield random.choice([-1, 1], _VALUES).astype(claim.dtype) * sizes
+    yield random.choice(np.array([*_AWKWARD, np.nan, np.inf]).astype(claim.dtype), _VALUES)
 
 
 def _identical(got: Any, wanted: Any) -> bool:

@@ -103,7 +103,7 @@ class LLVMBackend:
         #: By name, all code in memory, including code that only its users hold.
         self._loaded: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
         #: Whether claims are true, as far as they were tried.
-        self._proofs: dict[proof.ReductionClaim, bool] = {}
+        self._proofs: dict[proof.Claim, bool] = {}
         self._linking = threading.Lock()
 
     @cached_property
@@ -129,13 +129,16 @@ class LLVMBackend:
 
     def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
         """See `Backend.prepares_quickly`."""
-        key = (bound.typed, bound.layout, exact)
-        if key in self._known:
-            return True
+        functions = proof.functions(bound)
         try:
             if exact and not all(map(self._known_of, proof.claims(bound))):
                 return False
         except UnsupportedError:
+            return True
+        if exact and None in map(self._known_of, functions):
+            return False
+        key = (bound.typed, bound.layout, exact, self._trusted(functions, exact))
+        if key in self._known:
             return True
         if self._directory is None or (self._lock.locked() and not machine_code.possible()):
             return False
@@ -146,10 +149,15 @@ class LLVMBackend:
         for claim in proof.claims(bound) if exact else ():
             if not self._holds(claim):
                 raise UnsupportedError(f"{claim.kind} of {claim.dtype.name} as this NumPy does it")
-        return self._prepare(bound, exact)
+        return self._prepare(bound, exact, self._trusted(proof.functions(bound), exact))
 
-    def _prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
-        key = (bound.typed, bound.layout, exact)
+    def _trusted(self, functions: Sequence[proof.FunctionClaim], exact: bool) -> Any:
+        return tuple(claim for claim in functions if not exact or self._holds(claim))
+
+    def _prepare(
+        self, bound: BoundExpression, exact: bool, trusted: tuple[proof.FunctionClaim, ...] = ()
+    ) -> Callable[[Sequence[Any]], Results]:
+        key = (bound.typed, bound.layout, exact, trusted)
         known = self._known.get(key)
         if known is None:
             made = kernel_files.decoded(self._content(key))
@@ -218,17 +226,18 @@ class LLVMBackend:
 
         return run
 
-    def _holds(self, claim: proof.ReductionClaim) -> bool:
+    def _holds(self, claim: proof.Claim) -> bool:
         """Whether a claim is true; the answer is kept beside the machine code."""
         known = self._known_of(claim)
         if known is None:
-            known = proof.holds(claim, lambda bound: self._prepare(bound, True))
+            trusted = (claim,) if isinstance(claim, proof.FunctionClaim) else ()
+            known = proof.holds(claim, lambda bound: self._prepare(bound, True, trusted))
             self._proofs[claim] = known
             if self._directory is not None:
                 cache_files.write(self._proof_path(claim), b"1" if known else b"0")
         return known
 
-    def _known_of(self, claim: proof.ReductionClaim) -> bool | None:
+    def _known_of(self, claim: proof.Claim) -> bool | None:
         known = self._proofs.get(claim)
         if known is None and self._directory is not None:
             content = cache_files.read(self._proof_path(claim))
@@ -236,7 +245,7 @@ class LLVMBackend:
                 known = self._proofs[claim] = content == b"1"
         return known
 
-    def _proof_path(self, claim: proof.ReductionClaim) -> Path:
+    def _proof_path(self, claim: proof.Claim) -> Path:
         assert self._directory is not None
         text = f"{self._kind} {proof.numpys()} {claim!r}"
         return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"

@@ -143,6 +143,15 @@ class Code:
             value = self.at.zext(value, I8)
         self.at.store(value, self.at.gep(pointer, [self.number(index)]))
 
+    def keep_apart(self, access: Any, kind: str = "noalias") -> None:
+        """Promise that a load or store does not touch tables, which are marked ``alias.scope``.
+
+        Without this LLVM does not turn loops with look-ups into vector code.
+        """
+        domain = self.module.add_metadata(["kernel"])
+        scope = self.module.add_metadata(["tables", domain])
+        access.set_metadata(kind, self.module.add_metadata([scope]))
+
     def word(self, address: Any, index: Any) -> Any:
         """Return an element of a list of 64-bit integers."""
         return self.load(self.pointer(address, np.dtype(np.int64)), index, np.dtype(np.int64))

@@ -4,14 +4,13 @@ NumPy calls the C library for each element (6 to 10 ns). The functions here are 
 operands, NaN included, and raise no flag for those. They report others: huge angles, infinities,
 zero as a divisor. NumPy's inner loop evaluates a block with one of those.
 
-Sources: the reduction of an angle by multiples of pi/2 in three parts is that of W. J. Cody and
-W. Waite, exact in its first step by fused multiplication; the polynomials are those of FreeBSD's
-``k_sin.c`` and ``k_cos.c`` (Sun Microsystems, 1993).
+Sines, cosines and hypotenuses have the C library's bits if that is glibc as it has been for years.
+`proof` tries that out before they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -23,34 +22,24 @@ from dask_marsched.kernels.expression import TypedNode
 from dask_marsched.kernels.llvm.code import Code, memory_type
 from dask_marsched.kernels.llvm.floats import (
     absolute_bits,
+    bits,
     infinite_bits,
     is_infinite,
     is_negative,
     is_ordered,
     with_sign_of,
 )
+from dask_marsched.kernels.llvm.waves import wave
+from dask_marsched.kernels.proof import FunctionClaim
 
 Guarded = tuple[Any, Any]  #: A value, and whether the function is not valid for the operands
 
+#: Functions that are exact by their definition.
 _EXACT = frozenset({"remainder", "floor_divide", "fmod"})
-_LARGEST_ANGLE = 2.0**22  #: Largest valid angle, in radians
-#: Between these the square of a double neither overflows nor loses bits.
-_SQUARABLE = (2.0**-480, 2.0**480)
-#: Added to a small double, this leaves the nearest integer in the last bits.
-_ROUNDING = 1.5 * 2.0**52
-_HALF_PI = (
-    float.fromhex("0x1.921fb54442d18p+0"),
-    float.fromhex("0x1.1a62633145c07p-54"),
-    float.fromhex("-0x1.f1976b7ed8fbcp-110"),
-)
-_SIN = (
-    -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04,
-    2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10,
-)  # fmt: skip
-_COS = (
-    4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05,
-    -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11,
-)  # fmt: skip
+#: Powers of two: beyond the first, and below the second, glibc scales the sides of a hypotenuse.
+_LARGE, _TINY = 2.0**511, 2.0**-459
+#: The other side is negligible if one is so many times larger.
+_FAR = 2.0**54
 
 
 @cache
@@ -60,16 +49,16 @@ def _multiplies_and_adds() -> bool:
     return bool(features.get("fma") or features.get("fp-armv8") or features.get("neon"))
 
 
-def has_function(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
-    """Whether a function of this module computes an operation on operands of some dtypes."""
+def has_function(
+    node: TypedNode, operands: tuple[np.dtype[Any], ...], trusted: Collection[FunctionClaim]
+) -> bool:
+    """Whether a function of this module computes an operation on operands of some dtypes.
+
+    Those that are exact only with the same C library have to be ``trusted``.
+    """
     if any(d.kind != "f" or d.itemsize not in (4, 8) for d in (*operands, node.dtype)):
         return False
-    if node.op in ("sin", "cos"):
-        known = node.dtype.itemsize == 8 and not exact
-    elif node.op == "hypot":
-        known = not exact
-    else:
-        known = node.op in _EXACT
+    known = node.op in _EXACT or (node.op, node.dtype) in trusted
     return known and _multiplies_and_adds()
 
 
@@ -108,60 +97,15 @@ class _Floats:
         count = found.type(infinite_bits(self.kind) - first + 1)
         return self.at.icmp_unsigned("<", self.at.sub(found, found.type(first)), count)
 
+    def absolute(self, x: Any) -> Any:
+        return self.at.bitcast(absolute_bits(self.code, x), self.kind)
+
     def polynomial(self, z: Any, coefficients: tuple[float, ...]) -> Any:
-        """Return the value of a polynomial; coefficients are in ascending order."""
-        found = self.number(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
+        """Return the value of a polynomial; coefficients are in descending order."""
+        found = self.number(coefficients[0])
+        for coefficient in coefficients[1:]:
             found = self.fma(found, z, self.number(coefficient))
         return found
-
-
-# -- sines and cosines ---------------------------------------------------------------------
-
-
-def _reduced(f: _Floats, x: Any) -> tuple[Any, Any, Any]:
-    """Return an angle minus a multiple of pi/2, its rounding error, and which multiple it is."""
-    at = f.at
-    shifted = at.fadd(at.fmul(x, f.number(2 / np.pi)), f.number(_ROUNDING))
-    multiple = at.bitcast(shifted, ir.IntType(64))
-    n = at.fneg(at.fsub(shifted, f.number(_ROUNDING)))
-    high, middle, low = map(f.number, _HALF_PI)
-    first = f.fma(n, high, x)  # exact: a multiple of 2**-53 below 1
-    angle = f.fma(n, middle, first)
-    short = f.fma(n, low, f.fma(n, middle, at.fsub(first, angle)))
-    return angle, short, multiple
-
-
-def _sine(f: _Floats, x: Any, short: Any, z: Any) -> Any:
-    at = f.at
-    cube = at.fmul(z, x)
-    tail = f.polynomial(z, _SIN[1:])
-    inner = f.fma(z, f.fma(f.number(0.5), short, at.fneg(at.fmul(cube, tail))), at.fneg(short))
-    return at.fsub(x, f.fma(cube, f.number(-_SIN[0]), inner))
-
-
-def _cosine(f: _Floats, x: Any, short: Any, z: Any) -> Any:
-    at = f.at
-    tail = at.fmul(z, f.polynomial(z, _COS))
-    half = at.fmul(f.number(0.5), z)
-    most = at.fsub(f.number(1.0), half)
-    lost = at.fsub(at.fsub(f.number(1.0), most), half)
-    return at.fadd(most, at.fadd(lost, f.fma(z, tail, at.fneg(at.fmul(x, short)))))
-
-
-def _wave(quarters: int) -> Callable[[_Floats, Any], Guarded]:
-    def function(f: _Floats, x: Any) -> Guarded:
-        at = f.at
-        angle, short, multiple = _reduced(f, x)
-        z = at.fmul(angle, angle)
-        quarter = at.add(multiple, multiple.type(quarters))
-        odd = at.icmp_unsigned("!=", at.and_(quarter, multiple.type(1)), multiple.type(0))
-        found = at.select(odd, _cosine(f, angle, short, z), _sine(f, angle, short, z))
-        sign = at.shl(at.and_(quarter, multiple.type(2)), multiple.type(62))
-        found = at.bitcast(at.xor(at.bitcast(found, multiple.type), sign), f.kind)
-        return found, f.beyond(x, _LARGEST_ANGLE)
-
-    return function
 
 
 # -- remainders ----------------------------------------------------------------------------
@@ -223,24 +167,37 @@ def _hypot(f: _Floats, a: Any, b: Any) -> Guarded:
         square = at.fadd(at.fmul(x, x), at.fmul(y, y))
         found = at.fptrunc(wide.intrinsic("llvm.sqrt", square), f.kind)
         return found, at.or_(f.beyond(a, 2.0**126), f.beyond(b, 2.0**126))
-    found = f.intrinsic("llvm.sqrt", f.fma(a, a, at.fmul(b, b)))
-    least, most = _SQUARABLE
-    larger = _larger_bits(code, a, b)
-    small = at.icmp_unsigned("<", larger, larger.type(f.bits(least)))
-    nothing = at.icmp_unsigned("==", larger, larger.type(0))
-    small = at.and_(small, at.not_(nothing))
-    large = at.or_(f.beyond(a, most), f.beyond(b, most))
-    return found, at.or_(small, large)
+    sizes = absolute_bits(code, a), absolute_bits(code, b)
+    swap = at.icmp_unsigned(">", sizes[1], sizes[0])
+    x, y = (at.bitcast(size, f.kind) for size in sizes)
+    x, y = at.select(swap, y, x), at.select(swap, x, y)
+    apart = bits(code, at.fmul(y, f.number(_FAR)))
+    far = at.icmp_unsigned(">=", bits(code, x), apart)
+    doubtful = at.or_(f.beyond(a, _LARGE), f.beyond(b, _LARGE))
+    tiny = at.icmp_unsigned("<", bits(code, y), apart.type(f.bits(_TINY)))
+    found = at.select(far, at.fadd(x, y), _corrected(f, x, y, far))
+    return found, at.or_(doubtful, at.and_(tiny, at.not_(far)))
 
 
-def _larger_bits(code: Code, a: Any, b: Any) -> Any:
-    x, y = absolute_bits(code, a), absolute_bits(code, b)
-    return code.at.select(code.at.icmp_unsigned(">", x, y), x, y)
+def _corrected(f: _Floats, x: Any, y: Any, far: Any) -> Any:
+    """Return the root of the sum of squares, its rounding error corrected (x >= y >= 0)."""
+    at, code, two = f.at, f.code, f.number(2.0)
+    root = f.intrinsic("llvm.sqrt", at.fadd(at.fmul(x, x), at.fmul(y, y)))
+    alike = at.icmp_unsigned("<=", bits(code, root), bits(code, at.fmul(two, y)))
+    delta = at.fsub(root, at.select(alike, y, x))
+    twice = at.fmul(two, delta)
+    near = at.fmul(x, at.fsub(twice, x))
+    rest = at.fmul(at.fsub(delta, at.fmul(two, at.fsub(x, y))), delta)
+    long = at.fmul(twice, at.fsub(x, at.fmul(two, y)))
+    flat = at.fadd(at.fmul(at.fsub(at.fmul(f.number(4.0), delta), y), y), at.fmul(delta, delta))
+    error = at.fadd(at.select(alike, near, long), at.select(alike, rest, flat))
+    divisor = at.select(far, two, at.fmul(two, root))  # not 0, where both sides are
+    return at.fsub(root, at.fdiv(error, divisor))
 
 
 _FUNCTIONS: dict[str, Callable[..., Guarded]] = {
-    "sin": _wave(0),
-    "cos": _wave(1),
+    "sin": lambda f, x: wave(f, x, 0),
+    "cos": lambda f, x: wave(f, x, 1),
     "fmod": _divided,
     "remainder": _remainder,
     "floor_divide": _floor_divide,

@@ -23,6 +23,7 @@ from dask_marsched.kernels.llvm.functions import has_function, write_function
 from dask_marsched.kernels.llvm.kernel_files import DOUBT
 from dask_marsched.kernels.llvm.operations import compile_operation, is_doubtful
 from dask_marsched.kernels.llvm.stages import stages
+from dask_marsched.kernels.proof import FunctionClaim
 
 #: The first entries of the list of functions: those that clear and test flags, and the flags.
 _STATUS = 3
@@ -30,15 +31,21 @@ _MOST_LOOPS = 32
 
 
 class Writer:
-    """Writes one kernel; ``exact`` asks for NumPy's results to the last bit.
+    """Writes one kernel; its parameters are those of `Key`.
 
     Both the class and `write` raise UnsupportedError if there is no kernel for the expression.
     """
 
-    def __init__(self, expression: TypedExpression, layout: KernelLayout, exact: bool) -> None:
+    def __init__(
+        self,
+        expression: TypedExpression,
+        layout: KernelLayout,
+        exact: bool,
+        trusted: tuple[FunctionClaim, ...],
+    ) -> None:
         self.nodes, self.outputs = expression.nodes, expression.outputs
         self.layout = layout
-        self.exact = exact
+        self.trusted = trusted
         self.plan = stages(expression, exact)
         self.inputs = [p for p, node in enumerate(self.nodes) if node.op == "input"]
         #: Loops of NumPy that are called, as in `Made`.
@@ -224,7 +231,7 @@ class Writer:
             number = _STATUS + 2 * self.externals.index(external)
             function, data = self._function(number), self._function(number + 1)
             places = [self._aligned(p) for p in (*node.args, position)]
-            if has_function(node, dtypes[:-1], self.exact):
+            if has_function(node, dtypes[:-1], self.trusted):
                 with self.code.when(self._by_function(position)):
                     self._status(0)
                     self.code.call_loop(function, data, self.m, places)
@@ -240,8 +247,11 @@ class Writer:
         size = ir.IntType(8 * node.dtype.itemsize)
         doubtful = code.variable(size, ir.Constant(size, 0))
         with code.loop(self.m) as i:
-            value, unfit = write_function(code, node, [source(i) for source in sources])
+            operands = [source(i) for source in sources]
+            value, unfit = write_function(code, node, operands)
             code.store(target, i, value)
+            for access in (*operands, code.at.block.instructions[-1]):
+                code.keep_apart(access)
             code.set(doubtful, code.at.or_(code.get(doubtful), code.at.zext(unfit, size)))
         return code.at.icmp_unsigned("!=", code.get(doubtful), ir.Constant(size, 0))
 

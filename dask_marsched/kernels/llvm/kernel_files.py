@@ -13,9 +13,11 @@ import numpy as np
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.bound_expression import KernelLayout
 from dask_marsched.kernels.expression import TypedExpression
+from dask_marsched.kernels.proof import FunctionClaim
 
-#: An expression, its operands' layout, and whether results are NumPy's to the last bit.
-Key = tuple[TypedExpression, KernelLayout, bool]
+#: An expression, its operands' layout, whether results are NumPy's to the last bit, and the
+#: functions that replace NumPy's.
+Key = tuple[TypedExpression, KernelLayout, bool, tuple[FunctionClaim, ...]]
 #: Bit in a kernel's return value, above the flags: NumPy has to decide about a result.
 DOUBT = 1 << 32
 
@@ -33,8 +35,8 @@ class Made(NamedTuple):
 
 def digest(key: Key, kind: str) -> str:
     """Return the name of a kernel's files; ``kind`` names processor and versions."""
-    expression, layout, exact = key
-    made_from = (expression.nodes, expression.outputs, expression.converted, layout, exact)
+    expression, *rest = key
+    made_from = (expression.nodes, expression.outputs, expression.converted, *rest)
     text = f"{kind}\n{made_from!r}"
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
