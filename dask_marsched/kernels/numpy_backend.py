@@ -15,20 +15,27 @@ _IN_PLACE = frozenset({"absolute", "add", "divide", "multiply", "negative", "sqr
 _LARGE = 1 << 18  #: Bytes from which on memory is allocated by the system, and returned to it
 
 
+class OwnedValues(list[Any]):
+    """Inputs that nobody else needs any more, in a list that may be emptied."""
+
+
 def evaluate(
     expression: Expression, values: Sequence[Any], known: dict[int, Any] | None = None
 ) -> list[Any]:
     """Return the results of an expression, one for each output.
 
     Nodes with a value in ``known`` are not computed again; its entries that are None are filled in.
+    `OwnedValues` are emptied, so that each is released after its last use.
     """
     last = _last_uses(expression)
+    inputs = _take(expression, values)
     found: dict[int, Any] = {}
     #: Nodes whose results nobody else refers to.
     own: set[int] = set()
     needed = _needed(expression, known) if known else None
     for position, node in enumerate(expression.nodes):
         if needed is not None and position not in needed:
+            inputs.pop(position, None)
             continue
         value = known.get(position) if known else None
         if value is None:
@@ -36,13 +43,14 @@ def evaluate(
             ended = [last[arg] == position and arg in own for arg in node.args]
             value = _in_place(node, operands, ended)
             if value is None:
-                value = apply(node, operands, values)
+                value = inputs.pop(position) if node.op == "input" else apply(node, operands)
             del operands
             if known and position in known:
                 known[position] = value
             elif node.op in UFUNCS or node.op == "pow":
                 own.add(position)
         found[position] = value
+        del value
         for arg in node.args:
             if last[arg] == position:
                 found.pop(arg, None)
@@ -76,10 +84,8 @@ def _in_place(node: Node, operands: list[Any], ended: list[bool]) -> Any:
     return function(*operands, out=target)
 
 
-def apply(node: Node, operands: list[Any], values: Sequence[Any]) -> Any:
+def apply(node: Node, operands: list[Any]) -> Any:
     """Return the result of one operation."""
-    if node.op == "input":
-        return values[node.param]
     if node.op in CASTS:
         return OTHERS[node.op](*operands, node.param)
     return (UFUNCS.get(node.op) or OTHERS[node.op])(*operands)
@@ -97,6 +103,15 @@ def reduce(expression: Expression, output: Output, value: Any) -> Any:
     if output.dtype is None:
         return function(value, **axes)
     return function(value, dtype=np.dtype(output.dtype), **axes)
+
+
+def _take(expression: Expression, values: Sequence[Any]) -> dict[int, Any]:
+    """Return the values by the node that reads them; empty `OwnedValues`."""
+    nodes = enumerate(expression.nodes)
+    inputs = {position: values[node.param] for position, node in nodes if node.op == "input"}
+    if type(values) is OwnedValues:
+        values.clear()
+    return inputs
 
 
 def _needed(expression: Expression, known: Mapping[int, Any]) -> set[int]:

@@ -12,6 +12,7 @@ from dask.array.reductions import numel
 from dask_marsched.host.kernels.rules import RecognizedReduction, unwrapped
 from dask_marsched.kernels.bound_expression import Signature, signature
 from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output, typed
+from dask_marsched.kernels.numpy_backend import OwnedValues
 
 #: `dask_marsched.kernels.evaluator.Kernels.evaluate`.
 Evaluate = Callable[..., list[Any]]
@@ -42,8 +43,8 @@ class FusedPart(Protocol):
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """Return the result for inputs that are NumPy's arrays or scalars.
 
-        ``task`` is the task of the last step. Raises a NotUnderstoodError before computing anything
-        if the part has to be run as in Dask.
+        ``task`` is the task of the last step. The list of inputs may be changed.
+        Raises a NotUnderstoodError before computing anything if the part has to be run as in Dask.
         """
         ...
 
@@ -100,7 +101,8 @@ class Plain(_Reduced):
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `FusedPart.run`."""
         self.empty(values)
-        return evaluate(self.expression, [*values, *self.literals])[0]
+        values += self.literals
+        return evaluate(self.expression, values)[0]
 
 
 class _Sums(_Reduced):
@@ -125,9 +127,10 @@ class _Sums(_Reduced):
     def totals(
         self, values: list[Any], evaluate: Evaluate, known: dict[int, Any] | None = None
     ) -> tuple[Any, Any]:
-        """Return the sums, and the number of elements in each."""
+        """Return the sums, and the number of elements in each. Appends to the values."""
         x = self.empty(values)
-        total, *counted = evaluate(self.expression, [*values, *self.literals], known)
+        values += self.literals
+        total, *counted = evaluate(self.expression, values, known)
         if counted:
             return total, counted[0]
         count = self._count(x.shape)
@@ -182,15 +185,16 @@ class Moment(_Sums):
         if not self.found.keepdims and self.found.axes is not None:
             raise NotUnderstoodError("a mean that cannot be broadcast")
         if self._kept is not None:
-            return self._kept.run(evaluate(self.elementwise, values), task, evaluate)
+            kept = OwnedValues(evaluate(self.elementwise, values))
+            return self._kept.run(kept, task, evaluate)
         # values that NumPy computes for the sum are used again for the squares
         known: dict[int, Any] = {self.value: None}
-        total, count = self.totals(values, evaluate, known)
+        total, count = self.totals([*values], evaluate, known)
         count = count.astype(np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
-        literals = (mean, 2, *self.more_literals)
-        squares = evaluate(self.squares, [*values, *literals], known)[0]
+        values += [mean, 2, *self.more_literals]
+        squares = evaluate(self.squares, values, known)[0]
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
 
 

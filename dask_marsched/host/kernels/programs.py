@@ -10,6 +10,7 @@ import numpy as np
 from dask_marsched.host.kernels.fused_parts import FORMS, Elementwise, Evaluate, FusedPart
 from dask_marsched.host.kernels.structure import TaskStep, references
 from dask_marsched.kernels.expression import Node, NotUnderstoodError
+from dask_marsched.kernels.numpy_backend import OwnedValues
 
 _PLAIN = (bool, int, float, complex)
 
@@ -109,12 +110,15 @@ class Program:
         evaluate: Evaluate,
     ) -> Any:
         if part.fused is not None and part.fused.worthwhile:
-            operands = [found[number] for number in part.inputs]
+            operands = OwnedValues(found[number] for number in part.inputs)
             if all(map(_is_plain, operands)):
+                for number in part.done:
+                    if number in part.inputs:
+                        del found[number]  # only `operands` refers to it now
                 try:
                     return part.fused.run(operands, params[part.result].node, evaluate)
                 except NotUnderstoodError:
-                    pass
+                    found.update(zip(part.inputs, operands, strict=False))
             del operands  # so that results can be released on the way
         for number, dropped in zip(part.members, part.dropped, strict=True):
             node, names = params[number]

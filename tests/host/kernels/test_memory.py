@@ -6,8 +6,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from dask._task_spec import convert_legacy_graph
+from dask._task_spec import _execute_subgraph, convert_legacy_graph
 
+from dask_marsched.host.kernels.task_runner import KernelRunner
+from dask_marsched.kernels.evaluator import Kernels
 from tests.host.kernels.kernel_runs import a_runner
 
 ELEMENTS = 1 << 17
@@ -77,6 +79,18 @@ def test_a_task_takes_no_more_memory_than_in_dask(name, runner):
         result(key)
     assert all(mine <= theirs + 0.1 for mine, theirs in peaks), peaks
     assert max(theirs for _, theirs in peaks) > 1.9
+
+
+def test_intermediate_results_are_released_between_mean_and_variance():
+    source = da.from_array(FLOATS, chunks=-1, asarray=False).persist(scheduler="sync")
+    (optimized,) = dask.optimize((source.map_blocks(np.sort) + 1).var())
+    tasks = convert_legacy_graph(dict(optimized.__dask_graph__()))
+    task = next(t for t in tasks.values() if getattr(t, "func", None) is _execute_subgraph)
+    values = dict.fromkeys(task.dependencies, FLOATS)
+    by_numpy = KernelRunner(Kernels(), pytest.fail)
+    mine, theirs = [peak(run, values) / FLOATS.nbytes for run in (by_numpy.wrap(task), task)]
+    assert mine < 2.2
+    assert theirs > 2.9
 
 
 def peak(run, values):
