@@ -115,6 +115,12 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     "in a program that starts.",
 )
 @click.option(
+    "--elementwise",
+    is_flag=True,
+    help="Time elementwise programs over arrays in memory: the first run on a new cluster, for "
+    "which nothing was compiled before, and later ones.",
+)
+@click.option(
     "--failover",
     is_flag=True,
     help="Kill a worker in the middle of each of five workloads (or of --select), under stock Dask "
@@ -190,6 +196,7 @@ class Options:
     least_memory: bool
     transfer: bool
     kernels: bool
+    elementwise: bool
     failover: bool
     cancel: bool
     soak: float | None

@@ -27,7 +27,7 @@ from benchmarks import (
     twin_agreement,
 )
 from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
-from benchmarks.kernels import cold, comparison
+from benchmarks.kernels import cold, comparison, elementwise
 from benchmarks.publishing import prepare, publish
 from benchmarks.scheduler import first_task, observer_cost, planning
 from dask_marsched.bench import report
@@ -117,6 +117,19 @@ def run_small(options: Any) -> None:
         setting = Setting(options.workers, options.threads, parameters, options.timeout)
         runs = small.run(options.names, columns, options.repeat, setting, show)
     publish(options, [small.cells(runs)], {"runs": list(map(asdict, runs))})
+
+
+def run_elementwise(options: Any) -> None:
+    """Time elementwise programs, cold and warm."""
+
+    def show(r: elementwise.Run) -> None:
+        _say(f"{r.program:<22}{r.policy:<12}{r.when:<6}{1e3 * r.seconds:.0f} ms")
+
+    columns = policy_columns(options)
+    parameters = Parameters(options.size, parse_bytes(options.chunk))
+    setting = Setting(options.workers, options.threads, parameters, options.timeout)
+    runs = elementwise.run(options.names, columns, options.repeat, setting, show)
+    publish(options, [elementwise.cells(runs)], {"runs": list(map(asdict, runs))})
 
 
 def run_tiny(options: Any) -> None:
@@ -276,6 +289,7 @@ EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
     "memory_tight": run_memory_tight,
     "least_memory": run_least_memory,
     "kernels": run_kernels,
+    "elementwise": run_elementwise,
     "soak": run_soak,
     "chaos": run_chaos,
     "failover": run_failover,
