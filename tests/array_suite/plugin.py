@@ -2,7 +2,7 @@
 
 Loaded by ``pytest -p tests.array_suite.plugin --cluster stock|marsched --outcomes FILE``. The
 tests ask for the synchronous or the threaded scheduler by name; both names are given to a client
-of a small cluster in this process instead, whose scheduler and workers check their invariants.
+of a small cluster instead, whose scheduler and workers check their invariants.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Emptied(SchedulerPlugin):
 
 
 class ClusterOfTests:
-    """A cluster in this process in place of dask's local schedulers.
+    """A small cluster in place of dask's local schedulers.
 
     Local schedulers forget everything after each call, and many tests count on it: they give the
     same names to arrays of different contents. So nothing of a computation may be left before
@@ -61,7 +61,7 @@ class ClusterOfTests:
 
     def __init__(self, config: pytest.Config) -> None:
         self._ours = config.getoption("cluster") == "marsched"
-        self._fusion = config.getoption("fusion")
+        self._processes = config.getoption("workers") == "processes"
         self._outcomes = config.getoption("outcomes")
         self._stock = dict(dask.base.named_schedulers)
         self._start()
@@ -69,13 +69,16 @@ class ClusterOfTests:
     def _start(self) -> None:
         with dask.config.set(_CONFIG):
             self._cluster = LocalCluster(
-                n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+                n_workers=2,
+                threads_per_worker=1,
+                processes=self._processes,
+                dashboard_address=None,
             )
             self._client = Client(self._cluster)
         self._emptied = Emptied(self._cluster.scheduler)
         self._cluster.scheduler.add_plugin(self._emptied)
         if self._ours:
-            self._client.register_plugin(MarsSchedulerPlugin(fusion=self._fusion))
+            self._client.register_plugin(MarsSchedulerPlugin())
         for name, stock in self._stock.items():
             dask.base.named_schedulers[name] = self._getter(stock)
 
@@ -142,7 +145,7 @@ _cluster = pytest.StashKey[ClusterOfTests]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("array suite")
     group.addoption("--cluster", choices=("stock", "marsched"), required=True)
-    group.addoption("--fusion", default="off", help="what the plugin joins")
+    group.addoption("--workers", choices=("threads", "processes"), default="threads")
     group.addoption("--outcomes", type=Path, required=True, help="JSON lines: test, outcome")
     group.addoption("--per-file", type=int, default=0, help="so many tests of each file; 0: all")
 
