@@ -435,6 +435,16 @@ def a_fused_reader(c, key):
 
 
 @planned_cluster(ONE, plugin=with_quota)
+async def test_inputs_that_are_released_early_are_evicted_before_a_forced_start(c, s, a):
+    x = await c.scatter(array(1), hash=False)
+    # Far below what is taken: of that some may be freed at any time.
+    admission_of(a).quota.limit = admission_of(a).quota.used // 2
+    np.testing.assert_array_equal(await a_fused_reader(c, x.key), array(3))
+    assert a.data.is_spilled(x.key)
+    assert counts_of(a)["forced"] == 1
+
+
+@planned_cluster(ONE, plugin=with_quota)
 async def test_an_input_read_from_disk_is_released_while_its_reader_runs(c, s, a):
     x = await c.scatter(array(1), hash=False)
     assert a.data.evict_key(x.key) == 10 * MB

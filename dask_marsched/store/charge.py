@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 from dask_marsched.store.segment import CHARGE_OFFSET
 
-_CHARGE = struct.Struct("=qq")
+_CHARGE = struct.Struct("=qqq")
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.MULTILINE | re.DOTALL)
 
 
 class Charge(NamedTuple):
     """Shared memory of a worker, bytes: held for it, and at most mapped into its resident set."""
 
-    held: int
+    held: int  #: in its own segment
+    adopted: int  #: in the segments of dead workers
     mapped: int
 
 
@@ -27,8 +28,11 @@ def write_charge(fd: int, charge: Charge) -> None:
 
 
 def read_charge(fd: int) -> Charge:
-    """Return the charge written last; zeros if there is none."""
-    return Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, CHARGE_OFFSET)))
+    """Return the charge written last, less what the segment has released since; zeros if none."""
+    # A worker writes it a few times a second. Between two times it may release much, and take as
+    # much private memory instead.
+    written = Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, CHARGE_OFFSET)))
+    return written._replace(held=min(written.held, os.fstat(fd).st_blocks * 512))
 
 
 def charged_memory(pid: int | str, charge: Charge) -> int:
@@ -36,12 +40,12 @@ def charged_memory(pid: int | str, charge: Charge) -> int:
     # The kernel counts all shared pages that a process has touched as resident. Those that may be
     # ours are replaced by the process's own share.
     resident, shared = _resident(pid)
-    return resident - min(shared, charge.mapped) + charge.held
+    return resident - min(shared, charge.mapped) + charge.held + charge.adopted
 
 
 def shared_surplus(pid: int | str, charge: Charge) -> int:
     """Return by how many bytes the resident memory exceeds `charged_memory`."""
-    return min(_resident(pid)[1], charge.mapped) - charge.held
+    return min(_resident(pid)[1], charge.mapped) - charge.held - charge.adopted
 
 
 def _resident(pid: int | str) -> tuple[int, int]:

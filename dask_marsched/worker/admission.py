@@ -175,6 +175,9 @@ class Admission:
         self._deferred[ts.key] = nbytes
         idle = not self.host.state.executing or self._stuck()
         inputs = {dep.key for dep in ts.dependencies}
+        if idle and self.host.releases_inputs(ts.key):
+            # Inputs that are mapped from disk are gone when the task needs most.
+            inputs.clear()
         evicting = self.evictor.evict(
             nbytes - self.quota.free, inputs, None if idle else ts.priority
         )

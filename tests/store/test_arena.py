@@ -17,7 +17,13 @@ from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.charge import Charge, read_charge, write_charge
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.segment import Handle, SegmentAddress, create_segment, open_segment
+from dask_marsched.store.segment import (
+    DATA_OFFSET,
+    Handle,
+    SegmentAddress,
+    create_segment,
+    open_segment,
+)
 from tests.store.arrays import kinds, same
 from tests.store.peers import peers, segments
 
@@ -291,9 +297,17 @@ def test_a_process_that_ended_has_no_segment():
 
 
 def test_charges(address):
-    assert read_charge(address.fd) == Charge(0, 0)
-    write_charge(address.fd, Charge(3, 1 << 40))
-    assert read_charge(address.fd) == Charge(3, 1 << 40)
+    assert read_charge(address.fd) == Charge(0, 0, 0)
+    write_charge(address.fd, Charge(3, 5, 1 << 40))
+    assert read_charge(address.fd) == Charge(3, 5, 1 << 40)
+
+
+def test_released_memory_is_not_charged_before_the_worker_says_so(address):
+    os.pwrite(address.fd, bytes(1 << 20), DATA_OFFSET)
+    write_charge(address.fd, Charge(1 << 20, 5, 0))
+    assert read_charge(address.fd) == Charge(1 << 20, 5, 0)
+    file_ranges.punch(address.fd, DATA_OFFSET, 1 << 20)
+    assert read_charge(address.fd).held < 1 << 16
 
 
 def test_nothing_is_left_when_all_are_killed():

@@ -40,7 +40,7 @@ ADOPTION = "marsched_adopt"
 
 # Seconds for which a claim is trusted; a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
-_NOTHING = Charge(0, 0)
+_NOTHING = Charge(0, 0, 0)
 # Shared memory unused for this many seconds returns to the system. Finding its pages again costs
 # more than a copy into them, so short pauses must keep it.
 _TIDY = 5.0
@@ -216,7 +216,8 @@ class HandleTransfer:
         if not arena.filled and not attachments.addresses:
             return _NOTHING
         # The arena's pages may be mapped three times: shared, as private copy, and as chunks.
-        return Charge(arena.held() + attachments.orphaned, 3 * arena.filled + attachments.addresses)
+        mapped = 3 * arena.filled + attachments.addresses
+        return Charge(arena.held(), attachments.orphaned, mapped)
 
     def _process_memory(self) -> int:
         arena = self.arena
