@@ -13,7 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef
-from distributed import Client, Event, Future, Nanny, Worker, wait, worker_client
+from distributed import Client, Event, Future, Nanny, Worker, get_worker, wait, worker_client
 from distributed.comm import CommClosedError
 from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
@@ -374,6 +374,25 @@ async def test_cold_results_are_evicted_to_make_room(c, s, a):
     assert await c.submit(operator.itemgetter(0), y) == 2
     np.testing.assert_array_equal(await c.gather(y), array(2))
     assert found["failed_evictions"] == 0
+
+
+def whether_spilled(key, nbytes):
+    return np.full(nbytes // 8, get_worker().data.is_spilled(key), dtype="f8")
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_a_result_is_evicted_before_the_next_operand_is_forced(c, s, a):
+    await known(c, whether_spilled, "none", 30 * MB)
+    one = c.submit(gated, "gate", key="one")
+    await async_poll_for(lambda: bool(a.state.executing), 5)
+    # Far below what is taken: of that some may be freed at any time.
+    admission_of(a).quota.limit = admission_of(a).quota.used // 2
+    two = c.submit(whether_spilled, "one", 30 * MB, workers=[a.address])
+    await async_poll_for(lambda: bool(a.state.ready), 5)
+    await Event("gate").set()
+    assert (await two)[0]
+    assert counts_of(a)["forced"] == 1
+    del one
 
 
 def first(x):

@@ -31,8 +31,8 @@ def read_charge(fd: int) -> Charge:
     """Return the charge written last, less what the segment has released since; zeros if none."""
     # A worker writes it a few times a second. Between two times it may release much, and take as
     # much private memory instead.
-    written = Charge(*_CHARGE.unpack(os.pread(fd, _CHARGE.size, CHARGE_OFFSET)))
-    return written._replace(held=min(written.held, os.fstat(fd).st_blocks * 512))
+    held, adopted, mapped = _CHARGE.unpack(os.pread(fd, _CHARGE.size, CHARGE_OFFSET))
+    return Charge(min(held, os.fstat(fd).st_blocks * 512), adopted, mapped)
 
 
 def charged_memory(pid: int | str, charge: Charge) -> int:

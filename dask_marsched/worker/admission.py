@@ -39,8 +39,6 @@ _SMALL, _MEASURED = 1 / 64, 3
 _UNTRIED = 1 / 16
 #: Share of the limit for each of the two buffers of distributed's shuffles.
 _SHUFFLES = 0.1
-#: States of a task that may be running.
-_ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
 #: Seconds that the task threads may idle before deferred operands are admitted anyway: running
 #: tasks that idle for so long probably wait for one of them.
 PATIENCE = 10.0
@@ -174,6 +172,9 @@ class Admission:
             self.counts.deferrals += 1
         self._deferred[ts.key] = nbytes
         idle = not self.host.state.executing or self._stuck()
+        if idle and self.host.are_storing(self._kinds):
+            self.host.poke_soon()
+            return None
         inputs = {dep.key for dep in ts.dependencies}
         if idle and self.host.releases_inputs(ts.key):
             # Inputs that are mapped from disk are gone when the task needs most.
@@ -332,14 +333,9 @@ class Admission:
 
         Operands cancelled before they start never reach `finished`, so the state machine is asked.
         """
-        state = self.host.state
-        for key, kind in list(self._kinds.items()):
-            ts = state.tasks.get(key)
-            # `executing` holds an operand from its admission until shortly before it is stored.
-            if ts is not None and (ts in state.executing or ts.state in _ON_THREADS):
-                continue
+        for key in self.host.ended(self._kinds):
             self.quota.release(key)
-            del self._kinds[key]
+            kind, ts = self._kinds.pop(key), self.host.state.tasks.get(key)
             if ts is not None and ts.state == "memory":
                 self.needs.observe_output(kind, ts.nbytes or 0)
 

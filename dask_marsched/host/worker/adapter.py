@@ -39,6 +39,8 @@ LEAVE_TO_DASK = "leave to dask"
 #: How many ready tasks are searched for one that fits.
 LOOKAHEAD = 16
 
+#: States of a task that may be running.
+_ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
 _TO_RUN = frozenset({"waiting", "ready", "constrained", "executing", "resumed"})
 
 
@@ -161,6 +163,23 @@ class WorkerAdapter:
         """Return the bytes of a task's inputs that are only on disk."""
         spilled = self.store.is_spilled
         return sum(dep.nbytes or 0 for dep in ts.dependencies if spilled(dep.key))
+
+    def ended(self, keys: Iterable[Key]) -> list[Key]:
+        """Return those of some admitted tasks that have ended; their results are stored."""
+        state, tasks = self.state, self.state.tasks
+        # `executing` holds a task from its admission until shortly before it is stored.
+        return [
+            key
+            for key in keys
+            if (ts := tasks.get(key)) is None
+            or (ts not in state.executing and ts.state not in _ON_THREADS)
+        ]
+
+    def are_storing(self, keys: Iterable[Key]) -> bool:
+        """Whether one of some admitted tasks has ended, but its result is not stored yet."""
+        # distributed looks for the next task before it stores the result of the last one.
+        tasks = self.state.tasks
+        return any(key in tasks and tasks[key].done for key in keys)
 
     def releases_inputs(self, key: Any) -> bool:
         """Whether a task releases inputs before it ends."""
