@@ -190,12 +190,20 @@ class Moment(_Sums):
         # values that NumPy computes for the sum are used again for the squares
         known: dict[int, Any] = {self.value: None}
         total, count = self.totals([*values], evaluate, known)
-        count = count.astype(np.int64)
+        count = count.astype(np.int64) if self.found.counts else self._whole(count)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
         values += [mean, 2, *self.more_literals]
         squares = evaluate(self.squares, values, known)[0]
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
+
+    @staticmethod
+    def _whole(count: Any) -> Any:
+        """Return a count that all sums share as an integer, repeated as Dask's counts are."""
+        if not isinstance(count, np.ndarray) or not count.size:
+            return count.astype(np.int64)
+        number = count[(slice(0, 1),) * count.ndim].astype(np.int64)
+        return np.broadcast_to(number.reshape(()), count.shape)
 
 
 class Arg(_Reduced):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from dask_marsched.kernels.expression import Node, NotUnderstoodError
 from dask_marsched.kernels.numpy_backend import OwnedValues
 
 _PLAIN = (bool, int, float, complex)
+#: Runs the task of a `dask_marsched.host.kernels.partial_results.Combination` with inputs by name.
+Combine = Callable[[Any, Any, dict[Any, Any]], Any]
 
 
 class _Part(NamedTuple):
@@ -43,7 +45,9 @@ class Program:
         parts = [self._part(root, tuple(own)) for root, own in sorted(members.items())]
         self.parts = [_with_drops(part, steps) for part in _with_ends(parts, len(steps) - 1)]
         #: Whether kernels can gain anything.
-        self.worthwhile = any(part.fused is not None and part.fused.worthwhile for part in parts)
+        self.worthwhile = any(
+            part.fused is not None and part.fused.worthwhile for part in parts
+        ) or any(step.kind == "opaque" and step.what is not None for step in steps)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -87,6 +91,7 @@ class Program:
         params: Sequence[Any],
         values: dict[Any, Any],
         evaluate: Evaluate,
+        combine: Combine,
     ) -> Any:
         """Return the result of a task, given its structure's ``params`` and its inputs by key.
 
@@ -97,7 +102,7 @@ class Program:
         for number in self._literals:
             found[number] = params[number]
         for part in self.parts:
-            found[part.result] = self._run(part, params, found, evaluate)
+            found[part.result] = self._run(part, params, found, evaluate, combine)
             for number in part.done:
                 found.pop(number, None)
         return found[len(self.steps) - 1]
@@ -108,6 +113,7 @@ class Program:
         params: Sequence[Any],
         found: dict[int, Any],
         evaluate: Evaluate,
+        combine: Combine,
     ) -> Any:
         if part.fused is not None and part.fused.worthwhile:
             operands = OwnedValues(found[number] for number in part.inputs)
@@ -123,12 +129,13 @@ class Program:
         for number, dropped in zip(part.members, part.dropped, strict=True):
             node, names = params[number]
             if node is not None:
-                uses = self.steps[number].uses
+                step = self.steps[number]
                 if names is None:
                     names = references(node)
-                found[number] = node(
-                    {name: found[use] for name, use in zip(names, uses, strict=True)}
-                )
+                inputs = {name: found[use] for name, use in zip(names, step.uses, strict=True)}
+                is_combination = step.kind == "opaque" and step.what is not None
+                found[number] = combine(node, step.what, inputs) if is_combination else node(inputs)
+                del inputs
             for gone in dropped:
                 found.pop(gone, None)
         return found[part.result]

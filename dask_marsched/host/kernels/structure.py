@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 
+from dask_marsched.host.kernels.partial_results import combination
 from dask_marsched.host.kernels.rules import (
     RecognizedOperation,
     RecognizedReduction,
@@ -33,7 +34,8 @@ class TaskStep(NamedTuple):
     #: ``"input"`` for a result of another task, ``"literal"`` for a value in the task,
     #: ``"operation"``, ``"reduction"``, or ``"opaque"`` for anything else.
     kind: str
-    #: Name and parameter of the operation; the reduction; the type of the literal.
+    #: Name and parameter of the operation; the reduction; the type of the literal; the
+    #: `Combination` of an opaque step, if it is one.
     what: Any = None
     args: tuple[int, ...] = ()  #: Numbers of the steps that are its operands.
     #: Numbers of the steps that its task refers to, in the order of `StepOrigin.names`.
@@ -192,7 +194,7 @@ class _TaskReader:
 
     def opaque(self, node: Any, scope: _FusedScope) -> int:
         uses, origin = self._origin(node, scope)
-        return self.add(TaskStep("opaque", None, uses, uses), origin)
+        return self.add(TaskStep("opaque", combination(node), uses, uses), origin)
 
     def _origin_of_operation(
         self, node: Task, args: tuple[int, ...], scope: _FusedScope

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from dask._task_spec import Task, _execute_subgraph
 
+from dask_marsched.host.kernels.partial_results import Combination, UnfitError, combination, combine
 from dask_marsched.host.kernels.programs import Program
 from dask_marsched.host.kernels.rules import reduction, unwrapped
 from dask_marsched.host.kernels.structure import Place, TaskStep, UnreadableTaskError, read
@@ -42,6 +43,9 @@ class KernelRunner:
 
     def run(self, task: Any, values: Mapping[Any, Any]) -> Any:
         """Return a task's result."""
+        combines = combination(task)
+        if combines is not None:
+            return self._combine(task, combines, values)
         layer = task.key[0] if type(task.key) is tuple else task.key
         values = owned_inputs(values)
         if layer in self._left or _is_small(values):
@@ -55,7 +59,16 @@ class KernelRunner:
             self._remember(self._left, layer, None)
             return consume(task, values)
         program, params = found
-        return program.run(params, values, self.kernels.evaluate)
+        return program.run(params, values, self.kernels.evaluate, self._combine)
+
+    def _combine(self, task: Any, found: Combination, values: Mapping[Any, Any]) -> Any:
+        try:
+            return combine(task, found, values)
+        except (UnfitError, FloatingPointError):  # Dask's own function warns
+            pass
+        except Exception as error:
+            self._caught("kernel.combine", error)
+        return task(values)
 
     def _read(self, task: Any) -> tuple[Program, Sequence[Any]] | None:
         """Return a task's program and parameters, by a template if its outline is known."""
@@ -107,13 +120,15 @@ class _KernelTask:
 
 
 def may_contain_expression(task: Any) -> bool:
-    """Whether a task may contain an expression: it is fused, or a reduction."""
+    """Whether kernels may run a task: it is fused, or a stage of a reduction."""
     if type(task) is not Task:
         return False
     if task.func is _execute_subgraph:
         return True
     if task.is_coro:
         return False
+    if combination(task) is not None:
+        return True
     func, bound, kwargs = unwrapped(task.func, task.kwargs)
     return reduction(func, bound, len(task.args), kwargs) is not None
 
