@@ -181,7 +181,7 @@ class _Partials:
                 return [drawn(inner) for inner in value]
             if isinstance(value, dict):
                 return {key: drawn(inner) for key, inner in value.items()}
-            if 0 in value.strides and value.size > 1:
+            if value.size >= _LEAST and _is_repeated(value):
                 return np.broadcast_to(value[(slice(0, 1),) * value.ndim], shape)
             sizes = 10.0 ** random.integers(-3, 4, (*shape, *value.shape[len(shape) :]))
             return (random.choice([-1.0, 1.0, -0.0], sizes.shape) * sizes).astype(value.dtype)
@@ -289,10 +289,13 @@ def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 
 def _number(count: Any, shape: tuple[int, ...]) -> Any:
     """Return the only element that an array repeats."""
-    steps = {step for length, step in zip(count.shape, count.strides, strict=True) if length > 1}
-    if count.shape != shape or steps - {0}:
+    if count.shape != shape or not _is_repeated(count):
         raise UnfitError
     return count[(0,) * count.ndim]
+
+
+def _is_repeated(array: Any) -> bool:
+    return not any(s for n, s in zip(array.shape, array.strides, strict=True) if n > 1)
 
 
 def _same(ours: Any, dasks: Any) -> bool:
