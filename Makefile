@@ -19,8 +19,8 @@ help:
 	@echo 'make test    install into $(VENV) and run the tests      (TEST="tests/test_cli.py -x")'
 	@echo 'make test-all   run all but the slow tests; those in a browser where there is a Chromium'
 	@echo 'make endurance  run the slow tests: chaos, soak, leaks, parts of dask.array'"'"'s suite'
-	@echo 'make suites  the tests of distributed, with stock Dask and with the plugin  (SUITES="--help")'
 	@echo 'make array-suite  run dask.array'"'"'s suite with and without the plugin (ARRAY_SUITE="test_rechunk")'
+	@echo 'make suites  tests of distributed, dask, xarray, stock and with the plugin  (SUITES="--help")'
 	@echo 'make fuzz    fuzz the JSON API                           (FUZZ=500: cases for each operation)'
 	@echo 'make check   ruff, mypy and the rules of the layout'
 	@echo 'make format  let ruff format the code'
@@ -67,7 +67,7 @@ test-all: $(INSTALLED)
 endurance: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
 
-# Needs git and the network, or SUITES="--repository A_CLONE".
+# Needs git and the network, or SUITES="distributed --repository A_CLONE".
 suites: $(INSTALLED)
 	$(BIN)/python -m suites $(SUITES)
 

@@ -41,12 +41,18 @@ def compare(
     """Compare the outcomes of the same tests."""
     passed_stock, passed_plugin = _passed(stock), _passed(plugin)
     lost = sorted(passed_stock - passed_plugin)
+    failed = {_entry(test, expected) for test in plugin if plugin[test].outcome == "failed"}
     return Comparison(
         passed={"stock": len(passed_stock), "plugin": len(passed_plugin)},
-        listed=[test for test in lost if test in expected],
-        unexpected=[test for test in lost if test not in expected],
-        stale=sorted(passed_plugin & set(expected)),
+        listed=[test for test in lost if _entry(test, expected) in expected],
+        unexpected=[test for test in lost if _entry(test, expected) not in expected],
+        stale=sorted({_entry(test, expected) for test in passed_plugin} & set(expected) - failed),
     )
+
+
+def _entry(test: str, expected: Collection[str]) -> str:
+    """Return the entry that a test is listed by: its name, or that without its parameters."""
+    return test if test in expected else test.split("[")[0]
 
 
 def _passed(results: Mapping[str, Result]) -> set[str]:

@@ -82,7 +82,7 @@ class Runner:
             outcomes = Path(folder) / "outcomes"
             outcomes.touch()
             process = subprocess.Popen(
-                [*self._command(target), *(f"--deselect={test}" for test in done)],
+                [*self._command(target, plugin), *(f"--deselect={test}" for test in done)],
                 cwd=self.place,
                 env=self._environment(plugin, outcomes),
                 stdout=output,
@@ -97,17 +97,21 @@ class Runner:
                 _kill(process)
             return code, dict(_read(outcomes))
 
-    def _command(self, target: str) -> list[str]:
-        pytest = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "--rootdir", "."]
+    def _command(self, target: str, plugin: bool) -> list[str]:
+        suite = self.suite
+        # the suite's own configuration, or one of ours
+        config = (self.place if suite.repository else ROOT) / suite.config
+        pytest = [sys.executable, "-m", "pytest", "-c", str(config), "--rootdir", "."]
         quiet = ["-q", "--no-header", "--color=no", "--tb=short", "-p", "no:cacheprovider"]
         limit = ["--timeout", str(TEST_SECONDS), "-o", "timeout_method=signal"]
-        return [*pytest, *self.suite.options, *quiet, *limit, "-p", "suites.outcomes", target]
+        own = suite.plugin_options if plugin else suite.stock_options
+        return [*pytest, *suite.options, *own, *quiet, *limit, "-p", "suites.outcomes", target]
 
     def _environment(self, plugin: bool, outcomes: Path) -> dict[str, str]:
         paths = [str(self.place), str(ROOT), os.environ.get("PYTHONPATH", "")]
         return {
             **os.environ,
-            **(self.suite.with_plugin if plugin else self.suite.without_plugin),
+            **(self.suite.plugin_environment if plugin else {}),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "SUITES_OUTCOMES": str(outcomes),
         }

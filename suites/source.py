@@ -14,6 +14,8 @@ from suites.table import Suite
 def lay_out(suite: Suite, repository: str | None, ref: str | None, folder: Path) -> Path:
     """Return a folder from which the tests can be run, with the installed package's code.
 
+    If the tests are installed with the package, that is where it is installed.
+
     Parameters
     ----------
     suite : Suite
@@ -30,6 +32,12 @@ def lay_out(suite: Suite, repository: str | None, ref: str | None, folder: Path)
     subprocess.CalledProcessError
         If the repository or the version in it is not to be had.
     """
+    spec = importlib.util.find_spec(suite.package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"{suite.package} is not installed")
+    installed = Path(spec.submodule_search_locations[0])
+    if not suite.repository:
+        return installed.parent
     version = importlib.metadata.version(suite.package)
     ref = ref or suite.ref.format(version=version)
     place = folder / f"{suite.package}-{version}-tests-{ref}"
@@ -39,10 +47,7 @@ def lay_out(suite: Suite, repository: str | None, ref: str | None, folder: Path)
     making = place.with_suffix(".part")
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)
-    spec = importlib.util.find_spec(suite.package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"{suite.package} is not installed")
-    shutil.copytree(spec.submodule_search_locations[0], making / suite.package)
+    shutil.copytree(installed, making / suite.package)
     command = ["git", "-C", source, "archive", ref, "--", *suite.keep, *suite.tests]
     archive = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     subprocess.run(["tar", "x", "-C", str(making)], input=archive, check=True)

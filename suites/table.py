@@ -16,13 +16,15 @@ class Suite:
     """A suite of tests that others wrote; `suites.yaml` says what its fields mean."""
 
     package: str
-    repository: str
-    ref: str
     tests: list[str]
+    repository: str = ""
+    ref: str = "{version}"
+    config: str = "pyproject.toml"
     keep: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
-    with_plugin: dict[str, str] = field(default_factory=dict)
-    without_plugin: dict[str, str] = field(default_factory=dict)
+    stock_options: list[str] = field(default_factory=list)
+    plugin_options: list[str] = field(default_factory=list)
+    plugin_environment: dict[str, str] = field(default_factory=dict)
 
 
 def suites() -> dict[str, Suite]:

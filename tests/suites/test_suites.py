@@ -21,7 +21,7 @@ def test_comes_after(): pass
 def test_a_suite_is_compared(tmp_path):
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "test_some.py").write_text(TESTS)
-    suite = Suite("some", "some/one", "1", ["test_some.py"], with_plugin={"PLUGIN": "1"})
+    suite = Suite("some", ["test_some.py"], "some/one", plugin_environment={"PLUGIN": "1"})
     runner = Runner(suite, tmp_path, tmp_path / "logs", limit=60, jobs=1)
     stock, plugin = (runner.run(["test_some.py"], on) for on in (False, True))
     fails = "test_some.py::test_fails_with_the_plugin"
@@ -43,6 +43,15 @@ def test_a_suite_is_compared(tmp_path):
     )
     assert compare(stock, plugin, {fails: "on purpose"}).listed == [fails]
     assert compare(stock, stock, {fails: "on purpose"}).stale == [fails]
+
+
+def test_an_entry_may_stand_for_all_parameters():
+    passed, failed = Result("passed"), Result("failed")
+    stock, plugin = {"a[1]": passed, "a[2]": passed}, {"a[1]": passed, "a[2]": failed}
+    found = compare(stock, plugin, ["a"])
+    assert (found.listed, found.unexpected, found.stale) == (["a[2]"], [], [])
+    assert compare(stock, stock, ["a"]).stale == ["a"]
+    assert compare(stock, plugin, ["a[1]"]).unexpected == ["a[2]"]
 
 
 def test_the_tables_are_read():

@@ -57,6 +57,20 @@ async def test_thresholds_of_the_user_stay_in_force(c, s, a):
     assert await x == 2
 
 
+MANAGED = {**SPILL, "distributed.worker.memory.spill": False}
+
+
+@planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB}, config=MANAGED)
+async def test_the_memory_of_the_process_evicts_nothing_if_the_user_says_so(c, s, a):
+    a.monitor.get_process_memory = lambda: 10 * GB
+    a.plugins["marsched"]._admission._refresh(exact=True)
+    kept = []
+    for i in range(5):
+        kept.append(c.submit(bytes, GB // 50, key=f"x-{i}"))
+        await wait(kept)
+    assert set(a.data.fast) == {x.key for x in kept}
+
+
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
 async def test_a_result_larger_than_the_limit_that_cannot_be_pickled_fails(c, s, a):
     x = c.submit(Stubborn, 2 * GB, key="x")

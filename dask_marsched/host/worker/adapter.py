@@ -141,7 +141,12 @@ class WorkerAdapter:
         return self.worker.memory_manager.memory_limit or 0
 
     def resident_memory(self) -> int:
-        """Return the memory of the process, bytes, as distributed measures it."""
+        """Return the memory of the process, bytes, as distributed measures it.
+
+        Only its results count if the user lets the memory of the process spill nothing.
+        """
+        if self._users_thresholds and self._spill_fraction is False:
+            return self.store.held
         return int(self.worker.monitor.get_process_memory())
 
     def transfers(self) -> int:
