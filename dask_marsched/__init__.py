@@ -38,7 +38,7 @@ from dask_marsched.monitoring.operands import operands  # noqa: E402  # needs th
 from dask_marsched.status import status  # noqa: E402  # needs the defaults
 
 if _typing.TYPE_CHECKING:
-    from dask_marsched.client import Client
+    from dask_marsched.client import Client, resume
     from dask_marsched.monitoring.progress import progress
     from dask_marsched.policies.registry import register as register_policy
     from dask_marsched.preload import dask_setup, dask_teardown
@@ -64,6 +64,7 @@ __all__ = [
     "progress",
     "record",
     "register_policy",
+    "resume",
     "save_graph",
     "simulate",
     "status",
@@ -81,6 +82,7 @@ _LAZY = {
     "progress": "dask_marsched.monitoring.progress",
     "explain": "dask_marsched.simulation.explain.explain",
     "load_graph": "dask_marsched.simulation",
+    "resume": "dask_marsched.client",
     "register_policy": "dask_marsched.policies.registry:register",
     "save_graph": "dask_marsched.simulation",
     "simulate": "dask_marsched.simulation",

@@ -36,6 +36,17 @@ class _LazyGroup(click.Group):
         return command
 
 
+def _seconds(timeout: str) -> float:
+    from dask.utils import parse_timedelta
+
+    try:
+        return float(parse_timedelta(timeout))
+    except (KeyError, ValueError, IndexError):  # all raised by Dask's parser
+        raise click.BadParameter(
+            f'{timeout!r} is not a duration such as "5s"', param_hint="--timeout"
+        ) from None
+
+
 @click.group(cls=_LazyGroup)
 def marsched() -> None:
     """Placement of the Mars tensor engine for Dask."""
@@ -56,16 +67,10 @@ def status(address: str, as_json: bool, timeout: str) -> None:
     The exit code is 0 if it is active, 1 if it is not, 2 if ADDRESS cannot be reached.
     """
     import distributed
-    from dask.utils import parse_timedelta
 
     from dask_marsched.status import status as ask
 
-    try:
-        seconds = float(parse_timedelta(timeout))
-    except (KeyError, ValueError, IndexError):  # all raised by Dask's parser
-        raise click.BadParameter(
-            f'{timeout!r} is not a duration such as "5s"', param_hint="--timeout"
-        ) from None
+    seconds = _seconds(timeout)
     try:
         with distributed.Client(address, timeout=seconds, set_as_default=False) as client:
             found = ask(client, timeout=seconds)
@@ -75,3 +80,40 @@ def status(address: str, as_json: bool, timeout: str) -> None:
     click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.active:
         raise SystemExit(1)
+
+
+@marsched.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def supervise(arguments: tuple[str, ...]) -> None:
+    """Run `dask scheduler` with these ARGUMENTS, and start it again whenever it dies.
+
+    Name a port and a journal: --port 8786 --marsched-journal DIR. What runs on the cluster goes on.
+    """
+    from dask_marsched.supervisor import supervise as run
+
+    raise SystemExit(run(arguments))
+
+
+@marsched.command()
+@click.argument("address")
+@click.option("--timeout", default="30s", show_default=True, help="How long to wait for each step.")
+def restart(address: str, timeout: str) -> None:
+    """Restart the scheduler at ADDRESS without losing what its cluster holds and runs.
+
+    For upgrades of code and configuration. The scheduler must keep a journal. The exit code is 0
+    when it is back, 1 if it refuses, 2 if it cannot be reached or does not come back.
+    """
+    from dask_marsched.restart_command import RefusedRestart, restart_scheduler
+
+    try:
+        seconds = restart_scheduler(address, _seconds(timeout))
+    except RefusedRestart as refused:
+        click.echo(f"The scheduler at {address} does not restart: {refused}", err=True)
+        raise SystemExit(1) from None
+    except (OSError, ValueError) as error:
+        click.echo(f"Cannot restart the scheduler at {address}: {error}", err=True)
+        raise SystemExit(2) from None
+    click.echo(f"The scheduler at {address} is back after {seconds:.1f} s")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_marsched.host.client import RegisteringClient
+from dask_marsched.host.client.reconnection import outlive_scheduler
+from dask_marsched.host.client.registering import RegisteringClient
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
 
@@ -47,6 +49,46 @@ class Client(RegisteringClient):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, plugin=as_plugin(scheduler_plugin), **kwargs)
+
+
+def resume(client: distributed.Client) -> Any:
+    """Have the futures of a stock client wait for a scheduler that was killed and comes back.
+
+    `Client` needs no call of this.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client whose scheduler keeps a journal (``marsched.journal.directory``). It waits as long
+        as ``marsched.journal.patience`` says in its process.
+
+    Returns
+    -------
+    None
+        For an asynchronous client an awaitable of it.
+
+    Raises
+    ------
+    TypeError
+        ``client`` is not a client.
+    RuntimeError
+        The scheduler keeps no journal.
+
+    Examples
+    --------
+    >>> dask_marsched.resume(client)  # doctest: +SKIP
+    """
+    if not isinstance(client, distributed.Client):
+        raise TypeError(f"resume takes a distributed.Client, not {client!r}")
+    return client.sync(_resume, client)
+
+
+async def _resume(client: Any) -> None:
+    if not await outlive_scheduler(client):
+        raise RuntimeError(
+            f"the scheduler at {client.scheduler.address} keeps no journal: start it with "
+            "--preload dask_marsched --marsched-journal DIR"
+        )
 
 
 def as_plugin(given: bool | str | SchedulerPlugin | None) -> SchedulerPlugin | None:

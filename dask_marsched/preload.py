@@ -74,6 +74,12 @@ def _policy_option(kind: str, decision: str) -> Callable[[_F], _F]:
     help="Which tasks are fused before they are scheduled (see marsched.fusion.graph).",
 )
 @click.option(
+    "--marsched-journal",
+    "journal",
+    metavar="DIR",
+    help="Directory of the scheduler's journal (see marsched.journal.directory).",
+)
+@click.option(
     "--marsched-config",
     "overrides",
     metavar="KEY=VALUE",
@@ -82,9 +88,11 @@ def _policy_option(kind: str, decision: str) -> Callable[[_F], _F]:
     help="An option of the marsched configuration, e.g. quota.fraction=0.6. Repeatable.",
 )
 async def dask_setup(
-    dask_object: Any, /, overrides: dict[str, Any], **policies: str | None
+    dask_object: Any, /, overrides: dict[str, Any], journal: str | None, **policies: str | None
 ) -> None:
     """Install MarsSchedulerPlugin in the process that preloads dask_marsched."""
+    if journal is not None:
+        overrides = {**overrides, "journal.directory": journal}
     chosen = {name.removeprefix("marsched_"): policy for name, policy in policies.items()}
     if isinstance(dask_object, Scheduler):
         _setup_scheduler(dask_object, overrides, chosen)

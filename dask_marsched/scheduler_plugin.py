@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 from dask.typing import Key
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
-from distributed.scheduler import Scheduler
+from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.api.service import ApiService
 from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.client.reconnection import prepare_clients
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler.adapter import SchedulerAdapter
@@ -29,6 +31,7 @@ from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.failover import Failover
 from dask_marsched.scheduling.planner import Policies
 from dask_marsched.scheduling.registration import Origin, Registration, is_same
+from dask_marsched.scheduling.restarts import Restarts
 from dask_marsched.scheduling.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
@@ -50,6 +53,9 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     fusion
         Takes precedence over the settings: ``"chains"`` or ``"subgraphs"`` to fuse tasks before
         they are scheduled, ``"off"`` not to.
+    journal
+        Takes precedence over the settings: the directory of the journal from which a restarted
+        scheduler goes on.
 
     Raises
     ------
@@ -75,10 +81,13 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         withholding: str | WithholdingPolicy | None = None,
         settings: Settings | None = None,
         fusion: str | None = None,
+        journal: str | None = None,
     ) -> None:
         self.settings = settings if settings is not None else Settings.from_config()
         if fusion is not None:
             self.settings = self.settings.replace(fusion=fusion)
+        if journal is not None:
+            self.settings = self.settings.replace(journal_directory=journal)
         self.policies = Policies.of(
             self.settings,
             assignment=assignment,
@@ -100,6 +109,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._adapter: SchedulerAdapter | None = None
         self._workers: WorkerRegistration | None = None
         self._failover: Failover | None = None
+        self.restarts: Restarts | None = None
         self._api: ApiService | None = None
         self._dashboard: DashboardService | None = None
         self._reason: str | None = "not started on a scheduler"
@@ -107,6 +117,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def __getstate__(self) -> dict[str, Any]:
         # A client pickles the plugin in its own process.
         origin = self.origin or Origin.here("client")
+        prepare_clients(origin.clients, self.settings.journal_patience)
         return {"settings": self.settings, "policies": self.policies, "origin": origin}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -129,6 +140,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
             if before.why_not_active() is None and is_same(before, self):
                 self.duplicate_of, before.registration = before, self.registration
+                if before.restarts is not None:
+                    before.restarts.invite(origin.clients)
                 return
             before.stop()
             await before.workers_told()
@@ -156,14 +169,24 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._reason = None
         self._failover = Failover(scheduler, self.settings, self._engine, time)
         self._install_optional_parts(scheduler, self._engine, self._failover)
+        if self.settings.journal_directory is not None:
+            self.restarts = Restarts(scheduler, self.settings, self._engine, self._restored)
+            self.restarts.start(origin.clients)
         self._engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
             self._engine.plan(waiting)
         if self.observer is not None:
             self.observer.arrived(scheduler.tasks.values())
-        self._workers = WorkerRegistration(scheduler, self.settings)
+        to_workers = self.settings
+        if self.restarts is not None and not self.restarts.kept:
+            to_workers = to_workers.replace(journal_directory=None)
+        self._workers = WorkerRegistration(scheduler, to_workers)
         await self._workers.add()
+
+    def _restored(self, tasks: list[TaskState]) -> None:
+        if self.observer is not None:
+            self.observer.arrived(tasks)
 
     def _install_optional_parts(
         self, scheduler: Scheduler, engine: PlacementEngine, failover: Failover
@@ -198,6 +221,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._workers.remove()
 
     def _restore_scheduler(self) -> None:
+        if self.restarts is not None:
+            self.restarts.stop()
         if self._adapter is not None:
             self._adapter.uninstall()
             self._reason = "removed from the scheduler"
@@ -241,6 +266,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             touched = [known[key] for key in tasks]
             if self.observer is not None:
                 self.observer.arriving = self.executions.graphs[-1].number
+            if self.restarts is not None:
+                self.restarts.graph_created(tasks, keys)
             self._engine.plan([known[key] for key in keys if key in known], touched)
             if self.observer is not None:
                 self.observer.arrived(touched)
@@ -254,6 +281,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         ts = self._engine.scheduler.tasks[key]
         if self.observer is not None:
             self.observer.moved(ts, finish, stimulus_id)
+        if self.restarts is not None:
+            self.restarts.moved(ts, start, finish)
         if self._failover is not None:
             startstops = kwargs.get("startstops") or ()
             self._failover.moved(ts, start, finish, stimulus_id, startstops)
@@ -274,15 +303,18 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         elif finish == "erred":
             self._engine.failed(ts)
 
-    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Copy protected results to a worker that joined, if no other was suitable."""
+    def add_worker(self, scheduler: Scheduler, worker: str) -> Awaitable[Any] | None:
+        """Take what a worker holds; copy protected results to it, if no other was suitable."""
         if self._failover is not None:
             self._failover.worker_came()
+        return self.restarts.worker_came(worker) if self.restarts is not None else None
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
-        """Pass the loss of a worker on to adapter, failover and observer."""
+        """Pass the loss of a worker on to adapter, failover, journal and observer."""
+        if self.restarts is not None:
+            self.restarts.worker_left(worker)
         if self._adapter is not None and self._adapter.installed:
             self._adapter.worker_left()
         if self._failover is not None:
@@ -330,10 +362,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             ``operands`` were fused ``into`` how many; ``withheld``, how withheld operands came to
             their worker; ``left_to_dask``, decisions by reason; ``exact_sizes``, the share of the
             planned operands whose size was known exactly before they ran; ``recoveries``, see
-            `Recoveries.report`; ``worker_parts`` that are on; ``api``, its ``path`` or the
-            ``reason`` why it is off; ``dashboard``, its ``pages`` or the ``reason``;
-            ``exceptions`` caught, by hook, and the ``last_exception``; ``registered``, see
-            `Registration.report`;
+            `Recoveries.report`; ``journal``, see `Restarts.report`; ``worker_parts`` that are on;
+            ``api``, its ``path`` or the ``reason`` why it is off; ``dashboard``, its ``pages`` or
+            the ``reason``; ``exceptions`` caught, by hook, and the ``last_exception``;
+            ``registered``, see `Registration.report`;
             ``versions``.
         """
         counters = self._engine.counters if self._engine is not None else Counters()
@@ -362,6 +394,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
             "recoveries": recoveries.report() if recoveries is not None else {},
+            "journal": self.restarts.report() if self.restarts is not None else None,
             "api": self._api.report() if self._api is not None else {},
             "dashboard": self._dashboard_report(),
             "worker_parts": self._worker_parts(),

@@ -19,6 +19,7 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.interrupts import Interrupts
 from dask_marsched.host.worker.message_batching import WorkerReleaseBatching
+from dask_marsched.host.worker.reconnection import Reconnection
 from dask_marsched.host.worker.task_runs import TaskRuns
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
@@ -38,7 +39,7 @@ _ON_STORE = frozenset({"shared", "quota", "adoption"})
 _locks: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
 
 
-_P = TypeVar("_P", WorkerReleaseBatching, Interrupts, Admission, TaskRuns)
+_P = TypeVar("_P", WorkerReleaseBatching, Interrupts, Admission, TaskRuns, Reconnection)
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -67,6 +68,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._transfer_failures = Counters()
         self._interrupts: Interrupts | None = None
         self._messages: WorkerReleaseBatching | None = None
+        self._reconnection: Reconnection | None = None
         self._kernels: WorkerKernels | None = None
         self._runs: TaskRuns | None = None
         self._run_failures = Counters()
@@ -96,6 +98,9 @@ class MarsWorkerPlugin(WorkerPlugin):
         }
         # First: others wrap the handlers that it installs.
         self._messages = self._installed(WorkerReleaseBatching(worker), "messages")
+        if self.settings.journal_directory is not None:
+            reconnection = Reconnection(worker, self.settings.journal_patience)
+            self._reconnection = self._installed(reconnection, "reconnection")
         if on & _ON_STORE:
             self._install_store(worker, on & _ON_STORE)
         if "interrupts" in on:
@@ -200,6 +205,9 @@ class MarsWorkerPlugin(WorkerPlugin):
         if self._store is not None:
             store.uninstall(worker, self._store)
             self._store = None
+        if self._reconnection is not None:
+            self._reconnection.uninstall()
+            self._reconnection = None
         if self._messages is not None:
             self._messages.uninstall()
             self._messages = None
@@ -246,6 +254,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             "kernels": _report(self._kernels),
             "messages": _report(self._messages),
             "runs": self._report_of_runs(),
+            "reconnection": _report(self._reconnection),
             "reasons": reasons,
         }
 

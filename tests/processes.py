@@ -76,6 +76,15 @@ class Process:
         self._reader.join(timeout)
         return code
 
+    def kill(self) -> None:
+        """Kill the process, which cannot tell anybody."""
+        self._process.kill()
+        self.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def stop(self) -> None:
         if self._process.poll() is None:
             self._process.terminate()

@@ -14,7 +14,7 @@ from distributed.security import Security
 
 from dask_marsched import Client, MarsSchedulerPlugin, status
 from dask_marsched.client import as_plugin
-from dask_marsched.host.client import SEND_EVERY, check_start_hook
+from dask_marsched.host.client.registering import SEND_EVERY, check_start_hook
 from dask_marsched.policies.assignment import DepthFirst
 from dask_marsched.policies.withholding import UnitQueues
 from tests.processes import WITHOUT_PACKAGE, local_cluster

@@ -122,3 +122,5 @@ CACHE: Check = (
     lambda value: _text_or_none(value, (None, False, "off")),
     _text('"auto", "off" or the path of a directory'),
 )
+#: Whether it can be used is seen when it is opened.
+PLACE: Check = (lambda value: _text_or_none(value, (None,)), _text("a directory, or null for none"))

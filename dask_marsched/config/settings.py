@@ -67,6 +67,8 @@ class Settings:
     retry_errors: tuple[str, ...] = _option("retries.errors", checks.NAMES)
     adopt: str = _option("failover.adopt", checks.ADOPTION)
     restart_patience: float = _option("failover.patience", checks.DURATION)
+    journal_directory: str | None = _option("journal.directory", checks.PLACE)
+    journal_patience: float = _option("journal.patience", checks.DURATION)
     protects: bool = _option("protection.enabled", checks.SWITCH)
     second_runs: bool = _option("stragglers.second-run", checks.SWITCH)
     interrupt: bool = _option("cancelling.interrupt", checks.SWITCH)

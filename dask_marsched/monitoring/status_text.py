@@ -97,11 +97,29 @@ def _work(status: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[tup
             f"{losses['computed_again']} operands computed again, "
             f"{losses['results_adopted']} results adopted",
         )
+    if journal := details.get("journal"):
+        yield "journal", _journal_text(journal)
     api = details.get("api") or {}
     if api.get("path") or api.get("reason"):
         yield "JSON API", api["path"] or f"none: {api['reason']}"
     if status["last_exception"]:
         yield "last exception", status["last_exception"]
+
+
+def _journal_text(found: Mapping[str, Any]) -> str:
+    if found["reason"]:
+        return f"NO JOURNAL IS KEPT: {found['reason']}"
+    text = (
+        f"{found['directory']}, {found['graphs']} graphs, {format_bytes(found['bytes_written'])} "
+        f"written, {found['clients']} clients come back; not kept: {', '.join(found['not_kept'])}"
+    )
+    if found["outages"]:
+        last = found["outages"][-1]
+        text += (
+            f"; restarted {_moment(last['time'])} with {last['tasks']} operands: "
+            f"{last.get('held', 0)} results were held, {last.get('running', 0)} still ran"
+        )
+    return text
 
 
 def part_text(part: str, report: Mapping[str, Any]) -> str:

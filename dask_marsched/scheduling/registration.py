@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_marsched.config import NAMESPACE, OPTIONS, Settings
-from dask_marsched.host.client import clients_here
+from dask_marsched.host.client.registering import clients_here
 from dask_marsched.monitoring.status_text import registrant
 
 logger = logging.getLogger("dask_marsched")

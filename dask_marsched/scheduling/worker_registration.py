@@ -49,7 +49,7 @@ class WorkerRegistration:
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self.scheduler = scheduler
         # Policies may be registered here and unknown there.
-        ours = ("quota_", "store_", "interrupt", "adopt", "kernels_")
+        ours = ("quota_", "store_", "interrupt", "adopt", "kernels_", "journal_")
         chosen = {k: v for k, v in vars(settings).items() if k.startswith(ours)}
         self._plugin = pickle.dumps(_Parcel(chosen))
         self._under_way: set[asyncio.Future[Any]] = set()

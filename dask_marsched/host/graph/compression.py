@@ -60,6 +60,8 @@ class CompressionRequest:
     #: By member, what it reads in its fused task, where no member reads as much as all together.
     #: Members with one input are left out: what reads them reads that.
     trees: dict[Key, set[Key]] = field(default_factory=dict)
+    #: The siblings of each bundle.
+    chosen: list[list[Key]] = field(default_factory=list)
     #: Tasks that a bundle or pick replaces.
     bundles: dict[Key, list[Key]] = field(default_factory=dict)
 
@@ -79,8 +81,23 @@ def compressed(
         request.groups.clear()
         request.bundles.clear()
         request.trees.clear()
+        request.chosen.clear()
         request.compression.counters.caught("compress", error)
         return dsk
+
+
+def compressed_as_before(
+    dsk: dict[Key, GraphNode],
+    chosen: list[list[Key]],
+    groups: Mapping[Key, list[Key]],
+    sizes: ChunkSizes,
+) -> dict[Key, GraphNode]:
+    """Return a graph compressed as another scheduler has done it: siblings and groups."""
+    if chosen:
+        dsk, _ = bundled(dsk, chosen, sizes)
+    fused = {head: join(head, members[:-1], dsk) for head, members in groups.items()}
+    gone = {key for members in groups.values() for key in members[:-1]}
+    return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
 
 
 class _Read(NamedTuple):
@@ -150,6 +167,7 @@ class GraphCompression(ArrivingGraphs):
                 its_heads = other.heads()
                 if len(set(its_heads)) < len(set(heads)):  # otherwise bundling saves no tasks
                     dsk, request.bundles, read, heads = with_bundles, bundles, other, its_heads
+                    request.chosen = chosen
         keys = read.keys
         groups: dict[Key, list[Key]] = {}
         for key, place in zip(keys, heads, strict=True):

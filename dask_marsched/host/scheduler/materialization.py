@@ -12,7 +12,12 @@ from dask.typing import Key
 from distributed import scheduler as scheduler_module
 from distributed.scheduler import Scheduler
 
-from dask_marsched.host.graph.compression import compressed, current, in_force
+from dask_marsched.host.graph.compression import (
+    compressed,
+    compressed_as_before,
+    current,
+    in_force,
+)
 from dask_marsched.host.graph.result_sizes import ChunkSizes, chunk_nbytes
 from dask_marsched.host.graph.task_order import order_arriving
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
@@ -55,6 +60,24 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
         if len(left) == 1 or not isinstance(expr, LLGExpr):
             order_arriving(left)
         return left, annotations
+
+
+def materialize_again(
+    expr: Any,
+    validate: bool,
+    chosen: list[list[Key]],
+    groups: Mapping[Key, list[Key]],
+) -> tuple[dict[Key, Any], Any, ChunkSizes]:
+    """Return the tasks of a graph as another scheduler has compressed it, annotations and sizes."""
+    stock = _stock or scheduler_module._materialize_graph
+    with collector_paused():
+        dsk, annotations = stock(expr=expr, validate=validate)
+        sizes = ChunkSizes()
+        try:
+            sizes = chunk_nbytes(expr, dsk)
+        except Exception:
+            logger.exception("sizes could not be derived from the graph; they will be learned")
+        return compressed_as_before(dsk, chosen, groups, sizes), annotations, sizes
 
 
 def compress_for(

@@ -12,6 +12,7 @@ from typing import Any
 import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dask_marsched.host.client.reconnection import keeps_journal, outlive_scheduler
 from dask_marsched.installation import explain_missing_module
 
 #: Seconds between two messages to the scheduler, no more than the answer to a single call takes.
@@ -56,15 +57,18 @@ class RegisteringClient(distributed.Client):
 
     async def _start(self, *args: Any, **kwargs: Any) -> Any:
         started = await super()._start(*args, **kwargs)  # type: ignore[no-untyped-call]  # untyped there
-        if self._plugin_at_start is not None:
-            try:
+        try:
+            if self._plugin_at_start is not None:
                 await self.register_plugin(self._plugin_at_start)
-            except BaseException as error:
-                # BaseException: a cancelled start-up must not leave a cluster behind either
-                await self._close(fast=True)
-                if isinstance(error, ImportError):
-                    raise RuntimeError(explain_missing_module(error, "scheduler")) from error
-                raise
+            settings = getattr(self._plugin_at_start, "settings", None)
+            if keeps_journal(self) or getattr(settings, "journal_directory", None) is not None:
+                await outlive_scheduler(self)
+        except BaseException as error:
+            # BaseException: a cancelled start-up must not leave a cluster behind either
+            await self._close(fast=True)
+            if isinstance(error, ImportError):
+                raise RuntimeError(explain_missing_module(error, "scheduler")) from error
+            raise
         return started
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:

@@ -1,0 +1,275 @@
+"""Lets a client outlive its scheduler: its futures wait until the scheduler is back.
+
+A stock client cancels its futures when the connection breaks. Here it connects again, sends what
+the journal of the scheduler may have missed, and names the keys that it wants. Messages are counted
+on both sides; the scheduler tells which of them its journal holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections import deque
+from collections.abc import Collection, Hashable
+from typing import Any
+
+import distributed
+from distributed.comm import connect
+from distributed.metrics import time
+
+from dask_marsched.config import Settings
+from dask_marsched.host.contract import explain, misfits_of_attributes, misfits_of_function
+
+logger = logging.getLogger("dask_marsched")
+
+#: Messages to the scheduler that change what it must know. They are counted.
+COUNTED = frozenset({"update-graph", "client-desires-keys", "client-releases-keys", "cancel-keys"})
+#: Call by which a client asks what a scheduler knows of it.
+RESUME = "marsched_resume"
+#: Messages of a client: it counts from a number, and wants these keys.
+SESSION = "marsched-session"
+#: Messages to a client: begin a session; what the journal holds; the session is over.
+INVITED, WRITTEN, OVER = "marsched-invited", "marsched-written", "marsched-over"
+#: In the identity of a scheduler that keeps a journal.
+KEEPS_JOURNAL = "marsched-journal"
+
+#: Seconds between two attempts to connect, and the longest that one takes.
+_BETWEEN, _PROBED = 0.1, 1.0
+_CLOSING = ("closing", "closed")
+#: Seconds in which a client notices that its connection has broken.
+_NOTICED = 2.0
+#: By client. Keys are weak, values hold their client weakly.
+_connections: weakref.WeakKeyDictionary[distributed.Client, ResumableConnection] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def misfits(client: Any) -> list[str]:
+    """Return how a client differs from what coming back expects; empty if it does not."""
+    names = ("_event_handlers", "_gather_keys", "_stream_handlers", "futures", "scheduler_comm")
+    return [
+        *misfits_of_attributes("client", client, names),
+        *misfits_of_function("client", client, "_send_to_scheduler_safe", ("msg",)),
+        *misfits_of_function("client", client, "_reconnect"),
+        *misfits_of_function("client", client, "_ensure_connected", ("timeout",)),
+        *misfits_of_function("client", client, "_gather_remote", ("direct", "local_worker")),
+    ]
+
+
+def resumable(client: distributed.Client, patience: float) -> ResumableConnection | None:
+    """Return the connection of a client that can outlive the scheduler; there is one for each.
+
+    None for a client that differs from what is expected; it stays as it is.
+    """
+    found = _connections.get(client)
+    if found is None:
+        if unexpected := misfits(client):
+            logger.warning("%s", explain(unexpected, "the client does not outlive its scheduler"))
+            return None
+        found = _connections[client] = ResumableConnection(client)
+    found.patience = patience
+    return found
+
+
+def prepare_clients(names: Collection[str], patience: float) -> None:
+    """Let open clients of this process be invited to a session by their scheduler."""
+    for client in list(getattr(distributed.Client, "_instances", ())):
+        if client.id in names and client.status != "closed":
+            resumable(client, patience)
+
+
+async def outlive_scheduler(client: Any) -> bool:
+    """Begin a session of a client; return whether there is one."""
+    connection = resumable(client, Settings.from_config().journal_patience)
+    return connection is not None and await connection.begin()
+
+
+def keeps_journal(client: Any) -> bool:
+    """Return whether the scheduler of a client has told that it keeps a journal."""
+    return bool(getattr(client, "_scheduler_identity", {}).get(KEEPS_JOURNAL))
+
+
+class ResumableConnection:
+    """Replaces on one client how it sends and reconnects while there is a session.
+
+    Without one, all that is added to the client is the handler of an invitation.
+    """
+
+    def __init__(self, client: distributed.Client) -> None:
+        self._client = weakref.ref(client)
+        self.patience = 0.0
+        self.active = False  #: Whether the scheduler journals what this client sends.
+        self.returned = 0
+        self._begun = self._known = False
+        self._resuming = False
+        self._number = 0
+        self._unwritten: deque[tuple[int, dict[str, Any]]] = deque()
+        self._sent: set[Hashable] = set()  # keys that the scheduler should know
+        client._stream_handlers[INVITED] = self.invited
+
+    @property
+    def client(self) -> Any:
+        """The client; it exists while its own methods run."""
+        return self._client()
+
+    def begin_soon(self) -> None:
+        """Begin a session, from any thread, if none has begun."""
+        if not self.active and not self._begun:
+            self._begun = True
+            self.client.loop.add_callback(self.begin)
+
+    async def begin(self) -> bool:
+        """Begin a session; return whether the scheduler keeps a journal."""
+        answer = await getattr(self.client.scheduler, RESUME)(client=self.client.id)
+        if not answer or answer.get("status") != "OK":
+            return False
+        if not self.active:
+            self.invited()
+        return True
+
+    def invited(self) -> None:
+        """Begin a session with a scheduler that keeps a journal."""
+        client = self.client
+        self._unwritten.clear()
+        self.active, self._known, self._number = True, False, 0
+        client._send_to_scheduler_safe = self._send
+        client._reconnect = self._reconnect
+        client._gather_remote = self._gather_remote
+        client._stream_handlers.update({WRITTEN: self._written, OVER: self._over})
+        self._sent = set(client.futures)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Tell the scheduler the number of the last message, and all keys that are wanted."""
+        client = self.client
+        # A future may exist before its graph is sent.
+        wanted = [
+            key
+            for key, state in list(client.futures.items())
+            if key in self._sent or state.status != "pending"
+        ]
+        client.scheduler_comm.send({"op": SESSION, "number": self._number, "wants": wanted})
+
+    def _written(self, number: int) -> None:
+        self._known = True
+        while self._unwritten and self._unwritten[0][0] <= number:
+            self._unwritten.popleft()
+
+    def _over(self) -> None:
+        self.active = False
+        for name in ("_send_to_scheduler_safe", "_reconnect", "_gather_remote"):
+            vars(self.client).pop(name, None)
+        self._unwritten.clear()
+        self._sent.clear()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        client = self.client
+        if message["op"] not in COUNTED:
+            if not (self._resuming and message["op"] == "heartbeat-client"):
+                type(client)._send_to_scheduler_safe(client, message)
+            return
+        keys = message["keys"]
+        if message.get("client", client.id) == client.id:  # not of "fire-and-forget"
+            self._number += 1
+            if message["op"] in ("update-graph", "client-desires-keys"):
+                self._sent.update(keys)
+            else:
+                self._sent.difference_update(keys)
+        self._unwritten.append((self._number, message))
+        if client.status in ("running", "closing") and not self._resuming:
+            comm = client.scheduler_comm
+            if comm is not None and not comm.closed():
+                comm.send(dict(message))
+
+    async def _reconnect(self) -> None:
+        client = self.client
+        logger.warning(
+            "The scheduler at %s is gone; futures wait up to %.0f s for it",
+            client.scheduler.address,
+            self.patience,
+        )
+        self._resuming = True
+        try:
+            back = await self._come_back(time() + self.patience)
+        finally:
+            self._resuming = False
+        if back:
+            self.returned += 1
+            logger.warning("%s is back at its scheduler", client.id)
+        elif client.status not in _CLOSING:
+            self._over()
+            self._cancel_futures(client)
+            if client.status != "running":
+                await client._close()
+
+    async def _come_back(self, until: float) -> bool:
+        """Connect, and go on with the session; return False if there is nothing to go on with."""
+        client = self.client
+        while (left := until - time()) > 0 and client.status not in _CLOSING:
+            client.status, client.scheduler_comm = "connecting", None
+            try:
+                # Dask waits ever longer between attempts. A scheduler that listens may still read
+                # its journal, and a second registration would end the first.
+                probe = await connect(
+                    client.scheduler.address, timeout=_PROBED, **client.connection_args
+                )
+                probe.abort()
+                await client._ensure_connected(timeout=left)
+                answer = await getattr(client.scheduler, RESUME)(client=client.id)
+                number = answer.get("number") if answer else None
+                if number is None and (not answer or self._known):
+                    return False
+                self._go_on_after(number or 0)
+                return True
+            except (TimeoutError, OSError):
+                await asyncio.sleep(_BETWEEN)
+            except ImportError:
+                break
+        if client.status not in _CLOSING:
+            client.status = "connecting"
+        return False
+
+    def _go_on_after(self, number: int) -> None:
+        """Send what came after the last message that the scheduler knows.
+
+        As long as the journal has held nothing of a session, all of it is still here.
+        """
+        client = self.client
+        while self._unwritten and self._unwritten[0][0] <= number:
+            self._unwritten.popleft()
+        client.scheduler_comm.send(*(dict(message) for _, message in self._unwritten))
+        self._introduce()
+        for topic in client._event_handlers:
+            client.scheduler_comm.send({"op": "subscribe-topic", "topic": topic})
+
+    @staticmethod
+    def _cancel_futures(client: Any) -> None:
+        for state in client.futures.values():
+            state.cancel(
+                reason="scheduler-connection-lost",
+                msg="Client lost the connection to the scheduler, and the scheduler that is there "
+                "now does not know its work. Please re-run your work.",
+            )
+        client.futures.clear()
+
+    async def _gather_remote(self, direct: bool, local_worker: Any) -> Any:
+        client, asked, before = self.client, self.client._gather_keys, self.returned
+        try:
+            return await type(client)._gather_remote(client, direct, local_worker)
+        except OSError:
+            while self.active:
+                if not await self._is_back(before):
+                    raise
+                try:
+                    return await client.scheduler.gather(keys=list(asked))
+                except OSError:
+                    before = self.returned
+            raise
+
+    async def _is_back(self, before: int) -> bool:
+        """Wait until the client has returned; False if it had not left, or does not return."""
+        until = time() + _NOTICED
+        while self.active and self.returned == before and (self._resuming or time() < until):
+            await asyncio.sleep(_BETWEEN)
+        return self.active and self.returned != before

@@ -1,0 +1,246 @@
+"""Records what a scheduler holds beside tasks: variables, queues, events, locks, datasets, plugins.
+
+Each kind knows how to read an object's state from the scheduler and how to set it again. Calls that
+may change an object mark it; its state goes to the journal with the next changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
+
+from distributed.metrics import time
+from distributed.protocol import pickle
+from distributed.protocol.serialize import Serialized
+
+from dask_marsched.host.contract import demand
+from dask_marsched.host.restart import records
+from dask_marsched.host.restart.recorder import Recorder
+
+#: What a scheduler holds that does not outlive it. Calls that wait raise a CommClosedError.
+NOT_KEPT = ("MultiLock", "events of log_event", "other scheduler plugins that clients registered")
+#: Plugins for workers that are registered anew whenever a scheduler starts.
+_OWN = frozenset({"marsched", "shuffle"})
+
+
+class _Kind(NamedTuple):
+    """A kind of objects; ``state`` returns None for an object that is gone."""
+
+    state: Callable[[Any, Any], Any]
+    restore: Callable[[Any, Any, Any], None]
+    handlers: tuple[str, ...]
+    stream_handlers: tuple[str, ...] = ()
+    argument: str | None = "name"  #: That names the object, or the objects if it ends with s.
+
+
+def _queue_state(scheduler: Any, name: Any) -> Any:
+    extension = scheduler.extensions["queues"]
+    queue = extension.queues.get(name)
+    if queue is None:
+        return None
+    return queue.maxsize, list(queue._queue), extension.client_refcount.get(name, 1)
+
+
+def _restore_queue(scheduler: Any, name: Any, state: Any) -> None:
+    extension = scheduler.extensions["queues"]
+    maxsize, items, references = state
+    queue: asyncio.Queue[Any] = asyncio.Queue(maxsize=maxsize)
+    for item in items:
+        queue.put_nowait(item)
+        if item["type"] == "Future":
+            extension.future_refcount[name, item["value"]] += 1
+    extension.queues[name] = queue
+    extension.client_refcount[name] = references
+
+
+def _semaphore_state(scheduler: Any, name: Any) -> Any:
+    extension = scheduler.extensions["semaphores"]
+    if name not in extension.max_leases:
+        return None
+    leases = list(extension.leases.get(name, ()))
+    return extension.max_leases[name], extension.lease_timeouts[name], leases
+
+
+def _restore_semaphore(scheduler: Any, name: Any, state: Any) -> None:
+    extension = scheduler.extensions["semaphores"]
+    extension.max_leases[name], extension.lease_timeouts[name], leases = state
+    # Holders have the full time to refresh their leases.
+    extension.leases[name] = dict.fromkeys(leases, time())
+
+
+def _dataset_state(scheduler: Any, name: Any) -> Any:
+    found = scheduler.extensions["publish"].datasets.get(name)
+    if found is None:
+        return None
+    data = found["data"]
+    if isinstance(data, Serialized):
+        data = (data.header, [bytes(frame) for frame in data.frames])
+    return data, tuple(found["keys"])
+
+
+def _restore_dataset(scheduler: Any, name: Any, state: Any) -> None:
+    data, keys = state
+    if isinstance(data, tuple):
+        data = Serialized(*data)
+    scheduler.extensions["publish"].datasets[name] = {"data": data, "keys": keys}
+
+
+def _event_state(scheduler: Any, name: Any) -> Any:
+    events = scheduler.extensions["events"]._events
+    return True if name in events and events[name].is_set() else None
+
+
+def _restore_event(scheduler: Any, name: Any, state: Any) -> None:
+    scheduler.extensions["events"]._events[name].set()
+
+
+def _plugins(where: str) -> dict[str, Any]:
+    return {
+        "state": lambda s, name: None if name in _OWN else getattr(s, where).get(name),
+        "restore": lambda s, name, state: getattr(s, where).__setitem__(name, state),
+    }
+
+
+_KINDS: dict[str, _Kind] = {
+    "variable": _Kind(
+        lambda s, name: s.extensions["variables"].variables.get(name),
+        lambda s, name, state: s.extensions["variables"].variables.__setitem__(name, state),
+        ("variable_set",),
+        ("variable_delete",),
+    ),
+    "queue": _Kind(
+        _queue_state,
+        _restore_queue,
+        ("queue_create", "queue_put", "queue_get"),
+        ("queue_release", "queue-future-release"),
+    ),
+    "event": _Kind(_event_state, _restore_event, ("event_set", "event_clear")),
+    "semaphore": _Kind(
+        _semaphore_state,
+        _restore_semaphore,
+        (
+            "semaphore_register",
+            "semaphore_acquire",
+            "semaphore_release",
+            "semaphore_close",
+            "semaphore_refresh_leases",
+        ),
+    ),
+    "dataset": _Kind(
+        _dataset_state, _restore_dataset, ("publish_put", "publish_delete"), argument="names"
+    ),
+    "metadata": _Kind(
+        lambda s, name: dict(s.task_metadata) or None,
+        lambda s, name, state: s.task_metadata.update(state),
+        ("set_metadata",),
+        argument=None,
+    ),
+    "worker plugin": _Kind(
+        **_plugins("worker_plugins"),
+        handlers=("register_worker_plugin", "unregister_worker_plugin"),
+    ),
+    "nanny plugin": _Kind(
+        **_plugins("nanny_plugins"),
+        handlers=("register_nanny_plugin", "unregister_nanny_plugin"),
+    ),
+}
+
+
+def misfits(scheduler: Any) -> list[str]:
+    """Return the handlers that are missing in a scheduler."""
+    return [
+        f"the scheduler has no handler {op!r}"
+        for kind in _KINDS.values()
+        for table, ops in (("handlers", kind.handlers), ("stream_handlers", kind.stream_handlers))
+        for op in ops
+        if op not in getattr(scheduler, table)
+    ]
+
+
+class HeldObjects:
+    """Records the objects of one scheduler."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.scheduler: Any = recorder.scheduler
+        self._marked: set[tuple[str, Hashable]] = set()
+        self._written: dict[tuple[str, Hashable], bytes] = {}
+        self._stock: list[tuple[dict[str, Any], str, Any]] = []
+
+    def install(self) -> None:
+        """Wrap the calls that change objects, or raise a RuntimeError and change nothing."""
+        s = self.scheduler
+        demand(misfits(s), "no journal is kept")
+        for name, kind in _KINDS.items():
+            for table, ops in (
+                (s.handlers, kind.handlers),
+                (s.stream_handlers, kind.stream_handlers),
+            ):
+                for op in ops:
+                    self._stock.append((table, op, table[op]))
+                    table[op] = self._marking(name, kind, table[op])
+        self.recorder.before_passing(self._pass_on)
+
+    def uninstall(self) -> None:
+        """Restore the scheduler. Idempotent."""
+        for table, op, stock in self._stock:
+            table[op] = stock
+        self._stock.clear()
+
+    def restore(self, rows: Iterable[bytes]) -> None:
+        """Set the objects of a journal."""
+        for row in rows:
+            kind, name, state = pickle.loads(row)
+            _KINDS[kind].restore(self.scheduler, name, state)
+            self._written[kind, name] = row
+
+    def forget_all(self) -> None:
+        """Remove all objects from the journal."""
+        for kind, name in self._written:
+            self.recorder.delete(records.OBJECTS, f"{kind}/{name!r}")
+        self._written.clear()
+
+    def _marking(self, name: str, kind: _Kind, stock: Any) -> Any:
+        def mark(of: dict[str, Any]) -> None:
+            if kind.argument is None:
+                names = [""]
+            else:
+                given = of.get(kind.argument, "")
+                names = given if kind.argument.endswith("s") else [given]
+            for one in names:
+                self._marked.add((name, tuple(one) if isinstance(one, list) else one))
+            self.recorder.changed()
+
+        @functools.wraps(stock)
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await stock(*args, **kwargs)
+            finally:
+                mark(kwargs)
+
+        @functools.wraps(stock)
+        def at_once(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return stock(*args, **kwargs)
+            finally:
+                mark(kwargs)
+
+        return later if inspect.iscoroutinefunction(stock) else at_once
+
+    def _pass_on(self) -> None:
+        marked, self._marked = self._marked, set()
+        for kind, name in marked:
+            state = _KINDS[kind].state(self.scheduler, name)
+            row = None if state is None else pickle.dumps((kind, name, state))
+            if row == self._written.get((kind, name)):
+                continue
+            key = f"{kind}/{name!r}"
+            if row is None:
+                del self._written[kind, name]
+                self.recorder.delete(records.OBJECTS, key)
+            else:
+                self._written[kind, name] = row
+                self.recorder.put(records.OBJECTS, key, row)

@@ -1,0 +1,69 @@
+"""What belongs to the process of a scheduler: its counters of runs, and how it is started anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+from typing import Any
+
+from distributed.scheduler import TaskState
+from distributed.shuffle import _core as shuffles
+
+#: Call that restarts a scheduler.
+RESTART = "marsched_restart"
+#: Seconds in which the answer to the call leaves.
+ANSWERED = 0.2
+#: The most runs of tasks and of shuffles in one scheduler's life.
+_RUNS, _SHUFFLES = 2**40, 2**12
+
+
+def misfits() -> list[str]:
+    """Return what is not as expected in the counters of distributed."""
+    found = []
+    if not isinstance(getattr(TaskState, "_run_id_iterator", None), itertools.count):
+        found.append("TaskState._run_id_iterator is no counter")
+    if _shuffle_counter() is None:
+        found.append("ShuffleRunSpec.run_id has no counter")
+    return found
+
+
+def _shuffle_counter() -> Any:
+    state = getattr(shuffles, "ShuffleRunSpec", None)
+    if state is None:
+        return None
+    for field in dataclasses.fields(state):
+        if field.name == "run_id":
+            args = getattr(field.default_factory, "args", ())
+            return args[0] if args and isinstance(args[0], itertools.count) else None
+    return None
+
+
+def begin_after(starts: int) -> None:
+    """Give runs the numbers of a scheduler that has started so often with its journal."""
+    state: Any = TaskState
+    state._run_id_iterator = itertools.count(starts * _RUNS)
+    counter = _shuffle_counter()
+    # A count cannot be set, but it is fast.
+    while next(counter) < starts * _SHUFFLES:
+        pass
+
+
+def why_not_again(scheduler: Any) -> str | None:
+    """Return why a scheduler's process cannot be started anew, None if it can."""
+    if "distributed.cli.dask_scheduler" not in sys.modules or not _is_command():
+        return "this scheduler runs in the process of another program, not of `dask scheduler`"
+    addresses = getattr(scheduler, "_start_address", [])
+    if not addresses or any(str(address).endswith(":0") for address in addresses):
+        return "its port was chosen at random: start it with --port, so that it can be found again"
+    return None
+
+
+def _is_command() -> bool:
+    return "scheduler" in " ".join(sys.orig_argv)
+
+
+def start_again() -> None:
+    """Replace this process; never returns."""
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,367 @@
+"""Records what another scheduler must know to go on: `Recorder`.
+
+Handlers of the clients' messages are wrapped. What arrives often is gathered, and passed to the
+journal some milliseconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from dask.typing import Key
+from distributed.protocol import pickle
+from distributed.scheduler import Scheduler, TaskState
+
+from dask_marsched.core.wanted_keys import WantedKeys
+from dask_marsched.host.client.reconnection import COUNTED, OVER, WRITTEN
+from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
+from dask_marsched.host.graph import compression
+from dask_marsched.host.restart import records
+from dask_marsched.journal import JournalWriter
+
+#: Seconds in which changes are gathered before they go to the journal.
+_GATHERED = 0.01
+#: Seconds between two searches for graphs that nobody needs any more.
+_SWEPT = 1.0
+
+#: Wants of these are not recorded: they stand for clients that have yet to come back.
+RESTORED = "marsched-restored-"
+
+
+#: The number of the graph that is being read.
+_arriving: contextvars.ContextVar[int | None] = contextvars.ContextVar("arriving", default=None)
+
+_METHODS: dict[str, tuple[str, ...]] = {
+    "client_desires_keys": ("keys", "client"),
+    "client_releases_keys": ("keys", "client"),
+    "remove_client": ("client", "stimulus_id"),
+    "update_graph": ("client", "expr_ser", "keys"),
+}
+
+
+def misfits(scheduler: Any) -> list[str]:
+    """Return what the recorder does not find as expected in a scheduler."""
+    found: list[str] = []
+    for name, parameters in _METHODS.items():
+        found += misfits_of_function("Scheduler", scheduler, name, parameters)
+    found += misfits_of_handler(
+        scheduler, "stream_handlers", "client-desires-keys", "client_desires_keys"
+    )
+    found += misfits_of_handler(
+        scheduler, "stream_handlers", "client-releases-keys", "client_releases_keys"
+    )
+    return found
+
+
+class Recorder:
+    """Keeps a journal of one scheduler.
+
+    ``ready`` is awaited before a graph is read: while the results that workers hold are still
+    unknown, they would be computed again.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        journal: JournalWriter,
+        caught: Callable[[str, Exception], None],
+        ready: asyncio.Event,
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.journal = journal
+        self.wanted = WantedKeys()
+        self.sessions: dict[str, int] = {}
+        self.graphs = 0
+        self.reading = 0  #: Graphs that are being read.
+        self._caught = caught
+        self._ready = ready
+        self._numbers = itertools.count(1)
+        self._alive: dict[int, list[Key]] = {}  # keys of each graph, the last is known to exist
+        self._counted: set[str] = set()
+        self._rows: set[tuple[str, str]] = set()  # errors and attempts that were written
+        self._due: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._stock: dict[str, Any] = {}
+        self._read: Any = None  # the stock handler; graphs may wait while this is uninstalled
+        self._more: list[Callable[[], None]] = []
+
+    # --- installation ---------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Wrap handlers and methods, or raise a RuntimeError and change nothing."""
+        s = self.scheduler
+        demand(misfits(s), "no journal is kept")
+        handlers = s.stream_handlers
+        self._stock = {op: handlers[op] for op in COUNTED}
+        self._read = handlers["update-graph"]
+        handlers["update-graph"] = self._update_graph
+        for op in COUNTED - {"update-graph"}:
+            handlers[op] = self._counting(op)
+        s.client_desires_keys = self._client_desires_keys
+        s.client_releases_keys = self._client_releases_keys
+        s.remove_client = self._remove_client
+        self._sweep = asyncio.get_running_loop().call_later(_SWEPT, self._find_dead_graphs)
+
+    def uninstall(self) -> None:
+        """Restore the scheduler, and end the sessions of its clients. Idempotent."""
+        if not self._stock:
+            return
+        s = self.scheduler
+        s.stream_handlers.update(self._stock)
+        self._stock = {}
+        for name in ("client_desires_keys", "client_releases_keys", "remove_client"):
+            vars(s).pop(name, None)
+        for timer in (self._due, self._sweep):
+            if timer is not None:
+                timer.cancel()
+        for client in self.sessions:
+            self.send(client, {"op": OVER})
+        self.sessions.clear()
+
+    def start_after(self, number: int) -> None:
+        """Give the graphs that arrive numbers above this one."""
+        self._numbers = itertools.count(number + 1)
+
+    def written_before(self, *tables_of_rows: Iterable[tuple[Key, Any]]) -> None:
+        """Take note of errors and attempts that are in the journal."""
+        for table, found in zip((records.ERRORS, records.ATTEMPTS), tables_of_rows, strict=True):
+            self._rows.update((table, repr(key)) for key, _ in found)
+
+    def forget_all(self) -> None:
+        """Remove what would make another scheduler go on."""
+        for number in list(self._alive):
+            self.forget_graph(number)
+        for client in self.wanted.clients():
+            self.forget_client(client)
+        for address in self.scheduler.workers:
+            self.delete(records.WORKERS, address)
+        self.pass_on()
+
+    def send(self, client: str, message: dict[str, Any]) -> None:
+        """Send a message to a client that may have left."""
+        comm = self.scheduler.client_comms.get(client)
+        if comm is not None and not comm.closed():
+            comm.send(message)
+
+    # --- what is recorded -----------------------------------------------------------------
+
+    async def _update_graph(self, **message: Any) -> None:
+        self.reading += 1
+        try:
+            await self._ready.wait()
+            await self._record_and_read(message)
+        finally:
+            self.reading -= 1
+
+    async def _record_and_read(self, message: dict[str, Any]) -> None:
+        client = message["client"]
+        number = next(self._numbers)
+        try:
+            # A list: the order of a set is another one in the next process.
+            keys = list(message["keys"])
+            data = records.pack({**message, "keys": keys})
+            self.put(records.GRAPHS, records.numbered(number), data)
+            self.wanted.graph_came(number, client, keys)
+            self._count(client)
+            self.graphs += 1
+        except Exception as error:
+            self._caught("journal", error)
+        await self.read_graph(number, message)
+
+    async def read_graph(self, number: int, message: dict[str, Any]) -> None:
+        """Have the scheduler read a graph that is in the journal."""
+        message = {**message, "keys": set(message["keys"])}
+        token = _arriving.set(number)
+        try:
+            await self._read(**message)
+        finally:
+            _arriving.reset(token)
+            if number not in self._alive:  # it was refused
+                self.forget_graph(number)
+
+    def graph_created(self, tasks: Collection[Key], wanted: Collection[Key]) -> None:
+        """Record how the tasks of the graph that is being read were made."""
+        number = _arriving.get()
+        if number is None:
+            return
+        s = self.scheduler
+        request = compression.current.get()
+        made = {
+            "generation": _generation(s, tasks),
+            "bundles": request.chosen if request is not None else [],
+            "groups": request.groups if request is not None else {},
+        }
+        self.put(records.CREATED, records.numbered(number), pickle.dumps(made))
+        self.follow(number, tasks, wanted)
+
+    def follow(self, number: int, tasks: Iterable[Key], wanted: Collection[Key]) -> None:
+        """Keep the record of a graph as long as one of these tasks exists."""
+        last = set(wanted)
+        self._alive[number] = [*(key for key in tasks if key not in last), *last]
+
+    def _counting(self, op: str) -> Callable[..., None]:
+        stock = self._stock[op]
+        # The stock handlers are bound methods, which the replacements of the instance would miss.
+        replaced = getattr(self, "_" + getattr(stock, "__name__", ""), stock)
+
+        def handle(**message: Any) -> None:
+            replaced(**message)
+            self._count(message["client"])
+
+        return handle
+
+    def _count(self, client: str) -> None:
+        if client in self.sessions:
+            self.sessions[client] += 1
+            self._counted.add(client)
+            self.changed()
+
+    def _client_desires_keys(self, keys: Collection[Key], client: str) -> None:
+        s = self.scheduler
+        type(s).client_desires_keys(s, keys=keys, client=client)
+        if _arriving.get() is None and not client.startswith(RESTORED):
+            self.wanted.desires(client, keys)
+            self.changed()
+
+    def _client_releases_keys(
+        self, keys: Collection[Key], client: str, stimulus_id: str | None = None
+    ) -> None:
+        s = self.scheduler
+        keys = list(keys)
+        if not client.startswith(RESTORED):
+            self.wanted.releases(client, keys)
+            self.changed()
+        type(s).client_releases_keys(s, keys=keys, client=client, stimulus_id=stimulus_id)
+
+    def _remove_client(self, client: str, stimulus_id: str | None = None) -> None:
+        s = self.scheduler
+        type(s).remove_client(s, client=client, stimulus_id=stimulus_id)
+        self.forget_client(client)
+
+    def forget_client(self, client: str) -> None:
+        """Record that a client has left for good."""
+        self.wanted.releases(client, list(self.wanted.of(client)))
+        self.sessions.pop(client, None)
+        self._counted.discard(client)
+        self.delete(records.SESSIONS, client)
+        self.changed()
+
+    def moved(self, ts: TaskState, start: str, finish: str) -> None:
+        """Record errors, and what is left of a task's attempts."""
+        if finish == "erred":
+            if ts.exception_blame is ts:
+                error = (ts.exception, ts.traceback, ts.exception_text, ts.traceback_text)
+                self._put_row(records.ERRORS, ts.key, (*error, list(ts.erred_on or ())))
+        elif start == "erred":
+            self._delete_row(records.ERRORS, ts.key)
+        if start == "processing" and finish != "memory":
+            self._put_row(records.ATTEMPTS, ts.key, (ts.retries, ts.suspicious))
+        if finish == "forgotten":
+            self._delete_row(records.ERRORS, ts.key)
+            self._delete_row(records.ATTEMPTS, ts.key)
+
+    def _put_row(self, table: str, key: Hashable, value: Any) -> None:
+        self._rows.add((table, repr(key)))
+        self.put(table, repr(key), pickle.dumps((key, value)))
+
+    def _delete_row(self, table: str, key: Hashable) -> None:
+        if self._rows and (row := (table, repr(key))) in self._rows:
+            self._rows.discard(row)
+            self.delete(*row)
+
+    # --- the way to the journal -----------------------------------------------------------
+
+    def put(self, table: str, key: str, value: bytes) -> None:
+        """Set a row."""
+        self.journal.put(table, key, value)
+
+    def delete(self, table: str, key: str) -> None:
+        """Remove a row."""
+        self.journal.delete(table, key)
+
+    def changed(self) -> None:
+        """Pass changes on soon."""
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(_GATHERED, self._pass_on)
+
+    def before_passing(self, add: Callable[[], None]) -> None:
+        """Call ``add`` whenever changes are passed on."""
+        self._more.append(add)
+
+    def _pass_on(self) -> None:
+        self._due = None
+        try:
+            self.pass_on()
+        except Exception as error:
+            self._caught("journal", error)
+
+    def pass_on(self) -> Future[bool]:
+        """Hand over what has changed; return a future of whether it is durable."""
+        for number, chunk, bits in self.wanted.changed_chunks():
+            self.put(records.RELEASED, records.of_chunk(number, chunk), bits)
+        for (client, key), wanted in self.wanted.changed_singles().items():
+            if wanted:
+                self.put(records.WANTS, records.of_want(client, key), pickle.dumps((client, key)))
+            else:
+                self.delete(records.WANTS, records.of_want(client, key))
+        for add in self._more:
+            add()
+        # Last: with the number of a message, its effects are durable.
+        counted = {client: self.sessions[client] for client in self._counted}
+        self._counted.clear()
+        for client, number in counted.items():
+            self.put(records.SESSIONS, client, str(number).encode())
+        written = self.journal.flush()
+        if counted:
+            loop = asyncio.get_running_loop()
+            written.add_done_callback(
+                lambda done: (
+                    done.result()
+                    and not loop.is_closed()
+                    and loop.call_soon_threadsafe(self._acknowledge, counted)
+                )
+            )
+        return written
+
+    def _acknowledge(self, counted: dict[str, int]) -> None:
+        for client, number in counted.items():
+            if client in self.sessions:
+                self.send(client, {"op": WRITTEN, "number": number})
+
+    def begin_session(self, client: str, number: int) -> None:
+        """Count the messages of a client from this number on."""
+        self.sessions[client] = number
+        self._counted.add(client)
+        self.changed()
+
+    # --- graphs that nobody needs ---------------------------------------------------------
+
+    def _find_dead_graphs(self) -> None:
+        self._sweep = asyncio.get_running_loop().call_later(_SWEPT, self._find_dead_graphs)
+        tasks = self.scheduler.tasks
+        for number, keys in list(self._alive.items()):
+            while keys and keys[-1] not in tasks:
+                keys.pop()
+            if not keys:
+                self.forget_graph(number)
+
+    def forget_graph(self, number: int) -> None:
+        """Remove a graph that nobody needs."""
+        self._alive.pop(number, None)
+        row = records.numbered(number)
+        for table in (records.GRAPHS, records.CREATED):
+            self.delete(table, row)
+        for chunk in range(self.wanted.graph_gone(number)):
+            self.delete(records.RELEASED, records.of_chunk(number, chunk))
+
+
+def _generation(scheduler: Any, tasks: Collection[Key]) -> float:
+    for key in tasks:
+        if priority := scheduler.tasks[key].priority:
+            return float(priority[1])
+    return float(scheduler.generation)

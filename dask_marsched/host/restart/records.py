@@ -1,0 +1,71 @@
+"""The tables of a scheduler's journal: names of their rows, and messages with graphs as bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable
+from typing import Any
+
+from distributed.protocol import pickle
+from distributed.protocol.serialize import Serialized
+
+#: Messages with graphs as they arrived, by number.
+GRAPHS = "graphs"
+#: What the scheduler decided when it made the tasks of a graph, by number.
+CREATED = "created"
+#: Bits of the keys that were released of a graph, by number and chunk.
+RELEASED = "released"
+#: Single keys that a client wants.
+WANTS = "wants"
+#: The number of the last message of each client that comes back.
+SESSIONS = "sessions"
+#: Names of workers by address.
+WORKERS = "workers"
+#: Errors of failed tasks.
+ERRORS = "errors"
+#: Retries left, and workers that died, of tasks that ran before.
+ATTEMPTS = "attempts"
+#: Variables, queues, datasets and the like.
+OBJECTS = "objects"
+#: One row each: how often a scheduler has started with this journal, durations, sizes.
+FACTS = "facts"
+
+
+def numbered(number: int) -> str:
+    """Return the name of a graph's row; names are in the order of arrival."""
+    return f"{number:012d}"
+
+
+def of_chunk(number: int, chunk: int) -> str:
+    """Return the name of the row of a chunk of released keys."""
+    return f"{number:012d}/{chunk}"
+
+
+def of_want(client: str, key: Hashable) -> str:
+    """Return the name of the row of a single key that a client wants."""
+    return f"{client} {key!r}"
+
+
+_LENGTH = struct.Struct("<Q")
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """Return the bytes of a message; its graph stays serialized as the client sent it."""
+    graph = message["expr_ser"]
+    frames = [memoryview(frame).cast("B") for frame in graph.frames]
+    rest = {name: value for name, value in message.items() if name != "expr_ser"}
+    head = pickle.dumps((rest, graph.header, [frame.nbytes for frame in frames]))
+    return b"".join((_LENGTH.pack(len(head)), head, *frames))
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """Return the message of these bytes."""
+    (length,) = _LENGTH.unpack_from(data)
+    at = _LENGTH.size
+    rest, header, sizes = pickle.loads(data[at : at + length])
+    at += length
+    frames = []
+    for size in sizes:
+        frames.append(data[at : at + size])
+        at += size
+    return {**rest, "expr_ser": Serialized(header, frames)}

@@ -1,0 +1,385 @@
+"""Takes workers back that outlived their scheduler, with what they hold and run.
+
+Until all of them are back, or are found dead, nothing is sent to workers. What belongs to no known
+graph is kept for a while: a graph that came last may not be in the journal, and its client sends it
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Collection, Iterable
+from typing import Any, NamedTuple
+
+from dask._task_spec import Alias
+from dask.typing import Key
+from distributed.comm import parse_address, parse_host_port
+from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskState
+from distributed.shuffle._core import id_from_key
+from distributed.spans import SpansSchedulerExtension
+
+from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.restart import process
+from dask_marsched.host.worker.reconnection import RETURNING
+
+logger = logging.getLogger("dask_marsched")
+
+#: Seconds after which it is checked whether the missing workers are alive, and between two checks.
+_CHECKED = 0.3
+#: Seconds after which those that are alive but do not come are not waited for any longer.
+_LONGEST = 10.0
+#: Seconds for which a worker's messages wait for the graph of what it runs.
+_CLAIMED = 5.0
+
+_STIMULUS = "marsched-restored"
+_ANOTHER_RUN = -1
+
+
+def misfits(scheduler: Any) -> list[str]:
+    """Return what taking workers back does not find as expected in a scheduler."""
+    return [
+        *misfits_of_attributes("Scheduler", scheduler, ("_TRANSITIONS_TABLE", "handlers")),
+        *misfits_of_function("Scheduler", scheduler, "_add_to_processing", ("ts", "ws")),
+        *misfits_of_function("Scheduler", scheduler, "add_replica", ("ts", "ws")),
+        *misfits_of_function(
+            "Scheduler", scheduler, "transition", ("key", "finish", "stimulus_id")
+        ),
+        *misfits_of_function(
+            "Scheduler", scheduler, "handle_long_running", ("key", "worker", "run_id")
+        ),
+        *misfits_of_function(
+            "SpansSchedulerExtension", SpansSchedulerExtension, "heartbeat", ("ws", "data")
+        ),
+    ]
+
+
+class _Held(NamedTuple):
+    """A result on a worker: a pickled type and its name."""
+
+    address: str
+    nbytes: int
+    type: bytes
+    typename: str
+
+
+class _Run(NamedTuple):
+    """A task that a worker runs."""
+
+    address: str
+    run_id: int
+    seceded: bool
+
+
+class ReturningWorkers:
+    """Takes workers back; ``expected`` are the addresses of those that the journal names."""
+
+    def __init__(self, scheduler: Scheduler, expected: Iterable[str]) -> None:
+        self.scheduler: Any = scheduler
+        self.missing = set(expected)
+        self.returned = self.held = self.still_running = 0
+        self._announced: dict[str, dict[str, Any]] = {}
+        self._running: dict[TaskState, _Run] = {}
+        #: Of keys that are in no graph yet.
+        self.unclaimed: dict[Key, list[_Held | _Run]] = {}
+        self._settled = False
+        self._changed, self._went_on, self._claimed = (asyncio.Event() for _ in range(3))
+
+    def install(self) -> None:
+        """Answer workers that come back, or raise a RuntimeError and change nothing."""
+        s = self.scheduler
+        demand([*misfits(s), *process.misfits()], "workers do not outlive the scheduler")
+        s.handlers[RETURNING] = self._announce
+        # The adapter has given the scheduler a table of its own.
+        s._TRANSITIONS_TABLE["released", "memory"] = _released_memory
+        s._TRANSITIONS_TABLE["released", "processing"] = _released_processing
+        # Decided by a graph that arrived again, before it was known where its tasks are.
+        s._TRANSITIONS_TABLE["memory", "waiting"] = _stay
+        s._TRANSITIONS_TABLE["processing", "waiting"] = _stay
+        if (spans := s.extensions.get("spans")) is not None:
+            spans.heartbeat = _of_known_spans(spans)
+
+    def uninstall(self) -> None:
+        """Restore the scheduler. Idempotent."""
+        self._went_on.set()
+        self._settled = True
+        self._claimed.set()
+        self.scheduler.handlers.pop(RETURNING, None)
+        if (spans := self.scheduler.extensions.get("spans")) is not None:
+            vars(spans).pop("heartbeat", None)
+
+    async def _announce(self, **holdings: Any) -> dict[str, str]:
+        self._announced[holdings["address"]] = holdings
+        return {"status": "OK"}
+
+    def arrived(self, address: str) -> Awaitable[Any] | None:
+        """Take what a worker holds that registers; called before it gets any task.
+
+        The registration of one that has come back is answered after the coroutine. Only then does
+        the worker tell what has finished, so that it finds its tasks being processed.
+        """
+        self.missing.discard(address)
+        self._changed.set()
+        holdings = self._announced.pop(address, None)
+        if holdings is None:
+            return None
+        self.returned += 1
+        superfluous: list[Key] = []
+        waits = False
+        for key, nbytes, number in holdings["held"]:
+            if not self._take(key, _Held(address, nbytes, *holdings["types"][number])):
+                superfluous.append(key)
+        for key, run_id, seceded in holdings["runs"]:
+            if not self._take(key, _Run(address, run_id, seceded)):
+                superfluous.append(key)
+            waits = waits or key in self.unclaimed
+        self._free(address, superfluous)
+        if waits:
+            self._claimed.clear()
+        return self._answer(waits)
+
+    async def _answer(self, waits: bool) -> None:
+        await self._went_on.wait()
+        if waits:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._claimed.wait(), _CLAIMED)
+
+    def _free(self, address: str, keys: list[Key]) -> None:
+        if keys and address in self.scheduler.workers:
+            self.scheduler.worker_send(
+                address, {"op": "free-keys", "keys": keys, "stimulus_id": _STIMULUS}
+            )
+
+    def _take(self, key: Key, found: _Held | _Run) -> bool:
+        """Record a result or run, or return False if it is of no use."""
+        ts = self.scheduler.tasks.get(key)
+        if ts is None:
+            if self._settled:
+                return False
+            self.unclaimed.setdefault(key, []).append(found)
+            return True
+        if isinstance(found, _Held):
+            return self._take_result(ts, found, restoring=not self._went_on.is_set())
+        if ts.state != "released" or not ts.run_spec or self._went_on.is_set():
+            return False
+        self._running[ts] = found
+        return True
+
+    def _take_result(self, ts: TaskState, found: _Held, *, restoring: bool) -> bool:
+        s = self.scheduler
+        if ts.state == "memory":
+            ws = s.workers[found.address]
+            if ws not in (ts.who_has or ()):
+                s.add_replica(ts, ws)
+        elif ts.state == "released" and restoring:
+            s.transition(ts.key, "memory", stimulus_id=_STIMULUS, found=found)
+        else:
+            return False
+        self.held += 1
+        return True
+
+    def _take_run(self, ts: TaskState, run: _Run) -> bool:
+        s = self.scheduler
+        # What reads from a shuffle that is run again has lost its inputs.
+        has_inputs = all(dts.who_has for dts in ts.dependencies)
+        if run.address not in s.workers or ts.state != "released" or not has_inputs:
+            return False
+        s.transition(ts.key, "processing", stimulus_id=_STIMULUS, run=run)
+        self.still_running += 1
+        if run.seceded:
+            s.handle_long_running(
+                key=ts.key,
+                worker=run.address,
+                run_id=run.run_id,
+                compute_duration=None,
+                stimulus_id=_STIMULUS,
+            )
+        return True
+
+    def claim(self, keys: Collection[Key]) -> None:
+        """Take what workers hold and run of the tasks of a graph that has arrived again."""
+        if not self.unclaimed:
+            return
+        tasks = self.scheduler.tasks
+        again = {ts for key in keys for ts in _of_shuffle(tasks[key])}
+        claimed = [(tasks[key], found) for key in keys for found in self.unclaimed.pop(key, ())]
+        claimed.sort(key=lambda one: isinstance(one[1], _Run))  # a run needs its inputs
+        for ts, found in claimed:
+            if found.address not in self.scheduler.workers:
+                continue
+            if isinstance(found, _Run):
+                run = found._replace(run_id=_ANOTHER_RUN) if ts in again else found
+                taken = self._take_run(ts, run)
+            else:
+                taken = ts not in again and self._take_result(ts, found, restoring=True)
+            if not taken:
+                self._free(found.address, [ts.key])
+        if not any(isinstance(one, _Run) for found in self.unclaimed.values() for one in found):
+            self._claimed.set()
+
+    def settle(self) -> None:
+        """Free what no graph has claimed."""
+        self._settled = True
+        self._claimed.set()
+        unclaimed, self.unclaimed = self.unclaimed, {}
+        by_worker: dict[str, list[Key]] = {}
+        for key, found in unclaimed.items():
+            for one in found:
+                by_worker.setdefault(one.address, []).append(key)
+        for address, keys in by_worker.items():
+            self._free(address, keys)
+
+    async def all_back(self) -> None:
+        """Wait until no worker is missing that may still come."""
+        begun = time()
+        await asyncio.sleep(_CHECKED)  # the journal may not know those that had just joined
+        while self.missing and time() - begun < _LONGEST:
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _CHECKED)
+            if not self._changed.is_set():
+                alive = await asyncio.gather(*map(_listens, self.missing))
+                for address, there in zip(list(self.missing), alive, strict=True):
+                    if not there:
+                        logger.warning("%s died while there was no scheduler", address)
+                        self.missing.discard(address)
+        if self.missing:
+            logger.warning("These workers have not come back: %s", ", ".join(self.missing))
+
+    def _run_shuffles_again(self) -> None:
+        """Drop what was transferred for P2P shuffles whose outputs are not all there.
+
+        The scheduler's part of such a shuffle has died, and workers that return abandon theirs.
+        """
+        s = self.scheduler
+        again: set[TaskState] = set()
+        for ts in s.tasks.values():
+            shuffle = _of_shuffle(ts)
+            kept = {dts for dts in ts.dependents if dts.state == "memory"} if shuffle else set()
+            if kept < ts.dependents:
+                again |= shuffle - kept
+        s.transitions({ts.key: "released" for ts in again if ts.state == "memory"}, _STIMULUS)
+        for ts in again & self._running.keys():
+            # Freed and sent again, it would go on with the old run. So its end is one of another
+            # run than the scheduler knows, which makes it run again.
+            self._running[ts] = self._running[ts]._replace(run_id=_ANOTHER_RUN)
+
+    def go_on(self) -> None:
+        """Note what still runs; from here on, tasks may be sent to workers."""
+        self._went_on.set()
+        self._run_shuffles_again()
+        for ts, run in self._running.items():
+            if not self._take_run(ts, run):
+                self._free(run.address, [ts.key])
+        self._running.clear()
+
+
+def _released_memory(scheduler: Any, key: Key, stimulus_id: str, *, found: _Held) -> Any:
+    ts, ws = scheduler.tasks[key], scheduler.workers[found.address]
+    ts.set_nbytes(found.nbytes)
+    scheduler.add_replica(ts, ws)
+    ts.state = "memory"
+    ts.type = found.typename
+    ts.group.add_type(found.typename)
+    if ts.actor:
+        ws.actors.add(ts)
+    message = {"op": "key-in-memory", "key": key, "type": found.type}
+    return {}, {cs.client_key: [message] for cs in ts.who_wants or ()}, {}
+
+
+def _released_processing(scheduler: Any, key: Key, stimulus_id: str, *, run: _Run) -> Any:
+    # The worker runs it already, possibly with inputs that nobody else needs and that are gone.
+    ts, ws = scheduler.tasks[key], scheduler.workers[run.address]
+    for dts in ts.dependencies:
+        if dts.state == "memory":
+            dts.waiters = dts.waiters or set()
+            dts.waiters.add(ts)
+    ts.waiters = {dts for dts in ts.dependents if dts.state == "waiting"}
+    validate, scheduler.validate = scheduler.validate, False
+    try:
+        recommendations, to_clients, _ = scheduler._add_to_processing(
+            ts, ws, stimulus_id=stimulus_id
+        )
+    finally:
+        scheduler.validate = validate
+    ts.run_id = run.run_id
+    return recommendations, to_clients, {}
+
+
+def _of_shuffle(ts: TaskState) -> set[TaskState]:
+    """Return the tasks of the P2P shuffle of which this is the barrier; none if it is none."""
+    if id_from_key(ts.key) is None:
+        return set()
+    found = {ts, *ts.dependents}
+    waiting = [*ts.dependencies]
+    while waiting:
+        transfer = waiting.pop()
+        found.add(transfer)
+        if isinstance(transfer.run_spec, Alias):  # of what it was fused into
+            waiting += transfer.dependencies
+    return found
+
+
+def _stay(scheduler: Any, key: Key, stimulus_id: str) -> Any:
+    return {}, {}, {}
+
+
+def _of_known_spans(spans: Any) -> Any:
+    """Return a handler that leaves out what workers measured in spans of the scheduler before."""
+    stock = spans.heartbeat
+
+    def heartbeat(ws: Any, data: dict[tuple[Any, ...], float]) -> None:
+        stock(ws, {kind: value for kind, value in data.items() if kind[1] in spans.spans})
+
+    return heartbeat
+
+
+async def _listens(address: str) -> bool:
+    """Return whether a worker's process may be alive."""
+    scheme, location = parse_address(address)
+    if scheme not in ("tcp", "tls"):
+        return True
+    host, port = parse_host_port(location)
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CHECKED)
+    except ConnectionRefusedError:
+        return False
+    except (TimeoutError, OSError):
+        return True
+    writer.close()
+    return True
+
+
+def start_all(scheduler: Any, wanted: Iterable[Key]) -> None:
+    """Let the wanted tasks run whose results nobody holds; drop those that are lost for good."""
+    tasks = [scheduler.tasks[key] for key in wanted if key in scheduler.tasks]
+    recommendations = {
+        ts.key: "waiting"
+        for ts in sorted(
+            (ts for ts in tasks if ts.state == "released" and ts.run_spec and ts.priority),
+            key=lambda ts: ts.priority,
+            reverse=True,
+        )
+    }
+    lost = {
+        ts.key: "forgotten"
+        for ts in list(scheduler.tasks.values())
+        if ts.state == "released" and ts.run_spec is None
+    }
+    if lost:
+        logger.error(
+            "Data that no worker holds any more cannot be computed again: %s", list(lost)[:10]
+        )
+        scheduler.transitions(lost, _STIMULUS)
+        recommendations = {k: to for k, to in recommendations.items() if k in scheduler.tasks}
+    scheduler.transitions(recommendations, _STIMULUS)
+    # What came back and is not needed any more.
+    unneeded = {
+        ts.key: "released"
+        for ts in list(scheduler.tasks.values())
+        if ts.state == "memory" and not ts.waiters and not ts.who_wants
+    }
+    scheduler.transitions(unneeded, _STIMULUS)
+    scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=_STIMULUS)

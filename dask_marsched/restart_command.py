@@ -1,0 +1,65 @@
+"""Restarts a scheduler on purpose: `restart_scheduler`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from distributed.core import rpc
+from distributed.security import Security
+
+from dask_marsched.host.restart.process import RESTART
+
+
+class RefusedRestart(Exception):
+    """The scheduler cannot restart; the message says why."""
+
+
+def restart_scheduler(address: str, timeout: float) -> float:
+    """Restart the scheduler at an address; return after how many seconds it was back.
+
+    Raises
+    ------
+    RefusedRestart
+        It keeps no journal, or its process cannot be started again.
+    OSError
+        It cannot be reached, or is not back in time.
+    """
+    return asyncio.run(_restart(address, timeout))
+
+
+async def _restart(address: str, timeout: float) -> float:
+    before = await _identity(address, timeout)
+    remote: Any = _remote(address, timeout)
+    try:
+        answer = await asyncio.wait_for(getattr(remote, RESTART)(), timeout)
+    finally:
+        await remote.close_rpc()
+    if not answer:
+        raise RefusedRestart(
+            "it keeps no journal: start it with --preload dask_marsched --marsched-journal DIR"
+        )
+    if answer["status"] != "OK":
+        raise RefusedRestart(answer["reason"])
+    begun = time.monotonic()
+    while (left := begun + timeout - time.monotonic()) > 0:
+        try:
+            if await _identity(address, min(left, 1.0)) != before:
+                return time.monotonic() - begun
+        except OSError:
+            await asyncio.sleep(0.05)
+    raise TimeoutError(f"it was told to, but is not back after {timeout:g} s")
+
+
+def _remote(address: str, timeout: float) -> Any:
+    return rpc(address, timeout=timeout, connection_args=Security().get_connection_args("client"))
+
+
+async def _identity(address: str, timeout: float) -> str:
+    remote: Any = _remote(address, timeout)
+    try:
+        answer = await asyncio.wait_for(remote.identity(n_workers=0), timeout)
+    finally:
+        await remote.close_rpc()
+    return str(answer["id"])

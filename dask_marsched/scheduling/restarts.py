@@ -1,0 +1,326 @@
+"""Keeps the journal of a scheduler, and goes on where the scheduler before has died: `Restarts`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, NamedTuple
+
+from dask.typing import Key
+from distributed.core import Status
+from distributed.metrics import time
+from distributed.protocol import pickle
+from distributed.scheduler import Scheduler, TaskState
+
+from dask_marsched.config import Settings
+from dask_marsched.host.contract import demand
+from dask_marsched.host.graph.result_sizes import ChunkSizes
+from dask_marsched.host.restart import process, records
+from dask_marsched.host.restart.held_objects import NOT_KEPT, HeldObjects
+from dask_marsched.host.restart.recorder import Recorder
+from dask_marsched.host.restart.restoration import (
+    JournaledGraph,
+    read_graphs,
+    restore_errors,
+    restore_tasks,
+    unpickled,
+    workers_named,
+)
+from dask_marsched.host.restart.restoration import misfits as misfits_of_restoration
+from dask_marsched.host.restart.returning_workers import ReturningWorkers, start_all
+from dask_marsched.host.restart.sessions import Sessions
+from dask_marsched.journal import JournalError, JournalWriter, open_journal
+from dask_marsched.scheduling.engine import PlacementEngine
+
+logger = logging.getLogger("dask_marsched")
+
+#: Tables that are read whole at the start.
+_TABLES = (
+    records.FACTS,
+    records.GRAPHS,
+    records.CREATED,
+    records.RELEASED,
+    records.WANTS,
+    records.SESSIONS,
+    records.WORKERS,
+    records.ERRORS,
+    records.ATTEMPTS,
+    records.OBJECTS,
+)
+
+#: Not clients, but what a scheduler holds that wants keys.
+_HOLDERS = ("fire-and-forget", "variable-", "queue-", "published-")
+
+
+#: Seconds between two looks whether all clients are back; and in which one may come of which the
+#: journal does not know.
+_SETTLED, _UNKNOWN = 0.05, 5.0
+
+
+class _Parts(NamedTuple):
+    """What keeps a journal on a scheduler."""
+
+    writer: JournalWriter
+    recorder: Recorder
+    workers: ReturningWorkers
+    sessions: Sessions
+    objects: HeldObjects
+
+    def install(self, invited: Collection[str]) -> None:
+        """Replace handlers of the scheduler, or raise a RuntimeError."""
+        demand(misfits_of_restoration(self.recorder.scheduler), "no journal is kept")
+        self.recorder.install()
+        self.objects.install()
+        self.workers.install()
+        self.sessions.install(invited)
+
+    def uninstall(self) -> None:
+        """Restore the scheduler. Idempotent."""
+        for part in (self.sessions, self.workers, self.objects, self.recorder):
+            part.uninstall()
+
+
+class _Restored(NamedTuple):
+    """What was made again, and is to start; graphs that the scheduler before had not read."""
+
+    tasks: list[TaskState]
+    wanted: list[Key]
+    sizes: ChunkSizes
+    unread: list[JournaledGraph]
+
+
+class Restarts:
+    """The journal of one scheduler, and what came back of the scheduler before.
+
+    ``restored`` is called with the tasks that were made again, before any of them starts.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        settings: Settings,
+        engine: PlacementEngine,
+        restored: Callable[[list[TaskState]], None],
+    ) -> None:
+        self.scheduler: Any = scheduler
+        self.settings = settings
+        self.engine = engine
+        self.reason: str | None = None  #: Why no journal is kept.
+        self.outages: list[dict[str, Any]] = []
+        self.ready = asyncio.Event()  #: Set when graphs may be read.
+        self._restored = restored
+        self._parts: _Parts | None = None
+        self._finishing: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def kept(self) -> bool:
+        """Whether a journal is kept."""
+        return self._parts is not None and self.reason is None
+
+    def start(self, invited: Collection[str]) -> None:
+        """Open the journal, and make the tasks again that it names.
+
+        ``invited`` are clients that can begin a session. Without a journal, `reason` says why.
+        """
+        try:
+            self._start(invited)
+        except (JournalError, RuntimeError) as error:
+            self._fail(error)
+        except Exception as error:
+            self.engine.counters.caught("restore", error)
+            self._fail(error)
+
+    def _start(self, invited: Collection[str]) -> None:
+        assert self.settings.journal_directory is not None
+        store = open_journal(self.settings.journal_directory)
+        rows = {table: list(store.read(table)) for table in _TABLES}
+        writer = JournalWriter(store, self._failed_in_thread)
+        if self.scheduler.status is Status.running:
+            # A plugin that a client registers comes to a scheduler with work of its own.
+            for table, found in rows.items():
+                for key, _ in found:
+                    writer.delete(table, key)
+            rows = {table: [] for table in rows}
+        facts = {key: pickle.loads(value) for key, value in rows[records.FACTS]}
+        starts = facts.get("starts", 0) + 1
+        writer.put(records.FACTS, "starts", pickle.dumps(starts))
+        process.begin_after(starts)
+        recorder = Recorder(self.scheduler, writer, self.engine.counters.caught, self.ready)
+        workers = {address: pickle.loads(value) for address, value in rows[records.WORKERS]}
+        sessions = {client: int(number) for client, number in rows[records.SESSIONS]}
+        self._parts = parts = _Parts(
+            writer,
+            recorder,
+            ReturningWorkers(self.scheduler, workers),
+            Sessions(recorder, sessions, self.settings.journal_patience, self.ready),
+            HeldObjects(recorder),
+        )
+        parts.install(invited)
+        self.scheduler.handlers[process.RESTART] = self._restart_process
+        begun = time()
+        restored = self._restore(parts, rows, workers)
+        parts.objects.restore(value for _, value in rows[records.OBJECTS])
+        if not (workers or restored.unread or restored.wanted):
+            self.ready.set()
+            return
+        self.outages.append({"time": begun, "tasks": len(restored.tasks), "read": time() - begun})
+        self._finishing = asyncio.create_task(self._finish(parts, restored))
+
+    def invite(self, clients: Collection[str]) -> None:
+        """Invite clients that can begin a session."""
+        if self._parts is not None and self.kept:
+            self._parts.sessions.invite(clients)
+
+    def _restore(
+        self, parts: _Parts, rows: dict[str, list[tuple[str, bytes]]], workers: dict[str, str]
+    ) -> _Restored:
+        s, recorder, sessions = self.scheduler, parts.recorder, parts.sessions
+        graphs = read_graphs(rows, recorder.wanted)
+        for graph in graphs:
+            recorder.start_after(graph.number)
+        by_client: dict[str, list[Key]] = {}
+        for client in recorder.wanted.clients():
+            if client in sessions.missing or client.startswith(_HOLDERS):
+                by_client[client] = list(recorder.wanted.of(client))
+            else:  # it does not come back
+                recorder.forget_client(client)
+        wanted = [key for keys in by_client.values() for key in keys]
+        with workers_named(s, {name: address for address, name in workers.items()}):
+            tasks, sizes = restore_tasks(s, graphs, wanted)
+        for client, keys in by_client.items():
+            sessions.stand_in(client, [key for key in keys if key in s.tasks])
+        unread = []
+        for graph in graphs:
+            if graph.made is not None:
+                recorder.follow(graph.number, graph.tasks, graph.message["keys"])
+                graph.tasks = {}
+            elif graph.message["client"] in by_client:
+                unread.append(graph)
+            else:
+                recorder.forget_graph(graph.number)
+        attempts, errors = unpickled(rows[records.ATTEMPTS]), unpickled(rows[records.ERRORS])
+        restore_errors(s, errors, attempts)
+        recorder.written_before(errors, attempts)
+        return _Restored(tasks, wanted, sizes, unread)
+
+    async def _finish(self, parts: _Parts, restored: _Restored) -> None:
+        """Start what is left to do when the workers are back, and then let clients come back."""
+        s, workers, sessions = self.scheduler, parts.workers, parts.sessions
+        try:
+            await workers.all_back()
+            workers.go_on()
+            self.engine.graph_arrives(restored.sizes)
+            known = [s.tasks[key] for key in restored.wanted if key in s.tasks]
+            self.engine.plan(known, restored.tasks)
+            self._restored(restored.tasks)
+            start_all(s, restored.wanted)
+            for graph in restored.unread:
+                client = sessions.stands_in_for(graph.message["client"])
+                await parts.recorder.read_graph(graph.number, {**graph.message, "client": client})
+            self._tell(workers)
+        except Exception as error:
+            self.engine.counters.caught("restore", error)
+            sessions.give_up()  # rather than wait for what never starts
+        finally:
+            self.ready.set()
+        del restored
+        # Clients that come back send what the journal had missed.
+        until = time() + _UNKNOWN
+        while sessions.missing or parts.recorder.reading or (workers.unclaimed and time() < until):
+            await asyncio.sleep(_SETTLED)
+        workers.settle()
+
+    def _tell(self, workers: ReturningWorkers) -> None:
+        outage = self.outages[-1]
+        outage |= {
+            "seconds": time() - outage["time"],
+            "workers": workers.returned,
+            "held": workers.held,
+            "running": workers.still_running,
+        }
+        logger.warning(
+            "Restored %d tasks: %d workers are back with %d results, %d tasks still run",
+            outage["tasks"],
+            workers.returned,
+            workers.held,
+            workers.still_running,
+        )
+
+    # --- what happens on the scheduler ----------------------------------------------------
+
+    def graph_created(self, tasks: Collection[Key], keys: Collection[Key]) -> None:
+        """Record how the tasks of a graph were made, and take what workers have of them."""
+        if self._parts is not None and self.kept:
+            self._parts.recorder.graph_created(tasks, keys)
+            self._parts.workers.claim(tasks)
+
+    def moved(self, ts: TaskState, start: str, finish: str) -> None:
+        """Record what a transition leaves."""
+        if self._parts is not None and self.kept:
+            self._parts.recorder.moved(ts, start, finish)
+
+    def worker_came(self, address: str) -> Awaitable[Any] | None:
+        """Record a worker, and take what it holds; see `ReturningWorkers.arrived`."""
+        if self._parts is None:
+            return None
+        if self.kept:
+            name = self.scheduler.workers[address].name
+            self._parts.writer.put(records.WORKERS, address, pickle.dumps(name))
+        return self._parts.workers.arrived(address)
+
+    def worker_left(self, address: str) -> None:
+        """Record that a worker has left."""
+        if self._parts is not None and self.kept:
+            self._parts.writer.delete(records.WORKERS, address)
+
+    # --- the end --------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        self.reason = str(error)
+        logger.error("No journal is kept: %s", error)
+        if self._parts is not None:
+            self._parts.uninstall()
+        self.ready.set()
+
+    def _failed_in_thread(self, error: JournalError) -> None:
+        self._loop.call_soon_threadsafe(self._fail, error)
+
+    async def _restart_process(self) -> dict[str, str]:
+        """Write all, and start this process anew with its own command line."""
+        if self._parts is None or not self.kept:
+            return {"status": "refused", "reason": self.reason or "there is no journal"}
+        if (reason := process.why_not_again(self.scheduler)) is not None:
+            return {"status": "refused", "reason": reason}
+        if not await asyncio.wrap_future(self._parts.recorder.pass_on()):
+            return {"status": "refused", "reason": "the journal cannot be written"}
+        self._loop.call_later(process.ANSWERED, process.start_again)
+        return {"status": "OK"}
+
+    def stop(self) -> None:
+        """Restore the scheduler, and end the journal; nothing is left in it."""
+        if self._finishing is not None:
+            self._finishing.cancel()
+        self.scheduler.handlers.pop(process.RESTART, None)
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.uninstall()
+            parts.objects.forget_all()
+            parts.recorder.forget_all()
+            parts.writer.close()
+        self.reason = self.reason or "removed from the scheduler"
+
+    def report(self) -> dict[str, Any]:
+        """Return the state of the journal, as plain values for JSON."""
+        parts = self._parts
+        return {
+            "directory": self.settings.journal_directory,
+            "reason": self.reason,
+            "graphs": parts.recorder.graphs if parts is not None else 0,
+            "bytes_written": parts.writer.bytes_written if parts is not None else 0,
+            "seconds_behind": parts.writer.lag_seconds if parts is not None else 0.0,
+            "clients": len(parts.recorder.sessions) if parts is not None else 0,
+            "outages": list(self.outages),
+            "not_kept": list(NOT_KEPT),
+        }

@@ -1,0 +1,61 @@
+"""Keys that clients want: what is journaled makes the same again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_marsched.core.wanted_keys import CHUNK, WantedKeys
+
+CLIENTS = ("a", "b")
+KEYS = st.sets(st.integers(0, 6), max_size=4).map(sorted)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["graph", "desires", "releases"]), st.sampled_from(CLIENTS), KEYS)
+)
+
+
+class Journaled:
+    """The rows that a recorder would write."""
+
+    def __init__(self):
+        self.graphs, self.chunks, self.singles = {}, {}, set()
+
+    def write(self, wanted):
+        for number, chunk, bits in wanted.changed_chunks():
+            self.chunks.setdefault(number, {})[chunk] = bits
+        for single, wants in wanted.changed_singles().items():
+            (self.singles.add if wants else self.singles.discard)(single)
+
+    def read(self):
+        again = WantedKeys()
+        for number, (client, keys) in self.graphs.items():
+            again.graph_came(number, client, keys, self.chunks.get(number, {}))
+        for client, key in self.singles:
+            again.desires(client, [key])
+        return again
+
+
+@given(STEPS)
+def test_what_is_journaled_makes_the_same_again(steps):
+    wanted, journal = WantedKeys(), Journaled()
+    expected = {client: set() for client in CLIENTS}
+    for number, (kind, client, keys) in enumerate(steps):
+        if kind == "graph":
+            wanted.graph_came(number, client, keys)
+            journal.graphs[number] = client, keys
+        else:
+            getattr(wanted, kind)(client, keys)
+        expected[client] = (
+            expected[client] - set(keys) if kind == "releases" else expected[client] | set(keys)
+        )
+        journal.write(wanted)
+    for found in (wanted, journal.read()):
+        assert {client: set(found.of(client)) for client in CLIENTS} == expected
+
+
+def test_one_release_writes_one_chunk():
+    wanted = WantedKeys()
+    wanted.graph_came(1, "a", range(3 * CHUNK))
+    wanted.releases("a", [CHUNK])
+    ((number, chunk, bits),) = wanted.changed_chunks()
+    assert (number, chunk, bits[0], len(bits)) == (1, 1, 1, CHUNK // 8)
+    assert wanted.graph_gone(1) == 3
+    assert not wanted.of("a")

@@ -1,0 +1,167 @@
+"""The journal of a scheduler in this process: its faults, and what is changed where it is off."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import operator
+
+import distributed
+import pytest
+from distributed import wait
+
+import dask_marsched
+from dask_marsched import MarsSchedulerPlugin
+from dask_marsched.host.client.reconnection import SESSION
+from dask_marsched.journal import JournalError, open_journal
+from dask_marsched.journal.sqlite_store import SQLiteStore
+from tests.processes import local_cluster
+
+TABLES = ("graphs", "created", "wants", "sessions", "workers", "objects", "errors", "attempts")
+
+
+@contextlib.contextmanager
+def cluster_with(plugin):
+    with (
+        local_cluster(n_workers=1, processes=False) as cluster,
+        dask_marsched.Client(cluster, scheduler_plugin=plugin) as client,
+    ):
+        yield cluster, client
+
+
+def replaced(server) -> set[str]:
+    """Return the names of methods that are replaced on an instance."""
+    return {
+        name
+        for name, value in vars(server).items()
+        if callable(getattr(type(server), name, None)) and callable(value)
+    }
+
+
+def handlers_of(scheduler):
+    return {
+        table: {
+            op: getattr(handler, "__qualname__", "")
+            for op, handler in getattr(scheduler, table).items()
+        }
+        for table in ("handlers", "stream_handlers")
+    }
+
+
+def test_nothing_is_changed_without_a_journal():
+    with local_cluster(n_workers=1, processes=False) as cluster, dask_marsched.Client(cluster) as c:
+        client_before = replaced(c)
+        worker = next(iter(cluster.workers.values()))
+        c.register_plugin(MarsSchedulerPlugin())
+        assert c.submit(operator.add, 1, 2).result() == 3
+        assert replaced(c) == client_before
+        assert "close" not in vars(worker)
+        s = cluster.scheduler
+        handlers = [*s.handlers.values(), *s.stream_handlers.values()]
+        assert not [h for h in handlers if h.__module__.startswith("dask_marsched.host.restart")]
+        assert dask_marsched.status(c).details["journal"] is None
+        assert "marsched-journal" not in s.identity()
+
+
+def test_removal_restores_all_and_leaves_nothing(tmp_path):
+    place = str(tmp_path / "journal")
+    with local_cluster(n_workers=1, processes=False) as cluster, dask_marsched.Client(cluster) as c:
+        s = cluster.scheduler
+        worker = next(iter(cluster.workers.values()))
+        c.register_plugin(MarsSchedulerPlugin())
+        without, on_scheduler, on_client = handlers_of(s), replaced(s), replaced(c)
+        c.unregister_scheduler_plugin("marsched")
+        c.register_plugin(MarsSchedulerPlugin(journal=place))
+        held = c.submit(operator.add, 1, 2)
+        wait(held)
+        c.sync(_until, lambda: "_reconnect" in vars(c))
+        assert handlers_of(s) != without
+        assert replaced(c) > on_client
+        assert "close" in vars(worker)
+        c.unregister_scheduler_plugin("marsched")
+        c.register_plugin(MarsSchedulerPlugin())
+        assert c.submit(operator.add, held, 1).result() == 4
+        c.sync(_until, lambda: "_reconnect" not in vars(c))
+        assert handlers_of(s) == with_refusal(without)
+        assert replaced(s) == on_scheduler
+        assert replaced(c) == on_client
+        assert "close" not in vars(worker)
+    store = open_journal(place)
+    assert [table for table in TABLES if list(store.read(table))] == []
+    store.close()
+
+
+def with_refusal(handlers):
+    """Add the answer to clients that begin a session when it is too late."""
+    return {
+        **handlers,
+        "stream_handlers": {**handlers["stream_handlers"], SESSION: "Sessions._refuse"},
+    }
+
+
+def open_to_others(place):
+    place.mkdir(mode=0o755)
+
+
+def no_directory(place):
+    place.write_text("a file")
+
+
+def of_another_version(place):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dask_marsched.journal.versions.FORMAT", "0")
+        open_journal(place).close()
+
+
+def in_use(place):
+    in_use.store = open_journal(place)
+
+
+@pytest.mark.parametrize("fault", [open_to_others, no_directory, of_another_version, in_use])
+def test_without_a_usable_directory_all_goes_on_and_status_says_so(tmp_path, fault, caplog):
+    place = tmp_path / "journal"
+    fault(place)
+    with cluster_with(MarsSchedulerPlugin(journal=str(place))) as (_, client):
+        assert client.submit(operator.add, 1, 2).result() == 3
+        status = dask_marsched.status(client)
+        assert status.active
+        assert status.exceptions == {}
+        reason = status.details["journal"]["reason"]
+        assert "marsched.journal.directory" in reason
+        assert f"NO JOURNAL IS KEPT: {reason}" in str(status)
+        assert reason in "".join(
+            r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR
+        )
+    if fault is in_use:
+        in_use.store.close()
+
+
+def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, caplog):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        client.sync(_until, lambda: "_reconnect" in vars(client))
+
+        def full(*args):
+            raise JournalError(f"cannot write: {errno.ENOSPC}")
+
+        monkeypatch.setattr(SQLiteStore, "write", full)
+        later = client.submit(operator.add, 3, 4)
+        assert later.result() == 7
+        client.sync(_until, lambda: "_reconnect" not in vars(client))
+        status = dask_marsched.status(client)
+        assert status.exceptions == {}
+        assert "NO JOURNAL IS KEPT: cannot write" in str(status)
+        assert client.submit(operator.add, later, 1).result() == 8
+    assert "cannot write" in caplog.text
+
+
+async def _until(condition):
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def test_a_stock_client_that_registers_the_plugin_has_a_session(tmp_path):
+    with local_cluster(n_workers=1, processes=False) as here, distributed.Client(here) as stock:
+        assert "_reconnect" not in vars(stock)
+        stock.register_plugin(MarsSchedulerPlugin(journal=str(tmp_path / "journal")))
+        stock.sync(_until, lambda: "_reconnect" in vars(stock))
+        assert stock.submit(operator.add, 1, 2).result() == 3

@@ -1,0 +1,281 @@
+"""The scheduler's process is killed and started again: what runs on the cluster goes on."""
+
+import operator
+import os
+import signal
+
+import dask.array as da
+import distributed
+import numpy as np
+import pytest
+from distributed import Event, Lock, Queue, Variable, as_completed, wait
+
+import dask_marsched
+from tests.processes import local_cluster
+from tests.restarts import RestartableCluster, kill_worker, restartable_cluster
+
+PATIENCE = 60.0  # seconds until a test fails that hangs
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with restartable_cluster(tmp_path_factory.mktemp("restarts")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared) -> RestartableCluster:
+    (shared.directory / "ran").unlink(missing_ok=True)
+    return shared
+
+
+@pytest.fixture
+def client(cluster):
+    with dask_marsched.Client(cluster.address) as made:
+        made.wait_for_workers(2)
+        yield made
+        assert dask_marsched.status(made).exceptions == {}
+
+
+def restart(cluster: RestartableCluster) -> None:
+    cluster.kill_scheduler()
+    cluster.start_scheduler()
+
+
+def test_results_are_kept_and_running_tasks_go_on(cluster, client):
+    held = client.map(cluster.logged(), range(5), pure=False)
+    wait(held)
+    ends_in_the_outage = client.submit(cluster.gated(), 10, pure=False)
+    cluster.wait_until_begun()
+    later = client.submit(operator.add, ends_in_the_outage, 1)
+    cluster.kill_scheduler()
+    cluster.open_gate()
+    of_the_outage = client.submit(cluster.logged(), 20, pure=False)
+    cluster.start_scheduler()
+    assert client.gather([*held, later, of_the_outage], asynchronous=False) == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        21,
+        40,
+    ]
+    ends_afterwards = client.submit(cluster.gated(), 30, pure=False)
+    cluster.wait_until_begun()
+    restart(cluster)
+    client.submit(cluster.logged(), 40, pure=False).result(PATIENCE)
+    cluster.open_gate()
+    assert ends_afterwards.result(PATIENCE) == 60
+    assert set(cluster.ran().values()) == {1}
+    assert dask_marsched.status(client).details["journal"]["outages"]
+
+
+@pytest.mark.extended
+def test_an_array_with_fused_tasks_is_finished(cluster, client):
+    log = cluster.logged()
+    x = da.from_array(list(range(60)), chunks=2).map_blocks(lambda b: log(b), dtype=int)
+    y = ((x - x.mean()) ** 2).sum()
+    total = client.compute(y)
+    first = client.submit(cluster.gated(), 0, pure=False)
+    cluster.wait_until_begun()
+    restart(cluster)
+    cluster.open_gate()
+    plain = 2.0 * da.arange(60, chunks=2)
+    assert total.result(PATIENCE) == ((plain - plain.mean()) ** 2).sum().compute(scheduler="sync")
+    assert first.result(PATIENCE) == 0
+    assert set(cluster.ran().values()) == {1}
+
+
+@pytest.mark.extended
+def test_released_futures_are_released_and_errors_kept(cluster, client):
+    futures = client.map(cluster.logged(), range(30), pure=False)
+    fails = client.submit(operator.truediv, 1, 0)
+    wait([*futures, fails])
+    keys = [future.key for future in futures]
+    del futures[::3]
+    client.submit(operator.add, 1, 1).result(PATIENCE)
+    client.run_on_scheduler(_wait_for_journal)
+    cluster.kill_scheduler()
+    del futures[::2]
+    cluster.start_scheduler()
+    assert client.gather(futures) == [2 * i for i in range(2, 30, 3)]
+    with pytest.raises(ZeroDivisionError):
+        fails.result(PATIENCE)
+    # Sent after the releases.
+    assert client.submit(operator.add, futures[0], 1).result(PATIENCE) == 5
+    known = client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.tasks))
+    assert known & set(keys) == set(keys[2::3])
+    assert set(cluster.ran().values()) == {1}
+
+
+@pytest.mark.extended
+def test_several_clients_and_ways_to_wait(cluster, client):
+    with dask_marsched.Client(cluster.address, set_as_default=False) as other:
+        gate = client.submit(cluster.gated(), 1, pure=False)
+        cluster.wait_until_begun()
+        mine = client.map(operator.add, [gate] * 3, range(3))
+        theirs = other.map(cluster.logged(), range(100, 200), pure=False)
+        restart(cluster)
+        cluster.open_gate()
+        assert sorted(f.result() for f in as_completed(mine, timeout=PATIENCE)) == [2, 3, 4]
+        assert wait(theirs, timeout=PATIENCE).not_done == set()
+        assert other.gather(theirs) == [2 * i for i in range(100, 200)]
+    assert set(cluster.ran().values()) == {1}
+
+
+@pytest.mark.extended
+def test_what_the_scheduler_holds_survives(cluster, client):
+    future = client.submit(cluster.logged(), 3, pure=False)
+    Variable("future").set(future)
+    Variable("number").set(7)
+    queue = Queue("queue")
+    queue.put(future)
+    queue.put(8)
+    Event("event").set()
+    lock = Lock("lock")
+    assert lock.acquire()
+    data = da.arange(8, chunks=4).persist()
+    client.publish_dataset(data, name="data")
+    client.set_metadata(["a", "b"], 9)
+    scattered = client.scatter([10, 11])
+    actor = client.submit(Count, actor=True)
+    count = actor.result(PATIENCE)
+    assert count.up().result(PATIENCE) == 1
+    wait([future, data])
+    client.run_on_scheduler(_wait_for_journal)
+    restart(cluster)
+    assert Variable("future").get(PATIENCE).result(PATIENCE) == 6
+    assert Variable("number").get(PATIENCE) == 7
+    assert [queue.get(PATIENCE).result(PATIENCE), queue.get(PATIENCE)] == [6, 8]
+    assert Event("event").is_set()
+    assert not Lock("lock").acquire(timeout=0.1)
+    lock.release()
+    assert Lock("lock").acquire(timeout=PATIENCE)
+    assert client.get_dataset("data").sum().compute() == 28
+    assert client.get_metadata(["a", "b"]) == 9
+    assert client.gather(scattered) == [10, 11]
+    assert count.up().result(PATIENCE) == 2
+    client.unpublish_dataset("data")
+    assert set(cluster.ran().values()) == {1}
+
+
+class Count:
+    n = 0
+
+    def up(self):
+        self.n += 1
+        return self.n
+
+
+async def _wait_for_journal(dask_scheduler):
+    import asyncio
+
+    recorder = dask_scheduler.plugins["marsched"].restarts._parts.recorder
+    assert await asyncio.wrap_future(recorder.pass_on())
+
+
+@pytest.mark.extended
+def test_it_may_die_again_while_others_come_back(cluster, client):
+    held = client.map(cluster.logged(), range(50), pure=False)
+    wait(held)
+    gate = client.submit(cluster.gated(), 100, pure=False)
+    cluster.wait_until_begun()
+    with dask_marsched.Client(cluster.address, set_as_default=False) as other:
+        theirs = other.submit(cluster.logged(), 200, pure=False)
+        assert theirs.result(PATIENCE) == 400
+        cluster.kill_scheduler()
+    for moment in ("Creating preload", "Scheduler at:", "Register worker"):
+        cluster.start_scheduler()
+        cluster.scheduler.wait_for(moment)
+        cluster.kill_scheduler()
+    cluster.start_scheduler()
+    cluster.open_gate()
+    assert gate.result(PATIENCE) == 200
+    assert client.gather(held) == [2 * i for i in range(50)]
+    assert set(cluster.ran().values()) == {1}
+
+
+@pytest.mark.extended
+def test_a_shuffle_is_run_again(cluster, client):
+    x = da.arange(400, chunks=20).reshape(20, 20)
+    y = (x.rechunk((20, 1), method="p2p").rechunk((1, 20), method="p2p") + 1).sum(axis=0)
+    gate = client.submit(cluster.gated(), 1, pure=False)
+    cluster.wait_until_begun()
+    total = client.compute(y)
+    restart(cluster)
+    cluster.open_gate()
+    expected = (np.arange(400).reshape(20, 20) + 1).sum(axis=0)
+    assert total.result(PATIENCE).tolist() == expected.tolist()
+    assert gate.result(PATIENCE) == 2
+
+
+@pytest.mark.extended
+def test_a_restart_on_purpose(cluster, client):
+    held = client.submit(cluster.logged(), 5, pure=False)
+    wait(held)
+    pid = cluster.scheduler.pid
+    done = cluster.run("marsched", "restart", cluster.address)
+    assert done.wait_for(r"is back after \d+\.\d s")
+    assert done.wait() == 0
+    assert held.result(PATIENCE) == 10
+    assert cluster.scheduler.pid == pid
+    assert client.submit(operator.add, held, 1).result(PATIENCE) == 11
+    assert cluster.ran() == {"5": 1}
+
+
+@pytest.mark.extended
+def test_a_stock_client_can_resume(cluster, client):
+    with distributed.Client(cluster.address, set_as_default=False) as stock:
+        dask_marsched.resume(stock)
+        gate = stock.submit(cluster.gated(), 1, pure=False)
+        cluster.wait_until_begun()
+        restart(cluster)
+        cluster.open_gate()
+        assert gate.result(PATIENCE) == 2
+
+
+@pytest.mark.extended
+def test_a_worker_that_died_meanwhile_is_not_waited_for(tmp_path):
+    with (
+        restartable_cluster(tmp_path) as cluster,
+        dask_marsched.Client(cluster.address) as client,
+    ):
+        client.wait_for_workers(2)
+        held = client.map(cluster.logged(), range(20), pure=False)
+        wait(held)
+        pids = client.run(lambda: (os.getppid(), os.getpid()))
+        cluster.kill_scheduler()
+        kill_worker(next(iter(pids.values())))
+        cluster.start_scheduler()
+        assert client.gather(held) == [2 * i for i in range(20)]
+        ran = cluster.ran()
+        assert set(ran.values()) <= {1, 2}
+        assert 0 < sum(count == 2 for count in ran.values()) < 20
+
+
+@pytest.mark.extended
+def test_a_supervised_scheduler_is_started_again(tmp_path):
+    with restartable_cluster(tmp_path, workers=0) as cluster:
+        cluster.kill_scheduler()
+        supervisor = cluster.run("marsched", "supervise", *cluster.options())
+        supervisor.wait_for("Scheduler at:")
+        cluster.start_worker("worker-0")
+        with dask_marsched.Client(cluster.address) as client:
+            gate = client.submit(cluster.gated(), 1, pure=False)
+            cluster.wait_until_begun()
+            os.kill(client.run_on_scheduler(os.getpid), signal.SIGKILL)
+            supervisor.wait_for("it is started again")
+            cluster.open_gate()
+            assert gate.result(PATIENCE) == 2
+        supervisor.stop()
+        assert supervisor.wait() == -signal.SIGTERM or supervisor.wait() >= 0
+
+
+def test_resume_says_when_there_is_no_journal():
+    with local_cluster(n_workers=1, processes=False) as here, distributed.Client(here) as stock:
+        with pytest.raises(RuntimeError, match="keeps no journal"):
+            dask_marsched.resume(stock)
+        assert stock.submit(operator.add, 1, 2).result(PATIENCE) == 3
+    with pytest.raises(TypeError, match=r"takes a distributed\.Client"):
+        dask_marsched.resume(None)
