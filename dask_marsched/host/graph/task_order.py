@@ -46,10 +46,9 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
     branches. With the sum of a rechunked array as one task it left columns half read, and twice as
     many bytes were held.
     """
+    apart: Mapping[Key, GraphNode] = dsk
     if trees := getattr(dsk, "trees", None):
         apart = {**dsk, **{key: _Bare(key, inputs) for key, inputs in trees.items()}}
-    else:
-        apart = dsk
     keys, inputs = as_they_come(apart)
     first = canonical(keys, inputs)
     # Dask compares keys as strings, so all numbers have the same length.
