@@ -23,8 +23,8 @@ OF_SCHEDULER = [held_objects, recorder, restoration, returning_workers, sessions
 
 async def test_this_version_of_distributed_fits():
     async with (
-        Scheduler(host="127.0.0.1", port=0, dashboard_address=None) as s,
-        Worker(s.address) as worker,
+        Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as s,
+        Worker(s.address, dashboard_address=None) as worker,
         distributed.Client(s.address, asynchronous=True) as client,
     ):
         assert [misfit for part in OF_SCHEDULER for misfit in part.misfits(s)] == []
