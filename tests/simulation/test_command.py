@@ -72,7 +72,8 @@ def test_trace_and_plot_are_written_for_each_policy(run, tmp_path):
 @pytest.mark.parametrize(
     "text",
     ["", "kill", "kill:3", "kill:x@1s", "kill:3@", "kill:3@s", "kill:3@soon", "kill:3@1s:2",
-     "kill:-1@1s", "pause:3@1s", "slow:3@1s:x", "slow:3@1s:4:5", "explode:1@1s", "kill:3@-1s"],
+     "kill:-1@1s", "pause:3@1s", "slow:3@1s:x", "slow:3@1s:4:5", "explode:1@1s", "kill:3@-1s",
+     "join:scheduler@1s", "kill:scheduler@1s:x"],
 )  # fmt: skip
 def test_wrong_faults_are_told_apart(run, text):
     with pytest.raises(ValueError, match="fault"):

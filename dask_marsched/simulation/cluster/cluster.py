@@ -23,7 +23,7 @@ from dask_marsched.host.twin.virtual_time import TwinLoop, settle
 from dask_marsched.host.twin.worker_state import state_machine
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
-from dask_marsched.simulation.cluster.faults import Fault
+from dask_marsched.simulation.cluster.faults import SCHEDULER, Fault
 from dask_marsched.simulation.cluster.machine import Cores, EventLoop, Host, Link, transfer
 from dask_marsched.simulation.cluster.memory import Result
 from dask_marsched.simulation.cluster.recorder import Recorder
@@ -77,7 +77,7 @@ class Cluster:
         self._wanted: set[Any] = set()
         self._failure: str | None = None
         self._last_progress = queue.now
-        self._end = queue.now
+        self._end = self._back_at = queue.now
         cores = Cores(queue, None) if spec.cores is None else self._host(0).cores
         self._scheduler_loop = EventLoop(queue, cores)
         self.scheduler = TwinScheduler(self._open_stream, self._to_client, validate=validate)
@@ -196,14 +196,27 @@ class Cluster:
         self.shuffles.lost(worker)
         place = self.workers.index(worker)
         self._joined[place] = (self._joined[place][0], self.queue.now)
-        self.queue.after(self.latency, self._lost, worker.address)
+        noticed = max(self.queue.now, self._back_at) + self.latency
+        self.queue.at(noticed, self._lost, worker.address)
 
     def plan(self, fault: Fault) -> None:
         """Schedule a fault."""
         self.queue.at(EPOCH + fault.at, self._happen, fault, daemon=True)
 
+    def _kill_scheduler(self, seconds: float) -> None:
+        """Let messages to the scheduler wait until it is back, and workers begin nothing."""
+        self._back_at = self.queue.now + seconds
+        self._scheduler_loop.block(seconds)
+        for worker in self.workers:
+            if worker.alive:
+                worker.pause("scheduler")
+                self.queue.after(seconds, worker.unpause, "scheduler")
+
     async def _happen(self, fault: Fault) -> None:
         self.recorder.fault(self.queue.now, fault.what, fault.worker)
+        if fault.worker == SCHEDULER:
+            self._kill_scheduler(fault.amount)
+            return
         worker = next((w for w in self.workers if w.index == fault.worker and w.alive), None)
         if fault.what == "join":
             if worker is not None:

@@ -1,7 +1,8 @@
 """Defines the faults that a simulation can inject.
 
 A fault is a tuple ``(seconds, "kill", worker)``, with a duration after ``"pause"``, or a factor
-after ``"slow"`` and ``"slow-link"``, or a text of the same: ``"kill:3@10s"``.
+after ``"slow"`` and ``"slow-link"``, or a text of the same: ``"kill:3@10s"``. The scheduler is
+killed by ``(seconds, "kill", "scheduler")``, maybe with the seconds until it is back.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ KINDS: Mapping[str, str | None] = {
     "slow": "factor",  #: The worker's tasks take so many times as long; 1 ends the fault.
     "slow-link": "factor",  #: Transfers of the worker's host take so many times as long.
 }
-_TEXT = re.compile(r"(?P<what>[^:@]+):(?P<worker>\d+)@(?P<at>[^:@]+)(:(?P<more>[^:@]+))?")
+#: The number of the scheduler, which is back after a while and goes on by its journal.
+SCHEDULER = -1
+_TEXT = re.compile(r"(?P<what>[^:@]+):(?P<worker>\d+|scheduler)@(?P<at>[^:@]+)(:(?P<more>[^:@]+))?")
 ACCEPTED = (
-    "(seconds, 'kill', worker), (seconds, 'join', worker), "
+    "(seconds, 'kill', worker), (seconds, 'kill', 'scheduler'), "
+    "(seconds, 'kill', 'scheduler', seconds until it is back), (seconds, 'join', worker), "
     "(seconds, 'pause', worker, how many seconds), (seconds, 'slow', worker, factor) "
-    "and (seconds, 'slow-link', worker, factor), or texts: kill:WORKER@TIME, join:WORKER@TIME, "
-    "pause:WORKER@TIME:DURATION, slow:WORKER@TIME:FACTOR and slow-link:WORKER@TIME:FACTOR"
+    "and (seconds, 'slow-link', worker, factor), or texts: kill:WORKER@TIME, "
+    "kill:scheduler@TIME[:DURATION], join:WORKER@TIME, pause:WORKER@TIME:DURATION, "
+    "slow:WORKER@TIME:FACTOR and slow-link:WORKER@TIME:FACTOR"
 )
 
 
@@ -36,7 +41,7 @@ class Fault:
 
     at: float
     what: str
-    worker: int
+    worker: int  #: Or `SCHEDULER`.
     amount: float = 1.0  #: Seconds or factor, see `KINDS`.
 
 
@@ -51,13 +56,18 @@ def read_fault(given: Any) -> Fault:
         return given
     values = tuple(given) if isinstance(given, tuple | list) else ()
     if isinstance(given, str) and (found := _TEXT.fullmatch(given)):
-        values = (found["at"], found["what"], int(found["worker"]))
+        worker = found["worker"]
+        values = (found["at"], found["what"], int(worker) if worker.isdigit() else worker)
         values += () if found["more"] is None else (found["more"],)
+    where = f"in the fault {given!r}"
     what = values[1] if len(values) > 2 else None
+    if values[1:3] == ("kill", "scheduler") and len(values) < 5:
+        at, back = values[0], values[3] if len(values) > 3 else 3.0
+        at = read_seconds(f"{where} at", at, zero=True)
+        return Fault(at, "kill", SCHEDULER, read_seconds(f"{where} seconds", back))
     if what not in tuple(KINDS) or len(values) != 3 + (KINDS[what] is not None):
         raise ValueError(f"wrong fault {given!r}; accepted are {ACCEPTED}")
     at, _, worker, *more = values
-    where = f"in the fault {given!r}"
     if not isinstance(worker, int) or isinstance(worker, bool) or worker < 0:
         raise ValueError(f"{where} the worker must be a number of 0 or more")
     at = read_seconds(f"{where} at", at, zero=True)

@@ -9,7 +9,7 @@ from dask.utils import format_bytes
 
 from dask_marsched.monitoring.html import Markup, element, table
 from dask_marsched.simulation.report.peaks import peak_groups
-from dask_marsched.simulation.report.timeline import Timeline, highest, level_at
+from dask_marsched.simulation.report.timeline import Timeline, fault_name, highest, level_at
 
 _WIDTH, _HEIGHT, _BINS = 480, 80, 160
 #: Readable on white and on black; everything else takes the page's own colour.
@@ -34,7 +34,9 @@ def _timeline_facts(timeline: Timeline) -> list[tuple[str, str]]:
         )
         facts.append(("held at the peak", ", ".join(groups)))
     if timeline.faults:
-        faults = (f"{what} {worker} at {time:g} s" for time, what, worker in timeline.faults)
+        faults = (
+            f"{fault_name(what, worker)} at {time:g} s" for time, what, worker in timeline.faults
+        )
         facts.append(("faults", ", ".join(faults)))
     return facts
 

@@ -11,7 +11,14 @@ from dask.utils import format_bytes
 from dask_marsched.monitoring.palette import DARK_INK, FAINT_INK, RED, SET, YELLOW
 from dask_marsched.report.charts import byte_scale
 from dask_marsched.simulation.report.peaks import peak_groups
-from dask_marsched.simulation.report.timeline import Floats, Timeline, busy, highest, level_at
+from dask_marsched.simulation.report.timeline import (
+    Floats,
+    Timeline,
+    busy,
+    fault_name,
+    highest,
+    level_at,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +71,7 @@ def plot_timeline(
         panel.tick_params(labelsize=9, colors=_FAINT)
     for time, what, worker in timeline.faults:
         total.annotate(
-            f"{what} {worker}", (time, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
+            fault_name(what, worker), (time, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
             textcoords="offset points", fontsize=8, color=_ALARM, rotation=90, va="top",
         )  # fmt: skip
     active.set_xlabel("virtual time (s)", color=_INK)

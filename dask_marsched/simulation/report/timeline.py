@@ -66,7 +66,7 @@ class Timeline:
     changes: Table
     spills: Table  #: (time, worker, bytes) written to disk (> 0) or read back (< 0).
     pauses: Table  #: (worker, start, stop)
-    faults: list[tuple[float, str, int]]  #: (time, what, worker)
+    faults: list[tuple[float, str, int]]  #: (time, what, worker); the scheduler is -1
 
     def __bool__(self) -> bool:
         return bool(self.keys)
@@ -127,6 +127,11 @@ def highest(times: Floats, levels: NDArray[np.int64], edges: Floats) -> NDArray[
         ],
         dtype=np.int64,
     )
+
+
+def fault_name(what: str, worker: int, prefix: str = "") -> str:
+    """Return a fault's name with that of its worker, or the scheduler."""
+    return f"{what} {prefix}{worker}" if worker >= 0 else f"{what} scheduler"
 
 
 def level_at(levels: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:

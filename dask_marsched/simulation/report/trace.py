@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_marsched.simulation.report.timeline import Timeline, highest, level_at
+from dask_marsched.simulation.report.timeline import Timeline, fault_name, highest, level_at
 
 #: The process that stands for the cluster; worker n is process n + _FIRST_WORKER.
 _CLUSTER = 1
@@ -60,8 +60,8 @@ def _events(timeline: Timeline, makespan: float, workers: Sequence[int]) -> Iter
         yield from _counter(changes, makespan, worker + _FIRST_WORKER)
     for time, what, worker in timeline.faults:
         yield {
-            "name": f"{what} worker {worker}", "ph": "i", "s": "g", "ts": _microseconds(time),
-            "pid": _CLUSTER, "tid": 0,
+            "name": fault_name(what, worker, "worker "), "ph": "i", "s": "g",
+            "ts": _microseconds(time), "pid": _CLUSTER, "tid": 0,
         }  # fmt: skip
 
 

@@ -43,6 +43,29 @@ def test_a_paused_worker_starts_nothing_until_it_goes_on(run, policy):
     assert report.tasks_recomputed == 0
 
 
+@pytest.mark.parametrize("policy", ["stock", "default"])
+@pytest.mark.parametrize("cores", [None, 2])
+def test_a_scheduler_that_comes_back_has_lost_only_time(run, policy, cores):
+    options = {"policy": policy, "task_overhead": "5ms", "hosts": 1, "cores": cores}
+    undisturbed = run(**options)
+    at = undisturbed.makespan / 2
+    report = run(faults=[(at, "kill", "scheduler", 1.0)], validate=True, **options)
+    tasks = [start for _, _, start, _ in report.timeline.tasks]
+    assert not [start for start in tasks if at + 0.01 < start < at + 1]
+    assert [start for start in tasks if start > at + 1]
+    assert report.makespan == pytest.approx(undisturbed.makespan + 1, abs=0.05)
+    assert report.tasks_recomputed == 0
+    assert [(what, worker) for _, what, worker in report.timeline.faults] == [("kill", -1)]
+    assert "kill scheduler at" in report._repr_html_()
+
+
+def test_a_worker_that_dies_in_the_outage_is_missed_afterwards(run):
+    faults = [(0.01, "kill", "scheduler", 1.0), (0.5, "kill", 1)]
+    report = run(faults=faults, task_overhead="5ms")
+    assert report.tasks_recomputed > 0
+    assert 1 < report.makespan < run(task_overhead="5ms").makespan + 1.5
+
+
 def test_tasks_of_a_slow_worker_take_longer_from_then_on(run):
     report = run(faults=[(0.0, "slow", 2, 5)], task_overhead=0)
     slow, fast = (max(stop - start for start, stop in executions(report, n)) for n in (2, 1))
