@@ -127,6 +127,24 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     "and with marsched.failover.adopt: all.",
 )
 @click.option(
+    "--restart",
+    type=click.IntRange(min=1),
+    metavar="KILLS",
+    help="Kill the scheduler so often at random moments of programs (or of those that --select "
+    "names) and start it again with its journal.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of the moments of --restart.")
+@_many(
+    "--back-after",
+    "TASKS",
+    "Kill the scheduler in graphs of that many tasks, and time the first task after its return",
+)
+@click.option(
+    "--journal",
+    is_flag=True,
+    help="Run 10,000 tiny tasks and workloads (or those of --select) with and without a journal.",
+)
+@click.option(
     "--cancel",
     is_flag=True,
     help="Cancel running tasks, under stock Dask and with marsched.cancelling.interrupt.",
@@ -143,8 +161,8 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     type=click.FloatRange(min=0),
     metavar="SECONDS",
     help="Run mixed work for so long on two hosts of two workers each, while worker processes are "
-    "killed and stopped and the network between the hosts is cut. Without network namespaces "
-    "(Linux, iproute2 and unshare) it runs on one host and without cuts.",
+    "killed and stopped, the scheduler is killed and the network between the hosts is cut. Without "
+    "network namespaces (Linux, iproute2 and unshare) it runs on one host and without cuts.",
 )
 @click.option(
     "--kill-every",
@@ -198,6 +216,10 @@ class Options:
     kernels: bool
     elementwise: bool
     failover: bool
+    restart: int | None
+    seed: int
+    back_after: tuple[int, ...]
+    journal: bool
     cancel: bool
     soak: float | None
     chaos: float | None

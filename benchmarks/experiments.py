@@ -29,6 +29,7 @@ from benchmarks import (
 from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
 from benchmarks.kernels import cold, comparison, elementwise
 from benchmarks.publishing import prepare, publish
+from benchmarks.restarts import cost, kills
 from benchmarks.scheduler import first_task, observer_cost, planning
 from dask_marsched.bench import report
 from dask_marsched.bench.cluster import DEFAULT, Setting
@@ -63,6 +64,51 @@ def run_failover(options: Any) -> None:
     )
     publish(options, [failover.cells(runs)], {"runs": list(map(asdict, runs))})
     _exit_if(any(k.error or not k.same for k in runs))
+
+
+def run_restart(options: Any) -> None:
+    """Kill the scheduler; a result that is wrong or does not come is wrong."""
+
+    def show(o: kills.RestartOutcome) -> None:
+        kill = o.kill
+        outcome = "right" if o.passed else f"{'HUNG' if o.hung else 'FAILED'}: {o.error}"
+        again = f", {o.again} again: {o.example}" if o.again else ""
+        _say(f"{kill.number:3d}  {kill.program:<18}{kill.moment:<12}{outcome}{again}")
+
+    outcomes = kills.run(
+        options.restart,
+        seed=options.seed,
+        workers=options.workers,
+        only=options.names,
+        progress=show,
+    )
+    publish(options, [kills.cells(outcomes)], {"kills": list(map(asdict, outcomes))})
+    _exit_if(not all(o.passed for o in outcomes))
+
+
+def run_back_after(options: Any) -> None:
+    """Time the return of a scheduler that was killed in a large graph."""
+
+    def show(r: cost.Return) -> None:
+        _say(f"{r.program:<11}{r.tasks:8d} tasks: {r.back:.2f} s")
+
+    found = cost.measure_return(options.back_after, options.workers, show)
+    publish(options, [cost.return_cells(found)], {"returns": list(map(asdict, found))})
+
+
+def run_journal(options: Any) -> None:
+    """Measure what a journal costs; a result that differs is wrong."""
+
+    def show(r: cost.JournalRun) -> None:
+        _say(f"{r.program:<22}{'journal' if r.journal else 'none':<9}{r.seconds:.2f} s")
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        selected, setting = prepare(options, Path(scratch))
+        runs = cost.measure_cost(
+            selected, setting.parameters, options.repeat, options.workers, show
+        )
+    publish(options, [cost.cost_cells(runs)], {"runs": list(map(asdict, runs))})
+    _exit_if(len({(r.program, r.digest) for r in runs}) > len({r.program for r in runs}))
 
 
 def run_cancellation(options: Any) -> None:
@@ -293,6 +339,9 @@ EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
     "soak": run_soak,
     "chaos": run_chaos,
     "failover": run_failover,
+    "restart": run_restart,
+    "back_after": run_back_after,
+    "journal": run_journal,
     "cancel": run_cancellation,
     "transfer": run_transfer,
     "pages": run_pages,

@@ -1,0 +1,1 @@
+"""Programs on a cluster whose scheduler is killed and started again, and what its journal costs."""
