@@ -1,4 +1,4 @@
-"""Runs mixed work on two hosts while workers die, stop and lose their network.
+"""Runs mixed work on two hosts while processes die and stop, and networks are cut.
 
 Scheduler, nannies and workers are processes as a user starts them. Every result is compared with
 the expected one. A computation that takes too long counts as hung, and the state of the cluster is
@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
 from distributed.utils import TimeoutError as DaskTimeoutError
 
 from benchmarks.chaos import computations, network_namespaces, resource_watch, soak
 from benchmarks.chaos.fault_injection import KILL_EVERY, FaultInjector
+from benchmarks.restarts.processes import free_address
+from dask_marsched import Client
 
 #: Time without a heartbeat after which a worker is lost: less than the longest stop.
 _TTL = "30s"
@@ -50,8 +51,9 @@ class Chaos(soak.Soak):
 
     Attributes
     ----------
-    stops, cuts
-        Processes that were stopped for a while, and cuts of the network between the hosts.
+    stops, cuts, restarts
+        Processes that were stopped for a while, cuts of the network between the hosts, and kills of
+        the scheduler.
     hung
         Computations that took longer than `computations.PATIENCE`, each with the file that holds
         the state of the cluster.
@@ -67,6 +69,7 @@ class Chaos(soak.Soak):
 
     stops: int = 0
     cuts: int = 0
+    restarts: int = 0
     hung: list[str] = field(default_factory=list)
     samples: list[resource_watch.Sample] = field(default_factory=list)
     done: dict[str, int] = field(default_factory=dict)
@@ -88,23 +91,35 @@ class Cluster:
         self.hosts = hosts
         self.directory = directory
         self.processes: list[subprocess.Popen[bytes]] = []
-        self._scheduler_address = scheduler
+        self.address = free_address(scheduler)
+
+    def start_scheduler(self) -> None:
+        """Start the scheduler, with its journal, or start it again."""
+        host, _, port = self.address.removeprefix("tcp://").rpartition(":")
+        plugin = [
+            "--preload",
+            "dask_marsched",
+            "--marsched-journal",
+            str(self.directory / "journal"),
+        ]
+        for name, value in SETTINGS.items():
+            plugin += ["--marsched-config", f"{name}={value}"]
+        self.scheduler = self._spawn(
+            "scheduler", ["--host", host, "--port", port, "--no-dashboard"], extra=plugin
+        )
+
+    def restart_scheduler(self) -> None:
+        """Kill the scheduler, and start it again."""
+        self.scheduler.kill()
+        self.scheduler.wait()
+        self.processes.remove(self.scheduler)
+        self.start_scheduler()
 
     def start(self) -> str:
         """Start the processes; return the scheduler's address."""
-        told = self.directory / "scheduler.json"
-        self.scheduler = self._spawn(
-            "scheduler",
-            ["--host", self._scheduler_address, "--port", "0", "--no-dashboard"],
-            extra=["--scheduler-file", str(told)],
-        )
-        end = time.monotonic() + _STARTING
-        while not told.exists():
-            if time.monotonic() > end:
-                raise TimeoutError("the scheduler does not start")
-            time.sleep(0.05)
-        common = ["--nthreads", "1", "--memory-limit", _MEMORY_LIMIT, "--no-dashboard"]
-        common += ["--scheduler-file", str(told), "--local-directory", str(self.directory)]
+        self.start_scheduler()
+        common = [self.address, "--nthreads", "1", "--memory-limit", _MEMORY_LIMIT]
+        common += ["--no-dashboard", "--local-directory", str(self.directory)]
         # If two threads of a new worker import it at once, the import fails, and worker and nanny
         # close: in stock Dask too.
         common += ["--preload", "dask.dataframe"]
@@ -114,7 +129,7 @@ class Cluster:
                 self._spawn("worker", common, extra=own, host=host)
         else:
             self._spawn("worker", common, extra=["--nworkers", str(2 * _WORKERS_OF_HOST)])
-        return str(told)
+        return self.address
 
     def _spawn(
         self,
@@ -138,7 +153,7 @@ class Cluster:
             # New processes start fast, so that the test does not depend on import times.
             "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
         }
-        log = (self.directory / f"{what}-{len(self.processes)}.log").open("wb")
+        log = (self.directory / f"{what}-{len(self.processes)}.log").open("ab")
         with log:
             process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, cwd=self.directory
@@ -149,10 +164,11 @@ class Cluster:
     def stop(self) -> list[str]:
         """End the processes as a user does; return those that had to be killed."""
         killed = []
-        for process in self.processes[1:]:
+        workers = [process for process in self.processes if process is not self.scheduler]
+        for process in workers:
             process.send_signal(signal.SIGTERM)
-        for process in reversed(self.processes):
-            if process is self.scheduler:  # the last
+        for process in (*workers, self.scheduler):
+            if process is self.scheduler:
                 process.send_signal(signal.SIGTERM)
             try:
                 process.wait(_STARTING)
@@ -179,7 +195,7 @@ def run(
     seconds
         Duration, at least until a worker was killed; running computations then finish.
     every
-        Mean time between two kills, seconds; stops and cuts in proportion.
+        Mean time between two kills, seconds; stops, cuts and kills of the scheduler in proportion.
     names
         Kinds of computations, of `computations.WORK`.
     seed
@@ -219,19 +235,16 @@ def run(
             outcome.seconds = time.monotonic() - start
             for log in scratch.glob("*.log"):
                 log.rename(dumps / log.name)
-            (scratch / "scheduler.json").unlink(missing_ok=True)
+            for file in (scratch / "journal").glob("*"):
+                file.unlink()
         outcome.left += soak.left(before, scratch, networks)
     return outcome
 
 
 @contextlib.contextmanager
 def _client(cluster: Cluster) -> Iterator[Client]:
-    from dask_marsched import MarsSchedulerPlugin
-    from dask_marsched.config import Settings
-
-    with Client(scheduler_file=cluster.start()) as client:
+    with Client(cluster.start(), timeout=_STARTING) as client:
         client.wait_for_workers(2 * _WORKERS_OF_HOST, timeout=_STARTING)
-        client.register_plugin(MarsSchedulerPlugin(settings=Settings.from_config(SETTINGS)))
         yield client
 
 
@@ -247,10 +260,12 @@ def _compute_with_faults(
     progress: Callable[[str], None],
 ) -> None:
     watch = resource_watch.ResourceWatch(
-        client, cluster.scheduler.pid, [p.pid for p in cluster.processes[1:]], dumps
+        client, lambda: cluster.scheduler.pid, [p.pid for p in cluster.processes[1:]], dumps
     )
     end = time.monotonic() + seconds
-    with FaultInjector(client, cluster.hosts, random.Random(seed), every) as injector, watch:
+    restart = cluster.restart_scheduler
+    rng = random.Random(seed)
+    with FaultInjector(client, cluster.hosts, restart, rng, every) as injector, watch:
         # A run without a kill tests nothing.
         def goes_on() -> bool:
             return time.monotonic() < end or not injector.counts["kill"]
@@ -268,8 +283,8 @@ def _compute_with_faults(
             stream.start()
         for stream in streams:
             stream.join()
-    outcome.kills, outcome.stops, outcome.cuts = map(
-        injector.counts.__getitem__, ("kill", "stop", "cut")
+    outcome.kills, outcome.stops, outcome.cuts, outcome.restarts = map(
+        injector.counts.__getitem__, ("kill", "stop", "cut", "restart")
     )
     outcome.samples = watch.samples
     outcome.totals, outcome.exceptions = resource_watch.own_report(client)
@@ -322,12 +337,12 @@ def cells(chaos: Chaos) -> list[list[str]]:
     ours = [chaos.samples[i].plugin / 2**20 for i in (len(chaos.samples) // 2, -1) if chaos.samples]
     return [
         [
-            "seconds", "kills", "stops", "cuts", "computed", "wrong", "failed", "hung",
+            "seconds", "kills", "stops", "cuts", "restarts", "computed", "wrong", "failed", "hung",
             "left behind", "scheduler MiB", "MiB per hour", "of the plugin",
         ],
         [
             f"{chaos.seconds:.0f}",
-            *map(str, (chaos.kills, chaos.stops, chaos.cuts, chaos.computed)),
+            *map(str, (chaos.kills, chaos.stops, chaos.cuts, chaos.restarts, chaos.computed)),
             *map(str, map(len, (chaos.wrong, chaos.failed, chaos.hung, chaos.left))),
             f"{chaos.samples[-1].scheduler / 2**20:.0f}" if chaos.samples else "-",
             "-" if slope is None else f"{slope / 2**20:+.1f}",

@@ -21,6 +21,7 @@ import numpy as np
 from distributed import Client
 
 from benchmarks import memory_tight
+from benchmarks.chaos.resource_watch import asked
 
 #: Timeout of a computation, seconds; a longer one counts as hung.
 PATIENCE = 600.0
@@ -107,7 +108,7 @@ def _flaky(client: Client | None, seed: int) -> int:
     numbers = range(seed, seed + 60)
     if client is None:
         return sum(n * n for n in numbers)
-    marks = client.run_on_scheduler(os.getcwd)
+    marks = asked(client, os.getcwd)
     token = f"{time.time_ns()}"
     with dask.annotate(pure=True):  # else they are not tried again
         futures = client.map(partial(_once, marks, token), numbers, pure=False)

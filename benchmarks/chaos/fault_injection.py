@@ -1,4 +1,4 @@
-"""Injects faults into a cluster: kills and stops of processes, cuts of the network."""
+"""Injects faults into a cluster: kills and stops of processes, cuts of the network, restarts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from distributed import Client
 from benchmarks.chaos import network_namespaces
 from dask_marsched.bench.probes import Background
 
-#: Mean time between two kills, stops of a process, and cuts of the network, seconds.
-KILL_EVERY, STOP_EVERY, CUT_EVERY = 10.0, 60.0, 150.0
+#: Mean time between two kills of a worker, stops of one, cuts of the network, and kills of the
+#: scheduler, seconds.
+KILL_EVERY, STOP_EVERY, CUT_EVERY, RESTART_EVERY = 10.0, 60.0, 150.0, 60.0
 #: Durations to draw from, seconds. The longest exceed the scheduler's timeout for heartbeats in
 #: `chaos_run`, and Dask's timeout for connections.
 STOPS = (1.0, 2.0, 4.0, 8.0, 45.0)
@@ -36,15 +37,17 @@ class FaultInjector(Background):
         Of the cluster.
     hosts
         Hosts whose network can be cut; empty for none.
+    restart
+        Kills the scheduler, and starts it again.
     rng
         Draws victims and times.
     every
-        Mean time between two kills, seconds; stops and cuts in proportion.
+        Mean time between two kills, seconds; the other faults in proportion.
 
     Attributes
     ----------
     counts : Counter
-        By kind: `kill`, `stop`, `cut`.
+        By kind: `kill`, `stop`, `cut`, `restart`.
     log : list of str
         A line for each fault with its time.
     """
@@ -53,17 +56,19 @@ class FaultInjector(Background):
         self,
         client: Client,
         hosts: Sequence[network_namespaces.Host],
+        restart: Callable[[], None],
         rng: random.Random,
         every: float,
     ) -> None:
         super().__init__()
         self.client = client
         self.hosts = hosts
+        self._restart = restart
         self.rng = rng
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         scale = every / KILL_EVERY
-        self._every = {"kill": every, "stop": STOP_EVERY * scale}
+        self._every = {"kill": every, "stop": STOP_EVERY * scale, "restart": RESTART_EVERY * scale}
         if hosts:
             self._every["cut"] = CUT_EVERY * scale
         self._seen: dict[int, float] = {}
@@ -92,9 +97,12 @@ class FaultInjector(Background):
 
     def _worker(self) -> tuple[str, int] | None:
         """Choose one of the workers that have been there for a while."""
-        there: dict[str, int] = self.client.sync(
-            self.client.run_on_scheduler, _processes, callback_timeout=30
-        )
+        try:
+            there: dict[str, int] = self.client.sync(
+                self.client.run_on_scheduler, _processes, callback_timeout=30
+            )
+        except OSError:  # the scheduler is away, or a time is over
+            return None
         now = time.monotonic()
         self._seen = {pid: self._seen.get(pid, now) for pid in there.values()}
         settled = [(a, p) for a, p in sorted(there.items()) if now - self._seen[p] > _SETTLED]
@@ -136,6 +144,12 @@ class FaultInjector(Background):
         self.counts["cut"] += 1
         self._note(f"cut for {seconds:g} s")
         self._ends.append((now + seconds, self._heal))
+
+    def restart(self, now: float) -> None:
+        """Kill the scheduler, and start it again."""
+        self._note("restart")
+        self._restart()
+        self.counts["restart"] += 1
 
     def _heal(self) -> None:
         for host in self.hosts:

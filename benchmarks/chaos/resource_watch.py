@@ -9,7 +9,7 @@ import sys
 import time
 import types
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,15 @@ class ResourceWatch(Background):
         Descriptions of faults.
     """
 
-    def __init__(self, client: Client, scheduler: int, nannies: Sequence[int], dumps: Path) -> None:
+    def __init__(
+        self, client: Client, scheduler: Callable[[], int], nannies: Sequence[int], dumps: Path
+    ) -> None:
         super().__init__()
         self.client = client
         self._dumps = dumps
         self.samples: list[Sample] = []
         self.faults: list[str] = []
-        self._scheduler = psutil.Process(scheduler)
+        self._scheduler = scheduler
         self._nannies = [psutil.Process(pid) for pid in nannies]
         self._complete = self._moved = self._start = time.monotonic()
         self._transitions = self._most = self._plugin = 0
@@ -129,12 +131,13 @@ class ResourceWatch(Background):
 
     def _sample(self) -> Sample:
         workers, tasks, transitions = self.client.run_on_scheduler(_sizes)
+        scheduler = psutil.Process(self._scheduler())
         if len(self.samples) % _SELDOM == 0:
             self._plugin = self.client.run_on_scheduler(_bytes_of_the_plugin)
         return Sample(
             time.monotonic() - self._start,
-            self._scheduler.memory_info().rss,
-            self._scheduler.num_fds(),
+            scheduler.memory_info().rss,
+            scheduler.num_fds(),
             sum(p.memory_info().rss for p in self._nannies),
             sum(p.num_fds() for p in self._nannies),
             workers,
@@ -180,9 +183,21 @@ def slope(samples: Sequence[Sample]) -> float | None:
     return float(found[0]) * 3600
 
 
+def asked(client: Client, function: Callable[..., Any]) -> Any:
+    """Call a function on the scheduler, once it is there."""
+    end = time.monotonic() + _MISSING
+    while True:
+        try:
+            return client.run_on_scheduler(function)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 def own_report(client: Client) -> tuple[dict[str, Any], dict[str, int]]:
     """Return what the plugin says of recoveries, and exceptions of its own by hook."""
-    report = client.run_on_scheduler(_report)
+    report = asked(client, _report)
     exceptions = Counter(report["exceptions"])
     for own in client.run(_worker_exceptions, on_error="return").values():
         if isinstance(own, dict):
