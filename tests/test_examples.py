@@ -82,6 +82,14 @@ def test_own_policy():
     assert moved[2] < 0.5 * moved[0]
 
 
+@pytest.mark.extended
+def test_scheduler_restart():
+    printed = run(sys.executable, "examples/scheduler_restart.py")
+    assert "Sum of squares: 70210, as expected: True" in printed
+    assert "60 calls of a function for 60 tasks." in printed
+    assert re.search(r"restarted .* with 61 operands", printed)
+
+
 @pytest.mark.slow
 def test_explain():
     printed = run(sys.executable, "examples/explain.py")
