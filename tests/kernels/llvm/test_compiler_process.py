@@ -52,7 +52,7 @@ def found(count):
 
 def key(count):
     made, _ = found(count)
-    return made.typed, made.layout, False
+    return made.typed, made.layout, False, ()
 
 
 def test_a_worker_does_not_load_llvm(tmp_path):
