@@ -323,7 +323,8 @@ class Admission:
         if exact or left or now - self._observed > age:
             self._observed, self._held_seen = now, held
             resident = self.host.resident_memory()
-            quota.observe(resident, held, self.host.transfers())
+            counted = resident if self.host.counts_unmanaged() else held
+            quota.observe(counted, held, self.host.transfers())
             self._footprints.settle(resident - held, not (quota.grants or quota.transfers))
         else:
             quota.held, quota.transfers = held, self.host.transfers()

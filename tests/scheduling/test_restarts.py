@@ -1,6 +1,5 @@
 """The journal of a scheduler in this process: its faults, and what is changed where it is off."""
 
-import asyncio
 import contextlib
 import errno
 import logging
@@ -9,6 +8,7 @@ import operator
 import distributed
 import pytest
 from distributed import wait
+from distributed.utils_test import async_poll_for
 
 import dask_marsched
 from dask_marsched import MarsSchedulerPlugin
@@ -74,14 +74,14 @@ def test_removal_restores_all_and_leaves_nothing(tmp_path):
         c.register_plugin(MarsSchedulerPlugin(journal=place))
         held = c.submit(operator.add, 1, 2)
         wait(held)
-        c.sync(_until, lambda: "_reconnect" in vars(c))
+        c.sync(async_poll_for, lambda: "_reconnect" in vars(c), 30)
         assert handlers_of(s) != without
         assert replaced(c) > on_client
         assert "close" in vars(worker)
         c.unregister_scheduler_plugin("marsched")
         c.register_plugin(MarsSchedulerPlugin())
         assert c.submit(operator.add, held, 1).result() == 4
-        c.sync(_until, lambda: "_reconnect" not in vars(c))
+        c.sync(async_poll_for, lambda: "_reconnect" not in vars(c), 30)
         assert handlers_of(s) == with_refusal(without)
         assert replaced(s) == on_scheduler
         assert replaced(c) == on_client
@@ -138,7 +138,7 @@ def test_without_a_usable_directory_all_goes_on_and_status_says_so(tmp_path, fau
 
 def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, caplog):
     with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
-        client.sync(_until, lambda: "_reconnect" in vars(client))
+        client.sync(async_poll_for, lambda: "_reconnect" in vars(client), 30)
 
         def full(*args):
             raise JournalError(f"cannot write: {errno.ENOSPC}")
@@ -146,7 +146,7 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, ca
         monkeypatch.setattr(SQLiteStore, "write", full)
         later = client.submit(operator.add, 3, 4)
         assert later.result() == 7
-        client.sync(_until, lambda: "_reconnect" not in vars(client))
+        client.sync(async_poll_for, lambda: "_reconnect" not in vars(client), 30)
         status = dask_marsched.status(client)
         assert status.exceptions == {}
         assert "NO JOURNAL IS KEPT: cannot write" in str(status)
@@ -154,14 +154,9 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, ca
     assert "cannot write" in caplog.text
 
 
-async def _until(condition):
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
 def test_a_stock_client_that_registers_the_plugin_has_a_session(tmp_path):
     with local_cluster(n_workers=1, processes=False) as here, distributed.Client(here) as stock:
         assert "_reconnect" not in vars(stock)
         stock.register_plugin(MarsSchedulerPlugin(journal=str(tmp_path / "journal")))
-        stock.sync(_until, lambda: "_reconnect" in vars(stock))
+        stock.sync(async_poll_for, lambda: "_reconnect" in vars(stock), 30)
         assert stock.submit(operator.add, 1, 2).result() == 3

@@ -63,7 +63,9 @@ MANAGED = {**SPILL, "distributed.worker.memory.spill": False}
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB}, config=MANAGED)
 async def test_the_memory_of_the_process_evicts_nothing_if_the_user_says_so(c, s, a):
     a.monitor.get_process_memory = lambda: 10 * GB
-    a.plugins["marsched"]._admission._refresh(exact=True)
+    admission = a.plugins["marsched"]._admission
+    admission._refresh(exact=True)
+    assert admission._footprints.floor > 9 * GB  # no task is charged for it
     kept = []
     for i in range(5):
         kept.append(c.submit(bytes, GB // 50, key=f"x-{i}"))

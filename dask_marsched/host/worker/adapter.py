@@ -141,13 +141,12 @@ class WorkerAdapter:
         return self.worker.memory_manager.memory_limit or 0
 
     def resident_memory(self) -> int:
-        """Return the memory of the process, bytes, as distributed measures it.
-
-        Only its results count if the user lets the memory of the process spill nothing.
-        """
-        if self._users_thresholds and self._spill_fraction is False:
-            return self.store.held
+        """Return the memory of the process, bytes, as distributed measures it."""
         return int(self.worker.monitor.get_process_memory())
+
+    def counts_unmanaged(self) -> bool:
+        """Whether other memory of the process may spill results; the user may forbid it."""
+        return not self._users_thresholds or self._spill_fraction is not False
 
     def transfers(self) -> int:
         """Return the bytes that transfers take in addition to the results in memory."""
