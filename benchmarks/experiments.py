@@ -171,7 +171,7 @@ def run_elementwise(options: Any) -> None:
     def show(r: elementwise.Run) -> None:
         _say(f"{r.program:<22}{r.policy:<12}{r.when:<6}{1e3 * r.seconds:.0f} ms")
 
-    columns = policy_columns(options)
+    columns = policy_columns(options.policies)
     parameters = Parameters(options.size, parse_bytes(options.chunk))
     setting = Setting(options.workers, options.threads, parameters, options.timeout)
     runs = elementwise.run(options.names, columns, options.repeat, setting, show)
