@@ -40,8 +40,8 @@ class RestartableCluster:
     def start_scheduler(self) -> None:
         self.scheduler = self._start(*dask_command("scheduler", *self.options()))
 
-    def start_worker(self, name: str) -> None:
-        options = ("--nthreads", "1", "--no-dashboard", "--name", name)
+    def start_worker(self, name: str, *more: str) -> None:
+        options = ("--nthreads", "1", "--no-dashboard", "--name", name, *more)
         where = ("--local-directory", str(self.directory))
         self.workers.append(self._start(*dask_command("worker", self.address, *options, *where)))
 

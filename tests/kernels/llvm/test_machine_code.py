@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
+from dask_marsched.kernels import proof
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import NotUnderstoodError
@@ -72,7 +73,7 @@ def test_random_kernels_give_the_same_results_as_by_llvms_loader(case):
             llvms = LLVMS.prepare(found, False)
         except (NotUnderstoodError, UnsupportedError):
             assume(False)
-    key = (found.typed, found.layout, False)
+    key = (found.typed, found.layout, False, tuple(proof.functions(found)))
     assert isinstance(OURS._known[key].code.owner, MachineCode)
     assert not isinstance(LLVMS._known[key].code.owner, MachineCode)
     try:
