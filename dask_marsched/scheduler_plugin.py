@@ -304,9 +304,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._engine.failed(ts)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> Awaitable[Any] | None:
-        """Take what a worker holds; copy protected results to it, if no other was suitable."""
-        if self._failover is not None:
-            self._failover.worker_came()
+        """Take what a worker holds."""
         return self.restarts.worker_came(worker) if self.restarts is not None else None
 
     def remove_worker(
@@ -357,11 +355,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             counts ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
             ``refined`` and ``recalled`` plans, ``copies_dropped``, ``retried``;
             ``recalled_operands`` that waited behind a slow one;
-            ``second_runs`` of stragglers and ``second_runs_won``; ``protected`` results with a
-            second copy and ``protected_bytes``; ``fusion``: its ``mode``, and how many
-            ``operands`` were fused ``into`` how many; ``withheld``, how withheld operands came to
-            their worker; ``left_to_dask``, decisions by reason; ``exact_sizes``, the share of the
-            planned operands whose size was known exactly before they ran; ``recoveries``, see
+            ``second_runs`` of stragglers and ``second_runs_won``; ``fusion``: its ``mode``, and how
+            many ``operands`` were fused ``into`` how many; ``withheld``, how withheld operands came
+            to their worker; ``left_to_dask``, decisions by reason; ``exact_sizes``, the share of
+            the planned operands whose size was known exactly before they ran; ``recoveries``, see
             `Recoveries.report`; ``journal``, see `Restarts.report`; ``worker_parts`` that are on;
             ``api``, its ``path`` or the ``reason`` why it is off; ``dashboard``, its ``pages`` or
             the ``reason``; ``exceptions`` caught, by hook, and the ``last_exception``;

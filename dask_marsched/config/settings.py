@@ -69,7 +69,6 @@ class Settings:
     restart_patience: float = _option("failover.patience", checks.DURATION)
     journal_directory: str | None = _option("journal.directory", checks.PLACE)
     journal_patience: float = _option("journal.patience", checks.DURATION)
-    protects: bool = _option("protection.enabled", checks.SWITCH)
     second_runs: bool = _option("stragglers.second-run", checks.SWITCH)
     interrupt: bool = _option("cancelling.interrupt", checks.SWITCH)
     fusion: str = _option("fusion.graph", checks.GRAPH_FUSION)

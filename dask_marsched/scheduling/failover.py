@@ -1,4 +1,4 @@
-"""Handles lost workers and stragglers: adoption, protection, second runs, recoveries.
+"""Handles lost workers and stragglers: adoption, second runs, recoveries.
 
 Shared results of a dead worker are adopted before the scheduler removes it. Then its losses are
 reported, and the engine plans its units again.
@@ -16,7 +16,6 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.config import Settings
 from dask_marsched.host.scheduler.adopters import READY
 from dask_marsched.host.scheduler.adoption import KEPT, Adoption
-from dask_marsched.host.scheduler.extra_replicas import ExtraReplicas
 from dask_marsched.host.scheduler.queue_recall import QueueRecall
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
@@ -26,7 +25,7 @@ from dask_marsched.scheduling.loss_records import Recoveries
 logger = logging.getLogger("dask_marsched")
 
 
-_P = TypeVar("_P", Adoption, SpeculativeExecution, ExtraReplicas, QueueRecall)
+_P = TypeVar("_P", Adoption, SpeculativeExecution, QueueRecall)
 
 
 class Failover:
@@ -45,25 +44,19 @@ class Failover:
         self._dropping = ReplicaRemoval(scheduler)
         self._adoption: Adoption | None = None
         self._second_runs: SpeculativeExecution | None = None
-        self._protection: ExtraReplicas | None = None
         self._recall = _installed(QueueRecall(scheduler, caught))
         if settings.adopts:
             self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
         if settings.second_runs:
             self._second_runs = _installed(SpeculativeExecution(scheduler, caught))
-        if settings.protects:
-            self._protection = _installed(ExtraReplicas(scheduler, self._dropping, caught))
         if self._adoption is not None:
             engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
-        if self._protection is not None:
-            engine.replicas.protected = self._protection.is_protected
-        if self._adoption is not None or self._protection is not None:
             self._dropping.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
         self._dropping.uninstall()
-        for part in (self._adoption, self._second_runs, self._protection, self._recall):
+        for part in (self._adoption, self._second_runs, self._recall):
             if part is not None:
                 part.uninstall()
 
@@ -76,16 +69,15 @@ class Failover:
         startstops: Iterable[Mapping[str, Any]],
     ) -> None:
         """Note a transition; `startstops` are the times that the worker measured."""
-        seconds, protection = self._second_runs, self._protection
+        seconds = self._second_runs
         self.recoveries.moved(ts.key, start, finish, stimulus_id)
         if start == "processing" and seconds is not None:
             seconds.left(ts)
         if finish == "memory":
-            for action in startstops if seconds is not None or protection is not None else ():
-                if start == "processing" and action["action"] == "compute":
-                    for part in (seconds, protection):
-                        if part is not None:
-                            part.finished(ts, action["stop"] - action["start"])
+            if start == "processing" and seconds is not None:
+                for action in startstops:
+                    if action["action"] == "compute":
+                        seconds.finished(ts, action["stop"] - action["start"])
             self.recoveries.settled(ts.key)
         elif finish == "processing":
             for sending in (self._recall, seconds):
@@ -96,20 +88,11 @@ class Failover:
                 self.recoveries.settled(ts.key)
             if self._adoption is not None:
                 self._adoption.forget(ts.key)
-            if protection is not None:
-                protection.released(ts)
-
-    def worker_came(self) -> None:
-        """Note that a worker has joined."""
-        if self._protection is not None:
-            self._protection.workers_changed()
 
     def worker_lost(self, worker: str, stimulus_id: str) -> None:
         """Note that a worker was removed."""
         if self._second_runs is not None:
             self._second_runs.worker_lost(worker)
-        if self._protection is not None:
-            self._protection.workers_changed()
         adopted, reassigned = 0, None
         if self._adoption is not None:
             adopted = self._adoption.adopted(worker)
@@ -130,14 +113,12 @@ class Failover:
         return self._adoption.kept() if self._adoption is not None else set()
 
     def report(self) -> dict[str, int]:
-        """Return counts of recalled operands, second runs and protected results, for JSON."""
-        seconds, protection = self._second_runs, self._protection
+        """Return counts of recalled operands and second runs, for JSON."""
+        seconds = self._second_runs
         return {
             "recalled_operands": self._recall.recalled if self._recall is not None else 0,
             "second_runs": seconds.begun if seconds is not None else 0,
             "second_runs_won": seconds.won if seconds is not None else 0,
-            "protected": protection.copied if protection is not None else 0,
-            "protected_bytes": protection.copied_bytes if protection is not None else 0,
         }
 
 

@@ -24,7 +24,6 @@ class UnneededReplicas:
     """
 
     def __init__(self) -> None:
-        self.protected: Callable[[TaskState], bool] = lambda ts: False
         self.keepers: Callable[[TaskState], Iterable[WorkerState]] = lambda ts: ()
         self._suspects: dict[TaskState, None] = {}
         #: By result with many readers, one of these that all replicas are kept for. While it
@@ -59,7 +58,7 @@ class UnneededReplicas:
             if not waiters or self._is_wanted_elsewhere(ts) or _are_many(waiters, there):
                 continue
             needed = {waiter.processing_on for waiter in waiters}
-            if _are_many(waiters, needed) or not _may_drop(ts) or self.protected(ts):
+            if _are_many(waiters, needed) or not _may_drop(ts):
                 continue
             # Replicas on a keeper's host are views of its shared memory: to drop the keeper's
             # frees nothing, and the result would be lost with those workers.

@@ -13,8 +13,8 @@ from dask_marsched.core.graph import Edges
 from dask_marsched.host.scheduler.snapshot import topological
 from dask_marsched.policies.recomputation import Lineage, Recovery, smallest_recovery
 
-#: Topic of the events on lost workers, second runs and protected results, for
-#: ``client.get_events`` and ``client.subscribe_topic``.
+#: Topic of the events on lost workers and second runs, for ``client.get_events`` and
+#: ``client.subscribe_topic``.
 TOPIC = "marsched-failover"
 
 _PENDING = frozenset({"waiting", "no-worker", "queued", "processing"})

@@ -22,12 +22,10 @@ class ReplicaRemoval:
     """Restricts the memory manager's choice of the replica to drop.
 
     ``keepers`` returns the workers whose copy outlives their process; one of them keeps it.
-    ``protected`` returns whether a result keeps two replicas.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.keepers: Callable[[TaskState], list[WorkerState]] = lambda ts: []
-        self.protected: Callable[[TaskState], bool] | None = None
         self._manager: Any = scheduler.extensions.get("amm")
         self._fits = not misfits(scheduler)
 
@@ -44,9 +42,6 @@ class ReplicaRemoval:
     def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
         # A retiring worker names itself as the candidate; it may drop whatever others hold.
         if candidates is None:
-            protected = self.protected is not None and self.protected(ts)
-            if protected and len(ts.who_has or ()) <= 2:
-                return None
             keepers = self.keepers(ts)
             if keepers:
                 candidates = (ts.who_has or set()) - set(keepers[:1])
