@@ -170,7 +170,8 @@ def _return(name: str, tasks: int, cluster: ClusterOfProcesses, client: Client) 
     cluster.kill_scheduler()
     again = time.time()
     cluster.start_scheduler()
-    wait(futures)
+    with client.as_current():
+        wait(futures)
     made, _, finished, _ = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
     return Return(name, known, first - began, made - again, finished - made)
 
