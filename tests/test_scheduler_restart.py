@@ -255,6 +255,20 @@ def test_a_worker_that_died_meanwhile_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.extended
+def test_a_worker_joins_though_the_scheduler_dies_while_it_starts(tmp_path):
+    with restartable_cluster(tmp_path, workers=0) as cluster:
+        cluster.start_worker("worker-0")
+        cluster.workers[0].wait_for("Start Nanny at:")  # it waits for its worker from here on
+        restart(cluster)
+        with dask_marsched.Client(cluster.address) as client:
+            assert client.submit(cluster.logged(), 5, pure=False).result(PATIENCE) == 10
+            pids = set(client.run(os.getppid).values())
+            cluster.workers[0].wait_for("waits for another one")
+            assert pids == set(client.run(os.getppid).values())
+            assert client.submit(cluster.logged(), 6, pure=False).result(PATIENCE) == 12
+
+
+@pytest.mark.extended
 def test_a_supervised_scheduler_is_started_again(tmp_path):
     with restartable_cluster(tmp_path, workers=0) as cluster:
         cluster.kill_scheduler()

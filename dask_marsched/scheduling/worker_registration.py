@@ -1,4 +1,4 @@
-"""Installs the worker plugin on every worker of a scheduler, and removes it again."""
+"""Installs the plugins on every worker and nanny of a scheduler, and removes them again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from distributed.scheduler import Scheduler
 
 from dask_marsched.config import Settings
+from dask_marsched.host.worker.nanny_registration import NAME as ON_NANNIES
 
 #: Name of the plugin on the workers.
 NAME = "marsched"
@@ -30,17 +31,27 @@ def load(settings):
     except Exception:
         return WorkerPlugin()
 """
+_LOAD_ON_NANNY = """
+def load(settings):
+    from distributed.diagnostics.plugin import NannyPlugin
+    try:
+        from dask_marsched.host.worker.nanny_registration import LastingRegistration
+        return LastingRegistration()
+    except Exception:
+        return NannyPlugin()
+"""
 _CALL = "[space := {}, exec(text, space), space['load'](settings)][-1]"
 
 
 class _Parcel:
-    """Unpickles as the worker plugin, or as an empty plugin."""
+    """Unpickles as a plugin of ours, or as an empty plugin."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, text: str, settings: dict[str, Any]) -> None:
+        self.text = text
         self.settings = settings
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return eval, (_CALL, {"text": _LOAD, "settings": self.settings})
+        return eval, (_CALL, {"text": self.text, "settings": self.settings})
 
 
 class WorkerRegistration:
@@ -51,12 +62,16 @@ class WorkerRegistration:
         # Policies may be registered here and unknown there.
         ours = ("quota_", "store_", "interrupt", "adopt", "kernels_", "journal_")
         chosen = {k: v for k, v in vars(settings).items() if k.startswith(ours)}
-        self._plugin = pickle.dumps(_Parcel(chosen))
+        self._plugin = pickle.dumps(_Parcel(_LOAD, chosen))
+        self._journaled = settings.journal_directory is not None
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def add(self) -> None:
         """Install the plugin on all workers; wait until all but those that hang have it."""
         self.scheduler.worker_plugins[NAME] = self._plugin
+        if self._journaled:
+            # For nannies that come later: those that are there have registered.
+            self.scheduler.nanny_plugins[ON_NANNIES] = pickle.dumps(_Parcel(_LOAD_ON_NANNY, {}))
         self._send({"op": "plugin-add", "plugin": self._plugin, "name": NAME})
         await self.done()
 
@@ -65,6 +80,7 @@ class WorkerRegistration:
         # Another registration may have replaced it.
         if self.scheduler.worker_plugins.get(NAME) is self._plugin:
             del self.scheduler.worker_plugins[NAME]
+            self.scheduler.nanny_plugins.pop(ON_NANNIES, None)
             self._send({"op": "plugin-remove", "name": NAME})
 
     async def done(self) -> None:
