@@ -160,3 +160,25 @@ def test_a_stock_client_that_registers_the_plugin_has_a_session(tmp_path):
         stock.register_plugin(MarsSchedulerPlugin(journal=str(tmp_path / "journal")))
         stock.sync(async_poll_for, lambda: "_reconnect" in vars(stock), 30)
         assert stock.submit(operator.add, 1, 2).result() == 3
+
+
+def test_a_task_starts_again_whose_input_is_lost_while_it_runs(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        begun, gate = distributed.Event("begun"), distributed.Event("gate")
+        runs = client.submit(begin_and_wait, 3)
+        assert begun.wait(30)
+        # As the scheduler decides for what reads a lost result.
+        assert "released" in client.run_on_scheduler(states_on_the_way_to_waiting, runs.key)
+        gate.set()
+        assert runs.result(30) == 4
+
+
+def begin_and_wait(x):
+    distributed.Event("begun").set()
+    assert distributed.Event("gate").wait(30)
+    return x + 1
+
+
+def states_on_the_way_to_waiting(key, dask_scheduler):
+    dask_scheduler.transitions({key: "waiting"}, "test")
+    return [e.finish for e in dask_scheduler.transition_log if e.key == key][-4:]

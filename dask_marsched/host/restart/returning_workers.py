@@ -36,6 +36,7 @@ _CLAIMED = 5.0
 
 _STIMULUS = "marsched-restored"
 _ANOTHER_RUN = -1
+_STAYING = (("memory", "waiting"), ("processing", "waiting"))
 
 
 def misfits(scheduler: Any) -> list[str]:
@@ -95,9 +96,6 @@ class ReturningWorkers:
         # The adapter has given the scheduler a table of its own.
         s._TRANSITIONS_TABLE["released", "memory"] = _released_memory
         s._TRANSITIONS_TABLE["released", "processing"] = _released_processing
-        # Decided by a graph that arrived again, before it was known where its tasks are.
-        s._TRANSITIONS_TABLE["memory", "waiting"] = _stay
-        s._TRANSITIONS_TABLE["processing", "waiting"] = _stay
         if (spans := s.extensions.get("spans")) is not None:
             spans.heartbeat = _of_known_spans(spans)
 
@@ -216,8 +214,19 @@ class ReturningWorkers:
                 taken = ts not in again and self._take_result(ts, found, restoring=True)
             if not taken:
                 self._free(found.address, [ts.key])
+        self._let_claimed_stay()
         if not any(isinstance(one, _Run) for found in self.unclaimed.values() for one in found):
             self._claimed.set()
+
+    def _let_claimed_stay(self) -> None:
+        """Ignore that claimed tasks are to start, which was decided before they were claimed.
+
+        Later such transitions are Dask's own: a task starts again whose inputs were lost.
+        """
+        table = self.scheduler._TRANSITIONS_TABLE
+        table |= dict.fromkeys(_STAYING, _stay)
+        # The transitions of the graph follow at once.
+        asyncio.get_running_loop().call_soon(_remove, table, _STAYING)
 
     def settle(self) -> None:
         """Free what no graph has claimed."""
@@ -324,6 +333,11 @@ def _of_shuffle(ts: TaskState) -> set[TaskState]:
 
 def _stay(scheduler: Any, key: Key, stimulus_id: str) -> Any:
     return {}, {}, {}
+
+
+def _remove(table: dict[Any, Any], entries: Iterable[Any]) -> None:
+    for entry in entries:
+        table.pop(entry, None)
 
 
 def _of_known_spans(spans: Any) -> Any:
