@@ -12,6 +12,7 @@ from dask.typing import Key
 from distributed import scheduler as scheduler_module
 from distributed.scheduler import Scheduler
 
+from dask_marsched.host.graph import blockwise_tasks
 from dask_marsched.host.graph.compression import (
     compressed,
     compressed_as_before,
@@ -111,12 +112,13 @@ def compress_for(
 
 
 def patch() -> None:
-    """Have all schedulers of this process derive sizes, until as many calls of `unpatch`."""
+    """Have this process read graphs in this way, until as many calls of `unpatch`."""
     global _users, _stock
     with _lock:
         if not _users:
             _stock = scheduler_module._materialize_graph
             scheduler_module._materialize_graph = _materialize_sized_graph
+            blockwise_tasks.install()
         _users += 1
 
 
@@ -127,3 +129,4 @@ def unpatch() -> None:
         _users -= 1
         if not _users:
             scheduler_module._materialize_graph = _stock
+            blockwise_tasks.uninstall()
