@@ -12,7 +12,7 @@ from dask.typing import Key
 from distributed import scheduler as scheduler_module
 from distributed.scheduler import Scheduler
 
-from dask_marsched.host.graph import blockwise_tasks
+from dask_marsched.host.graph import blockwise_tasks, order_dependencies
 from dask_marsched.host.graph.compression import (
     compressed,
     compressed_as_before,
@@ -119,6 +119,7 @@ def patch() -> None:
             _stock = scheduler_module._materialize_graph
             scheduler_module._materialize_graph = _materialize_sized_graph
             blockwise_tasks.install()
+            order_dependencies.install()
         _users += 1
 
 
@@ -130,3 +131,4 @@ def unpatch() -> None:
         if not _users:
             scheduler_module._materialize_graph = _stock
             blockwise_tasks.uninstall()
+            order_dependencies.uninstall()
