@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask_marsched.api import schemas
 from dask_marsched.api.parameters import RefusedError
 from dask_marsched.api.writing import MODULE
 from dask_marsched.core.operand import IllegalTransitionError, State
@@ -18,6 +17,12 @@ from dask_marsched.installation import __version__
 from dask_marsched.monitoring.executions import Executions, Graph
 from dask_marsched.monitoring.operands import history, row
 
+#: Fields of the observer's rows of workers that the answers repeat, by endpoint, and of its totals.
+_WORKER = ("worker", "name", "host", "status", "last_seen", "limit")
+_QUOTA = ("quota", "used", "promised", "queued", "deferrals", "forced", "evictions")
+_STORE = ("process", "private", "shared", "mapped", "other", "disk")
+_QUOTA_TOTAL = ("limit", "quota", "used", "promised", "queued", "process")
+_STORE_TOTAL = ("process", "private", "shared", "disk")
 #: Steps of an operand's history that are shown, the last ones.
 _MOST_STEPS = 200
 
@@ -166,21 +171,21 @@ def _of_planned(find: Callable[..., Any], graph: int | None, **options: Any) -> 
 def quota(source: Source, *, limit: int) -> dict[str, Any]:
     """Return the quotas of the workers."""
     memory = source.observer.memory(limit)
-    found = _by_worker(memory, schemas.QUOTA_ROW, schemas.QUOTA_TOTAL)
+    found = _by_worker(memory, _QUOTA, _QUOTA_TOTAL)
     return {"on": memory["quota_on"], "thresholds": memory["thresholds"], **found}
 
 
 def store(source: Source, *, limit: int) -> dict[str, Any]:
     """Return the results that workers hold, by where they are."""
-    return _by_worker(source.observer.memory(limit), schemas.STORE_ROW, schemas.STORE_TOTAL)
+    return _by_worker(source.observer.memory(limit), _STORE, _STORE_TOTAL)
 
 
-def _by_worker(memory: dict[str, Any], names: dict[str, Any], total: str) -> dict[str, Any]:
-    names = schemas.WORKER | names
+def _by_worker(memory: dict[str, Any], own: Sequence[str], total: Sequence[str]) -> dict[str, Any]:
+    names = (*_WORKER, *own)
     return {
         "workers": [{name: worker[name] for name in names} for worker in memory["workers"]],
         "more_workers": memory["more_workers"],
-        "total": {name: memory["total"][name] for name in ("time", *total.split())},
+        "total": {name: memory["total"][name] for name in ("time", *total)},
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dask_marsched.api import answers
-from dask_marsched.api import schemas as s
 from dask_marsched.api.openapi import document
 from dask_marsched.api.parameters import SWITCH, Parameter, choice, text, whole
 from dask_marsched.api.table import ROOT, Endpoint
@@ -38,33 +37,19 @@ def _description(source: answers.Source) -> dict[str, Any]:
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint(
-        "GET",
-        "/",
-        "The endpoints, and whether requests may change anything.",
-        _index,
-        s.record(s.fields(s.TEXT, "name version"), writable=s.TRUTH, endpoints=s.listing(s.TEXT)),
-    ),
-    Endpoint(
-        "GET",
-        "/openapi.json",
-        "This description.",
-        _description,
-        {"type": "object", "description": "An OpenAPI 3.1 document."},
-    ),
+    Endpoint("GET", "/", "The endpoints, and whether requests may change anything.", _index),
+    Endpoint("GET", "/openapi.json", "This description.", _description),
     Endpoint(
         "GET",
         "/status",
         "Whether the plugin is active, and its counters since it was registered.",
         answers.status,
-        s.STATUS,
     ),
     Endpoint(
         "GET",
         "/graphs",
         "The last graphs, the newest first.",
         answers.graphs,
-        s.page(s.GRAPH),
         query=(LIMIT, OFFSET),
     ),
     Endpoint(
@@ -72,7 +57,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/graphs/{graph}",
         "One graph.",
         answers.graph,
-        s.GRAPH,
         path_parameters=(GRAPH,),
     ),
     Endpoint(
@@ -81,7 +65,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The picture of a graph's plan: cells of neighbouring operands, with their worker and "
         "states. While `ready` is false it is being laid out: ask again.",
         answers.plan,
-        s.PLAN,
         path_parameters=(GRAPH,),
         query=(CELLS,),
     ),
@@ -90,7 +73,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/graphs/{graph}/cancel",
         "Cancel the wanted results of a graph.",
         answers.cancel,
-        s.record(s.fields(s.COUNT, "graph cancelled")),
         path_parameters=(GRAPH,),
         fields=(FORCE,),
     ),
@@ -100,7 +82,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Operands and their states. `offset`, `next` and `total` count those that are looked at, "
         "not those that are listed: a page may be empty and yet not the last.",
         answers.operands,
-        s.page(s.OPERAND, history=s.listing(s.STEP)),
         query=(GRAPH, STATE, KEY, LIMIT, OFFSET),
     ),
     Endpoint(
@@ -108,7 +89,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/counts",
         "Numbers of operands by state, now and over time, and causes of failures.",
         answers.counts,
-        s.OPERAND_COUNTS,
         query=(OF_GRAPH,),
     ),
     Endpoint(
@@ -116,7 +96,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/quota",
         "Memory of the workers and what their quotas have promised.",
         answers.quota,
-        s.QUOTA,
         query=(WORKERS,),
     ),
     Endpoint(
@@ -124,7 +103,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/store",
         "Where the results of the workers are: private, shared, mapped, on disk.",
         answers.store,
-        s.STORE,
         query=(WORKERS,),
     ),
     Endpoint(
@@ -133,7 +111,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Bytes moved between workers, and an estimate of those that stock Dask would have moved "
         "for `graph` (by default the last one).",
         answers.transfers,
-        s.TRANSFERS,
         query=(OF_GRAPH, ROWS),
     ),
     Endpoint(
@@ -141,7 +118,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/kernels",
         "Expressions that fused kernels evaluated on the workers.",
         answers.kernels,
-        s.KERNELS,
         query=(EXPRESSIONS,),
     ),
     Endpoint(
@@ -149,6 +125,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/faults",
         "Lost workers and failed operands, and how they were handled.",
         answers.faults,
-        s.FAULTS,
     ),
 )

@@ -8,14 +8,28 @@ from typing import Any
 
 from dask_marsched.api.answers import Source
 from dask_marsched.api.handler import ApiHandler
-from dask_marsched.api.schemas import ERROR
 from dask_marsched.api.table import ROOT, Endpoint
 
 _ABOUT = (
     "What the scheduler plugin dask_marsched plans and does. Answers are bounded; lists come in "
     "pages. Times are seconds since 1970 by the scheduler's clock, sizes bytes, durations seconds."
 )
-_ERROR = {"$ref": "#/components/schemas/Error"}
+_ERROR = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "status": {"type": "integer"},
+                "message": {"type": "string"},
+                "parameter": {"type": ["string", "null"]},
+            },
+            "required": ["status", "message", "parameter"],
+        }
+    },
+    "required": ["error"],
+}
+_REFERENCE = {"$ref": "#/components/schemas/Error"}
 _REFUSED = {
     "400": "A parameter is not accepted; the message says what is.",
     "404": "There is no such thing.",
@@ -61,7 +75,7 @@ def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> 
         "info": {"title": "dask_marsched", "version": version, "description": _ABOUT},
         "servers": [{"url": prefix + ROOT}],
         "paths": paths,
-        "components": {"schemas": {"Error": ERROR}},
+        "components": {"schemas": {"Error": _ERROR}},
     }
 
 
@@ -72,9 +86,9 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "summary": endpoint.about,
         "parameters": _parameters(endpoint),
         "responses": {
-            "200": {"description": "The answer.", "content": _json(endpoint.schema)},
+            "200": {"description": "The answer.", "content": _json({"type": "object"})},
             **{
-                status: {"description": why, "content": _json(_ERROR)}
+                status: {"description": why, "content": _json(_REFERENCE)}
                 for status, why in refused.items()
             },
         },

@@ -21,7 +21,6 @@ class Endpoint:
     about: str
     #: Called with the source and the values; returns plain values or an awaitable.
     answer: Callable[..., Any]
-    schema: dict[str, Any]  #: JSON Schema of the answer.
     path_parameters: tuple[Parameter, ...] = ()
     query: tuple[Parameter, ...] = ()
     fields: tuple[Parameter, ...] = ()  #: Of the JSON object in the body.

@@ -7,6 +7,7 @@ import pytest
 
 from dask_marsched.api.endpoints import ENDPOINTS
 from dask_marsched.api.openapi import document
+from tests.api.answers import ANSWERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,10 +24,14 @@ def schemas(value):
 
 
 def test_schemas_are_schemas():
-    found = list(schemas(document(ENDPOINTS, "0")))
+    found = [*schemas(document(ENDPOINTS, "0")), *ANSWERS.values()]
     assert len(found) > 3 * len(ENDPOINTS)
     for schema in found:
         jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_answer_is_checked_by_tests():
+    assert ANSWERS.keys() == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
 
 
 def test_operations_have_names_of_their_own():
@@ -54,3 +59,7 @@ def test_documentation(endpoint):
     assert endpoint.about.split(".")[0] in row
     for parameter in (*endpoint.query, *endpoint.fields):
         assert f"`{parameter.name}`" in row
+    fields = ANSWERS[endpoint.method, endpoint.path].get("properties", {})
+    rows = [r for r in rows if r.startswith(f"| `{endpoint.path}` |")]
+    assert len(rows) == bool(fields)
+    assert all(f"`{name}`" in row for row in rows for name in fields)

@@ -1,4 +1,4 @@
-"""JSON Schemas of the API's answers."""
+"""JSON Schemas of the API's answers, field by field, which the tests check each answer against."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ def series(names: str) -> Schema:
     """Return the schema of values over time: lists of one length."""
     return record(fields(listing(NUMBER), f"time {names}"))
 
-
-ERROR = record(error=record(status=COUNT, message=TEXT, parameter=maybe(TEXT)))
 
 _EXECUTION = record(
     fields(TEXT, "worker"),
@@ -134,24 +132,22 @@ OPERAND_COUNTS = record(
     causes=listing(record(fields(TEXT, "state operand cause"), count=COUNT)),
 )
 
-#: Fields of the observer's memory rows that answers repeat, and those of each answer.
-WORKER = {**fields(TEXT, "worker name host status"), "last_seen": NUMBER}
-QUOTA_ROW = fields(maybe(COUNT), "limit quota used promised queued deferrals forced evictions")
-STORE_ROW = fields(maybe(COUNT), "limit") | fields(
+_WORKER = {**fields(TEXT, "worker name host status"), "last_seen": NUMBER}
+_QUOTA_ROW = fields(maybe(COUNT), "limit quota used promised queued deferrals forced evictions")
+_STORE_ROW = fields(maybe(COUNT), "limit") | fields(
     COUNT, "process private shared mapped other disk"
 )
-QUOTA_TOTAL = "limit quota used promised queued process"
-STORE_TOTAL = "process private shared disk"
-
 QUOTA = record(
     on=TRUTH,
     thresholds=mapping(maybe(NUMBER)),
-    workers=listing(record(WORKER, QUOTA_ROW)),
+    workers=listing(record(_WORKER, _QUOTA_ROW)),
     more_workers=COUNT,
-    total=series(QUOTA_TOTAL),
+    total=series("limit quota used promised queued process"),
 )
 STORE = record(
-    workers=listing(record(WORKER, STORE_ROW)), more_workers=COUNT, total=series(STORE_TOTAL)
+    workers=listing(record(_WORKER, _STORE_ROW)),
+    more_workers=COUNT,
+    total=series("process private shared disk"),
 )
 
 _ESTIMATE = record(
@@ -198,3 +194,21 @@ FAULTS = record(
     exceptions=mapping(COUNT),
     failure=maybe(TEXT),
 )
+
+#: By method and path, as the endpoints have them.
+ANSWERS = {
+    ("GET", "/"): record(fields(TEXT, "name version"), writable=TRUTH, endpoints=listing(TEXT)),
+    ("GET", "/openapi.json"): {"type": "object"},
+    ("GET", "/status"): STATUS,
+    ("GET", "/graphs"): page(GRAPH),
+    ("GET", "/graphs/{graph}"): GRAPH,
+    ("GET", "/graphs/{graph}/plan"): PLAN,
+    ("POST", "/graphs/{graph}/cancel"): record(fields(COUNT, "graph cancelled")),
+    ("GET", "/operands"): page(OPERAND, history=listing(STEP)),
+    ("GET", "/counts"): OPERAND_COUNTS,
+    ("GET", "/quota"): QUOTA,
+    ("GET", "/store"): STORE,
+    ("GET", "/transfers"): TRANSFERS,
+    ("GET", "/kernels"): KERNELS,
+    ("GET", "/faults"): FAULTS,
+}
