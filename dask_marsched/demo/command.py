@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the Zarr store. Kept afterwards, and reused if it has this size already. "
-    "By default a temporary one, deleted at the end.",
-)
-@click.option(
     "--resolution",
     type=float,
     help="Distance of grid points, in degrees: 2 (a year of 1.6 GiB, chunks of 22 MiB) or, where "
@@ -43,20 +36,21 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Where to write the table as a picture (PNG).",
 )
-def demo(store: Path | None, resolution: float | None, picture: Path) -> None:
+def demo(resolution: float | None, picture: Path) -> None:
     """Run three analyses with stock Dask and with the plugin, and kill a worker in one.
 
-    Writes a year of hourly temperature and wind as a Zarr store, analyses it with xarray on two
-    clusters of four worker processes in turn, checks that both give the same results bit for
-    bit, and prints what each took, moved, held and computed again. The exit code is 0 if all
-    went well, 1 if not: results that differ, or a plugin that was off or failed inside.
+    Writes a year of hourly temperature and wind as a temporary Zarr store, analyses it with
+    xarray on two clusters of four worker processes in turn, checks that both give the same
+    results bit for bit, and prints what each took, moved, held and computed again. The exit code
+    is 0 if all went well, 1 if not: results that differ, or a plugin that was off or failed
+    inside.
     """
     began = time.monotonic()
     if not picture.absolute().parent.is_dir():
         raise click.ClickException(f"{picture}: there is no directory {picture.parent}")
     try:
         requirements.check_modules()
-        layout = requirements.layout_for(resolution, store or Path(tempfile.gettempdir()))
+        layout = requirements.layout_for(resolution, Path(tempfile.gettempdir()))
     except ValueError as error:
         raise click.ClickException(str(error)) from None
 
@@ -68,7 +62,7 @@ def demo(store: Path | None, resolution: float | None, picture: Path) -> None:
 
     # Killed workers leak semaphores; only this option reaches the process that warns of it.
     sys.warnoptions.append("ignore:resource_tracker")
-    with _store(store, layout) as path:
+    with _store(layout) as path:
         outcome = run_all(path, _progress, click.echo)
     comparisons = comparison.compare(outcome.measurements)
     click.echo(f"\n{text_table(comparison.cells(comparisons))}\n")
@@ -97,33 +91,25 @@ def _progress(measurement: Measurement) -> None:
 
 
 @contextmanager
-def _store(named: Path | None, layout: Layout) -> Iterator[Path]:
-    """Write the store unless it exists; delete it afterwards if it is temporary."""
+def _store(layout: Layout) -> Iterator[Path]:
+    """Write the store, and delete it afterwards."""
     from dask_marsched.demo import store
 
-    directory = None
-    if named is None:
-        directory = Path(tempfile.mkdtemp(prefix="dask-marsched-demo-"))
-        named = directory / "weather.zarr"
-    path = named.absolute()
-    try:
-        if store.is_complete(path, layout):
-            click.echo(f"The store is there: {path}")
-        else:
-            shape = " x ".join(map(str, layout.shape))
-            click.echo(
-                f"Writing {format_bytes(layout.nbytes)} to {path}: t, u, v of {shape} in chunks "
-                f"of {format_bytes(layout.chunk_nbytes)}"
-            )
-            with click.progressbar(length=layout.nbytes, hidden=not sys.stdout.isatty()) as bar:
-                store.write(path, layout, bar.update)
-        store.read_once(path)
+    with tempfile.TemporaryDirectory(
+        prefix="dask-marsched-demo-", ignore_cleanup_errors=True
+    ) as directory:
+        path = Path(directory) / "weather.zarr"
+        shape = " x ".join(map(str, layout.shape))
+        click.echo(
+            f"Writing {format_bytes(layout.nbytes)} to {path}: t, u, v of {shape} in chunks "
+            f"of {format_bytes(layout.chunk_nbytes)}"
+        )
+        try:
+            store.write(path, layout)
+            store.read_once(path)
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
         yield path
-    except OSError as error:
-        raise click.ClickException(str(error)) from None
-    finally:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def faults(comparisons: list[Comparison], reports: list[dict[str, Any]]) -> list[str]:

@@ -54,14 +54,11 @@ def _missing(layout: Layout, directory: Path) -> str:
             f"and {format_bytes(available)} are available: close other programs, or use a "
             "coarser --resolution"
         )
-    existing = directory.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(directory).free
     if free < layout.nbytes:  # without compression
         return (
-            f"The store needs up to {format_bytes(layout.nbytes)} on the disk of {existing}, where "
-            f"{format_bytes(free)} are free: use --store with a path on another disk, or a "
-            "coarser --resolution"
+            f"The store needs up to {format_bytes(layout.nbytes)} on the disk of {directory}, "
+            f"where {format_bytes(free)} are free: set TMPDIR to a directory on another disk, or "
+            "use a coarser --resolution"
         )
     return ""

@@ -15,7 +15,7 @@ from dask_marsched.demo.command import demo, faults
 def test_whole(tmp_path):
     command = [sys.executable, "-m", "dask", "marsched", "demo", "--resolution", "15"]
     done = subprocess.run(
-        [*command, "--store", "weather.zarr"],
+        command,
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -27,7 +27,6 @@ def test_whole(tmp_path):
     for analysis in (*ANALYSES, KILLED):
         assert done.stdout.count(f"  {analysis.title:30} ") in (2, 4)  # one round or two
     assert matplotlib.image.imread(tmp_path / "demo.png").ndim == 3
-    assert (tmp_path / "weather.zarr").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -40,19 +39,11 @@ def test_whole(tmp_path):
 )
 def test_bad_input_ends_before_anything_is_written(tmp_path, monkeypatch, options, said):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(demo, ["--store", "weather.zarr", *options])
+    result = CliRunner().invoke(demo, options)
     assert result.exit_code != 0
     assert said in result.output
     assert isinstance(result.exception, SystemExit)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_store_of_others_is_refused(tmp_path):
-    (tmp_path / "thesis.txt").write_text("precious")
-    result = CliRunner().invoke(demo, ["--resolution", "45", "--store", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "is no store of this demo: name another path" in result.output
-    assert (tmp_path / "thesis.txt").read_text() == "precious"
 
 
 def test_missing_package(monkeypatch):

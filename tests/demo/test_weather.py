@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from dask_marsched.demo.layout import VARIABLES, Field, Layout
+from dask_marsched.demo.layout import VARIABLES, Layout
+from dask_marsched.demo.store import Field
 
 LAYOUT = Layout(resolution=15)
 
@@ -37,17 +38,7 @@ def test_seasons(temperature):
     assert (july - january)[south].mean() < -10
 
 
-def test_afternoons_are_warm_in_local_time(temperature):
-    by_hour = temperature.reshape(365, 24, 13, 24).mean(0)
-    equator = by_hour[:, 6]
-    greenwich, date_line = equator[:, 0], equator[:, 12]
-    assert 13 <= greenwich.argmax() <= 17
-    assert 1 <= date_line.argmax() <= 5
-
-
-def test_poles_are_cold_and_weather_has_a_memory(temperature):
+def test_poles_are_cold_and_days_differ(temperature):
     climate = temperature.mean((0, 2))
     assert climate[6] > climate[0] + 20
-    daily = temperature[:, 4, 0].reshape(365, 24).mean(1)
-    weather = daily - np.convolve(daily, np.ones(31) / 31, "same")  # without the seasons
-    assert np.corrcoef(weather[16:-16], weather[17:-15])[0, 1] > 0.5
+    assert temperature[:, 4, 0].std() > 3
