@@ -3,7 +3,7 @@
 They join those of `dask_marsched.bench.workloads`, whose names this package offers too.
 """
 
-from benchmarks.workloads import arithmetic, held_out, interactive, patterns
+from benchmarks.workloads import arithmetic, communication, held_out, interactive, patterns
 from dask_marsched.bench.workloads import (
     MIB,
     Kind,
@@ -21,6 +21,7 @@ __all__ = [
     "Parameters",
     "Workload",
     "arithmetic",
+    "communication",
     "get",
     "held_out",
     "interactive",

@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 
 from dask_marsched.bench.workloads.arrays import Array, random_grid
-from dask_marsched.bench.workloads.patterns import smooth
+from benchmarks.workloads.communication import smooth
 from dask_marsched.bench.workloads.registry import Kind, Parameters, no_inputs, register
 
 

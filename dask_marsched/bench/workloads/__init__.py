@@ -1,6 +1,6 @@
 """Registers named workloads, for the benchmark command and for tests."""
 
-from dask_marsched.bench.workloads import arrays, patterns
+from dask_marsched.bench.workloads import arrays
 from dask_marsched.bench.workloads.registry import (
     MIB,
     Kind,
@@ -20,7 +20,6 @@ __all__ = [
     "arrays",
     "get",
     "names",
-    "patterns",
     "register",
     "select",
 ]

@@ -1,4 +1,4 @@
-"""Patterns of communication, from neighbours to all-to-all."""
+"""Patterns of communication, from neighbours to all-to-all; and tasks that do nothing."""
 
 from __future__ import annotations
 
