@@ -8,8 +8,8 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.arrays import Array, random_grid
 from benchmarks.workloads.communication import smooth
+from dask_marsched.bench.workloads.arrays import Array, random_grid
 from dask_marsched.bench.workloads.registry import Kind, Parameters, no_inputs, register
 
 

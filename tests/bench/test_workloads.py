@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks import workloads
 from benchmarks.workloads import Parameters, Workload
+from benchmarks.workloads.communication import smooth
 from benchmarks.workloads.held_out import make_part, spread, summarise
 from benchmarks.workloads.patterns import join, make_leaf, neighbours
-from benchmarks.workloads.communication import smooth
 
 ALL = [workloads.get(name) for name in workloads.names(workloads.Kind)]
 LOCAL = [workload for workload in ALL if not workload.needs_cluster]  # test_cluster has the rest
