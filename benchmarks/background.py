@@ -1,0 +1,39 @@
+"""Runs something periodically in a thread: `Background`."""
+
+from __future__ import annotations
+
+import abc
+import threading
+from typing import Self
+
+
+class Background(abc.ABC):
+    """Runs `_turn` periodically in a thread as long as a ``with`` block runs.
+
+    Parameters
+    ----------
+    first
+        Seconds until the first turn.
+    """
+
+    def __init__(self, first: float = 0.0) -> None:
+        self._first = first
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
+
+    @abc.abstractmethod
+    def _turn(self) -> float | None:
+        """Do the work; return the seconds until the next turn, None to stop."""
+
+    def _run(self) -> None:
+        pause: float | None = self._first
+        while pause is not None and not self._stop.wait(pause):
+            pause = self._turn()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
