@@ -27,9 +27,9 @@ from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import PlacementPolicy
 from dask_marsched.policies.withholding import WithholdingPolicy
+from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.failover import Failover
-from dask_marsched.scheduling.planner import Policies
 from dask_marsched.scheduling.registration import Origin, Registration, is_same
 from dask_marsched.scheduling.restarts import Restarts
 from dask_marsched.scheduling.worker_registration import WorkerRegistration
@@ -156,7 +156,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self,
             removed=self.stop,
             compression=self._compression(scheduler, self._engine.counters),
-            order=RepeatableOrder(scheduler, self._engine.counters),
+            order=RepeatableOrder(scheduler, self._engine.counters, self._engine.planner.prepare),
             failed=self._stop_failover,
         )
         try:

@@ -25,9 +25,11 @@ from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
+from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.dispatch_of_withheld import Dispatcher
 from dask_marsched.scheduling.placement import TaskPlacement
-from dask_marsched.scheduling.planner import Planner, Policies
+from dask_marsched.scheduling.planner import Planner
+from dask_marsched.scheduling.prepared_plans import PreparedGraph
 from dask_marsched.scheduling.retries import Retries
 from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 
@@ -65,9 +67,9 @@ class PlacementEngine:
         """Report plans and transfers to an observer from now on."""
         self.observer = self.planner.observer = observer
 
-    def graph_arrives(self, sizes: Any) -> None:
-        """Keep the sizes that came with a graph until its tasks exist."""
-        self.planner.graph_arrives(sizes)
+    def graph_arrives(self, sizes: Any, prepared: PreparedGraph | None = None) -> None:
+        """Keep what is known of a graph until its tasks exist."""
+        self.planner.graph_arrives(sizes, prepared)
 
     @guarded(dict)
     def hints_for(self, ts: TaskState) -> dict[str, Any]:

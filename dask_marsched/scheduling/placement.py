@@ -10,7 +10,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.scheduler import snapshot
 from dask_marsched.policies.placement import Candidate
-from dask_marsched.scheduling.planner import Policies
+from dask_marsched.scheduling.chosen_policies import Policies
 
 #: Workers that are considered in place of a busy one.
 _MOST_ALTERNATIVES = 8

@@ -22,6 +22,7 @@ from dask_marsched.policies.planning.plan_search import (
     extent_of_search,
     seconds_at_stake,
 )
+from dask_marsched.scheduling.prepared_plans import PreparedPlan
 
 #: Most plans that are remembered, and most operands in all of them.
 _MOST_PLANS, _MOST_OPERANDS = 100, 300_000
@@ -41,39 +42,71 @@ class PlanFinder:
         self._waiting: dict[bytes, list[Adopt]] = {}
         self._executor: ThreadPoolExecutor | None = None
 
+    def prepare(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> PreparedPlan | None:
+        """Plan a graph none of whose tasks has begun, in any thread; None if `find` has to."""
+        policy = self._searching
+        if policy is None:
+            return None
+        everything = range(len(graph))
+        digest = plan_digest(graph, workers, everything)
+        if digest in self._remembered:
+            return PreparedPlan(graph, workers, digest)
+        return self._begin(policy, graph, workers, everything, digest)
+
     def find(
         self,
         graph: OperandGraph,
         workers: Sequence[WorkerSlot],
         pending: Collection[int],
         adopt: Adopt,
+        prepared: PreparedPlan | None = None,
     ) -> tuple[list[Unit], bool]:
         """Return the plan to begin with, and whether a search for a better one is running.
 
         `pending` are the initial operands to plan. `adopt` is called on the event loop with the
-        plan that the search has found, empty if it failed.
+        plan that the search has found, empty if it failed. `prepared` may be of another state of
+        the cluster, and is not used then.
         """
         policy = self._searching
         if policy is None:
             return self._policy.assign(graph, workers, pending), False
-        digest = plan_digest(graph, workers, pending)
+        if prepared is not None and not prepared.fits(graph, workers, pending):
+            prepared = None
+        digest = prepared.digest if prepared else plan_digest(graph, workers, pending)
         units = self._recall(digest)
         if units is not None:
             self._counters.recalled += 1
             return units, False
+        loop = _running_loop()
+        if prepared is None or prepared.units is None:
+            beside = loop is not None
+            prepared = self._begin(policy, graph, workers, pending, digest, beside=beside)
+        units = prepared.units or []
         if digest in self._waiting:
             self._waiting[digest].append(adopt)
-            return policy.prompt(graph, workers, pending), True
-        extent = extent_of_search(policy.effort(graph, workers), seconds_at_stake(graph, workers))
-        if extent is Search.IN_BACKGROUND:
-            if (loop := _running_loop()) is not None:
-                self._search(loop, digest, (graph, workers, pending), adopt)
-                return policy.prompt(graph, workers, pending), True
-            extent = Search.BEFORE_START
-        plan = policy.assign if extent is Search.BEFORE_START else policy.prompt
-        units = plan(graph, workers, pending)
+            return units, True
+        if prepared.extent is Search.IN_BACKGROUND and loop is not None:
+            self._search(loop, digest, (graph, workers, pending), adopt)
+            return units, True
         self._remember(digest, units)
         return units, False
+
+    def _begin(
+        self,
+        policy: SearchingPolicy,
+        graph: OperandGraph,
+        workers: Sequence[WorkerSlot],
+        pending: Collection[int],
+        digest: bytes,
+        *,
+        beside: bool = True,
+    ) -> PreparedPlan:
+        """Make the plan to begin with; `beside` tells whether there is a loop to search beside."""
+        extent = extent_of_search(policy.effort(graph, workers), seconds_at_stake(graph, workers))
+        if extent is Search.IN_BACKGROUND and not beside:
+            extent = Search.BEFORE_START
+        plan = policy.assign if extent is Search.BEFORE_START else policy.prompt
+        return PreparedPlan(graph, workers, digest, extent, plan(graph, workers, pending))
 
     def clear(self) -> None:
         """Ignore the results of running searches; they are still remembered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,53 +17,9 @@ from dask_marsched.core.size_model import SizeModel, kinds
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.scheduler import snapshot
 from dask_marsched.monitoring.observer_hooks import OperandTracker
-from dask_marsched.policies import registry
-from dask_marsched.policies.assignment import AssignmentPolicy
-from dask_marsched.policies.ordering import OrderingPolicy
-from dask_marsched.policies.placement import MostBytes, PlacementPolicy
-from dask_marsched.policies.withholding import UnitQueues, WithholdingPolicy
+from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.plan_finder import PlanFinder
-
-
-@dataclass(frozen=True)
-class Policies:
-    """The policies in force."""
-
-    assignment: AssignmentPolicy
-    ordering: OrderingPolicy
-    placement: PlacementPolicy
-    withholding: WithholdingPolicy
-
-    @classmethod
-    def of(cls, settings: Settings, **given: Any) -> Policies:
-        """Return the policies given by kind as an object, a registered name, or None for neither.
-
-        Raises ValueError for an unknown name, TypeError for an object without the methods.
-        """
-        return cls(
-            _policy("assignment", AssignmentPolicy, given, settings.assignment),
-            _policy("ordering", OrderingPolicy, given, settings.ordering),
-            _policy("placement", PlacementPolicy, given, MostBytes.name),
-            _policy("withholding", WithholdingPolicy, given, UnitQueues.name),
-        )
-
-    def names(self) -> dict[str, str]:
-        """Return the policies' names by kind."""
-        return {kind: policy.name for kind, policy in vars(self).items()}
-
-
-def _policy(kind: str, protocol: type, given: dict[str, Any], default: str) -> Any:
-    policy = default if given[kind] is None else given[kind]
-    if isinstance(policy, str):
-        return registry.create(kind, policy)
-    if isinstance(policy, protocol):
-        return policy
-    raise TypeError(
-        f"{kind} must be the name of a registered policy "
-        f"({', '.join(map(repr, registry.names(kind)))}) or an object with the methods of "
-        f"{protocol.__module__}.{protocol.__qualname__}, not {policy!r}"
-    )
-
+from dask_marsched.scheduling.prepared_plans import PreparedGraph, PreparedPlan
 
 #: A plan is made again when the number of workers has grown by this factor.
 _MANY_MORE = 4
@@ -112,6 +68,7 @@ class Planner:
         self.observer: OperandTracker | None = None
         self._finder = PlanFinder(policies.assignment, counters)
         self._sizes: Any = None
+        self._prepared: PreparedGraph | None = None
         self._model = SizeModel()
         self._unlearned: dict[TaskState, Any] = {}
         self._plans: dict[_Plan, None] = {}
@@ -142,31 +99,48 @@ class Planner:
         """Return the exact bytes of a result as derived from its graph, None if unknown."""
         return self._known.get(ts)
 
-    def graph_arrives(self, sizes: Any) -> None:
-        """Keep the sizes that came with a graph until its tasks exist."""
-        self._sizes = sizes
+    def prepare(self, graph: OperandGraph) -> PreparedGraph:
+        """Plan a graph before its tasks exist; runs in the scheduler's offload thread."""
+        there, threads = self.scheduler.workers, self.scheduler.total_nthreads
+        running = [ws for address in list(self.workers) if (ws := there.get(address)) is not None]
+        plan = self._finder.prepare(graph, snapshot.worker_slots(running, {}))
+        return PreparedGraph(graph, plan, threads, cut_up_operands(graph, threads))
+
+    def graph_arrives(self, sizes: Any, prepared: PreparedGraph | None = None) -> None:
+        """Keep what is known of a graph until its tasks exist."""
+        self._sizes, self._prepared = sizes, prepared
+        if prepared is not None:
+            prepared.known_before = len(self.scheduler.tasks)
 
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
         """Plan the tasks needed for the wanted ones; `touched` are all tasks of a new graph."""
         sizes, self._sizes = self._sizes, None
-        tasks = snapshot.tasks_to_compute(wanted, touched)
-        if len(tasks) < 2:
-            self.counters.left_to_dask["graph of a single operand"] += len(tasks)
-            return
+        prepared, self._prepared = self._prepared, None
+        found = None
+        if prepared is not None and touched is not None:
+            touched = list(touched)
+            found = prepared.tasks(touched, self.scheduler.tasks)
         guessed: dict[int, Any] = {}
-        try:
-            graph = self._graph(tasks, sizes, guessed)
-        except ValueError:
-            # Priorities are no topological order where a graph uses tasks of a later one.
-            tasks, guessed = snapshot.topological(tasks), {}
-            graph = self._graph(tasks, sizes, guessed)
+        if prepared is not None and found is not None:
+            graph, tasks = prepared.graph, found
+        else:
+            prepared = None
+            tasks = snapshot.tasks_to_compute(wanted, touched)
+            if len(tasks) < 2:
+                self.counters.left_to_dask["graph of a single operand"] += len(tasks)
+                return
+            graph, tasks, guessed = self._read(tasks, sizes)
         self._order(graph, tasks)
-        cut_up = cut_up_operands(graph, self.scheduler.total_nthreads)
+        threads = self.scheduler.total_nthreads
+        same = prepared is not None and prepared.threads == threads
+        cut_up = (
+            prepared.cut_up if prepared is not None and same else cut_up_operands(graph, threads)
+        )
         self._cut_up.update(tasks[i] for i in cut_up)
         planned = self.policies.withholding.planned
         fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         plan = _Plan(graph, tasks, guessed)
-        units = self._assign(plan, fresh)
+        units = self._assign(plan, fresh, prepared.plan if prepared is not None else None)
         self._apply(plan, units)
         if self.observer is not None:
             self.observer.planned(graph, tasks, units)
@@ -188,6 +162,18 @@ class Planner:
         if learning:
             self._unlearned.update((tasks[i], own_kinds) for i, own_kinds in guessed.items())
             self._next_replan = self._observed + max(4, 2 * len(self.workers))
+
+    def _read(
+        self, tasks: list[TaskState], sizes: Any
+    ) -> tuple[OperandGraph, list[TaskState], dict[int, Any]]:
+        """Return the graph of tasks, the tasks in its order, and the kinds of unknown sizes."""
+        guessed: dict[int, Any] = {}
+        try:
+            return self._graph(tasks, sizes, guessed), tasks, guessed
+        except ValueError:
+            # Priorities are no topological order where a graph uses tasks of a later one.
+            tasks, guessed = snapshot.topological(tasks), {}
+            return self._graph(tasks, sizes, guessed), tasks, guessed
 
     def _graph(self, tasks: list[TaskState], sizes: Any, guessed: dict[int, Any]) -> OperandGraph:
         exact = sizes.exact if sizes is not None else {}
@@ -224,7 +210,9 @@ class Planner:
             if ts.state == "released" and ts.priority:
                 ts.priority = (*ts.priority[:-1], rank)
 
-    def _assign(self, plan: _Plan, pending: set[int]) -> list[Unit]:
+    def _assign(
+        self, plan: _Plan, pending: Collection[int], prepared: PreparedPlan | None = None
+    ) -> list[Unit]:
         """Return units for the pending operands; a search may replace them later."""
         graph, tasks = plan.graph, plan.tasks
         bound: dict[str, int] = {}
@@ -236,7 +224,7 @@ class Planner:
         slots = snapshot.worker_slots((self.scheduler.workers[a] for a in self.workers), bound)
         plan.workers = slots
         adopt = partial(self._adopt, plan, slots)
-        units, plan.searching = self._finder.find(graph, slots, pending, adopt)
+        units, plan.searching = self._finder.find(graph, slots, pending, adopt, prepared)
         return units
 
     def _apply(self, plan: _Plan, units: list[Unit]) -> None:

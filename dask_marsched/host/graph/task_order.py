@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import dask.order
@@ -18,8 +18,11 @@ from dask._task_spec import DataNode, GraphNode
 from dask.typing import Key
 from distributed.scheduler import Scheduler
 
+from dask_marsched.core.graph import OperandGraph
 from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.graph.arriving_graph import operand_graph
 from dask_marsched.host.graph.numbering import as_they_come, canonical
+from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
 
 #: The orderer of the graph that is being read, and the dict that receives the order.
@@ -70,9 +73,26 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
 class RepeatableOrder(ArrivingGraphs):
     """Orders the graphs that arrive at one scheduler; Dask does if that fails."""
 
-    def __init__(self, scheduler: Scheduler, counters: Counters) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        counters: Counters,
+        prepare: Callable[[OperandGraph], Any] = lambda graph: None,
+    ) -> None:
         super().__init__(scheduler, _wanted, _in_force)
         self.counters = counters
+        self._prepare = prepare
+
+    def prepared(
+        self, dsk: Mapping[Key, GraphNode], order: Mapping[Key, int], sizes: ChunkSizes
+    ) -> Any:
+        """Return what ``prepare`` makes of a graph, None if that needs the scheduler's state."""
+        try:
+            graph = operand_graph(dsk, order, sizes)
+            return None if graph is None else self._prepare(graph)
+        except Exception as error:
+            self.counters.caught("prepare", error)
+            return None
 
     def of_message(self, message: dict[str, Any]) -> _Wanted:
         """Return the request to order the graph in a message; None if it has an order."""
@@ -84,23 +104,28 @@ class RepeatableOrder(ArrivingGraphs):
         return self, message["internal_priority"]
 
 
-def order_arriving(dsk: Mapping[Key, GraphNode]) -> None:
-    """Order the graph that is being read, in the scheduler's offload thread."""
+def order_arriving(dsk: Mapping[Key, GraphNode], sizes: ChunkSizes | None = None) -> Any:
+    """Order the graph that is being read, in the scheduler's offload thread.
+
+    Returns what is prepared of a graph whose sizes are given (`RepeatableOrder.prepared`), or None.
+    """
     wanted = _wanted.get()
     if wanted is None:
-        return
+        return None
     orders, into = wanted
     if len(dsk) == 1:  # as from `Client.submit`: Dask would order it in a thread
         ((key, node),) = dsk.items()
         if key not in node.dependencies:
             into[key] = 0
-        return
+        return None
     try:
         into.update(repeatable_order(dsk))
     except ValueError:
-        return  # Dask reports the cycle
+        return None  # Dask reports the cycle
     except Exception as error:
         orders.counters.caught("order", error)
+        return None
+    return None if sizes is None else orders.prepared(dsk, into, sizes)
 
 
 def order_for(scheduler: Scheduler, dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:

@@ -35,8 +35,8 @@ class SchedulerDelegate(Protocol):
     #: Why stock scheduling has to take over for good, or None.
     failure: str | None
 
-    def graph_arrives(self, sizes: Any) -> None:
-        """Record the known sizes (or None) of a graph whose tasks are about to be created."""
+    def graph_arrives(self, sizes: Any, prepared: Any = None) -> None:
+        """Record known sizes and prepared plan (or None) of a graph whose tasks will be created."""
 
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
@@ -190,7 +190,7 @@ class SchedulerAdapter:
         return {ts.key for ts in self._retries}
 
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
-        self.delegate.graph_arrives(getattr(dsk, "sizes", None))
+        self.delegate.graph_arrives(getattr(dsk, "sizes", None), getattr(dsk, "prepared", None))
         if self.compression is not None:
             ordered = self.compression.reconcile(dsk, ordered)
         s = self.scheduler

@@ -29,13 +29,15 @@ logger = logging.getLogger("dask_marsched")
 class SizedGraph(dict[Key, Any]):
     """A materialized graph with the known sizes of its results.
 
-    ``trees`` are the steps of joined reductions (`CompressionRequest.trees`), for the order.
+    ``trees`` are the steps of joined reductions (`CompressionRequest.trees`), for the order;
+    ``prepared`` is what was prepared for the plan (`RepeatableOrder.prepared`).
     """
 
-    __slots__ = ("sizes", "trees")
+    __slots__ = ("prepared", "sizes", "trees")
 
     sizes: ChunkSizes
     trees: Mapping[Key, Iterable[Key]]
+    prepared: Any
 
 
 _lock = threading.Lock()
@@ -59,7 +61,9 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
             left.trees = request.trees if request is not None else {}
         # The scheduler has yet to remove the unwanted tasks of an `LLGExpr`.
         if len(left) == 1 or not isinstance(expr, LLGExpr):
-            order_arriving(left)
+            prepared = order_arriving(left, getattr(left, "sizes", None))
+            if isinstance(left, SizedGraph):
+                left.prepared = prepared
         return left, annotations
 
 

@@ -1,0 +1,80 @@
+"""Holds the plan of a graph that was made in the offload thread, until the graph's tasks exist."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask.typing import Key
+from distributed.scheduler import TaskState
+
+from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.plan import Unit, WorkerSlot
+from dask_marsched.policies.planning.plan_search import Search
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedPlan:
+    """The plan of a graph none of whose tasks has begun, for the workers of that moment.
+
+    Attributes
+    ----------
+    graph
+        The graph.
+    workers
+        The workers.
+    digest
+        The digest of both.
+    extent
+        When to search for a better plan.
+    units
+        The plan to begin with; None if a plan of this digest was remembered.
+    """
+
+    graph: OperandGraph
+    workers: Sequence[WorkerSlot]
+    digest: bytes
+    extent: Search = Search.NONE
+    units: list[Unit] | None = None
+
+    def fits(
+        self, graph: OperandGraph, workers: Sequence[WorkerSlot], pending: Collection[int]
+    ) -> bool:
+        """Whether it is a plan of this graph, all of which is pending, for these workers."""
+        return graph is self.graph and len(pending) == len(graph) and workers == self.workers
+
+
+@dataclass(eq=False)
+class PreparedGraph:
+    """A graph that was read in the offload thread.
+
+    Attributes
+    ----------
+    graph
+        The graph.
+    plan
+        Its plan; None if the policy has to be asked on the event loop.
+    threads
+        Threads of the cluster at that moment.
+    cut_up
+        Operands that are cut up, given those threads (`core.roles.cut_up_operands`).
+    known_before
+        Tasks that the scheduler had when it was about to create those of the graph.
+    """
+
+    graph: OperandGraph
+    plan: PreparedPlan | None
+    threads: int
+    cut_up: list[int]
+    known_before: int = -1
+
+    def tasks(
+        self, touched: Collection[TaskState], known: Mapping[Key, TaskState]
+    ) -> list[TaskState] | None:
+        """Return the tasks in order of priority; None if others than the graph's were created."""
+        keys: Sequence[Any] = self.graph.keys
+        if len(touched) != len(keys) or len(known) - self.known_before != len(keys):
+            return None
+        found = [known.get(key) for key in keys]
+        return None if None in found else found  # type: ignore[return-value]  # none of them None
