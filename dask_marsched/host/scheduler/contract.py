@@ -45,6 +45,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
 
 _ATTRIBUTES = (
     "WORKER_SATURATION",
+    "_active_graph_updates",
     "bandwidth",
     "extensions",
     "idle",
@@ -71,6 +72,7 @@ def misfits(scheduler: Any) -> list[str]:
     found += misfits_of_function(
         "distributed.scheduler", scheduler_module, "_materialize_graph", ("expr", "validate")
     )
+    found += misfits_of_function("distributed.scheduler", scheduler_module, "offload", ("func",))
     found += misfits_of_handler(scheduler, "stream_handlers", "add-keys", "add_keys")
     stealing = getattr(scheduler, "extensions", {}).get("stealing")
     if stealing is not None:

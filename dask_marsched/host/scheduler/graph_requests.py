@@ -9,6 +9,9 @@ from typing import Any
 
 from distributed.scheduler import Scheduler
 
+#: The scheduler that is reading a graph, in its coroutine and its offload thread.
+reading: ContextVar[Scheduler | None] = ContextVar("reading", default=None)
+
 
 class ArrivingGraphs(ABC):
     """Wraps one scheduler's handler of graphs; a subclass does one thing with each graph.
@@ -53,7 +56,9 @@ class ArrivingGraphs(ABC):
     async def _update_graph(self, **message: Any) -> None:
         if self._in_force.get(self.scheduler) is self:
             self._wanted.set(self.of_message(message))
+            reading.set(self.scheduler)
         try:
             await self._stock(**message)
         finally:
             self._wanted.set(None)
+            reading.set(None)
