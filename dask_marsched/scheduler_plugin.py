@@ -172,6 +172,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self.settings.journal_directory is not None:
             self.restarts = Restarts(scheduler, self.settings, self._engine, self._restored)
             self.restarts.start(origin.clients)
+            if self.observer is not None:
+                self.observer.outages = self.restarts.outages
         self._engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:

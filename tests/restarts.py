@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.processes import Process, dask_command, running
@@ -18,10 +18,21 @@ def free_port() -> int:
 
 
 class RestartableCluster:
-    """Workers, and a scheduler with a journal; tasks tell in ``directory`` that they ran."""
+    """Workers, and a scheduler with a journal; tasks tell in ``directory`` that they ran.
 
-    def __init__(self, start: Callable[..., Process], directory: Path) -> None:
+    The scheduler has ``more`` options, and variables in its ``environment``.
+    """
+
+    def __init__(
+        self,
+        start: Callable[..., Process],
+        directory: Path,
+        environment: Mapping[str, str],
+        more: Sequence[str],
+    ) -> None:
         self._start = start
+        self._environment = environment
+        self._more = more
         self.directory = directory
         self.port = free_port()
         self.address = f"tcp://127.0.0.1:{self.port}"
@@ -38,7 +49,8 @@ class RestartableCluster:
         ]
 
     def start_scheduler(self) -> None:
-        self.scheduler = self._start(*dask_command("scheduler", *self.options()))
+        command = dask_command("scheduler", *self.options(), *self._more)
+        self.scheduler = self._start(*command, env=self._environment)
 
     def start_worker(self, name: str, *more: str) -> None:
         options = ("--nthreads", "1", "--no-dashboard", "--name", name, *more)
@@ -96,9 +108,14 @@ class Gated(Logged):
 
 
 @contextlib.contextmanager
-def restartable_cluster(directory: Path, workers: int = 2) -> Iterator[RestartableCluster]:
+def restartable_cluster(
+    directory: Path,
+    workers: int = 2,
+    environment: Mapping[str, str] | None = None,
+    more: Sequence[str] = (),
+) -> Iterator[RestartableCluster]:
     with running() as start:
-        cluster = RestartableCluster(start, directory)
+        cluster = RestartableCluster(start, directory, environment or {}, more)
         cluster.start_scheduler()
         for i in range(workers):
             cluster.start_worker(f"worker-{i}")

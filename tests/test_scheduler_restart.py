@@ -1,8 +1,10 @@
 """The scheduler's process is killed and started again: what runs on the cluster goes on."""
 
+import json
 import operator
 import os
 import signal
+import urllib.request
 
 import dask.array as da
 import distributed
@@ -12,7 +14,7 @@ from distributed import Event, Lock, Queue, Variable, as_completed, wait
 
 import dask_marsched
 from tests.processes import local_cluster
-from tests.restarts import RestartableCluster, kill_worker, restartable_cluster
+from tests.restarts import RestartableCluster, free_port, kill_worker, restartable_cluster
 
 PATIENCE = 60.0  # seconds until a test fails that hangs
 
@@ -222,6 +224,38 @@ def test_a_restart_on_purpose(cluster, client):
     assert cluster.scheduler.pid == pid
     assert client.submit(operator.add, held, 1).result(PATIENCE) == 11
     assert cluster.ran() == {"5": 1}
+
+
+@pytest.mark.extended
+def test_a_restart_over_http(tmp_path):
+    routes = {"DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "['distributed.http.scheduler.api']"}
+    place = f"127.0.0.1:{free_port()}"
+    with (
+        restartable_cluster(tmp_path, 1, routes, ("--dashboard-address", place)) as cluster,
+        dask_marsched.Client(cluster.address) as client,
+    ):
+        held = client.submit(cluster.logged(), 5, pure=False)
+        wait(held)
+        before = client.scheduler_info()["id"]
+        request = urllib.request.Request(
+            f"http://{place}/marsched/api/v1/restart",
+            data=b"{}",
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert json.loads(answer.read()) == {"restarting": True}
+        cluster.workers[0].wait_for("is back at its scheduler")
+        assert client.submit(operator.add, held, 1).result(PATIENCE) == 11
+        assert client.scheduler_info()["id"] != before
+        (outage,) = client.run_on_scheduler(_faults)["outages"]
+        told = {name: outage[name] for name in ("workers", "missing", "held", "running", "left")}
+        assert told == {"workers": 1, "missing": 0, "held": 1, "running": 0, "left": 0}
+        assert outage["seconds"] >= outage["read"]
+        assert cluster.ran() == {"5": 1}
+
+
+def _faults(dask_scheduler):
+    return dask_scheduler.plugins["marsched"].observer.faults()
 
 
 @pytest.mark.extended

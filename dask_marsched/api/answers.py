@@ -25,6 +25,7 @@ _QUOTA_TOTAL = ("limit", "quota", "used", "promised", "queued", "process")
 _STORE_TOTAL = ("process", "private", "shared", "disk")
 #: Steps of an operand's history that are shown, the last ones.
 _MOST_STEPS = 200
+_NO_JOURNAL = "it keeps no journal: see marsched.journal.directory"
 
 
 class Source:
@@ -218,6 +219,15 @@ def cancel(source: Source, *, graph: int, force: bool) -> dict[str, Any]:
         told=False,
     )
     return {"graph": graph, "cancelled": len(cancelled)}
+
+
+async def restart(source: Source) -> dict[str, Any]:
+    """Have the scheduler write its journal and start its process anew."""
+    restarts = source.plugin.restarts
+    reason = _NO_JOURNAL if restarts is None else await restarts.restart()
+    if reason is not None:
+        raise RefusedError(409, reason)
+    return {"restarting": True}
 
 
 #: Seconds for which the operands of a graph are cached.

@@ -123,7 +123,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         "/faults",
-        "Lost workers and failed operands, and how they were handled.",
+        "Lost workers, failed operands and outages of the scheduler, and how they were handled.",
         answers.faults,
+    ),
+    Endpoint(
+        "POST",
+        "/restart",
+        "Start the scheduler's process anew with its own command line; it goes on by its journal. "
+        "The answer comes before: ask for `/` until there is one.",
+        answers.restart,
     ),
 )

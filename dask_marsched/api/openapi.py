@@ -38,6 +38,7 @@ _REFUSED = {
 }
 _REFUSED_WRITING = {
     "403": "This API only reads here, or the request comes from a page of another site.",
+    "409": "It cannot be done as things are; the message says why.",
     "413": "The body is too large.",
     "415": "The body is not application/json.",
 }

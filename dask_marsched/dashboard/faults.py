@@ -90,10 +90,26 @@ def _others(found: Mapping[str, Any]) -> list[str]:
         for key, (what, became) in names.items()
         if found.get(key)
     ]
+    if outages := found.get("outages"):
+        texts.append(_outages(outages))
     caught = sum(found["exceptions"].values())
     if caught:
         texts.append(f"{number_of(caught, 'exception')} in our own hooks (a defect: see status)")
     return texts
+
+
+def _outages(found: list[dict[str, Any]]) -> str:
+    last = found[-1]
+    back = "it is not ready yet"
+    if last["seconds"] is not None:
+        back = (
+            f"ready after {last['seconds']:.1f} s with {number_of(last['workers'], 'worker')}, "
+            f"{number_of(last['held'], 'result')} and {number_of(last['running'])} running, "
+            f"{number_of(last['missing'], 'worker')} missing, "
+            f"{number_of(last['left'], 'operand')} left to compute"
+        )
+    times = f"{number_of(len(found), 'outage')} of the scheduler"
+    return f"{times}, the last at {_clock(last['time'])}: {back}"
 
 
 def _other_faults(found: Mapping[str, Any]) -> str | None:

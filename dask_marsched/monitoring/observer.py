@@ -252,7 +252,8 @@ class Observer(OperandTracker):
     def faults(self) -> dict[str, Any]:
         """Return losses and failures since the plugin was registered, and the recoveries.
 
-        ``excess`` counts operands computed again without need; ``last`` is of `Recoveries.report`.
+        ``excess`` counts operands computed again without need; ``last`` is of `Recoveries.report`,
+        and ``outages`` are those of the scheduler.
         """
         self._update()
         totals = self._totals()
@@ -264,4 +265,5 @@ class Observer(OperandTracker):
             "interrupted": int(self._workers.counts()["interrupts.interrupted"]),
             "exceptions": dict(self.counters.exceptions),
             "failure": self.failure,
+            "outages": [dict(outage) for outage in self.outages],
         }

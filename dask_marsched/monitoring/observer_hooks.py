@@ -5,7 +5,7 @@ Transitions are logged and processed in batches, which takes a third of the time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -75,6 +75,7 @@ class OperandTracker:
         self.counters = counters
         self.failure: str | None = None
         self.arriving = -1
+        self.outages: Sequence[Mapping[str, Any]] = ()  #: See `Restarts`.
         self._clock = clock
         self._policies = dict(policies)
         self._recoveries = recoveries

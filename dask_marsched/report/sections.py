@@ -263,6 +263,21 @@ def kernels(observed: Mapping[str, Any]) -> Iterator[Markup]:
         )
 
 
+def _outages(outages: list[Mapping[str, Any]], began: float) -> Markup:
+    return table(
+        ("scheduler back at", "ready after", "workers", "missing", "results", "running", "left"),
+        [
+            (
+                _seconds(one["time"] - began),
+                "not yet" if one["seconds"] is None else _seconds(one["seconds"]),
+                *(_count(one[name]) for name in ("workers", "missing", "held", "running", "left")),
+            )
+            for one in outages
+        ],
+        numbers=range(7),
+    )
+
+
 def faults(found: Mapping[str, Any]) -> Iterator[Markup]:
     """Yield lost workers and failures, and the recovery from them."""
     observed = found["observed"]
@@ -302,6 +317,9 @@ def faults(found: Mapping[str, Any]) -> Iterator[Markup]:
             ],
             numbers=(2, 3, 4, 5),
         )
+    outages = [one for one in after.get("outages", ()) if one["time"] >= found["began"]]
+    if outages:
+        yield _outages(outages, found["began"])
     if after["exceptions"]:
         text = ", ".join(f"{hook} {count}" for hook, count in after["exceptions"].items())
         text = f"Exceptions in the plugin's own hooks, each a defect: {text}."

@@ -53,6 +53,10 @@ _TABLES = (
 _HOLDERS = ("fire-and-forget", "variable-", "queue-", "published-")
 
 
+#: States of tasks that are to be computed; outages that are kept.
+_LEFT = ("waiting", "queued", "no-worker", "processing")
+_REMEMBERED = 100
+
 #: Seconds between two looks whether all clients are back; and in which one may come of which the
 #: journal does not know.
 _SETTLED, _UNKNOWN = 0.05, 5.0
@@ -94,6 +98,10 @@ class Restarts:
     """The journal of one scheduler, and what came back of the scheduler before.
 
     ``restored`` is called with the tasks that were made again, before any of them starts.
+
+    ``outages`` are those of this journal: when the scheduler was at work again and the ``seconds``
+    until ``tasks`` could start; the workers that are back with results (``held``) and ``running``
+    tasks, those that are ``missing``, and the tasks ``left`` to compute.
     """
 
     def __init__(
@@ -165,7 +173,14 @@ class Restarts:
         if not (workers or restored.unread or restored.wanted):
             self.ready.set()
             return
-        self.outages.append({"time": begun, "tasks": len(restored.tasks), "read": time() - begun})
+        self.outages += facts.get("outages", ())
+        self.outages.append(
+            {
+                **{"time": begun, "read": time() - begun, "seconds": None},
+                **{"tasks": len(restored.tasks), "held": 0, "running": 0, "left": 0},
+                **{"workers": 0, "missing": len(workers)},
+            }
+        )
         self._finishing = asyncio.create_task(self._finish(parts, restored))
 
     def invite(self, clients: Collection[str]) -> None:
@@ -219,7 +234,7 @@ class Restarts:
             for graph in restored.unread:
                 client = sessions.stands_in_for(graph.message["client"])
                 await parts.recorder.read_graph(graph.number, {**graph.message, "client": client})
-            self._tell(workers)
+            self._tell(parts, restored.tasks)
         except Exception as error:
             self.engine.counters.caught("restore", error)
             sessions.give_up()  # rather than wait for what never starts
@@ -232,20 +247,22 @@ class Restarts:
             await asyncio.sleep(_SETTLED)
         workers.settle()
 
-    def _tell(self, workers: ReturningWorkers) -> None:
-        outage = self.outages[-1]
+    def _tell(self, parts: _Parts, restored: list[TaskState]) -> None:
+        outage, workers = self.outages[-1], parts.workers
         outage |= {
             "seconds": time() - outage["time"],
             "workers": workers.returned,
+            "missing": sum(address not in self.scheduler.workers for address in workers.expected),
             "held": workers.held,
             "running": workers.still_running,
+            "left": sum(ts.state in _LEFT for ts in restored) - workers.still_running,
         }
+        last = pickle.dumps(self.outages[-_REMEMBERED:])
+        parts.writer.put(records.FACTS, "outages", last)
         logger.warning(
-            "Restored %d tasks: %d workers are back with %d results, %d tasks still run",
-            outage["tasks"],
-            workers.returned,
-            workers.held,
-            workers.still_running,
+            "Restored %(tasks)d tasks: %(workers)d workers are back with %(held)d results, "
+            "%(missing)d are not; %(running)d tasks still run, %(left)d are left",
+            outage,
         )
 
     # --- what happens on the scheduler ----------------------------------------------------
@@ -287,16 +304,20 @@ class Restarts:
     def _failed_in_thread(self, error: JournalError) -> None:
         self._loop.call_soon_threadsafe(self._fail, error)
 
-    async def _restart_process(self) -> dict[str, str]:
-        """Write all, and start this process anew with its own command line."""
+    async def restart(self) -> str | None:
+        """Write all, and start this process anew soon; return the reason if it cannot be."""
         if self._parts is None or not self.kept:
-            return {"status": "refused", "reason": self.reason or "there is no journal"}
+            return self.reason or "there is no journal"
         if (reason := process.why_not_again(self.scheduler)) is not None:
-            return {"status": "refused", "reason": reason}
+            return reason
         if not await asyncio.wrap_future(self._parts.recorder.pass_on()):
-            return {"status": "refused", "reason": "the journal cannot be written"}
+            return "the journal cannot be written"
         self._loop.call_later(process.ANSWERED, process.start_again)
-        return {"status": "OK"}
+        return None
+
+    async def _restart_process(self) -> dict[str, str]:
+        reason = await self.restart()
+        return {"status": "OK"} if reason is None else {"status": "refused", "reason": reason}
 
     def stop(self) -> None:
         """Restore the scheduler, and end the journal; nothing is left in it."""

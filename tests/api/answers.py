@@ -187,12 +187,19 @@ _LOSS = {
     "properties": {"worker": TEXT, "time": NUMBER, "seconds": maybe(NUMBER)},
     "required": ["worker", "time", "seconds"],
 }
+_OUTAGE = record(
+    fields(COUNT, "tasks held running left workers missing"),
+    fields(POSITIVE, "read"),
+    time=NUMBER,
+    seconds=maybe(POSITIVE),
+)
 FAULTS = record(
     fields(COUNT, "losses recovered results_lost results_adopted computed_again excess"),
     fields(COUNT, "retried fatal cancelled interrupted"),
     last=listing(_LOSS),
     exceptions=mapping(COUNT),
     failure=maybe(TEXT),
+    outages=listing(_OUTAGE),
 )
 
 #: By method and path, as the endpoints have them.
@@ -211,4 +218,5 @@ ANSWERS = {
     ("GET", "/transfers"): TRANSFERS,
     ("GET", "/kernels"): KERNELS,
     ("GET", "/faults"): FAULTS,
+    ("POST", "/restart"): record(restarting=TRUTH),
 }

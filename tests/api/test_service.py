@@ -230,6 +230,8 @@ async def test_where_distributeds_own_api_is_served_graphs_are_cancelled(c, s, a
     body = json.dumps({"force": " " * 5000})
     assert (await refused(s, path, "POST", body=body, headers=JSON))[0] == 413
     assert (await refused(s, "/graphs/1/cancel", "POST", body="{}", headers=JSON))[0] == 404
+    status, message = await refused(s, "/restart", "POST", body="{}", headers=JSON)
+    assert (status, "no journal" in message) == (409, True)
     assert "x" in s.tasks
     answer = await request(s, path, "POST", body="{}", headers=JSON)
     assert json.loads(answer.body) == {"graph": 0, "cancelled": 1}

@@ -79,6 +79,7 @@ class ReturningWorkers:
 
     def __init__(self, scheduler: Scheduler, expected: Iterable[str]) -> None:
         self.scheduler: Any = scheduler
+        self.expected = frozenset(expected)
         self.missing = set(expected)
         self.returned = self.held = self.still_running = 0
         self._announced: dict[str, dict[str, Any]] = {}

@@ -204,15 +204,27 @@ class Cluster:
         self.queue.at(EPOCH + fault.at, self._happen, fault, daemon=True)
 
     def _kill_scheduler(self, seconds: float) -> None:
-        """Let messages to the scheduler wait until it is back, and workers begin nothing."""
-        self._back_at = self.queue.now + seconds
-        self._scheduler_loop.block(seconds)
+        """Let messages to the scheduler wait until it is back, and workers begin nothing.
+
+        A scheduler that is killed before it is back is away until the later of both times.
+        """
+        since = max(self._back_at, self.queue.now)
+        self._back_at = max(since, self.queue.now + seconds)
+        self._scheduler_loop.block(self._back_at - since)
         for worker in self.workers:
             if worker.alive:
                 worker.pause("scheduler")
-                self.queue.after(seconds, worker.unpause, "scheduler")
+                self.queue.at(self._back_at, self._go_on, worker)
+
+    def _go_on(self, worker: Worker) -> None:
+        if self.queue.now >= self._back_at:
+            worker.unpause("scheduler")
 
     async def _happen(self, fault: Fault) -> None:
+        if fault.what == "join" and self.queue.now < self._back_at:
+            # Nobody answers it before.
+            self.queue.at(self._back_at, self._happen, fault, daemon=True)
+            return
         self.recorder.fault(self.queue.now, fault.what, fault.worker)
         if fault.worker == SCHEDULER:
             self._kill_scheduler(fault.amount)

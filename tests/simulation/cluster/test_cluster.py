@@ -66,6 +66,33 @@ def test_a_worker_that_dies_in_the_outage_is_missed_afterwards(run):
     assert 1 < report.makespan < run(task_overhead="5ms").makespan + 1.5
 
 
+@pytest.mark.parametrize("cores", [None, 2])
+@pytest.mark.parametrize(
+    ("faults", "back"),
+    [
+        ([(0.01, "kill", "scheduler", 1.0), (0.5, "kill", "scheduler", 1.0)], 1.5),
+        ([(0.01, "kill", "scheduler", 1.0), (0.5, "kill", "scheduler", 0.1)], 1.01),
+    ],
+)
+def test_a_scheduler_that_is_killed_before_it_is_back(run, faults, back, cores):
+    options = {"task_overhead": "5ms", "hosts": 1, "cores": cores}
+    report = run(faults=faults, validate=True, **options)
+    starts = [start for _, _, start, _ in report.timeline.tasks]
+    assert not [start for start in starts if 0.02 < start < back]
+    away = back - 0.01
+    assert report.makespan == pytest.approx(run(**options).makespan + away, abs=0.05)
+    assert report.tasks_recomputed == 0
+
+
+def test_a_worker_that_joins_in_the_outage_begins_when_the_scheduler_is_back(run):
+    faults = [(0.01, "kill", "scheduler", 1.0), (0.5, "join", 9), (0.9, "kill", "scheduler", 1.0)]
+    report = run(faults=faults, task_overhead="20ms", validate=True)
+    joined = executions(report, 9)
+    assert joined
+    assert min(start for start, _ in joined) > 1.9
+    assert [time for time, what, _ in report.timeline.faults if what == "join"] == [1.9]
+
+
 def test_tasks_of_a_slow_worker_take_longer_from_then_on(run):
     report = run(faults=[(0.0, "slow", 2, 5)], task_overhead=0)
     slow, fast = (max(stop - start for start, stop in executions(report, n)) for n in (2, 1))
