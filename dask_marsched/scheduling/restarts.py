@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dask.typing import Key
 from distributed.core import Status
-from distributed.metrics import time
+from distributed.metrics import monotonic, time
 from distributed.protocol import pickle
 from distributed.scheduler import Scheduler, TaskState
 
@@ -30,6 +30,7 @@ from dask_marsched.host.restart.restoration import (
 from dask_marsched.host.restart.restoration import misfits as misfits_of_restoration
 from dask_marsched.host.restart.returning_workers import ReturningWorkers, start_all
 from dask_marsched.host.restart.sessions import Sessions
+from dask_marsched.host.scheduler.garbage_collection import collector_paused
 from dask_marsched.journal import JournalError, JournalWriter, open_journal
 from dask_marsched.scheduling.engine import PlacementEngine
 
@@ -121,6 +122,7 @@ class Restarts:
         self._parts: _Parts | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._begun = 0.0
 
     @property
     def kept(self) -> bool:
@@ -133,7 +135,8 @@ class Restarts:
         ``invited`` are clients that can begin a session. Without a journal, `reason` says why.
         """
         try:
-            self._start(invited)
+            with collector_paused():
+                self._start(invited)
         except (JournalError, RuntimeError) as error:
             self._fail(error)
         except Exception as error:
@@ -167,7 +170,7 @@ class Restarts:
         )
         parts.install(invited)
         self.scheduler.handlers[process.RESTART] = self._restart_process
-        begun = time()
+        self._begun = begun = monotonic()
         restored = self._restore(parts, rows, workers)
         parts.objects.restore(value for _, value in rows[records.OBJECTS])
         if not (workers or restored.unread or restored.wanted):
@@ -176,7 +179,7 @@ class Restarts:
         self.outages += facts.get("outages", ())
         self.outages.append(
             {
-                **{"time": begun, "read": time() - begun, "seconds": None},
+                **{"time": time(), "read": monotonic() - begun, "seconds": None},
                 **{"tasks": len(restored.tasks), "held": 0, "running": 0, "left": 0},
                 **{"workers": 0, "missing": len(workers)},
             }
@@ -225,12 +228,13 @@ class Restarts:
         s, workers, sessions = self.scheduler, parts.workers, parts.sessions
         try:
             await workers.all_back()
-            workers.go_on()
-            self.engine.graph_arrives(restored.sizes)
-            known = [s.tasks[key] for key in restored.wanted if key in s.tasks]
-            self.engine.plan(known, restored.tasks)
-            self._restored(restored.tasks)
-            start_all(s, restored.wanted)
+            with collector_paused():
+                workers.go_on()
+                self.engine.graph_arrives(restored.sizes)
+                known = [s.tasks[key] for key in restored.wanted if key in s.tasks]
+                self.engine.plan(known, restored.tasks)
+                self._restored(restored.tasks)
+                start_all(s, restored.wanted)
             for graph in restored.unread:
                 client = sessions.stands_in_for(graph.message["client"])
                 await parts.recorder.read_graph(graph.number, {**graph.message, "client": client})
@@ -242,15 +246,19 @@ class Restarts:
             self.ready.set()
         del restored
         # Clients that come back send what the journal had missed.
-        until = time() + _UNKNOWN
-        while sessions.missing or parts.recorder.reading or (workers.unclaimed and time() < until):
+        until = monotonic() + _UNKNOWN
+        while (
+            sessions.missing
+            or parts.recorder.reading
+            or (workers.unclaimed and monotonic() < until)
+        ):
             await asyncio.sleep(_SETTLED)
         workers.settle()
 
     def _tell(self, parts: _Parts, restored: list[TaskState]) -> None:
         outage, workers = self.outages[-1], parts.workers
         outage |= {
-            "seconds": time() - outage["time"],
+            "seconds": monotonic() - self._begun,
             "workers": workers.returned,
             "missing": sum(address not in self.scheduler.workers for address in workers.expected),
             "held": workers.held,

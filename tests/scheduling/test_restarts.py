@@ -1,9 +1,12 @@
 """The journal of a scheduler in this process: its faults, and what is changed where it is off."""
 
+import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import operator
+import socket
 
 import distributed
 import pytest
@@ -13,6 +16,8 @@ from distributed.utils_test import async_poll_for
 import dask_marsched
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.client.reconnection import SESSION
+from dask_marsched.host.restart import returning_workers
+from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal import JournalError, open_journal
 from dask_marsched.journal.sqlite_store import SQLiteStore
 from tests.processes import local_cluster
@@ -160,6 +165,19 @@ def test_a_stock_client_that_registers_the_plugin_has_a_session(tmp_path):
         stock.register_plugin(MarsSchedulerPlugin(journal=str(tmp_path / "journal")))
         stock.sync(async_poll_for, lambda: "_reconnect" in vars(stock), 30)
         assert stock.submit(operator.add, 1, 2).result() == 3
+
+
+async def test_a_clock_that_goes_back_does_not_hold_up_the_return(monkeypatch):
+    """A worker that is alive and does not come back is waited for by a clock that only goes on."""
+    back = itertools.count(1e9, -3600)
+    monkeypatch.setattr(returning_workers, "time", lambda: next(back), raising=False)
+    monkeypatch.setattr(returning_workers, "_LONGEST", 0.0)
+    monkeypatch.setattr(returning_workers, "_CHECKED", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as alive:
+        address = f"tcp://127.0.0.1:{alive.getsockname()[1]}"
+        workers = ReturningWorkers(None, [address])
+        await asyncio.wait_for(workers.all_back(), 30)
+        assert workers.missing == {address}
 
 
 def test_a_task_starts_again_whose_input_is_lost_while_it_runs(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 
 import distributed
 from distributed.comm import connect
-from distributed.metrics import time
+from distributed.metrics import monotonic
 
 from dask_marsched.config import Settings
 from dask_marsched.host.contract import explain, misfits_of_attributes, misfits_of_function
@@ -191,7 +191,7 @@ class ResumableConnection:
         )
         self._resuming = True
         try:
-            back = await self._come_back(time() + self.patience)
+            back = await self._come_back(monotonic() + self.patience)
         finally:
             self._resuming = False
         if back:
@@ -206,7 +206,7 @@ class ResumableConnection:
     async def _come_back(self, until: float) -> bool:
         """Connect, and go on with the session; return False if there is nothing to go on with."""
         client = self.client
-        while (left := until - time()) > 0 and client.status not in _CLOSING:
+        while (left := until - monotonic()) > 0 and client.status not in _CLOSING:
             client.status, client.scheduler_comm = "connecting", None
             try:
                 # Dask waits ever longer between attempts. A scheduler that listens may still read
@@ -269,7 +269,7 @@ class ResumableConnection:
 
     async def _is_back(self, before: int) -> bool:
         """Wait until the client has returned; False if it had not left, or does not return."""
-        until = time() + _NOTICED
-        while self.active and self.returned == before and (self._resuming or time() < until):
+        until = monotonic() + _NOTICED
+        while self.active and self.returned == before and (self._resuming or monotonic() < until):
             await asyncio.sleep(_BETWEEN)
         return self.active and self.returned != before

@@ -82,6 +82,8 @@ class Recorder:
         self._ready = ready
         self._numbers = itertools.count(1)
         self._alive: dict[int, list[Key]] = {}  # keys of each graph, the last is known to exist
+        #: Of graphs whose tasks were just made: how, the tasks, and which are wanted.
+        self._made: dict[int, tuple[dict[str, Any], Collection[Key], Collection[Key]]] = {}
         self._counted: set[str] = set()
         self._rows: set[tuple[str, str]] = set()  # errors and attempts that were written
         self._due: asyncio.TimerHandle | None = None
@@ -134,7 +136,7 @@ class Recorder:
 
     def forget_all(self) -> None:
         """Remove what would make another scheduler go on."""
-        for number in list(self._alive):
+        for number in [*self._alive, *self._made]:
             self.forget_graph(number)
         for client in self.wanted.clients():
             self.forget_client(client)
@@ -181,7 +183,7 @@ class Recorder:
             await self._read(**message)
         finally:
             _arriving.reset(token)
-            if number not in self._alive:  # it was refused
+            if number not in self._alive and number not in self._made:  # it was refused
                 self.forget_graph(number)
 
     def graph_created(self, tasks: Collection[Key], wanted: Collection[Key]) -> None:
@@ -196,8 +198,8 @@ class Recorder:
             "bundles": request.chosen if request is not None else [],
             "groups": request.groups if request is not None else {},
         }
-        self.put(records.CREATED, records.numbered(number), pickle.dumps(made))
-        self.follow(number, tasks, wanted)
+        self._made[number] = (made, tasks, wanted)  # written when the first tasks are on their way
+        self.changed()
 
     def follow(self, number: int, tasks: Iterable[Key], wanted: Collection[Key]) -> None:
         """Keep the record of a graph as long as one of these tasks exists."""
@@ -302,6 +304,10 @@ class Recorder:
 
     def pass_on(self) -> Future[bool]:
         """Hand over what has changed; return a future of whether it is durable."""
+        while self._made:
+            created, (made, tasks, wanted) = self._made.popitem()
+            self.put(records.CREATED, records.numbered(created), pickle.dumps(made))
+            self.follow(created, tasks, wanted)
         for number, chunk, bits in self.wanted.changed_chunks():
             self.put(records.RELEASED, records.of_chunk(number, chunk), bits)
         for (client, key), wanted in self.wanted.changed_singles().items():
@@ -353,6 +359,7 @@ class Recorder:
     def forget_graph(self, number: int) -> None:
         """Remove a graph that nobody needs."""
         self._alive.pop(number, None)
+        self._made.pop(number, None)
         row = records.numbered(number)
         for table in (records.GRAPHS, records.CREATED):
             self.delete(table, row)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dask._task_spec import Alias
 from dask.typing import Key
 from distributed.comm import parse_address, parse_host_port
-from distributed.metrics import time
+from distributed.metrics import monotonic
 from distributed.scheduler import Scheduler, TaskState
 from distributed.shuffle._core import id_from_key
 from distributed.spans import SpansSchedulerExtension
@@ -243,9 +243,9 @@ class ReturningWorkers:
 
     async def all_back(self) -> None:
         """Wait until no worker is missing that may still come."""
-        begun = time()
+        begun = monotonic()
         await asyncio.sleep(_CHECKED)  # the journal may not know those that had just joined
-        while self.missing and time() - begun < _LONGEST:
+        while self.missing and monotonic() - begun < _LONGEST:
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _CHECKED)

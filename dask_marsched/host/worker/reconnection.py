@@ -20,7 +20,7 @@ from distributed import Worker
 from distributed.batched import BatchedSend
 from distributed.comm import connect
 from distributed.core import Status
-from distributed.metrics import time
+from distributed.metrics import monotonic, time
 from distributed.protocol import pickle
 from distributed.versions import get_versions
 from distributed.worker_state_machine import (
@@ -126,9 +126,9 @@ class Reconnection:
             worker.periodic_callbacks[name].stop()
         _drop_what_waits(worker)
         _abandon_shuffles(worker)
-        until = time() + self.patience
+        until = monotonic() + self.patience
         why = "worker-scheduler-did-not-come-back"
-        while time() < until and worker.status in _STAYS:
+        while monotonic() < until and worker.status in _STAYS:
             try:
                 answer = await self._announce()
                 if answer is None or answer.get("status") != "OK":
