@@ -11,6 +11,8 @@ import socket
 import distributed
 import pytest
 from distributed import wait
+from distributed.comm import CommClosedError
+from distributed.metrics import time
 from distributed.utils_test import async_poll_for
 
 import dask_marsched
@@ -165,6 +167,38 @@ def test_a_stock_client_that_registers_the_plugin_has_a_session(tmp_path):
         stock.register_plugin(MarsSchedulerPlugin(journal=str(tmp_path / "journal")))
         stock.sync(async_poll_for, lambda: "_reconnect" in vars(stock), 30)
         assert stock.submit(operator.add, 1, 2).result() == 3
+
+
+def test_a_worker_that_dies_before_its_registration_is_answered_is_removed(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        there = set(client.scheduler_info()["workers"])
+        assert client.run_on_scheduler(register_what_is_dead) == there
+        assert dask_marsched.status(client).exceptions == {}
+
+
+class Broken:
+    """A connection to a process that has died."""
+
+    async def write(self, message):
+        raise CommClosedError
+
+
+async def register_what_is_dead(dask_scheduler):
+    (alive,) = dask_scheduler.workers.values()
+    about = {"name": "dead", "nthreads": 1, "metrics": alive.metrics, "versions": alive.versions}
+    about |= dict.fromkeys(("memory_limit", "local_directory", "nanny"))
+    about |= {"resources": {}, "services": {}, "extra": {}}
+    with pytest.raises(CommClosedError):
+        await dask_scheduler.handlers["register-worker"](
+            Broken(),
+            address="tcp://127.0.0.1:1",
+            status="running",
+            server_id="dead",
+            now=time(),
+            stimulus_id="test",
+            **about,
+        )
+    return set(dask_scheduler.workers)
 
 
 async def test_a_clock_that_goes_back_does_not_hold_up_the_return(monkeypatch):

@@ -23,6 +23,7 @@ from distributed.spans import SpansSchedulerExtension
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.restart import process
+from dask_marsched.host.restart.registrations import Registrations
 from dask_marsched.host.worker.reconnection import RETURNING
 
 logger = logging.getLogger("dask_marsched")
@@ -80,6 +81,7 @@ class ReturningWorkers:
     def __init__(self, scheduler: Scheduler, expected: Iterable[str]) -> None:
         self.scheduler: Any = scheduler
         self.expected = frozenset(expected)
+        self._registrations = Registrations(scheduler)
         self.missing = set(expected)
         self.returned = self.held = self.still_running = 0
         self._announced: dict[str, dict[str, Any]] = {}
@@ -94,6 +96,7 @@ class ReturningWorkers:
         s = self.scheduler
         demand([*misfits(s), *process.misfits()], "workers do not outlive the scheduler")
         s.handlers[RETURNING] = self._announce
+        self._registrations.install()
         # The adapter has given the scheduler a table of its own.
         s._TRANSITIONS_TABLE["released", "memory"] = _released_memory
         s._TRANSITIONS_TABLE["released", "processing"] = _released_processing
@@ -106,6 +109,7 @@ class ReturningWorkers:
         self._settled = True
         self._claimed.set()
         self.scheduler.handlers.pop(RETURNING, None)
+        self._registrations.uninstall()
         if (spans := self.scheduler.extensions.get("spans")) is not None:
             vars(spans).pop("heartbeat", None)
 
