@@ -228,6 +228,8 @@ class Restarts:
         s, workers, sessions = self.scheduler, parts.workers, parts.sessions
         try:
             await workers.all_back()
+            for address in workers.expected - s.workers.keys():
+                parts.writer.delete(records.WORKERS, address)
             with collector_paused():
                 workers.go_on()
                 self.engine.graph_arrives(restored.sizes)

@@ -214,6 +214,20 @@ async def test_a_clock_that_goes_back_does_not_hold_up_the_return(monkeypatch):
         assert workers.missing == {address}
 
 
+async def test_workers_may_come_while_it_is_checked_whether_others_are_alive(monkeypatch):
+    comes, died = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
+    workers = ReturningWorkers(None, [comes, died])
+
+    async def comes_meanwhile(address):
+        workers.arrived(comes)
+        return False
+
+    monkeypatch.setattr(returning_workers, "_CHECKED", 0.01)
+    monkeypatch.setattr(returning_workers, "_listens", comes_meanwhile)
+    await workers.all_back()
+    assert workers.missing == set()
+
+
 def test_a_task_starts_again_whose_input_is_lost_while_it_runs(tmp_path):
     with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
         begun, gate = distributed.Event("begun"), distributed.Event("gate")

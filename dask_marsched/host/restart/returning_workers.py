@@ -254,9 +254,10 @@ class ReturningWorkers:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _CHECKED)
             if not self._changed.is_set():
-                alive = await asyncio.gather(*map(_listens, self.missing))
-                for address, there in zip(list(self.missing), alive, strict=True):
-                    if not there:
+                asked = list(self.missing)  # some may come meanwhile
+                alive = await asyncio.gather(*map(_listens, asked))
+                for address, there in zip(asked, alive, strict=True):
+                    if not there and address in self.missing:
                         logger.warning("%s died while there was no scheduler", address)
                         self.missing.discard(address)
         if self.missing:
