@@ -305,9 +305,9 @@ class Recorder:
     def pass_on(self) -> Future[bool]:
         """Hand over what has changed; return a future of whether it is durable."""
         while self._made:
-            created, (made, tasks, wanted) = self._made.popitem()
+            created, (made, tasks, last) = self._made.popitem()
             self.put(records.CREATED, records.numbered(created), pickle.dumps(made))
-            self.follow(created, tasks, wanted)
+            self.follow(created, tasks, last)
         for number, chunk, bits in self.wanted.changed_chunks():
             self.put(records.RELEASED, records.of_chunk(number, chunk), bits)
         for (client, key), wanted in self.wanted.changed_singles().items():
