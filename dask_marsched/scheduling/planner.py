@@ -137,9 +137,8 @@ class Planner:
             prepared.cut_up if prepared is not None and same else cut_up_operands(graph, threads)
         )
         self._cut_up.update(tasks[i] for i in cut_up)
-        planned = self.policies.withholding.planned
-        fresh = {i for i, ts in enumerate(tasks) if not planned(ts) and not snapshot.restricted(ts)}
         plan = _Plan(graph, tasks, guessed)
+        fresh = self._fresh(tasks, created=prepared is not None)
         units = self._assign(plan, fresh, prepared.plan if prepared is not None else None)
         self._apply(plan, units)
         if self.observer is not None:
@@ -147,10 +146,14 @@ class Planner:
         self.counters.graphs_planned += 1
         self.counters.operands_planned += len(tasks)
         if sizes is not None:
-            self.counters.exact_sizes += sum(ts.key in sizes.exact for ts in tasks)
+            get = sizes.exact.get
+            known = {ts: size for ts in tasks if (size := get(ts.key)) is not None}
+            self.counters.exact_sizes += len(known)
             if self.settings.quota_enabled or self.settings.store_shared:
-                exact = sizes.exact
-                self._known.update((ts, exact[ts.key]) for ts in tasks if ts.key in exact)
+                if self._known:
+                    self._known.update(known)
+                else:
+                    self._known = known
         learning = bool(guessed and graph.inputs.flat)  # sizes place nothing without edges
         # Only a larger cluster could improve other plans, which is no reason to keep the graph.
         plan.lasting = plan.bound_to_workers or learning or not self.workers
@@ -162,6 +165,16 @@ class Planner:
         if learning:
             self._unlearned.update((tasks[i], own_kinds) for i, own_kinds in guessed.items())
             self._next_replan = self._observed + max(4, 2 * len(self.workers))
+
+    def _fresh(self, tasks: list[TaskState], *, created: bool) -> Collection[int]:
+        """Return the tasks that units may hold; none is planned if all were just created."""
+        restricted = snapshot.restricted
+        if created:
+            if not any(map(restricted, tasks)):
+                return range(len(tasks))
+            return {i for i, ts in enumerate(tasks) if not restricted(ts)}
+        planned = self.policies.withholding.planned
+        return {i for i, ts in enumerate(tasks) if not planned(ts) and not restricted(ts)}
 
     def _read(
         self, tasks: list[TaskState], sizes: Any

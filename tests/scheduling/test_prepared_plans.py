@@ -105,6 +105,21 @@ async def test_a_graph_some_of_whose_tasks_exist_is_read_from_the_tasks(c, s, *w
     check(s)
 
 
+@planned_cluster(TWO_WORKERS)
+async def test_restricted_tasks_are_in_no_unit(c, s, a, b, read, plans):
+    with dask.annotate(workers=[a.address]):
+        x = da.random.default_rng(2).random((40, 40), chunks=10)
+    with dask.config.set({"optimization.fuse.active": False}):
+        await wait(c.persist((x + x.T).sum()))
+    assert not read
+    ((graph, units, _),) = plans
+    held = {graph.keys[i] for unit in units for i in unit.operands}
+    restricted = {key for key in graph.keys if key[0] == x.name}
+    assert restricted
+    assert held.isdisjoint(restricted)
+    check(s)
+
+
 def test_a_failure_leaves_the_graph_to_the_event_loop():
     def fail(graph):
         raise ZeroDivisionError
