@@ -7,13 +7,15 @@ whose name contains a word. Ends with 0 if the outcomes differ in the listed tes
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from suites import source
 from suites.compare import Comparison, compare
-from suites.runner import ROOT, Results, Runner
+from suites.runner import ROOT, Results, Runner, stop
 from suites.table import Suite, expected, suites
 
 FOLDER = ROOT / "build" / "suites"
@@ -28,7 +30,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=900, help="seconds for a process")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time")
     parser.add_argument("--again", type=int, default=3, help="repeats of tests that differ")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def _files(suite: Suite, place: Path, words: Sequence[str]) -> list[str]:
@@ -79,16 +81,26 @@ def _run(name: str, options: argparse.Namespace) -> bool:
     stock: Results = {}
     plugin: Results = {}
     for file in _files(suite, place, options.words):
-        stock |= runner.run([file], plugin=False)
-        plugin |= runner.run([file], plugin=True)
+        stock |= (before := runner.run([file], plugin=False))
+        plugin |= (after := runner.run([file], plugin=True))
+        passed = compare(before, after, ()).passed
+        print(
+            f"  {file}: {passed['stock']}, {passed['plugin']} passed", file=sys.stderr, flush=True
+        )
     comparison = compare(stock, plugin, expected())
     _tell(name, plugin, comparison)
     lasting = _settle(runner, comparison, options.again)
     return not lasting and not comparison.stale
 
 
+def _terminated(*_: object) -> None:
+    stop()
+    os._exit(128 + signal.SIGTERM)
+
+
 def main() -> None:
     """Run what the command line names."""
+    signal.signal(signal.SIGTERM, _terminated)
     options = _arguments()
     names = [options.suite] if options.suite else list(suites())
     agree = [_run(name, options) for name in names]

@@ -31,6 +31,15 @@ class Result:
 
 Results = dict[str, Result]
 
+#: Processes under way, which `stop` kills.
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+def stop() -> None:
+    """Kill all processes under way with what they have started."""
+    for process in list(_running):
+        _kill(process)
+
 
 @dataclass(frozen=True)
 class Runner:
@@ -89,18 +98,20 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            _running.add(process)
             try:
                 code = process.wait(self.limit)
             except subprocess.TimeoutExpired:
                 code = -signal.SIGKILL
             finally:
+                _running.discard(process)
                 _kill(process)
             return code, dict(_read(outcomes))
 
     def _command(self, target: str, plugin: bool) -> list[str]:
         suite = self.suite
-        # the suite's own configuration, or one of ours
-        config = (self.place if suite.repository else ROOT) / suite.config
+        own_config = self.place / suite.config
+        config = own_config if own_config.exists() else ROOT / suite.config
         pytest = [sys.executable, "-m", "pytest", "-c", str(config), "--rootdir", "."]
         quiet = ["-q", "--no-header", "--color=no", "--tb=short", "-p", "no:cacheprovider"]
         limit = ["--timeout", str(TEST_SECONDS), "-o", "timeout_method=signal"]

@@ -21,7 +21,7 @@ from typing import Any
 
 import dask.array
 
-HERE = Path(__file__).parent
+CONFIG = Path(__file__).parents[2] / "suites" / "dask.ini"
 SUITE = Path(dask.array.__file__).parent / "tests"
 
 
@@ -62,9 +62,9 @@ def run_suite(
         "-q",
         "--no-header",
         "-p",
-        "tests.array_suite.plugin",
+        "suites.client_cluster",
     ]
-    command += ["-p", "no:cacheprovider", "-c", str(HERE / "dask.ini"), "--tb=native"]
+    command += ["-p", "no:cacheprovider", "-c", str(CONFIG), "--tb=native"]
     command += ["--rootdir", str(SUITE), "--cluster", cluster, "--per-file", str(per_file)]
     command += ["--workers", workers]
     if processes > 1:

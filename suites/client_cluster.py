@@ -1,6 +1,6 @@
 """pytest plugin: sends what dask.array's tests compute through a client, with or without ours.
 
-Loaded by ``pytest -p tests.array_suite.plugin --cluster stock|marsched --outcomes FILE``. The
+Loaded by ``pytest -p suites.client_cluster --cluster stock|marsched --outcomes FILE``. The
 tests ask for the synchronous or the threaded scheduler by name; both names are given to a client
 of a small cluster instead, whose scheduler and workers check their invariants.
 """
@@ -46,6 +46,7 @@ class Emptied(SchedulerPlugin):
         self.event = threading.Event()
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Tell when the last task is forgotten."""
         # The task is taken out of `tasks` only after the plugins have heard of it.
         if finish == "forgotten" and len(self._scheduler.tasks) == 1:
             self._scheduler.loop.add_callback(self.event.set)
@@ -75,17 +76,21 @@ class ClusterOfTests:
                 dashboard_address=None,
             )
             self._client = Client(self._cluster)
-        self._emptied = Emptied(self._cluster.scheduler)
-        self._cluster.scheduler.add_plugin(self._emptied)
+        scheduler: Any = self._cluster.scheduler
+        assert scheduler is not None
+        self._scheduler = scheduler
+        self._emptied = Emptied(self._scheduler)
+        self._scheduler.add_plugin(self._emptied)
         if self._ours:
             self._client.register_plugin(MarsSchedulerPlugin())
         for name, stock in self._stock.items():
             dask.base.named_schedulers[name] = self._getter(stock)
 
     def stop(self) -> None:
+        """Close the cluster, and leave what the plugin reports among the outcomes."""
         dask.base.named_schedulers.update(self._stock)
         if self._ours:
-            report = self._cluster.scheduler.plugins["marsched"].report()
+            report = self._scheduler.plugins["marsched"].report()
             self.note({"report": report})
         self._client.close()
         self._cluster.close()
@@ -122,7 +127,7 @@ class ClusterOfTests:
                 return not self._left()
 
     def _left(self) -> bool:
-        return bool(self._cluster.scheduler.tasks or self._client.futures)
+        return bool(self._scheduler.tasks or self._client.futures)
 
     def _getter(self, stock: Any) -> Any:
         def get(graph: Any, keys: Any, **kwargs: Any) -> Any:
@@ -143,6 +148,7 @@ _cluster = pytest.StashKey[ClusterOfTests]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what chooses the cluster."""
     group = parser.getgroup("array suite")
     group.addoption("--cluster", choices=("stock", "marsched"), required=True)
     group.addoption("--workers", choices=("threads", "processes"), default="threads")
@@ -151,17 +157,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Start the cluster."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return  # the process that only hands out the tests
     config.stash[_cluster] = ClusterOfTests(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the cluster."""
     if _cluster in config.stash:
         config.stash[_cluster].stop()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep evenly spread tests of each file."""
     most = config.getoption("per_file")
     if not most:
         return
@@ -177,11 +186,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have nothing left of earlier tests."""
     item.config.stash[_cluster].clean()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    """Note how a test ended."""
     report = yield
     # A test has passed if its call did; what failed in its set-up or after it counts too.
     if report.when == "call" or not report.passed:
