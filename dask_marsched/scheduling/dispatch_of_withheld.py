@@ -79,7 +79,7 @@ class Dispatcher:
         if self.pace.most(time()) < self.scheduler.total_nthreads:
             return None
         return min(
-            filter(self.free_slots.has_free_slot, self.scheduler.idle_task_count),
+            filter(self.free_slots.has_free_thread, self.scheduler.idle_task_count),
             key=lambda ws: (len(ws.processing) / ws.nthreads, self.seniority(ws)),
             default=None,
         )
@@ -88,13 +88,12 @@ class Dispatcher:
         """Fill the slots of workers in turns, with one task each, the least loaded first."""
         placed: Placed = []
         more: dict[WorkerState, dict[TaskState, float]] = {ws: {} for ws in free}
-        most = {ws: self._share(ws) for ws in free}
         turn = sorted(free, key=self.seniority)
         while turn:
             turn.sort(key=lambda ws: (len(ws.processing) + len(more[ws])) / ws.nthreads)
             still_free = []
             for ws in turn:
-                offer = self._next(ws, more[ws], most[ws])
+                offer = self._next(ws, more[ws])
                 if offer is not None:
                     placed.append((self._accept(offer, ws), ws))
                     still_free.append(ws)
@@ -113,41 +112,25 @@ class Dispatcher:
         if room <= 0:
             return placed
         get, withholding = self.scheduler.workers.get, self.withholding
-        filled: set[WorkerState] = set()
-        self._fill(filter(None, map(get, withholding.begun())), room, placed, filled)
+        self._fill(filter(None, map(get, withholding.begun())), room, placed)
         if len(placed) < room and len(withholding):
-            self._fill(sorted(self.free_slots.finished, key=self._load), room, placed, filled)
+            self._fill(sorted(self.free_slots.finished, key=self._load), room, placed)
         if len(placed) < room and len(withholding):
-            free = sorted(self.free_slots.candidates(now), key=self._load)
-            self._fill(free, room, placed, filled)
+            self._fill(sorted(self.free_slots.candidates(now), key=self._load), room, placed)
         return placed
 
     def _load(self, ws: WorkerState) -> tuple[int, int]:
         return ws.nbytes, self.seniority(ws)
 
-    def _fill(
-        self,
-        turn: Iterable[WorkerState],
-        room: float,
-        placed: Placed,
-        filled: set[WorkerState],
-    ) -> None:
+    def _fill(self, turn: Iterable[WorkerState], room: float, placed: Placed) -> None:
         for ws in turn:
             if len(placed) >= room:
                 return
-            # What was sent in this dispatch is not in `ws.processing` yet.
-            if ws in filled or not self.free_slots.has_free_slot(ws):
+            if not self.free_slots.has_free_thread(ws):
                 continue
-            filled.add(ws)
             more: dict[TaskState, float] = {}
-            most = self._share(ws)
-            while len(placed) < room and (offer := self._next(ws, more, most)) is not None:
+            while len(placed) < room and (offer := self._next(ws, more)) is not None:
                 placed.append((self._accept(offer, ws), ws))
-
-    def _share(self, ws: WorkerState) -> int:
-        """Return a worker's share of the withheld tasks: one that takes more lets others idle."""
-        total: int = self.scheduler.total_nthreads
-        return math.ceil(len(self.withholding) * ws.nthreads / total)
 
     def _accept(self, offer: Offer, ws: WorkerState) -> TaskState:
         ts: TaskState = offer.operand
@@ -157,15 +140,12 @@ class Dispatcher:
         self.counters.operands_placed += 1
         return ts
 
-    def _next(self, ws: WorkerState, more: dict[TaskState, float], most: int) -> Offer | None:
+    def _next(self, ws: WorkerState, more: dict[TaskState, float]) -> Offer | None:
         """Return the next task for a worker, None if it has no slot for one.
 
         `more` holds the expected durations of the tasks that it got in this dispatch already.
-        If `most` are in progress there, it gets another one for a free slot only.
         """
         having = in_progress(ws) + len(more)
-        if having >= most and not self.slots.has_free_slot(ws.nthreads, having):
-            return None
         backlog = ws.occupancy + sum(more.values())
         ahead = self.planner.has_tiles and self.slots.may_fetch(ws.nthreads, having)
         if not ahead and self.slots.is_full(ws.nthreads, having, backlog):
@@ -177,7 +157,7 @@ class Dispatcher:
         if offer is None or snapshot.waits_for_inputs(offer.operand, ws, len(self.withholding)):
             return None
         duration = snapshot.duration(offer.operand)
-        if not self.slots.has_free_slot(ws.nthreads, having):
+        if not self.slots.has_free_thread(ws.nthreads, having):
             admitted = self.slots.admits(
                 ws.nthreads,
                 having,

@@ -37,9 +37,9 @@ class FreeSlots:
         self._turn = 0
         self._scanned_at = float("-inf")
 
-    def has_free_slot(self, ws: WorkerState) -> bool:
+    def has_free_thread(self, ws: WorkerState) -> bool:
         """Return whether a running worker has a thread with nothing to do."""
-        return ws in self.scheduler.running and self.slots.has_free_slot(
+        return ws in self.scheduler.running and self.slots.has_free_thread(
             ws.nthreads, in_progress(ws)
         )
 
@@ -72,7 +72,7 @@ class FreeSlots:
             self._scan()
             self._scanned_at = now
         else:
-            self._free = {ws for ws in self._free if self.has_free_slot(ws)}
+            self._free = {ws for ws in self._free if self.has_free_thread(ws)}
         found = {ws for ws in self.finished if ws in s.running} | self._free
         busy = self._busy
         if len(busy) > _MOST_BUSY:
@@ -82,9 +82,9 @@ class FreeSlots:
 
     def _scan(self) -> None:
         self._free, self._busy = set(), []
-        has_free_slot = self.slots.has_free_slot
+        has_free_thread = self.slots.has_free_thread
         for ws in self.scheduler.idle_task_count:
-            if has_free_slot(ws.nthreads, in_progress(ws)):
+            if has_free_thread(ws.nthreads, in_progress(ws)):
                 self._free.add(ws)
             else:
                 self._busy.append(ws)

@@ -70,7 +70,7 @@ def test_at_a_saturation_of_one_or_less_nothing_waits(
     nthreads: int, in_progress: int, saturation: float
 ) -> None:
     rule = SlotRule(saturation=saturation)
-    assert rule.may_wait(nthreads, in_progress) == rule.has_free_slot(nthreads, in_progress)
+    assert rule.may_wait(nthreads, in_progress) == rule.has_free_thread(nthreads, in_progress)
 
 
 @given(
