@@ -54,9 +54,8 @@ _TABLES = (
 _HOLDERS = ("fire-and-forget", "variable-", "queue-", "published-")
 
 
-#: States of tasks that are to be computed; outages that are kept.
-_LEFT = ("waiting", "queued", "no-worker", "processing")
-_REMEMBERED = 100
+_LEFT = ("waiting", "queued", "no-worker", "processing")  #: States of tasks yet to be computed.
+_REMEMBERED = 100  #: Most outages that the journal keeps.
 
 #: Seconds between two looks whether all clients are back; and in which one may come of which the
 #: journal does not know.
@@ -179,9 +178,15 @@ class Restarts:
         self.outages += facts.get("outages", ())
         self.outages.append(
             {
-                **{"time": time(), "read": monotonic() - begun, "seconds": None},
-                **{"tasks": len(restored.tasks), "held": 0, "running": 0, "left": 0},
-                **{"workers": 0, "missing": len(workers)},
+                "time": time(),
+                "read": monotonic() - begun,
+                "seconds": None,
+                "tasks": len(restored.tasks),
+                "workers": 0,
+                "missing": len(workers),
+                "held": 0,
+                "running": 0,
+                "left": 0,
             }
         )
         self._finishing = asyncio.create_task(self._finish(parts, restored))

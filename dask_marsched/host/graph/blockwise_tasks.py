@@ -7,7 +7,6 @@ a task are put in their places at once.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,7 @@ from dask.array.core import concatenate_axes
 from dask.typing import Key
 
 from dask_marsched.host.contract import misfits_of_function
-
-logger = logging.getLogger("dask_marsched")
+from dask_marsched.host.graph.task_order import caught
 
 #: Returns an argument of a task, given the coordinates of its inputs.
 _Argument = Callable[[tuple[Any, ...]], Any]
@@ -65,8 +63,8 @@ def _make_blockwise_graph(
     if given and _is_plain(task):
         try:
             return _tasks(task, output, out_indices, arrind_pairs, **options)
-        except Exception:
-            logger.exception("a blockwise layer is left to Dask")
+        except Exception as error:
+            caught("blockwise layer", error)
     made: dict[Key, GraphNode] = _stock(task, output, out_indices, *arrind_pairs, **options)
     return made
 

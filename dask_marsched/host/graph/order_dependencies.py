@@ -49,6 +49,18 @@ class Dependencies(dict[Any, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._dsk
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return a task's dependencies, or the default if there is no such task."""
+        return self[key] if key in self._dsk else default
+
+    def keys(self) -> Any:
+        """Return the tasks."""
+        return self._dsk.keys()
+
+    def values(self) -> Any:
+        """Return the tasks' dependencies."""
+        return [self[key] for key in self._dsk]
+
     def items(self) -> Any:
         """Return pairs of tasks and dependencies."""
         return [(key, self[key]) for key in self._dsk]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
@@ -24,6 +25,8 @@ from dask_marsched.host.graph.arriving_graph import operand_graph
 from dask_marsched.host.graph.numbering import as_they_come, canonical
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
+
+logger = logging.getLogger("dask_marsched")
 
 #: The orderer of the graph that is being read, and the dict that receives the order.
 _Wanted: TypeAlias = "tuple[RepeatableOrder, dict[Key, int]] | None"
@@ -102,6 +105,15 @@ class RepeatableOrder(ArrivingGraphs):
         # the graph itself.
         message["internal_priority"] = {}
         return self, message["internal_priority"]
+
+
+def caught(hook: str, error: Exception) -> None:
+    """Count an exception of a hook in what reads graphs; log it where no scheduler counts it."""
+    wanted = _wanted.get()
+    if wanted is not None:
+        wanted[0].counters.caught(hook, error)
+    else:
+        logger.error("%s failed and is left to Dask", hook, exc_info=error)
 
 
 def order_arriving(dsk: Mapping[Key, GraphNode], sizes: ChunkSizes | None = None) -> Any:

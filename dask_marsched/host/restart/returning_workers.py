@@ -23,7 +23,6 @@ from distributed.spans import SpansSchedulerExtension
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.restart import process
-from dask_marsched.host.restart.registrations import Registrations
 from dask_marsched.host.worker.reconnection import RETURNING
 
 logger = logging.getLogger("dask_marsched")
@@ -81,7 +80,6 @@ class ReturningWorkers:
     def __init__(self, scheduler: Scheduler, expected: Iterable[str]) -> None:
         self.scheduler: Any = scheduler
         self.expected = frozenset(expected)
-        self._registrations = Registrations(scheduler)
         self.missing = set(expected)
         self.returned = self.held = self.still_running = 0
         self._announced: dict[str, dict[str, Any]] = {}
@@ -96,7 +94,6 @@ class ReturningWorkers:
         s = self.scheduler
         demand([*misfits(s), *process.misfits()], "workers do not outlive the scheduler")
         s.handlers[RETURNING] = self._announce
-        self._registrations.install()
         # The adapter has given the scheduler a table of its own.
         s._TRANSITIONS_TABLE["released", "memory"] = _released_memory
         s._TRANSITIONS_TABLE["released", "processing"] = _released_processing
@@ -109,7 +106,6 @@ class ReturningWorkers:
         self._settled = True
         self._claimed.set()
         self.scheduler.handlers.pop(RETURNING, None)
-        self._registrations.uninstall()
         if (spans := self.scheduler.extensions.get("spans")) is not None:
             vars(spans).pop("heartbeat", None)
 
@@ -230,7 +226,7 @@ class ReturningWorkers:
         """
         table = self.scheduler._TRANSITIONS_TABLE
         table |= dict.fromkeys(_STAYING, _stay)
-        # The transitions of the graph follow at once.
+        # The graph's own transitions are made before the loop's next turn.
         asyncio.get_running_loop().call_soon(_remove, table, _STAYING)
 
     def settle(self) -> None:

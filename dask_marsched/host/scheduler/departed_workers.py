@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from dask.typing import Key
+from distributed.comm import CommClosedError
 from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, WorkerState
@@ -125,4 +126,15 @@ class DepartedWorkers:
             ended, removal = waiting
             ended.cancel()
             await asyncio.wait([removal])
-        return await self._stock(comm, address=address, **kwargs)
+        try:
+            return await self._stock(comm, address=address, **kwargs)
+        except CommClosedError:
+            await self._remove_unanswered(address, kwargs.get("server_id"))
+            raise
+
+    async def _remove_unanswered(self, address: str, server_id: str | None) -> None:
+        # It died before it was answered; Dask would notice when no heartbeat has come for minutes.
+        s = self.scheduler
+        ws = s.workers.get(s.coerce_address(address))
+        if ws is not None and ws.server_id == server_id:
+            await s.remove_worker(ws.address, stimulus_id=f"marsched-not-answered-{time()}")

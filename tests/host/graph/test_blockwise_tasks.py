@@ -8,8 +8,11 @@ import pytest
 from dask import blockwise
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from dask.base import collections_to_expr
+from distributed.utils_test import gen_cluster
 
+from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.graph import blockwise_tasks
+from tests.compat.harness import report_of
 
 
 def _ones(shape=(20, 20), chunks=5):
@@ -128,6 +131,18 @@ def test_a_failure_is_left_to_dask(installed, monkeypatch, caplog):
     made = (_ones() + 1).__dask_graph__().to_dict()
     assert all(isinstance(node, GraphNode) for node in made.values())
     assert "left to Dask" in caplog.text
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_failures_are_counted(c, s, a):
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError
+
+    await c.register_plugin(MarsSchedulerPlugin())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockwise_tasks, "_tasks", fail)
+        assert await c.compute((_ones() + 1).sum()) == 800
+    assert set(report_of(s)["exceptions"]) == {"blockwise layer"}
 
 
 def test_dask_has_its_own_function_back():

@@ -49,6 +49,9 @@ def test_removed_tasks_are_no_dependencies():
         del mapping[1]
     del dsk[1]
     assert dict(found.items()) == dict(expected.items()) == {2: frozenset(), 3: {2}}
+    assert list(found.keys()) == list(expected.keys())
+    assert list(found.values()) == list(expected.values())
+    assert [found.get(key) for key in (1, 2)] == [expected.get(key) for key in (1, 2)]
     assert list(found) == [2, 3]
     assert len(found) == 2
     assert 1 not in found
