@@ -11,7 +11,10 @@ from typing import NamedTuple
 from dask_marsched.store.segment import CHARGE_OFFSET
 
 _CHARGE = struct.Struct("=qqq")
-_RESIDENT = re.compile(rb"^VmRSS:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$", re.MULTILINE | re.DOTALL)
+_RESIDENT = re.compile(
+    rb"^VmRSS:\s+(\d+) kB$.*^RssFile:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 class Charge(NamedTuple):
@@ -39,18 +42,27 @@ def charged_memory(pid: int | str, charge: Charge) -> int:
     """Return the bytes to charge to a process (a pid or ``self``); may raise OSError."""
     # The kernel counts all shared pages that a process has touched as resident. Those that may be
     # ours are replaced by the process's own share.
-    resident, shared = _resident(pid)
+    resident, _, shared = _resident(pid)
     return resident - min(shared, charge.mapped) + charge.held + charge.adopted
+
+
+def unreclaimable_memory(pid: int | str, charge: Charge) -> int:
+    """Return `charged_memory` without pages of files, which the kernel drops when it needs memory.
+
+    Among them are results that are read from the spill file by mapping it.
+    """
+    return charged_memory(pid, charge) - _resident(pid)[1]
 
 
 def shared_surplus(pid: int | str, charge: Charge) -> int:
     """Return by how many bytes the resident memory exceeds `charged_memory`."""
-    return min(_resident(pid)[1], charge.mapped) - charge.held - charge.adopted
+    return min(_resident(pid)[2], charge.mapped) - charge.held - charge.adopted
 
 
-def _resident(pid: int | str) -> tuple[int, int]:
+def _resident(pid: int | str) -> tuple[int, int, int]:
+    """Return the resident bytes of a process: all, those of files, those of shared memory."""
     found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")
-    resident, shared = (1024 * int(kib) for kib in found.groups())
-    return resident, shared
+    resident, files, shared = (1024 * int(kib) for kib in found.groups())
+    return resident, files, shared

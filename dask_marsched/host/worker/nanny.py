@@ -20,7 +20,7 @@ from distributed.protocol.pickle import dumps
 from tornado.ioloop import PeriodicCallback
 
 from dask_marsched.store import file_ranges
-from dask_marsched.store.charge import charged_memory, read_charge
+from dask_marsched.store.charge import read_charge, unreclaimable_memory
 from dask_marsched.store.segment import SegmentAddress, create_segment
 
 logger = logging.getLogger(__name__)
@@ -97,12 +97,12 @@ class SegmentOwner(NannyPlugin):
         return self._stock_monitor()
 
     def _is_within_limit(self, nanny: Nanny) -> bool:
-        """Whether the worker is below the limit when shared pages are counted correctly."""
+        """Whether the worker is below the limit without what the kernel can take back."""
         manager = nanny.memory_manager
         if self.segment is None or not manager.memory_limit or not nanny.pid:
             return False
         try:
-            memory = charged_memory(nanny.pid, read_charge(self.segment.fd))
+            memory = unreclaimable_memory(nanny.pid, read_charge(self.segment.fd))
         except OSError:
             return False
         return memory <= manager.memory_limit * manager.memory_terminate_fraction

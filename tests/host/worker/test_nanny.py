@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+import psutil
 import pytest
 from distributed import Nanny, wait
 from distributed.utils_test import gen_cluster
@@ -97,3 +98,32 @@ async def test_a_worker_is_not_killed_for_its_peers_memory(c, s):
         assert memory["memory"] < 300e6
         assert small.pid == pid
         assert s.workers[small.worker_address].status.name == "running"
+
+
+def resident_while_read(*xs):
+    """Return what the kernel counts while a task has touched all of its inputs."""
+    for _ in range(5):  # workload: let the nanny look
+        total(*xs)
+    return psutil.Process().memory_info().rss
+
+
+@pytest.mark.extended
+@gen_cluster(
+    client=True,
+    nthreads=[],
+    config={"distributed.worker.memory.monitor-interval": "10ms"},
+    timeout=115,
+)
+async def test_a_worker_is_not_killed_for_pages_of_its_spill_file(c, s):
+    async with Nanny(s.address, nthreads=1, memory_limit="400 MB") as nanny:
+        await c.register_plugin(Sharing())
+        assert set((await c.run(set_up)).values()) == {None}
+        pid, xs = nanny.pid, []
+        for n in range(10):
+            xs.append(c.submit(numbers, 4 * MIB, key=f"x-{n}"))
+            await wait(xs)
+            await c.run(
+                lambda dask_worker: [dask_worker.data.evict_key(k) for k in dask_worker.data]
+            )
+        assert await c.submit(resident_while_read, *xs) > 400e6, "stock would have killed it"
+        assert nanny.pid == pid
