@@ -24,6 +24,7 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.arriving_graph import operand_graph
 from dask_marsched.host.graph.numbering import as_they_come, canonical
 from dask_marsched.host.graph.result_sizes import ChunkSizes
+from dask_marsched.host.scheduler.garbage_collection import cycles_freed
 from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
 
 logger = logging.getLogger("dask_marsched")
@@ -69,8 +70,15 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
             nodes[place] = DataNode(place, None)
         elif node is not None:
             nodes[place] = _Bare(place, sorted([number[j] for j in inputs[i]]))
-    order = dask.order.order(nodes)
+    order = order_and_free(nodes)
     return {key: order[number[i]] for i, key in enumerate(keys) if key in dsk}
+
+
+def order_and_free(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
+    """Return Dask's order of a graph, and free what it leaves: two sets a task, in a cycle."""
+    with cycles_freed():
+        found: dict[Key, int] = dask.order.order(dsk)
+    return found
 
 
 class RepeatableOrder(ArrivingGraphs):

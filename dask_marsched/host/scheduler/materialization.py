@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import Any
 
+import dask.order
 from dask._expr import LLGExpr
 from dask.typing import Key
 from distributed import scheduler as scheduler_module
@@ -20,7 +21,7 @@ from dask_marsched.host.graph.compression import (
     in_force,
 )
 from dask_marsched.host.graph.result_sizes import ChunkSizes, chunk_nbytes
-from dask_marsched.host.graph.task_order import order_arriving
+from dask_marsched.host.graph.task_order import order_and_free, order_arriving
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
 from dask_marsched.host.scheduler.graph_requests import reading
 
@@ -75,6 +76,8 @@ def _offload(func: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
     """Replace `distributed.scheduler.offload`: handing over a tiny graph takes longer than it."""
     if func is _materialize_sized_graph and _is_alone() and _is_tiny(kwargs.get("expr")):
         return _at_once(func, kwargs)
+    if func is dask.order.order:
+        func = order_and_free
     found: Awaitable[Any] = _stock_offload(func, *args, **kwargs)
     return found
 

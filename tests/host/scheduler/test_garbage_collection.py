@@ -1,12 +1,13 @@
-"""The garbage collector is off inside of the context, and then as it was."""
+"""The garbage collector is off inside of the context, and then as it was; what was made is old."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from dask_marsched.host.scheduler.garbage_collection import collector_paused
+from dask_marsched.host.scheduler.garbage_collection import collector_paused, cycles_freed
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,54 @@ def test_it_stays_off_if_it_was_off() -> None:
     with collector_paused():
         pass
     assert not gc.isenabled()
+
+
+class _Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def _many() -> list[list[int]]:
+    return [[i] for i in range(5_000)]
+
+
+def _is_old(thing: object) -> bool:
+    return any(other is thing for other in gc.get_objects(generation=2))
+
+
+def test_many_new_objects_are_not_passed_over() -> None:
+    gc.enable()
+    with collector_paused():
+        made = _many()
+    assert _is_old(made[-1])
+
+
+def test_what_somebody_has_frozen_stays_so() -> None:
+    gc.enable()
+    gc.freeze()
+    try:
+        with collector_paused():
+            made = _many()
+        assert gc.get_freeze_count() > 0
+        assert not _is_old(made[-1])
+    finally:
+        gc.unfreeze()
+
+
+def test_cycles_are_freed_while_the_collector_is_paused() -> None:
+    gc.enable()
+    with collector_paused():
+        before = _many()
+        with cycles_freed():
+            left = weakref.ref(_Cycle())
+        assert left() is None
+        assert _is_old(before[-1])  # so that it was not passed over, either
+
+
+def test_nothing_is_freed_where_the_collector_was_off() -> None:
+    gc.disable()
+    with collector_paused(), cycles_freed():
+        left = weakref.ref(_Cycle())
+    cycle = left()
+    assert cycle is not None
+    del cycle.me
