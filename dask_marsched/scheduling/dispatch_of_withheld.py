@@ -40,6 +40,8 @@ class Dispatcher:
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
         self.free_slots = FreeSlots(scheduler, self.slots, seniority)
         self.pace = DispatchPace()
+        #: Of this dispatch: workers that were given nothing, with those for which they wait.
+        self._awaited: dict[WorkerState, list[WorkerState]] = {}
 
     def sent(self, ts: TaskState) -> None:
         """Note that a task was sent to a worker."""
@@ -69,8 +71,24 @@ class Dispatcher:
                 placed = self._paced(now)
             else:
                 placed = self._evenly(self.free_slots.candidates(now))
+            self._end_mutual_waits(placed)
         self.free_slots.dispatched()
         return placed
+
+    def _end_mutual_waits(self, placed: Placed) -> None:
+        """Place a task on each worker that waits for workers with nothing to do.
+
+        They wait for one another: nothing would ever end, so that there was another dispatch.
+        """
+        at_work = {ws for _, ws in placed}
+        awaited, self._awaited = self._awaited, {}
+        for ws, holders in awaited.items():
+            if ws in at_work or any(other in at_work or in_progress(other) for other in holders):
+                continue
+            offer = self._offer(ws)
+            if offer is not None:
+                placed.append((self._accept(offer, ws), ws))
+                at_work.add(ws)
 
     def at_once(self, ts: TaskState) -> WorkerState | None:
         """Return a worker with a free thread for a task without inputs, if nothing is withheld."""
@@ -140,6 +158,9 @@ class Dispatcher:
         self.counters.operands_placed += 1
         return ts
 
+    def _offer(self, ws: WorkerState) -> Offer | None:
+        return self.withholding.offer(ws.address, lambda ts, _: snapshot.input_bytes_on(ts, ws))
+
     def _next(self, ws: WorkerState, more: dict[TaskState, float]) -> Offer | None:
         """Return the next task for a worker, None if it has no slot for one.
 
@@ -150,11 +171,12 @@ class Dispatcher:
         ahead = self.planner.has_tiles and self.slots.may_fetch(ws.nthreads, having)
         if not ahead and self.slots.is_full(ws.nthreads, having, backlog):
             return None  # the frequent case, checked before the expensive search for an offer
-        offer = self.withholding.offer(
-            ws.address,
-            lambda ts, _: snapshot.input_bytes_on(ts, ws),
-        )
-        if offer is None or snapshot.waits_for_inputs(offer.operand, ws, len(self.withholding)):
+        offer = self._offer(ws)
+        if offer is None:
+            return None
+        awaited = snapshot.awaited_holders(offer.operand, ws, len(self.withholding))
+        if awaited:
+            self._awaited[ws] = awaited
             return None
         duration = snapshot.duration(offer.operand)
         if not self.slots.has_free_thread(ws.nthreads, having):

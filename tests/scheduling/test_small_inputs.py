@@ -10,8 +10,10 @@ from distributed import wait
 from distributed.core import Status
 from distributed.utils_test import inc
 
-from dask_marsched.host.scheduler.snapshot import waits_for_inputs
-from tests.compat.harness import planned_cluster
+from dask_marsched.host.scheduler.snapshot import awaited_holders
+from dask_marsched.policies.withholding import UnitQueues
+from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from tests.compat.harness import check, planned_cluster
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)
@@ -22,6 +24,32 @@ async def test_operands_run_beside_small_inputs_that_only_they_read(c, s, a, b):
     beside = [y.key in w.data for y, w in zip(ys, [a, b] * 10, strict=True)]
     # near the end a worker with nothing to do takes what the other has left
     assert sum(beside) >= 16
+
+
+class Crossed(UnitQueues):
+    """Offers each of two workers only tasks whose inputs the other one has."""
+
+    workers = ()
+
+    def planned(self, operand):
+        return bool(operand.dependencies)
+
+    def enqueue(self, operand, priority, home=None):
+        (dts,) = operand.dependencies
+        (holder,) = dts.who_has
+        (other,) = (address for address in self.workers if address != holder.address)
+        self.plan([operand], priority, other)
+        super().enqueue(operand, priority, home)
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2, plugin=lambda: MarsSchedulerPlugin(withholding=Crossed()))
+async def test_workers_do_not_wait_for_each_other_for_ever(c, s, a, b):
+    Crossed.workers = a.address, b.address
+    assert await c.submit(inc, 0) == 1  # its duration is known from now on
+    xs = [await c.scatter(i, workers=[w.address]) for i, w in enumerate([a, b] * 2)]
+    ys = c.compute([dask.delayed(inc)(x) for x in xs])
+    assert await c.gather(ys) == [1, 2, 3, 4]
+    assert sum(check(s)["withheld"].values()) == 4
 
 
 PREFIX = SimpleNamespace(duration_average=0.001)
@@ -54,8 +82,8 @@ def operand(*who, prefix=PREFIX):
     ids=["short", "long", "unknown", "paused", "own kind", "behind others", "no inputs"],
 )
 def test_short_operands_wait_for_the_worker_with_their_inputs(task, withheld, waits):
-    assert waits_for_inputs(task, Read(), withheld) is waits
-    assert not waits_for_inputs(task, next(iter(who(task)), None), withheld)
+    assert awaited_holders(task, Read(), withheld) == (who(task) if waits else [])
+    assert not awaited_holders(task, next(iter(who(task)), None), withheld)
 
 
 def who(task):
@@ -65,4 +93,4 @@ def who(task):
 def test_inputs_on_two_workers_bind_to_neither():
     apart = operand(holder())
     apart.dependencies += operand(holder()).dependencies
-    assert not waits_for_inputs(apart, Read(), 1)
+    assert not awaited_holders(apart, Read(), 1)

@@ -182,27 +182,28 @@ def has_inputs_of_its_own(ts: TaskState) -> bool:
     return any(len(dts.dependents) < _OFTEN for dts in ts.dependencies)
 
 
-def waits_for_inputs(ts: TaskState, ws: WorkerState, withheld: int) -> bool:
-    """Return whether a withheld task waits for the worker with its inputs rather than run on `ws`.
+def awaited_holders(ts: TaskState, ws: WorkerState, withheld: int) -> list[WorkerState]:
+    """Return the workers for which a withheld task should wait rather than run on `ws`.
 
-    All withheld tasks would be done there by the time that `ws` has fetched them.
+    They hold its inputs, and all withheld tasks would be done there before `ws` has fetched them.
     """
     each = duration(ts)
     if each is None or not ts.dependencies:
-        return False
+        return []
     holders: set[WorkerState] | None = None
     for dts in ts.dependencies:
         who = dts.who_has or set()
         if ws in who:
-            return False
+            return []
         holders = who if holders is None else holders & who
     # Other tasks on the holder may take long.
-    return any(
-        holder.status == Status.running
+    return [
+        holder
+        for holder in holders or ()
+        if holder.status == Status.running
         and withheld * each <= _LATENCY * holder.nthreads
         and all(other.prefix is ts.prefix for other in holder.processing)
-        for holder in holders or ()
-    )
+    ]
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:
