@@ -264,12 +264,14 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """Plan a graph that arrived."""
         self.executions.graph_arrived(client, time(), len(tasks), keys)
         if self._engine is not None:
-            known = scheduler.tasks
-            touched = [known[key] for key in tasks]
             if self.observer is not None:
                 self.observer.arriving = self.executions.graphs[-1].number
             if self.restarts is not None:
                 self.restarts.graph_created(tasks, keys)
+            if self._engine.plan_prepared(len(tasks)):
+                return
+            known = scheduler.tasks
+            touched = [known[key] for key in tasks]
             self._engine.plan([known[key] for key in keys if key in known], touched)
             if self.observer is not None:
                 self.observer.arrived(touched)

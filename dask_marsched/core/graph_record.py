@@ -6,7 +6,7 @@ import array
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,6 +76,25 @@ class Causes:
         return rows
 
 
+class GraphArrays(NamedTuple):
+    """A graph as a `GraphRecord` keeps it; to make it takes milliseconds for a large graph."""
+
+    starts: Ints
+    flat: Ints
+    nbytes: Any
+    known: bytes
+
+    @classmethod
+    def of(cls, graph: OperandGraph) -> GraphArrays:
+        """Return the arrays of a graph."""
+        return cls(
+            np.array(graph.inputs.starts, dtype=np.int32),
+            np.array(graph.inputs.flat, dtype=np.int32),
+            np.array(graph.nbytes, dtype=np.float32),
+            bytes(graph.known),
+        )
+
+
 class GraphRecord:
     """The states of a planned graph's operands; a transition updates one byte and two counts."""
 
@@ -83,7 +102,7 @@ class GraphRecord:
         self,
         number: int,
         planned: float,
-        graph: OperandGraph,
+        arrays: GraphArrays,
         units: Iterable[Unit],
         codes: Iterable[int],
     ) -> None:
@@ -93,13 +112,10 @@ class GraphRecord:
         self.moved = 0.0  #: Bytes of its results moved between workers.
         self.replanned = 0
         self.running = 0
-        self.operands = len(graph)
+        self.operands = len(arrays.nbytes)
         self._units: int | None = None
         self._initial = 0
-        self.starts: Ints = np.array(graph.inputs.starts, dtype=np.int32)
-        self.flat: Ints = np.array(graph.inputs.flat, dtype=np.int32)
-        self.nbytes = np.array(graph.nbytes, dtype=np.float32)
-        self.known = bytes(graph.known)
+        self.starts, self.flat, self.nbytes, self.known = arrays
         self.unit_of: Ints = np.full(self.operands, NO_UNIT, dtype=np.int32)
         self._place(units)
         self.codes = bytearray(codes)

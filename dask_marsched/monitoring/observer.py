@@ -26,7 +26,8 @@ from dask_marsched.core.graph_record import (
     counts_by_state,
     split,
 )
-from dask_marsched.monitoring.observer_hooks import SHIFT, OperandTracker
+from dask_marsched.monitoring.observer_hooks import OperandTracker
+from dask_marsched.monitoring.tracked_graphs import SHIFT
 
 #: Operands laid out in one step, a few milliseconds.
 _STEP = 10_000

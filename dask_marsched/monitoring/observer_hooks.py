@@ -5,9 +5,10 @@ Transitions are logged and processed in batches, which takes a third of the time
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dask.typing import Key
@@ -15,18 +16,16 @@ from dask.typing import Key
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.graph_record import (
     CANCELLED,
-    CODES,
     FATAL,
-    FINISHED,
-    NAMES,
     NO_WORKER,
     SENT,
+    WAITING,
     Causes,
+    GraphArrays,
     GraphRecord,
     split,
 )
 from dask_marsched.core.plan import Unit
-from dask_marsched.core.series import Series
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.monitoring.operand_codes import (
@@ -39,25 +38,36 @@ from dask_marsched.monitoring.operand_codes import (
     code_of,
 )
 from dask_marsched.monitoring.stock_estimates import StockEstimates
+from dask_marsched.monitoring.tracked_graphs import SHIFT, TrackedGraphs
 from dask_marsched.monitoring.transfers import Transfers
 from dask_marsched.monitoring.worker_metrics import ObservedWorkers
 
-#: Most graphs that are remembered, and most operands in them; the oldest done are dropped.
-_MOST_GRAPHS, _MOST_OPERANDS = 100, 2_000_000
 #: Least seconds between two samples.
 _EVERY = 1.0
 #: Seconds during which the count of running tasks is reused.
 _FRESH = 0.2
-#: Bits for the index of an operand in its graph; the record's number is above them.
-SHIFT = 32
 _MASK = (1 << SHIFT) - 1
 #: Most entries of the log, three for each transition; to process them takes a few milliseconds.
 _MOST_LOGGED = 30_000
+#: Seconds after which a new graph is recorded.
+_LATER = 0.05
 #: Up to this many entries of the log are processed one by one, which is faster for few.
 _FEW = 48
 
 
-class OperandTracker:
+class _Unrecorded(NamedTuple):
+    """A graph that was planned and is not recorded yet."""
+
+    number: int
+    time: float
+    arrays: GraphArrays
+    tasks: list[Any]
+    units: Iterable[Unit]
+    codes: bytes
+    logged: int  #: Entries of the log at that time.
+
+
+class OperandTracker(TrackedGraphs):
     """Tracks one scheduler; its subclass `Observer` answers questions about it.
 
     `failure` is the exception after which tracking has stopped.
@@ -79,21 +89,18 @@ class OperandTracker:
         self._clock = clock
         self._policies = dict(policies)
         self._recoveries = recoveries
-        self._counted = float("-inf")
         self._reset()
 
     def _reset(self) -> None:
         self.due = float("-inf")
         self._workers = ObservedWorkers(self.scheduler)
-        self._records: dict[int, GraphRecord] = {}
+        self._forget_graphs()
         self._slots = 0
-        self._slot_of: dict[int, int] = {}
-        #: Place of each operand of a planned graph: the slot of its record, and its index there.
-        self._at: dict[Key, int] = {}
         #: Further places of operands of several graphs.
         self._also: dict[Key, list[int]] = {}
         #: Transitions that were not processed yet, three entries each: see `moved`.
         self._log: list[Any] = []
+        self._unrecorded: list[_Unrecorded] = []
         #: Whether the log has transitions that must be processed one by one.
         self._rare = False
         self._failed = False
@@ -101,25 +108,69 @@ class OperandTracker:
         self._computed = float("-inf")
         #: Codes of the operands in no planned graph.
         self._loose: dict[Key, int] = {}
-        self._others = [0] * CODES
         self._causes = Causes()
-        self._series = Series(NAMES)
-        self._running = 0
-        self._worker_numbers: dict[str, int] = {}
-        self._worker_names: list[str] = []
         self._transfers = Transfers()
         self._estimates = StockEstimates(self.counters.caught)
 
     @guarded(lambda: None, fatal=True)
-    def planned(self, graph: OperandGraph, tasks: list[Any], units: Iterable[Unit]) -> None:
-        """Track a graph that was planned; `tasks` are its operands by index."""
+    def planned(
+        self,
+        graph: OperandGraph,
+        tasks: list[Any],
+        units: Iterable[Unit],
+        arrays: GraphArrays | None = None,
+    ) -> None:
+        """Track a graph that was planned; `tasks` are its operands by index.
+
+        None of them has begun if ``arrays`` are given. The graph is recorded a little later then,
+        so that its first tasks are sent before.
+        """
         if self.failure is not None:
             return
-        self._catch_up()
-        codes = list(map(code_of, tasks))
-        now = self._clock()
+        new = arrays is not None
+        codes = bytes([WAITING]) * len(tasks) if new else bytes(map(code_of, tasks))
+        self._unrecorded.append(
+            _Unrecorded(
+                self.arriving,
+                self._clock(),
+                arrays or GraphArrays.of(graph),
+                tasks,
+                units,
+                codes,
+                len(self._log),
+            )
+        )
+        if not (new and self._record_later()):
+            self._record_planned()
+
+    def _record_later(self) -> bool:
+        """Record what was planned in a turn of the event loop of its own, if there is one."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        if len(self._unrecorded) == 1:
+            loop.call_later(_LATER, self._record_planned)
+        return True
+
+    @guarded(lambda: None, fatal=True)
+    def _record_planned(self) -> None:
+        """Record the graphs that wait for it, each between the transitions before and after."""
+        waiting, self._unrecorded = self._unrecorded, []
+        if not waiting or self.failure is not None:
+            return
+        log, self._log = self._log, []
+        rare, done = self._rare, 0
+        for each in waiting:
+            self._process(log[done : each.logged])
+            self._rare, done = rare, each.logged
+            self._record_one(each)
+        self._log = log[done:]
+
+    def _record_one(self, planned: _Unrecorded) -> None:
+        tasks, codes, now = planned.tasks, planned.codes, planned.time
         self.sample(now)  # the state before this graph
-        record = GraphRecord(self.arriving, now, graph, units, codes)
+        record = GraphRecord(planned.number, now, planned.arrays, planned.units, codes)
         record.series.add(now, split(record.counts, 0))
         slot = self._slots
         self._slots += 1
@@ -133,7 +184,7 @@ class OperandTracker:
         for key in self._loose.keys() & keys if self._loose else ():
             self._others[self._loose.pop(key)] -= 1
         at.update(zip(keys, range(first, first + len(keys)), strict=True))
-        for i, code in enumerate(codes):
+        for i, code in enumerate(codes if SENT in codes else ()):
             if code == SENT:
                 record.set_worker(i, self._worker_number(tasks[i].processing_on.address))
         self._drop_old()
@@ -141,6 +192,7 @@ class OperandTracker:
     @guarded(lambda: None, fatal=True)
     def planned_again(self, tasks: list[Any], units: Iterable[Unit]) -> None:
         """Record new units for some operands of a graph."""
+        self._record_planned()
         record = self._records.get(self._slot_of.get(id(tasks), -1))
         if record is not None and self.failure is None:
             record.plan_again(units)
@@ -180,7 +232,7 @@ class OperandTracker:
                 self._computed = self._clock()
             log = self._log
             log += (ts.key, finish, more)
-            if len(log) > _MOST_LOGGED:
+            if len(log) > _MOST_LOGGED and not self._unrecorded:
                 self._catch_up()
         except Exception as error:
             self.counters.caught("moved", error)
@@ -188,8 +240,13 @@ class OperandTracker:
 
     @guarded(lambda: None, fatal=True)
     def _catch_up(self) -> None:
-        """Process the log."""
+        """Record what was planned, and process the log."""
+        self._record_planned()
         log, self._log = self._log, []
+        self._process(log)
+
+    def _process(self, log: list[Any]) -> None:
+        """Process a part of the log."""
         if self.failure is not None or not log:
             return
         keys, finishes, more = log[::3], log[1::3], log[2::3]
@@ -307,55 +364,6 @@ class OperandTracker:
         self._estimates.close()
         self._reset()
 
-    def _worker_number(self, address: str) -> int:
-        number = self._worker_numbers.get(address)
-        if number is None:
-            number = self._worker_numbers[address] = min(len(self._worker_names), NO_WORKER - 1)
-            if number == len(self._worker_names):
-                self._worker_names.append(address)
-        return number
-
-    def _drop_old(self) -> None:
-        """Drop the oldest graphs that are done, and running ones if there are too many graphs."""
-        total = sum(record.operands for record in self._records.values())
-        too_many = len(self._records) - _MOST_GRAPHS
-        for slot, record in list(self._records.items())[:-1]:
-            if total <= _MOST_OPERANDS and too_many <= 0:
-                break
-            if record.is_done() or too_many > 0:
-                del self._records[slot]
-                total -= record.operands
-                too_many -= 1
-                self._estimates.forget(record)
-                for code, count in enumerate(record.counts):
-                    # Unfinished operands are not tracked any more.
-                    if code >= FINISHED:
-                        self._others[code] += count
-        self._slot_of = {i: slot for i, slot in self._slot_of.items() if slot in self._records}
-
-    def _sample_series(self, now: float) -> None:
-        for record in self._records.values():
-            if record.finished is None and record.series.due(now):
-                record.series.add(now, split(record.counts, record.running))
-        if self._series.due(now):
-            self._series.add(now, split(self._totals(), self._running))
-        self._transfers.sample(now)
-        self._workers.sample(now)
-
-    def _count_running(self, now: float) -> None:
-        """Count running tasks according to the workers' last heartbeats."""
-        self._counted = now
-        for record in self._records.values():
-            record.running = 0
-        self._running = 0
-        for ws in self.scheduler.workers.values():
-            for ts in ws.executing:
-                if ts.processing_on is ws:
-                    self._running += 1
-                    found = self._records.get(self._at.get(ts.key, -1) >> SHIFT)
-                    if found is not None:
-                        found.running += 1
-
     def _update(self) -> float:
         """Process the log before a question is answered; return the time."""
         now = self._clock()
@@ -365,20 +373,3 @@ class OperandTracker:
                 self._count_running(now)
             self.sample(now)
         return now
-
-    def _totals(self) -> list[int]:
-        counts = list(self._others)
-        for record in self._records.values():
-            for code, count in enumerate(record.counts):
-                counts[code] += count
-        return counts
-
-    def _record(self, graph: int | None) -> GraphRecord:
-        """Return the record of a graph by its number, or the last one; raise KeyError."""
-        records = list(self._records.values())
-        if graph is None and records:
-            return records[-1]
-        for record in reversed(records):
-            if record.number == graph:
-                return record
-        raise KeyError(f"there is no planned graph {'' if graph is None else graph}".rstrip())

@@ -164,6 +164,9 @@ class UnitQueues:
     ) -> None:
         """Make a unit (`WithholdingPolicy.plan`); operands already withheld move into it."""
         unit = _Unit(first, self._number(), worker, share)
+        if not self._withheld:
+            self._unit_of.update(dict.fromkeys(operands, unit))
+            return
         for operand in operands:
             before = self._unit_of.get(operand)
             priority = self._drop(operand)

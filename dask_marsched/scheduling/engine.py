@@ -92,6 +92,12 @@ class PlacementEngine:
             return mean if math.isfinite(mean) else 0.0
         return float(nbytes)
 
+    @guarded(lambda: True)
+    def plan_prepared(self, touched: int) -> bool:
+        """Plan a new graph of so many tasks as it was prepared; False if it has to be read."""
+        self.workers_changed()
+        return self.planner.plan_prepared(touched)
+
     @guarded(lambda: None)
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
         """Plan the tasks that must run for the wanted ones."""
@@ -104,7 +110,7 @@ class PlacementEngine:
         shares: dict[int, Share] = defaultdict(Share)
         for unit in units:
             members = [tasks[i] for i in unit.operands]
-            first = min(ts.priority for ts in members if ts.priority)
+            first = min([ts.priority for ts in members if ts.priority])
             worker = None if unit.worker is None else self.planner.workers[unit.worker]
             share = None if unit.share is None else shares[unit.share]
             self.policies.withholding.plan(members, first, worker, share)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from dask.typing import Key
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.config import Settings
 from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.graph_record import GraphArrays
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import cut_up_operands
 from dask_marsched.core.size_model import SizeModel, kinds
@@ -75,7 +77,7 @@ class Planner:
         self._plan_of: dict[TaskState, _Plan] = {}
         self._cut_up: set[TaskState] = set()
         self._tiled: set[TaskState] = set()
-        self._known: dict[TaskState, int] = {}
+        self._known: dict[Key, int] = {}
         self._new_kinds = False
         self._next_replan = self._observed = 0
 
@@ -97,14 +99,17 @@ class Planner:
 
     def known_nbytes(self, ts: TaskState) -> int | None:
         """Return the exact bytes of a result as derived from its graph, None if unknown."""
-        return self._known.get(ts)
+        return self._known.get(ts.key)
 
-    def prepare(self, graph: OperandGraph) -> PreparedGraph:
+    def prepare(self, graph: OperandGraph, exact: Mapping[Key, int]) -> PreparedGraph:
         """Plan a graph before its tasks exist; runs in the scheduler's offload thread."""
         there, threads = self.scheduler.workers, self.scheduler.total_nthreads
         running = [ws for address in list(self.workers) if (ws := there.get(address)) is not None]
         plan = self._finder.prepare(graph, snapshot.worker_slots(running, {}))
-        return PreparedGraph(graph, plan, threads, cut_up_operands(graph, threads))
+        cut_up = cut_up_operands(graph, threads)
+        keys: Sequence[Any] = graph.keys
+        known = {key: size for key in keys if (size := exact.get(key)) is not None}
+        return PreparedGraph(graph, plan, threads, cut_up, known, GraphArrays.of(graph))
 
     def graph_arrives(self, sizes: Any, prepared: PreparedGraph | None = None) -> None:
         """Keep what is known of a graph until its tasks exist."""
@@ -112,24 +117,33 @@ class Planner:
         if prepared is not None:
             prepared.known_before = len(self.scheduler.tasks)
 
+    def plan_prepared(self, touched: int) -> bool:
+        """Plan a new graph of so many tasks as it was prepared; False if it has to be read."""
+        prepared = self._prepared
+        found = None if prepared is None else prepared.tasks(touched, self.scheduler.tasks)
+        if prepared is None or found is None:
+            return False
+        self._sizes = self._prepared = None
+        self._carry_out(_Plan(prepared.graph, found, {}), prepared.exact, prepared)
+        return True
+
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
         """Plan the tasks needed for the wanted ones; `touched` are all tasks of a new graph."""
-        sizes, self._sizes = self._sizes, None
-        prepared, self._prepared = self._prepared, None
-        found = None
-        if prepared is not None and touched is not None:
-            touched = list(touched)
-            found = prepared.tasks(touched, self.scheduler.tasks)
-        guessed: dict[int, Any] = {}
-        if prepared is not None and found is not None:
-            graph, tasks = prepared.graph, found
-        else:
-            prepared = None
-            tasks = snapshot.tasks_to_compute(wanted, touched)
-            if len(tasks) < 2:
-                self.counters.left_to_dask["graph of a single operand"] += len(tasks)
-                return
-            graph, tasks, guessed = self._read(tasks, sizes)
+        sizes, self._sizes, self._prepared = self._sizes, None, None
+        tasks = snapshot.tasks_to_compute(wanted, touched)
+        if len(tasks) < 2:
+            self.counters.left_to_dask["graph of a single operand"] += len(tasks)
+            return
+        plan = _Plan(*self._read(tasks, sizes))
+        get = (sizes.exact if sizes is not None else {}).get
+        exact = {ts.key: size for ts in plan.tasks if (size := get(ts.key)) is not None}
+        self._carry_out(plan, exact)
+
+    def _carry_out(
+        self, plan: _Plan, exact: Mapping[Key, int], prepared: PreparedGraph | None = None
+    ) -> None:
+        """Make a plan and put it in force."""
+        graph, tasks, guessed = plan.graph, plan.tasks, plan.guessed
         self._order(graph, tasks)
         threads = self.scheduler.total_nthreads
         same = prepared is not None and prepared.threads == threads
@@ -137,23 +151,17 @@ class Planner:
             prepared.cut_up if prepared is not None and same else cut_up_operands(graph, threads)
         )
         self._cut_up.update(tasks[i] for i in cut_up)
-        plan = _Plan(graph, tasks, guessed)
         fresh = self._fresh(tasks, created=prepared is not None)
         units = self._assign(plan, fresh, prepared.plan if prepared is not None else None)
         self._apply(plan, units)
         if self.observer is not None:
-            self.observer.planned(graph, tasks, units)
+            arrays = prepared.arrays if prepared is not None else None
+            self.observer.planned(graph, tasks, units, arrays)
         self.counters.graphs_planned += 1
         self.counters.operands_planned += len(tasks)
-        if sizes is not None:
-            get = sizes.exact.get
-            known = {ts: size for ts in tasks if (size := get(ts.key)) is not None}
-            self.counters.exact_sizes += len(known)
-            if self.settings.quota_enabled or self.settings.store_shared:
-                if self._known:
-                    self._known.update(known)
-                else:
-                    self._known = known
+        self.counters.exact_sizes += len(exact)
+        if self.settings.quota_enabled or self.settings.store_shared:
+            self._known.update(exact)
         learning = bool(guessed and graph.inputs.flat)  # sizes place nothing without edges
         # Only a larger cluster could improve other plans, which is no reason to keep the graph.
         plan.lasting = plan.bound_to_workers or learning or not self.workers
@@ -345,7 +353,7 @@ class Planner:
         self._unlearned.pop(ts, None)
         self._cut_up.discard(ts)
         self._tiled.discard(ts)
-        self._known.pop(ts, None)
+        self._known.pop(ts.key, None)
         self.started(ts)
         group = ts.group
         # Group names contain tokens, so most never recur.

@@ -10,6 +10,7 @@ from dask.typing import Key
 from distributed.scheduler import TaskState
 
 from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.graph_record import GraphArrays
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.planning.plan_search import Search
 
@@ -59,6 +60,10 @@ class PreparedGraph:
         Threads of the cluster at that moment.
     cut_up
         Operands that are cut up, given those threads (`core.roles.cut_up_operands`).
+    exact
+        Exact sizes of results, bytes, by key.
+    arrays
+        The graph as the observer keeps it.
     known_before
         Tasks that the scheduler had when it was about to create those of the graph.
     """
@@ -67,14 +72,19 @@ class PreparedGraph:
     plan: PreparedPlan | None
     threads: int
     cut_up: list[int]
+    exact: Mapping[Key, int]
+    arrays: GraphArrays
     known_before: int = -1
 
-    def tasks(
-        self, touched: Collection[TaskState], known: Mapping[Key, TaskState]
-    ) -> list[TaskState] | None:
-        """Return the tasks in order of priority; None if others than the graph's were created."""
+    def tasks(self, touched: int, known: Mapping[Key, TaskState]) -> list[TaskState] | None:
+        """Return the tasks in order of priority; None if others than the graph's were created.
+
+        ``touched`` is how many tasks came with the graph.
+        """
         keys: Sequence[Any] = self.graph.keys
-        if len(touched) != len(keys) or len(known) - self.known_before != len(keys):
+        if touched != len(keys) or len(known) - self.known_before != len(keys):
             return None
-        found = [known.get(key) for key in keys]
-        return None if None in found else found  # type: ignore[return-value]  # none of them None
+        try:
+            return list(map(known.__getitem__, keys))
+        except KeyError:
+            return None

@@ -14,6 +14,7 @@ from dask_marsched.core.graph_record import (
     SENT,
     WAITING,
     Causes,
+    GraphArrays,
     GraphRecord,
     counts_by_state,
 )
@@ -23,7 +24,9 @@ from dask_marsched.core.plan import Unit
 
 def record(n=4, units=((0, 1), (2, 3))):
     graph = OperandGraph(range(n), Edges.of([[]] * n), [8.0] * n, b"\1" * n)
-    return GraphRecord(0, 10.0, graph, [Unit(tuple(u)) for u in units], [WAITING] * n)
+    return GraphRecord(
+        0, 10.0, GraphArrays.of(graph), [Unit(tuple(u)) for u in units], [WAITING] * n
+    )
 
 
 def test_counts_follow_transitions():

@@ -67,7 +67,7 @@ async def test_the_plan_is_that_of_the_event_loop(c, s, *workers, read, plans):
     await wait(c.persist(_program()))
     assert not read
     planner._finder._remembered.clear()
-    order._prepare = lambda graph: None
+    order._prepare = lambda graph, exact: None
     await wait(c.persist(_program(1)))
     assert len(read) == 1
     (before, units, cut_up), (after, expected, their_cut_up) = plans
@@ -121,7 +121,7 @@ async def test_restricted_tasks_are_in_no_unit(c, s, a, b, read, plans):
 
 
 def test_a_failure_leaves_the_graph_to_the_event_loop():
-    def fail(graph):
+    def fail(graph, exact):
         raise ZeroDivisionError
 
     counters = Counters()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from dask._expr import Expr
+from dask._expr import Expr, HLGExpr, _HLGExprSequence
 from dask.blockwise import Blockwise
-from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.graph.reduction_stages import (
@@ -54,7 +54,7 @@ class ArrayLayers:
 def read_layers(expr: Any) -> ArrayLayers:
     """Read the chunks of an expression's arrays; count layers that cannot be read. Never raises."""
     found = ArrayLayers()
-    for graph in _graphs(expr):
+    for graph in graphs_of(expr):
         try:
             _read_graph(graph, found)
         except Exception as error:
@@ -74,7 +74,23 @@ def nodes_of(expr: Any) -> list[Any]:
     return list(nodes.values())
 
 
-def _graphs(expr: Any) -> Iterator[HighLevelGraph]:
+def may_have_more_tasks(expr: Any, most: int) -> bool:
+    """Return whether an expression may make more tasks than ``most``, without making them."""
+    if not all(isinstance(node, HLGExpr | _HLGExprSequence) for node in nodes_of(expr)):
+        return True
+    count = 0
+    for graph in graphs_of(expr):
+        for layer in graph.layers.values():
+            if not isinstance(layer, Blockwise | MaterializedLayer):
+                return True  # to tell its length, others make all tasks
+            count += len(layer)
+            if count > most:
+                return True
+    return False
+
+
+def graphs_of(expr: Any) -> Iterator[HighLevelGraph]:
+    """Yield the graphs of layers in an expression, each once."""
     seen: set[int] = set()
     for node in nodes_of(expr):
         for graph in [node, *getattr(node, "operands", ())]:

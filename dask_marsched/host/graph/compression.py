@@ -263,6 +263,10 @@ class GraphCompression(ArrivingGraphs):
     def count(self, request: CompressionRequest) -> None:
         """Count the fused tasks, and the tasks that replace them."""
         groups, bundles = request.groups, request.bundles
+        if not bundles:
+            self.counters.fused_into += len(groups)
+            self.counters.fused += sum(map(len, groups.values()))
+            return
         members = {key for group in groups.values() for key in group}
         self.counters.fused_into += len(groups) + sum(key not in members for key in bundles)
         self.counters.fused += sum(key not in bundles for key in members)
@@ -274,6 +278,8 @@ class GraphCompression(ArrivingGraphs):
     ) -> Mapping[Key, Any]:
         """Undo the fusion of tasks that arrived with another graph in the meantime."""
         known = self.scheduler.tasks.keys()
+        if known.isdisjoint(request.originals.keys()):  # the smaller of both is looked through
+            return ordered
         found = [
             head
             for head, members in request.groups.items()

@@ -88,7 +88,7 @@ class RepeatableOrder(ArrivingGraphs):
         self,
         scheduler: Scheduler,
         counters: Counters,
-        prepare: Callable[[OperandGraph], Any] = lambda graph: None,
+        prepare: Callable[[OperandGraph, Mapping[Key, int]], Any] = lambda graph, exact: None,
     ) -> None:
         super().__init__(scheduler, _wanted, _in_force)
         self.counters = counters
@@ -100,7 +100,7 @@ class RepeatableOrder(ArrivingGraphs):
         """Return what ``prepare`` makes of a graph, None if that needs the scheduler's state."""
         try:
             graph = operand_graph(dsk, order, sizes)
-            return None if graph is None else self._prepare(graph)
+            return None if graph is None else self._prepare(graph, sizes.exact)
         except Exception as error:
             self.counters.caught("prepare", error)
             return None

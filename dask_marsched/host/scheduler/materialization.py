@@ -14,6 +14,7 @@ from distributed import scheduler as scheduler_module
 from distributed.scheduler import Scheduler
 
 from dask_marsched.host.graph import blockwise_tasks, order_dependencies
+from dask_marsched.host.graph.array_layers import may_have_more_tasks
 from dask_marsched.host.graph.compression import (
     compressed,
     compressed_as_before,
@@ -47,7 +48,8 @@ _users = 0
 _stock: Any = None
 _stock_offload: Any = None
 
-_TINY = 4  #: Tasks of a graph that is read on the event loop, in less than a millisecond.
+#: Tasks of a graph that is read on the event loop: below a millisecond, and about ten.
+_TINY, _SMALL = 4, 200
 
 
 def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any], Any]:
@@ -73,8 +75,8 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
 
 
 def _offload(func: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-    """Replace `distributed.scheduler.offload`: handing over a tiny graph takes longer than it."""
-    if func is _materialize_sized_graph and _is_alone() and _is_tiny(kwargs.get("expr")):
+    """Replace `distributed.scheduler.offload`: to hand over small graphs takes long beside them."""
+    if func is _materialize_sized_graph and _is_alone() and _is_small(kwargs.get("expr")):
         return _at_once(func, kwargs)
     if func is dask.order.order:
         func = order_and_free
@@ -88,8 +90,10 @@ def _is_alone() -> bool:
     return scheduler is not None and scheduler._active_graph_updates == 1
 
 
-def _is_tiny(expr: Any) -> bool:
-    return isinstance(expr, LLGExpr) and len(expr.operand("dsk")) <= _TINY
+def _is_small(expr: Any) -> bool:
+    if isinstance(expr, LLGExpr):
+        return len(expr.operand("dsk")) <= _TINY
+    return not may_have_more_tasks(expr, _SMALL)
 
 
 async def _at_once(func: Any, kwargs: dict[str, Any]) -> Any:

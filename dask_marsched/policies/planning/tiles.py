@@ -69,7 +69,13 @@ def find_tiles(graph: OperandGraph, workers: int) -> list[tuple[int, ...]]:
         return found
     starts, flat = (np.asarray(a, dtype=np.int64) for a in (graph.inputs.starts, graph.inputs.flat))
     inputs = _Inputs(starts, flat)
-    for layer in _layers(graph, np.diff(starts).tolist(), 2 * workers):
+    n_inputs = np.diff(starts)
+    # Without the operands that may be products no layer needs to be looked at.
+    often = np.diff(np.asarray(graph.dependents.starts, dtype=np.int64)) >= _LEAST_EXTENT
+    owners = np.repeat(np.arange(len(graph)), n_inputs)
+    if np.count_nonzero(np.bincount(owners[often[flat]]) >= 2) < _MOST_OF_IT * 2 * workers:
+        return found
+    for layer in _layers(graph, n_inputs.tolist(), 2 * workers):
         reader, read = inputs.of(layer.members)
         different, place = np.unique(read, return_inverse=True)
         nbytes = np.array([graph.nbytes[j] for j in different.tolist()], dtype=float)

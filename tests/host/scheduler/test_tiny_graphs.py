@@ -1,4 +1,4 @@
-"""Tiny graphs are read on the event loop, unless another graph is being read."""
+"""Small graphs are read on the event loop, unless another graph is being read."""
 
 import threading
 
@@ -55,17 +55,25 @@ async def test_a_tiny_graph_does_not_overtake_that_of_another_client(
 
     monkeypatch.setattr(materialization, "chunk_nbytes", chunk_nbytes)
     async with Client(s.address, asynchronous=True) as other:
-        first = c.compute(da.ones(100, chunks=10).sum())
+        first = c.compute(da.ones(1000, chunks=1).sum())
         while not reading.is_set():
             await c.scheduler.identity()
         second = other.submit(inc, 1)
         while s._active_graph_updates < 2:
             await c.scheduler.identity()
         go_on.set()
-        assert await first == 100
+        assert await first == 1000
         assert await second == 2
     assert len(readers) == 2
     assert not any(on_loop for _, on_loop in readers)
+    check(s)
+
+
+@planned_cluster()
+async def test_a_small_graph_of_arrays_is_read_on_the_event_loop(c, s, *workers, readers):
+    assert await c.compute(da.ones(100, chunks=10).sum()) == 100
+    assert await c.compute(da.ones(1000, chunks=1).sum()) == 1000
+    assert [on_loop for _, on_loop in readers] == [True, False]
     check(s)
 
 
