@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import graphlib
+import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +29,7 @@ _CHUNK_TYPES = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray"})
 _DATA_DEPENDENT = frozenset(
     {"_unique_internal", "bincount", "getitem_variadic", "slice_with_int_dask_array", "unique"}
 )
+_TASKS_A_CHUNK = 8  #: Of layers that are neither blockwise nor materialized.
 _NONE_NBYTES = sys.getsizeof(None)
 #: Functions of NumPy and Dask that return fresh memory whatever strides their inputs have.
 _ALLOCATING = frozenset({
@@ -78,15 +80,22 @@ def may_have_more_tasks(expr: Any, most: int) -> bool:
     """Return whether an expression may make more tasks than ``most``, without making them."""
     if not all(isinstance(node, HLGExpr | _HLGExprSequence) for node in nodes_of(expr)):
         return True
-    count = 0
+    count = 0.0
     for graph in graphs_of(expr):
         for layer in graph.layers.values():
-            if not isinstance(layer, Blockwise | MaterializedLayer):
-                return True  # to tell its length, others make all tasks
-            count += len(layer)
+            count += _about_length(layer)
             if count > most:
                 return True
     return False
+
+
+def _about_length(layer: Layer) -> float:
+    if isinstance(layer, Blockwise | MaterializedLayer):
+        return len(layer)
+    # To tell their length, others make all tasks. `map_overlap` cuts up to 9 pieces off a chunk.
+    notes = layer.collection_annotations
+    chunks = notes.get("chunks") if notes else None
+    return _TASKS_A_CHUNK * math.prod(map(len, chunks)) if chunks else math.inf
 
 
 def graphs_of(expr: Any) -> Iterator[HighLevelGraph]:

@@ -49,7 +49,7 @@ _stock: Any = None
 _stock_offload: Any = None
 
 #: Tasks of a graph that is read on the event loop: below a millisecond, and about ten.
-_TINY, _SMALL = 4, 200
+_TINY, _SMALL = 4, 320
 
 
 def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any], Any]:
