@@ -268,7 +268,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
                 self.observer.arriving = self.executions.graphs[-1].number
             if self.restarts is not None:
                 self.restarts.graph_created(tasks, keys)
-            if self._engine.plan_prepared(len(tasks)):
+            notes = kwargs.get("annotations", {})
+            if self._engine.plan_prepared(len(tasks), bool(notes.keys() - {"span"})):
                 return
             known = scheduler.tasks
             touched = [known[key] for key in tasks]

@@ -93,10 +93,10 @@ class PlacementEngine:
         return float(nbytes)
 
     @guarded(lambda: True)
-    def plan_prepared(self, touched: int) -> bool:
-        """Plan a new graph of so many tasks as it was prepared; False if it has to be read."""
+    def plan_prepared(self, touched: int, annotated: bool) -> bool:
+        """Plan a graph as it was prepared (`Planner.plan_prepared`); False if that cannot be."""
         self.workers_changed()
-        return self.planner.plan_prepared(touched)
+        return self.planner.plan_prepared(touched, annotated)
 
     @guarded(lambda: None)
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:

@@ -117,14 +117,19 @@ class Planner:
         if prepared is not None:
             prepared.known_before = len(self.scheduler.tasks)
 
-    def plan_prepared(self, touched: int) -> bool:
-        """Plan a new graph of so many tasks as it was prepared; False if it has to be read."""
+    def plan_prepared(self, touched: int, annotated: bool) -> bool:
+        """Plan a new graph of so many tasks as it was prepared; False if it has to be read.
+
+        Only tasks that are `annotated` may be restricted.
+        """
         prepared = self._prepared
         found = None if prepared is None else prepared.tasks(touched, self.scheduler.tasks)
         if prepared is None or found is None:
             return False
         self._sizes = self._prepared = None
-        self._carry_out(_Plan(prepared.graph, found, {}), prepared.exact, prepared)
+        plan = _Plan(prepared.graph, found, {})
+        fresh = self._fresh(found, created=True) if annotated else range(len(found))
+        self._carry_out(plan, fresh, prepared.exact, prepared)
         return True
 
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
@@ -137,12 +142,16 @@ class Planner:
         plan = _Plan(*self._read(tasks, sizes))
         get = (sizes.exact if sizes is not None else {}).get
         exact = {ts.key: size for ts in plan.tasks if (size := get(ts.key)) is not None}
-        self._carry_out(plan, exact)
+        self._carry_out(plan, self._fresh(plan.tasks, created=False), exact)
 
     def _carry_out(
-        self, plan: _Plan, exact: Mapping[Key, int], prepared: PreparedGraph | None = None
+        self,
+        plan: _Plan,
+        fresh: Collection[int],
+        exact: Mapping[Key, int],
+        prepared: PreparedGraph | None = None,
     ) -> None:
-        """Make a plan and put it in force."""
+        """Make a plan and put it in force; units may hold the `fresh` tasks."""
         graph, tasks, guessed = plan.graph, plan.tasks, plan.guessed
         self._order(graph, tasks)
         threads = self.scheduler.total_nthreads
@@ -151,7 +160,6 @@ class Planner:
             prepared.cut_up if prepared is not None and same else cut_up_operands(graph, threads)
         )
         self._cut_up.update(tasks[i] for i in cut_up)
-        fresh = self._fresh(tasks, created=prepared is not None)
         units = self._assign(plan, fresh, prepared.plan if prepared is not None else None)
         self._apply(plan, units)
         if self.observer is not None:

@@ -1,16 +1,20 @@
-"""Lets `dask.order.order` look up dependencies at the speed of a dict.
+"""Lets `dask.order.order` look up dependencies at the speed of a dict, and frees what it leaves.
 
-Dask's own mapping is written in Python, and ordering looks a task's dependencies up ten times.
+Dask's own mapping is written in Python, and ordering looks a task's dependencies up ten times. Two
+sets a task are left in a cycle of functions: the collector would hold up all threads to find them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import dask.order
 from dask._task_spec import DependenciesMapping
-from dask.core import get_dependencies
+from dask.core import get_dependencies, reverse_dict
 
 
 class Dependencies(dict[Any, Any]):
@@ -66,13 +70,61 @@ class Dependencies(dict[Any, Any]):
         return [(key, self[key]) for key in self._dsk]
 
 
+#: The mappings to sets that an order in this thread has made, while they are to be freed.
+_left = threading.local()
+
+
+class _Sets(defaultdict[Any, Any]):
+    """Replaces `defaultdict` in `dask.order`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        _note(self)
+
+
+def _reverse_dict(d: Any) -> Any:
+    """Replace `dask.core.reverse_dict` in `dask.order`."""
+    return _note(reverse_dict(d))
+
+
+def _note(made: Any) -> Any:
+    made_here = getattr(_left, "made", None)
+    if made_here is not None:
+        made_here.append(made)
+    return made
+
+
+@contextlib.contextmanager
+def sets_freed() -> Iterator[None]:
+    """Free the sets that an order in this context leaves."""
+    made: list[Any] = []
+    _left.made = made
+    try:
+        yield
+    finally:
+        _left.made = None
+        for mapping in made:
+            while mapping:  # other threads may go on in between
+                mapping.popitem()
+
+
+#: What is replaced in `dask.order`: Dask's own, and ours.
+_REPLACED = {
+    "DependenciesMapping": (DependenciesMapping, Dependencies),
+    "defaultdict": (defaultdict, _Sets),
+    "reverse_dict": (reverse_dict, _reverse_dict),
+}
+
+
 def install() -> None:
     """Have Dask order with these mappings in this process, if it makes its own as expected."""
-    if getattr(dask.order, "DependenciesMapping", None) is DependenciesMapping:
-        vars(dask.order)["DependenciesMapping"] = Dependencies
+    for name, (own, ours) in _REPLACED.items():
+        if getattr(dask.order, name, None) is own:
+            vars(dask.order)[name] = ours
 
 
 def uninstall() -> None:
     """Undo `install`."""
-    if getattr(dask.order, "DependenciesMapping", None) is Dependencies:
-        vars(dask.order)["DependenciesMapping"] = DependenciesMapping
+    for name, (own, ours) in _REPLACED.items():
+        if getattr(dask.order, name, None) is ours:
+            vars(dask.order)[name] = own

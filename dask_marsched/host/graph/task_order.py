@@ -23,14 +23,16 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.arriving_graph import operand_graph
 from dask_marsched.host.graph.numbering import as_they_come, canonical
+from dask_marsched.host.graph.order_dependencies import sets_freed
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler.garbage_collection import cycles_freed
 from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
 
 logger = logging.getLogger("dask_marsched")
 
-#: The orderer of the graph that is being read, and the dict that receives the order.
-_Wanted: TypeAlias = "tuple[RepeatableOrder, dict[Key, int]] | None"
+#: The orderer of the graph that is being read, the dict that receives the order, and whether the
+#: graph may be planned: not if it has actors.
+_Wanted: TypeAlias = "tuple[RepeatableOrder, dict[Key, int], bool] | None"
 _wanted: contextvars.ContextVar[_Wanted] = contextvars.ContextVar("order", default=None)
 
 _in_force: weakref.WeakKeyDictionary[Scheduler, RepeatableOrder] = weakref.WeakKeyDictionary()
@@ -76,7 +78,7 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
 
 def order_and_free(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
     """Return Dask's order of a graph, and free what it leaves: two sets a task, in a cycle."""
-    with cycles_freed():
+    with cycles_freed(), sets_freed():
         found: dict[Key, int] = dask.order.order(dsk)
     return found
 
@@ -112,7 +114,7 @@ class RepeatableOrder(ArrivingGraphs):
         # Filled when the graph is materialized. If it is still empty then, the scheduler orders
         # the graph itself.
         message["internal_priority"] = {}
-        return self, message["internal_priority"]
+        return self, message["internal_priority"], not message.get("actors")
 
 
 def caught(hook: str, error: Exception) -> None:
@@ -132,7 +134,7 @@ def order_arriving(dsk: Mapping[Key, GraphNode], sizes: ChunkSizes | None = None
     wanted = _wanted.get()
     if wanted is None:
         return None
-    orders, into = wanted
+    orders, into, plannable = wanted
     if len(dsk) == 1:  # as from `Client.submit`: Dask would order it in a thread
         ((key, node),) = dsk.items()
         if key not in node.dependencies:
@@ -145,7 +147,7 @@ def order_arriving(dsk: Mapping[Key, GraphNode], sizes: ChunkSizes | None = None
     except Exception as error:
         orders.counters.caught("order", error)
         return None
-    return None if sizes is None else orders.prepared(dsk, into, sizes)
+    return orders.prepared(dsk, into, sizes) if sizes is not None and plannable else None
 
 
 def order_for(scheduler: Scheduler, dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:

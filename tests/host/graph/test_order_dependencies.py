@@ -1,5 +1,6 @@
 """Dask's order is the same with the faster mapping of dependencies."""
 
+import gc
 import random
 
 import dask.order
@@ -8,6 +9,7 @@ from dask._task_spec import Alias, DataNode, DependenciesMapping, Task, TaskRef
 
 from dask_marsched.host.graph import order_dependencies
 from dask_marsched.host.graph.order_dependencies import Dependencies
+from dask_marsched.host.graph.task_order import order_and_free, repeatable_order
 
 
 def _random_graph(seed):
@@ -64,3 +66,20 @@ def test_another_mapping_stays(monkeypatch):
     order_dependencies.install()
     order_dependencies.uninstall()
     assert dask.order.DependenciesMapping is dict
+
+
+def test_no_sets_are_left_for_the_collector(installed):
+    dsk = {
+        ("x", i): Task(("x", i), abs, *(TaskRef(("x", j)) for j in {i // 2} - {i}))
+        for i in range(500)
+    }
+    repeatable_order(dsk)
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        gc.collect()
+        order_and_free(dsk)
+        assert gc.collect() < len(dsk)
+    finally:
+        if was_on:
+            gc.enable()
