@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+_DASK_SATURATION = 1.1  #: Dask's default. A larger saturation is one that the user asks for.
 #: Overhead of a worker for each operand in seconds: about half of the 1.3 ms of processor time
 #: measured for a trivial one, as the rest overlaps with the next one.
 _WORKER_OVERHEAD = 0.0007
@@ -18,17 +19,32 @@ _HORIZON_BYTES = 2**20  #: Bytes of queued results for each thread, small beside
 class SlotRule:
     """Decides whether a worker may be sent one more withheld operand.
 
-    A free thread takes one, unless the saturation leaves threads free. For operands shorter than
+    A free thread takes one, unless the saturation leaves threads free. A larger saturation than
+    Dask's default makes more wait for a thread, as in stock Dask. For operands shorter than
     `_SHORT_TASK`, a tenth of the threads has another queued, as in stock Dask. Operands much
     shorter than the round trip to the scheduler may queue up to `_HORIZON` seconds of work and
     `_HORIZON_BYTES` of results for each thread.
     """
 
-    saturation: float = 1.1  #: Short operands for each thread (Dask's ``worker-saturation``).
+    #: Short operands for each thread (Dask's ``worker-saturation``).
+    saturation: float = _DASK_SATURATION
 
-    def has_free_thread(self, nthreads: int, in_progress: int) -> bool:
-        """Return whether a usable thread is idle."""
-        return in_progress < min(nthreads, max(1, math.ceil(self.saturation * nthreads)))
+    def has_free_slot(self, nthreads: int, in_progress: int) -> bool:
+        """Return whether a worker takes another operand of any kind."""
+        slots = max(1, math.ceil(self.saturation * nthreads))
+        return in_progress < (slots if self.saturation > _DASK_SATURATION else min(nthreads, slots))
+
+    def shares_out(self, nthreads: int, in_progress: int) -> bool:
+        """Return whether short operands are shared out over a busy worker that is not idle to Dask.
+
+        With a saturation of 1 none is idle but who has just finished: it would get all of them.
+        """
+        return self.shares_out_more and in_progress < math.ceil(_DASK_SATURATION * nthreads)
+
+    @property
+    def shares_out_more(self) -> bool:
+        """Whether `shares_out` accepts any worker."""
+        return 1 <= self.saturation < _DASK_SATURATION
 
     def may_wait(self, nthreads: int, in_progress: int) -> bool:
         """Return whether an operand may be queued if the ones in progress make no others ready."""
@@ -43,7 +59,7 @@ class SlotRule:
 
     def is_full(self, nthreads: int, in_progress: int, backlog: float) -> bool:
         """Return whether `admits` and `may_wait` reject every operand."""
-        if self.has_free_thread(nthreads, in_progress) or self.may_wait(nthreads, in_progress):
+        if self.has_free_slot(nthreads, in_progress) or self.may_wait(nthreads, in_progress):
             return False
         return self.saturation < 1 or backlog > _HORIZON * nthreads
 
@@ -61,7 +77,7 @@ class SlotRule:
         The operand takes `duration` seconds and returns `nbytes`. Unless another operand will
         `read` its result, the worker's overhead is not counted.
         """
-        if self.has_free_thread(nthreads, in_progress):
+        if self.has_free_slot(nthreads, in_progress):
             return True
         if self.saturation < 1 or duration is None or duration >= _SHORT_TASK:
             return False

@@ -97,7 +97,7 @@ class Dispatcher:
         if self.pace.most(time()) < self.scheduler.total_nthreads:
             return None
         return min(
-            filter(self.free_slots.has_free_thread, self.scheduler.idle_task_count),
+            filter(self.free_slots.has_free_slot, self.scheduler.idle_task_count),
             key=lambda ws: (len(ws.processing) / ws.nthreads, self.seniority(ws)),
             default=None,
         )
@@ -130,22 +130,32 @@ class Dispatcher:
         if room <= 0:
             return placed
         get, withholding = self.scheduler.workers.get, self.withholding
-        self._fill(filter(None, map(get, withholding.begun())), room, placed)
+        filled: set[WorkerState] = set()
+        self._fill(filter(None, map(get, withholding.begun())), room, placed, filled)
         if len(placed) < room and len(withholding):
-            self._fill(sorted(self.free_slots.finished, key=self._load), room, placed)
+            self._fill(sorted(self.free_slots.finished, key=self._load), room, placed, filled)
         if len(placed) < room and len(withholding):
-            self._fill(sorted(self.free_slots.candidates(now), key=self._load), room, placed)
+            free = sorted(self.free_slots.candidates(now), key=self._load)
+            self._fill(free, room, placed, filled)
         return placed
 
     def _load(self, ws: WorkerState) -> tuple[int, int]:
         return ws.nbytes, self.seniority(ws)
 
-    def _fill(self, turn: Iterable[WorkerState], room: float, placed: Placed) -> None:
+    def _fill(
+        self,
+        turn: Iterable[WorkerState],
+        room: float,
+        placed: Placed,
+        filled: set[WorkerState],
+    ) -> None:
         for ws in turn:
             if len(placed) >= room:
                 return
-            if not self.free_slots.has_free_thread(ws):
+            # What was sent in this dispatch is not in `ws.processing` yet.
+            if ws in filled or not self.free_slots.has_free_slot(ws):
                 continue
+            filled.add(ws)
             more: dict[TaskState, float] = {}
             while len(placed) < room and (offer := self._next(ws, more)) is not None:
                 placed.append((self._accept(offer, ws), ws))
@@ -179,7 +189,7 @@ class Dispatcher:
             self._awaited[ws] = awaited
             return None
         duration = snapshot.duration(offer.operand)
-        if not self.slots.has_free_thread(ws.nthreads, having):
+        if not self.slots.has_free_slot(ws.nthreads, having):
             admitted = self.slots.admits(
                 ws.nthreads,
                 having,

@@ -185,7 +185,7 @@ class PlacementEngine:
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
         reason = snapshot.restricted(ts) if self.failure is None else "withholding failed"
-        if reason is None and not self.scheduler.running and self._sends_all_at_once():
+        if reason is None and not self.scheduler.running and not self._dask_queues(ts):
             reason = "no workers"  # Dask keeps the task among those that none can run
         if reason is None and (ws := self.retries.elsewhere(ts)) is not None:
             return ws
@@ -208,9 +208,10 @@ class PlacementEngine:
         self.counters.left_to_dask[reason] += 1
         return LEAVE_TO_DASK
 
-    def _sends_all_at_once(self) -> bool:
-        """Whether stock Dask would not queue tasks on the scheduler."""
-        return math.isinf(self.scheduler.WORKER_SATURATION)
+    def _dask_queues(self, ts: TaskState) -> bool:
+        """Whether stock Dask would queue a task on the scheduler where no worker is free."""
+        s = self.scheduler
+        return not math.isinf(s.WORKER_SATURATION) and bool(s.is_rootish(ts))
 
     def _seniority(self, ws: WorkerState) -> int:
         return self._joined.get(ws.address, sys.maxsize)

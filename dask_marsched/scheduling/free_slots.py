@@ -37,9 +37,9 @@ class FreeSlots:
         self._turn = 0
         self._scanned_at = float("-inf")
 
-    def has_free_thread(self, ws: WorkerState) -> bool:
-        """Return whether a running worker has a thread with nothing to do."""
-        return ws in self.scheduler.running and self.slots.has_free_thread(
+    def has_free_slot(self, ws: WorkerState) -> bool:
+        """Return whether a running worker takes another task of any kind."""
+        return ws in self.scheduler.running and self.slots.has_free_slot(
             ws.nthreads, in_progress(ws)
         )
 
@@ -72,24 +72,31 @@ class FreeSlots:
             self._scan()
             self._scanned_at = now
         else:
-            self._free = {ws for ws in self._free if self.has_free_thread(ws)}
+            self._free = {ws for ws in self._free if self.has_free_slot(ws)}
         found = {ws for ws in self.finished if ws in s.running} | self._free
         busy = self._busy
         if len(busy) > _MOST_BUSY:
             self._turn = (self._turn + _MOST_BUSY) % len(busy)
             busy = (busy + busy)[self._turn : self._turn + _MOST_BUSY]
-        return found.union(ws for ws in busy if ws in s.idle_task_count)
+        return found.union(filter(self._may_queue, busy))
 
     def _scan(self) -> None:
         self._free, self._busy = set(), []
-        has_free_thread = self.slots.has_free_thread
-        for ws in self.scheduler.idle_task_count:
-            if has_free_thread(ws.nthreads, in_progress(ws)):
+        s = self.scheduler
+        has_free_slot = self.slots.has_free_slot
+        for ws in s.running if self.slots.shares_out_more else s.idle_task_count:
+            if has_free_slot(ws.nthreads, in_progress(ws)):
                 self._free.add(ws)
-            else:
+            elif self._may_queue(ws):
                 self._busy.append(ws)
         if len(self._busy) > _MOST_BUSY:
             self._busy.sort(key=self.seniority)
+
+    def _may_queue(self, ws: WorkerState) -> bool:
+        s = self.scheduler
+        return ws in s.idle_task_count or (
+            ws in s.running and self.slots.shares_out(ws.nthreads, in_progress(ws))
+        )
 
 
 def in_progress(ws: WorkerState) -> int:

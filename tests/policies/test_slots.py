@@ -70,7 +70,18 @@ def test_at_a_saturation_of_one_or_less_nothing_waits(
     nthreads: int, in_progress: int, saturation: float
 ) -> None:
     rule = SlotRule(saturation=saturation)
-    assert rule.may_wait(nthreads, in_progress) == rule.has_free_thread(nthreads, in_progress)
+    assert rule.may_wait(nthreads, in_progress) == rule.has_free_slot(nthreads, in_progress)
+
+
+def test_more_than_the_default_waits_where_the_user_asks_for_it() -> None:
+    assert [SlotRule(saturation=2.5).has_free_slot(2, having) for having in (4, 5)] == [True, False]
+    assert [SlotRule().has_free_slot(2, having) for having in (1, 2)] == [True, False]
+
+
+def test_short_operands_are_shared_out_over_busy_workers() -> None:
+    assert [SlotRule(saturation=1.0).shares_out(2, having) for having in (2, 3)] == [True, False]
+    for saturation in (0.5, 1.1, 2.5):  # Dask's idle workers are enough
+        assert not SlotRule(saturation=saturation).shares_out(2, 0)
 
 
 @given(

@@ -19,6 +19,8 @@ class _Worker(SimpleNamespace):
 class _Cluster:
     """Workers with one thread and a task each."""
 
+    shares_out_more = False
+
     def __init__(self, workers: int) -> None:
         self.workers = [
             _Worker(number=i, nthreads=1, processing=[None], long_running=())
@@ -31,9 +33,9 @@ class _Cluster:
         self.free_slots = FreeSlots(scheduler, self, lambda ws: ws.number)  # type: ignore[arg-type]
         self.rule = SlotRule()
 
-    def has_free_thread(self, nthreads: int, in_progress: int) -> bool:
+    def has_free_slot(self, nthreads: int, in_progress: int) -> bool:
         self.looked_at += 1
-        return self.rule.has_free_thread(nthreads, in_progress)
+        return self.rule.has_free_slot(nthreads, in_progress)
 
     def ends(self, number: int, heard_of: bool = True) -> None:
         self.workers[number].processing.clear()
