@@ -188,6 +188,7 @@ class OperandTracker(TrackedGraphs):
             if code == SENT:
                 record.set_worker(i, self._worker_number(tasks[i].processing_on.address))
         self._drop_old()
+        self._counted = float("-inf")  # its running tasks were not counted yet
 
     @guarded(lambda: None, fatal=True)
     def planned_again(self, tasks: list[Any], units: Iterable[Unit]) -> None:
