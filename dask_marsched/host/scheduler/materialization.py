@@ -48,7 +48,7 @@ _users = 0
 _stock: Any = None
 _stock_offload: Any = None
 
-#: Tasks of a graph that is read on the event loop: below a millisecond, and about ten.
+#: Tasks of a graph that is read on the event loop, in less than 1 and 20 milliseconds.
 _TINY, _SMALL = 4, 320
 
 
