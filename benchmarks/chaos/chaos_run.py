@@ -324,7 +324,7 @@ def _stream(
         seconds = time.monotonic() - began
         outcome.computed += 1
         right = computations.expected(name, variant)
-        # NumPy adds an array in another order if its address is odd, as after a transfer by Dask.
+        # NumPy adds an unaligned array in another order, and Dask's transfers may unalign one.
         if not np.allclose(result, right, rtol=1e-12, atol=0):
             outcome.wrong.append(f"{name}: {result!r} instead of {right!r}")
             progress(f"WRONG {outcome.wrong[-1]}")

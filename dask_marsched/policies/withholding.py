@@ -164,7 +164,7 @@ class UnitQueues:
     ) -> None:
         """Make a unit (`WithholdingPolicy.plan`); operands already withheld move into it."""
         unit = _Unit(first, self._number(), worker, share)
-        if not self._withheld:
+        if not self._withheld:  # as when a graph arrives: there is nothing to move
             self._unit_of.update(dict.fromkeys(operands, unit))
             return
         for operand in operands:

@@ -76,14 +76,16 @@ class Dispatcher:
         return placed
 
     def _end_mutual_waits(self, placed: Placed) -> None:
-        """Place a task on each worker that waits for workers with nothing to do.
+        """Place a task on each free worker that waits for workers with nothing to do.
 
-        They wait for one another: nothing would ever end, so that there was another dispatch.
+        They wait for each other. No task would end, and only that leads to another dispatch.
         """
         at_work = {ws for _, ws in placed}
         awaited, self._awaited = self._awaited, {}
         for ws, holders in awaited.items():
-            if ws in at_work or any(other in at_work or in_progress(other) for other in holders):
+            if ws in at_work or not self.free_slots.has_free_slot(ws):
+                continue
+            if any(other in at_work or in_progress(other) for other in holders):
                 continue
             offer = self._offer(ws)
             if offer is not None:

@@ -40,10 +40,7 @@ def read_charge(fd: int) -> Charge:
 
 def charged_memory(pid: int | str, charge: Charge) -> int:
     """Return the bytes to charge to a process (a pid or ``self``); may raise OSError."""
-    # The kernel counts all shared pages that a process has touched as resident. Those that may be
-    # ours are replaced by the process's own share.
-    resident, _, shared = _resident(pid)
-    return resident - min(shared, charge.mapped) + charge.held + charge.adopted
+    return _charged(_resident(pid), charge)
 
 
 def unreclaimable_memory(pid: int | str, charge: Charge) -> int:
@@ -51,18 +48,31 @@ def unreclaimable_memory(pid: int | str, charge: Charge) -> int:
 
     Among them are results that are read from the spill file by mapping it.
     """
-    return charged_memory(pid, charge) - _resident(pid)[1]
+    resident = _resident(pid)
+    return _charged(resident, charge) - resident.files
 
 
 def shared_surplus(pid: int | str, charge: Charge) -> int:
     """Return by how many bytes the resident memory exceeds `charged_memory`."""
-    return min(_resident(pid)[2], charge.mapped) - charge.held - charge.adopted
+    return min(_resident(pid).shared, charge.mapped) - charge.held - charge.adopted
 
 
-def _resident(pid: int | str) -> tuple[int, int, int]:
-    """Return the resident bytes of a process: all, those of files, those of shared memory."""
+class _Resident(NamedTuple):
+    """Resident bytes of a process: all, those of files, those of shared memory."""
+
+    total: int
+    files: int
+    shared: int
+
+
+def _charged(resident: _Resident, charge: Charge) -> int:
+    # The kernel counts all shared pages that a process has touched as resident. Those that may be
+    # ours are replaced by the process's own share.
+    return resident.total - min(resident.shared, charge.mapped) + charge.held + charge.adopted
+
+
+def _resident(pid: int | str) -> _Resident:
     found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")
-    resident, files, shared = (1024 * int(kib) for kib in found.groups())
-    return resident, files, shared
+    return _Resident(*(1024 * int(kib) for kib in found.groups()))

@@ -48,8 +48,8 @@ _users = 0
 _stock: Any = None
 _stock_offload: Any = None
 
-#: Tasks of a graph that is read on the event loop, in less than 1 and 20 milliseconds.
-_TINY, _SMALL = 4, 320
+#: Most tasks of a graph that is read on the event loop: for up to 1 ms, and 10 ms.
+_TINY, _SMALL = 4, 200
 
 
 def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any], Any]:

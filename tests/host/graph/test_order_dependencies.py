@@ -71,7 +71,7 @@ def test_another_mapping_stays(monkeypatch):
 def test_no_sets_are_left_for_the_collector(installed):
     dsk = {
         ("x", i): Task(("x", i), abs, *(TaskRef(("x", j)) for j in {i // 2} - {i}))
-        for i in range(500)
+        for i in range(2_000)
     }
     repeatable_order(dsk)
     was_on = gc.isenabled()

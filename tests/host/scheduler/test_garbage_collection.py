@@ -84,6 +84,15 @@ def test_cycles_are_freed_while_the_collector_is_paused() -> None:
         assert _is_old(before[-1])  # so that it was not passed over, either
 
 
+def test_cycles_that_were_treated_as_old_are_freed_later() -> None:
+    gc.enable()
+    found = []
+    for _ in range(40):
+        with collector_paused():
+            found += [weakref.ref(_Cycle()) for _ in range(5_000)]
+    assert sum(one() is not None for one in found) <= len(found) / 2
+
+
 def test_nothing_is_freed_where_the_collector_was_off() -> None:
     gc.disable()
     with collector_paused(), cycles_freed():
