@@ -44,6 +44,7 @@ SETTINGS: dict[str, Any] = {
     "cancelling.interrupt": True,
 }
 _STARTING = 60.0
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -144,6 +145,8 @@ class Cluster:
             command = host.command(command)
         environment = {
             **os.environ,
+            # Tasks and functions for the scheduler come from this package, which is not installed.
+            "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
             # Tasks are not to blame for their dead workers.
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000000",
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": _TTL,
@@ -269,6 +272,8 @@ def _compute_with_faults(
     with FaultInjector(client, cluster.hosts, restart, rng, every) as injector, watch:
         # A run without a kill tests nothing.
         def goes_on() -> bool:
+            if injector.failure or watch.failure:
+                return False
             return time.monotonic() < end or not injector.counts["kill"]
 
         streams = [
@@ -284,6 +289,9 @@ def _compute_with_faults(
             stream.start()
         for stream in streams:
             stream.join()
+    for part in (injector, watch):
+        if part.failure:
+            outcome.failed.append(f"{type(part).__name__}: {part.failure!r}")
     outcome.kills, outcome.stops, outcome.cuts, outcome.restarts = map(
         injector.counts.__getitem__, ("kill", "stop", "cut", "restart")
     )

@@ -28,9 +28,15 @@ class Background(abc.ABC):
     ----------
     first
         Seconds until the first turn.
+
+    Attributes
+    ----------
+    failure
+        The exception that ended it; None as long as there was none.
     """
 
     def __init__(self, first: float = 0.0) -> None:
+        self.failure: Exception | None = None
         self._first = first
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
@@ -41,8 +47,12 @@ class Background(abc.ABC):
 
     def _run(self) -> None:
         pause: float | None = self._first
-        while pause is not None and not self._stop.wait(pause):
-            pause = self._turn()
+        try:
+            while pause is not None and not self._stop.wait(pause):
+                pause = self._turn()
+        except Exception as error:
+            self.failure = error
+            raise
 
     def __enter__(self) -> Self:
         self._thread.start()
