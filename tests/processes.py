@@ -81,6 +81,11 @@ class Process:
         self._process.kill()
         self.wait()
 
+    def send_signal(self, number: int) -> int:
+        """Send a signal and return the exit code."""
+        self._process.send_signal(number)
+        return self.wait()
+
     @property
     def pid(self) -> int:
         return self._process.pid

@@ -5,6 +5,7 @@ import operator
 import os
 import signal
 import urllib.request
+from concurrent.futures import CancelledError
 
 import dask.array as da
 import distributed
@@ -210,6 +211,35 @@ def test_a_shuffle_is_run_again(cluster, client):
     expected = (np.arange(400).reshape(20, 20) + 1).sum(axis=0)
     assert total.result(PATIENCE).tolist() == expected.tolist()
     assert gate.result(PATIENCE) == 2
+
+
+@pytest.mark.extended
+def test_a_service_manager_restarts_it(cluster, client):
+    held = client.map(cluster.logged(), range(5), pure=False)
+    wait(held)
+    runs_on = client.submit(cluster.gated(), 10, pure=False)
+    cluster.wait_until_begun()
+    assert cluster.scheduler.send_signal(signal.SIGTERM) == -signal.SIGTERM
+    cluster.start_scheduler()
+    later = client.submit(operator.add, held[4], 1)
+    assert later.result(PATIENCE) == 9
+    cluster.open_gate()
+    assert client.gather([*held, runs_on], asynchronous=False) == [0, 2, 4, 6, 8, 20]
+    assert set(cluster.ran().values()) == {1}
+
+
+@pytest.mark.extended
+def test_ctrl_c_closes_the_cluster_though_there_is_a_journal(tmp_path):
+    with (
+        restartable_cluster(tmp_path, workers=1) as cluster,
+        dask_marsched.Client(cluster.address) as client,
+    ):
+        future = client.submit(operator.add, 1, 2)
+        assert future.result(PATIENCE) == 3
+        assert cluster.scheduler.send_signal(signal.SIGINT) >= 0
+        cluster.workers[0].wait()
+        with pytest.raises(CancelledError):
+            future.result(PATIENCE)
 
 
 @pytest.mark.extended

@@ -70,6 +70,7 @@ class _Parts(NamedTuple):
     workers: ReturningWorkers
     sessions: Sessions
     objects: HeldObjects
+    termination: process.Termination
 
     def install(self, invited: Collection[str]) -> None:
         """Replace handlers of the scheduler, or raise a RuntimeError."""
@@ -78,10 +79,17 @@ class _Parts(NamedTuple):
         self.objects.install()
         self.workers.install()
         self.sessions.install(invited)
+        self.termination.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        for part in (self.sessions, self.workers, self.objects, self.recorder):
+        for part in (
+            self.termination,
+            self.sessions,
+            self.workers,
+            self.objects,
+            self.recorder,
+        ):
             part.uninstall()
 
 
@@ -166,6 +174,7 @@ class Restarts:
             ReturningWorkers(self.scheduler, workers),
             Sessions(recorder, sessions, self.settings.journal_patience, self.ready),
             HeldObjects(recorder),
+            process.Termination(self.scheduler, self._write_all),
         )
         parts.install(invited)
         self.scheduler.handlers[process.RESTART] = self._restart_process
@@ -325,10 +334,20 @@ class Restarts:
             return self.reason or "there is no journal"
         if (reason := process.why_not_again(self.scheduler)) is not None:
             return reason
-        if not await asyncio.wrap_future(self._parts.recorder.pass_on()):
+        if not await self._write_all():
             return "the journal cannot be written"
         self._loop.call_later(process.ANSWERED, process.start_again)
         return None
+
+    async def _write_all(self) -> bool:
+        """Return whether all that happened is in the journal, and durable."""
+        if self._parts is None or not self.kept:
+            return False
+        try:
+            return await asyncio.wrap_future(self._parts.recorder.pass_on())
+        except Exception as error:
+            self.engine.counters.caught("journal", error)
+            return False
 
     async def _restart_process(self) -> dict[str, str]:
         reason = await self.restart()

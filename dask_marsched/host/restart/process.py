@@ -1,20 +1,29 @@
-"""What belongs to the process of a scheduler: its counters of runs, and how it is started anew."""
+"""What belongs to the process of a scheduler: its counters of runs, how it ends and starts anew."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import os
+import signal
 import sys
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
 
-from distributed.scheduler import TaskState
+from distributed.scheduler import Scheduler, TaskState
 from distributed.shuffle import _core as shuffles
+
+from dask_marsched.host.contract import demand, misfits_of_function
+
+logger = logging.getLogger("dask_marsched")
 
 #: Call that restarts a scheduler.
 RESTART = "marsched_restart"
 #: Seconds in which the answer to the call leaves.
 ANSWERED = 0.2
+#: Why `dask scheduler` closes on SIGTERM.
+_TERMINATED = f"signal-{signal.SIGTERM:d}"
 #: The most runs of tasks and of shuffles in one scheduler's life.
 _RUNS, _SHUFFLES = 2**40, 2**12
 
@@ -67,3 +76,44 @@ def _is_command() -> bool:
 def start_again() -> None:
     """Replace this process; never returns."""
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+class Termination:
+    """Ends the process on SIGTERM as a kill would: workers and clients wait for the next scheduler.
+
+    Service managers, Kubernetes and a machine that shuts down send this signal, and start the
+    scheduler again. On Ctrl-C it closes the cluster as in stock Dask.
+
+    ``write`` makes the journal durable, and returns whether it is.
+    """
+
+    def __init__(self, scheduler: Scheduler, write: Callable[[], Awaitable[bool]]) -> None:
+        self.scheduler: Any = scheduler
+        self._write = write
+
+    def install(self) -> None:
+        """Replace the scheduler's ``close``, or raise a RuntimeError."""
+        demand(misfits_of_close(self.scheduler), "no journal is kept")
+        self.scheduler.close = self._close
+
+    def uninstall(self) -> None:
+        """Restore the scheduler. Idempotent."""
+        vars(self.scheduler).pop("close", None)
+
+    async def _close(self, timeout: float | None = None, reason: str = "unknown") -> None:
+        if reason == _TERMINATED and await self._write():
+            logger.warning("Terminated: workers and clients wait for the next scheduler")
+            _die()
+        s = self.scheduler
+        await type(s).close(s, timeout=timeout, reason=reason)
+
+
+def misfits_of_close(scheduler: Any) -> list[str]:
+    """Return what is not as expected in how a scheduler closes."""
+    return misfits_of_function("Scheduler", scheduler, "close", ("timeout", "reason"))
+
+
+def _die() -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(128 + signal.SIGTERM)  # the first process of a container outlives the signal

@@ -28,7 +28,7 @@ async def test_this_version_of_distributed_fits():
         distributed.Client(s.address, asynchronous=True) as client,
     ):
         assert [misfit for part in OF_SCHEDULER for misfit in part.misfits(s)] == []
-        assert process.misfits() == []
+        assert process.misfits() == process.misfits_of_close(s) == []
         assert of_client.misfits(client) == []
         assert of_worker.misfits(worker) == []
 
@@ -43,6 +43,13 @@ def test_a_worker_that_differs_stays_as_it_is():
     other = SimpleNamespace(close=None)
     with pytest.raises(RuntimeError, match=r"worker\.handle_scheduler.*: the worker closes when"):
         Reconnection(other, 1.0).install()
+    assert vars(other) == {"close": None}
+
+
+def test_a_scheduler_that_closes_otherwise_stays_as_it_is():
+    other = SimpleNamespace(close=None)
+    with pytest.raises(RuntimeError, match=r"close.*: no journal is kept"):
+        process.Termination(other, None).install()
     assert vars(other) == {"close": None}
 
 
