@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from distributed import wait
 
 from benchmarks.restarts.executions import forget_first_tasks, read_first_tasks
 from benchmarks.restarts.processes import ClusterOfProcesses
@@ -161,19 +160,26 @@ def _return(name: str, tasks: int, cluster: ClusterOfProcesses, client: Client) 
     lazy = None if name == "map" else SHAPES[name](side_for(name, tasks))
     began = time.time()
     futures = map_numbers(client, tasks) if lazy is None else client.compute([lazy])  # type: ignore[no-untyped-call]  # untyped there
-    while True:
-        _, first, finished, _ = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
-        if finished:
-            break
-        time.sleep(0.01)
+    _, first, _ = _first_tasks(client, futures)
     known = client.run_on_scheduler(tasks_known)  # type: ignore[no-untyped-call]  # untyped there
     cluster.kill_scheduler()
     again = time.time()
     cluster.start_scheduler()
-    with client.as_current():
-        wait(futures)
-    made, _, finished, _ = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
+    made, _, finished = _first_tasks(client, futures)
     return Return(name, known, first - began, made - again, finished - made)
+
+
+def _first_tasks(client: Client, futures: Sequence[Any]) -> tuple[float, float, float]:
+    """Wait for a result; return when the plugin was made, a task sent and one finished.
+
+    The last is NaN where nothing was left to run.
+    """
+    while True:
+        with contextlib.suppress(OSError):  # the scheduler is away
+            made, first, finished, _ = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
+            if finished or all(future.done() for future in futures):
+                return made, first, finished or math.nan
+        time.sleep(0.01)
 
 
 def cost_cells(runs: Sequence[JournalRun]) -> list[list[str]]:
