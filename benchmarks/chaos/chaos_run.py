@@ -26,7 +26,7 @@ from distributed.utils import TimeoutError as DaskTimeoutError
 
 from benchmarks.chaos import computations, network_namespaces, resource_watch, soak
 from benchmarks.chaos.fault_injection import KILL_EVERY, FaultInjector
-from benchmarks.restarts.processes import free_address
+from benchmarks.restarts.processes import free_address, python_path
 from dask_marsched import Client
 
 #: Time without a heartbeat after which a worker is lost: less than the longest stop.
@@ -44,7 +44,6 @@ SETTINGS: dict[str, Any] = {
     "cancelling.interrupt": True,
 }
 _STARTING = 60.0
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -145,8 +144,7 @@ class Cluster:
             command = host.command(command)
         environment = {
             **os.environ,
-            # Tasks and functions for the scheduler come from this package, which is not installed.
-            "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": python_path(),
             # Tasks are not to blame for their dead workers.
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000000",
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": _TTL,
@@ -272,7 +270,7 @@ def _compute_with_faults(
     with FaultInjector(client, cluster.hosts, restart, rng, every) as injector, watch:
         # A run without a kill tests nothing.
         def goes_on() -> bool:
-            if injector.failure or watch.failure:
+            if not (injector.running and watch.running):
                 return False
             return time.monotonic() < end or not injector.counts["kill"]
 
@@ -289,9 +287,9 @@ def _compute_with_faults(
             stream.start()
         for stream in streams:
             stream.join()
-    for part in (injector, watch):
-        if part.failure:
-            outcome.failed.append(f"{type(part).__name__}: {part.failure!r}")
+        for part in (injector, watch):
+            if not part.running:
+                outcome.failed.append(f"{type(part).__name__} has failed, see its traceback")
     outcome.kills, outcome.stops, outcome.cuts, outcome.restarts = map(
         injector.counts.__getitem__, ("kill", "stop", "cut", "restart")
     )

@@ -177,8 +177,11 @@ def _first_tasks(client: Client, futures: Sequence[Any]) -> tuple[float, float, 
     while True:
         with contextlib.suppress(OSError):  # the scheduler is away
             made, first, finished, _ = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
-            if finished or all(future.done() for future in futures):
-                return made, first, finished or math.nan
+            if finished:
+                return made, first, finished
+            if all(future.done() for future in futures):
+                client.gather(futures)  # type: ignore[no-untyped-call]  # raises what failed; untyped there
+                return made, first, math.nan
         time.sleep(0.01)
 
 

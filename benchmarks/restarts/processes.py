@@ -79,10 +79,9 @@ class ClusterOfProcesses:
         _end(process)
 
     def _spawn(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
         environment: dict[str, Any] = {
             **os.environ,
-            "PYTHONPATH": path,
+            "PYTHONPATH": python_path(),
             "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
         }
         with (self.directory / f"{what}.log").open("ab") as log:
@@ -93,6 +92,11 @@ class ClusterOfProcesses:
                 stderr=log,
                 cwd=self.directory,
             )
+
+
+def python_path() -> str:
+    """Return the ``PYTHONPATH`` of processes that run tasks of this package."""
+    return os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
 
 
 def free_address(host: str) -> str:

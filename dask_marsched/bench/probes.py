@@ -28,15 +28,9 @@ class Background(abc.ABC):
     ----------
     first
         Seconds until the first turn.
-
-    Attributes
-    ----------
-    failure
-        The exception that ended it; None as long as there was none.
     """
 
     def __init__(self, first: float = 0.0) -> None:
-        self.failure: Exception | None = None
         self._first = first
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
@@ -47,12 +41,13 @@ class Background(abc.ABC):
 
     def _run(self) -> None:
         pause: float | None = self._first
-        try:
-            while pause is not None and not self._stop.wait(pause):
-                pause = self._turn()
-        except Exception as error:
-            self.failure = error
-            raise
+        while pause is not None and not self._stop.wait(pause):
+            pause = self._turn()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is at work: it ends with the block, or with an exception."""
+        return self._thread.is_alive()
 
     def __enter__(self) -> Self:
         self._thread.start()

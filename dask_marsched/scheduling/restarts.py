@@ -340,7 +340,7 @@ class Restarts:
         return None
 
     async def _write_all(self) -> bool:
-        """Return whether all that happened is in the journal, and durable."""
+        """Write all that happened; return whether it is durable."""
         if self._parts is None or not self.kept:
             return False
         try:
