@@ -203,10 +203,17 @@ class PlacementEngine:
                     self.counters.operands_placed += 1
                     return ws
                 reason = "inputs only on workers that are not running"
+            elif self._less_urgent_than_withheld(ts):
+                return WITHHOLD
             else:
                 reason = "graph of a single operand"
         self.counters.left_to_dask[reason] += 1
         return LEAVE_TO_DASK
+
+    def _less_urgent_than_withheld(self, ts: TaskState) -> bool:
+        """Whether the user gave a withheld task a higher priority, as that one is sent later."""
+        queued = self.scheduler.queued
+        return bool(queued and ts.priority and queued.peek().priority[0] < ts.priority[0])
 
     def _dask_queues(self, ts: TaskState) -> bool:
         """Whether stock Dask would queue a task on the scheduler where no worker is free."""

@@ -12,6 +12,7 @@ from distributed import (
     Event,
     Queue,
     Semaphore,
+    Status,
     Variable,
     fire_and_forget,
     get_client,
@@ -155,6 +156,19 @@ async def test_priority_of_submit(c, s, a):
     ranked = [m for m in marks if m != "low"]
     assert ranked == ["high"] * 3 + ["plain"] * 3
     assert marks.index("low") in (0, 6)
+
+
+@planned_cluster([("127.0.0.1", 1)])
+async def test_more_urgent_tasks_go_before_a_single_one_when_a_worker_resumes(c, s, a):
+    order = await Queue("order")
+    a.status = Status.paused
+    await async_poll_for(lambda: s.workers[a.address].status == Status.paused, 5)
+    single = c.submit(note, "order", "single", pure=False)
+    high = c.map(lambda i: note("order", "high"), range(3), priority=1, pure=False)
+    await async_poll_for(lambda: len(s.tasks) == 4, 5)
+    a.status = Status.running
+    await wait([single, *high])
+    assert [await order.get() for _ in range(4)] == ["high"] * 3 + ["single"]
 
 
 @planned_cluster([("127.0.0.1", 1)])
