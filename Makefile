@@ -54,7 +54,7 @@ demo: $(INSTALLED)
 
 # Most of a test with a cluster is waiting, so there are more at a time than cores; those of a file run one
 # after the other. Hundreds of processes import the package, and some environments let none keep bytecode.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile
 
 test: $(INSTALLED)
 	$(BIN)/python -m compileall -q dask_marsched

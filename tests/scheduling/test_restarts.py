@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import itertools
 import logging
 import operator
@@ -125,9 +126,13 @@ def in_use(place):
 
 
 @pytest.mark.parametrize("fault", [open_to_others, no_directory, of_another_version, in_use])
-def test_without_a_usable_directory_all_goes_on_and_status_says_so(tmp_path, fault, caplog):
+def test_without_a_usable_directory_all_goes_on_and_status_says_so(
+    tmp_path, fault, caplog, monkeypatch
+):
     place = tmp_path / "journal"
     fault(place)
+    impatient = functools.partial(SQLiteStore, patience=0.1)  # it waits 10 s for a predecessor
+    monkeypatch.setattr("dask_marsched.journal.places.SQLiteStore", impatient)
     with cluster_with(MarsSchedulerPlugin(journal=str(place))) as (_, client):
         assert client.submit(operator.add, 1, 2).result() == 3
         status = dask_marsched.status(client)

@@ -18,10 +18,18 @@ def test_comes_after(): pass
 """
 
 
-def test_a_suite_is_compared(tmp_path):
+def test_a_suite_is_compared(tmp_path, monkeypatch):
+    # Four processes: none needs what other packages bring along for pytest.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "test_some.py").write_text(TESTS)
-    suite = Suite("some", ["test_some.py"], "some/one", plugin_environment={"PLUGIN": "1"})
+    suite = Suite(
+        "some",
+        ["test_some.py"],
+        "some/one",
+        options=["-p", "timeout"],
+        plugin_environment={"PLUGIN": "1"},
+    )
     runner = Runner(suite, tmp_path, tmp_path / "logs", limit=60, jobs=1)
     stock, plugin = (runner.run(["test_some.py"], on) for on in (False, True))
     fails = "test_some.py::test_fails_with_the_plugin"

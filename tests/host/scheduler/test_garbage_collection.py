@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from dask_marsched.host.scheduler import garbage_collection
 from dask_marsched.host.scheduler.garbage_collection import collector_paused, cycles_freed
 
 
@@ -84,12 +85,15 @@ def test_cycles_are_freed_while_the_collector_is_paused() -> None:
         assert _is_old(before[-1])  # so that it was not passed over, either
 
 
-def test_cycles_that_were_treated_as_old_are_freed_later() -> None:
+def test_cycles_that_were_treated_as_old_are_freed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    # How much may be missed depends else on all that is alive in this process.
+    monkeypatch.setattr(garbage_collection, "_MOST_UNSEEN", 20_000)
+    monkeypatch.setattr(garbage_collection, "_SHARE", 0.0)
     gc.enable()
     found = []
-    for _ in range(40):
+    for _ in range(15):
         with collector_paused():
-            found += [weakref.ref(_Cycle()) for _ in range(5_000)]
+            found += [weakref.ref(_Cycle()) for _ in range(2_000)]
     assert sum(one() is not None for one in found) <= len(found) / 2
 
 
