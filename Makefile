@@ -58,7 +58,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile
 
 test: $(INSTALLED)
 	$(BIN)/python -m compileall -q dask_marsched
-	$(PYTEST) -m 'not slow and not extended' $(TEST)
+	$(PYTEST) -m 'not slow and not extended' --hypothesis-profile quick $(TEST)
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m compileall -q dask_marsched

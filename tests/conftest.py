@@ -9,10 +9,6 @@ import pytest
 from distributed import LocalCluster
 from hypothesis import settings
 
-# jsonschema imports it where it is installed, though no format is checked here: it compiles grammars
-# for more than a second, in every process that runs tests.
-sys.modules.setdefault("rfc3987_syntax", None)
-
 from tests.processes import (
     SCHEDULER_OPTIONS,
     WITHOUT_PACKAGE,
@@ -23,8 +19,14 @@ from tests.processes import (
     scheduler_command,
 )
 
+# jsonschema imports this where it is installed, though no format is checked here. It compiles
+# grammars for more than a second, in every process that runs tests.
+sys.modules.setdefault("rfc3987_syntax", None)
+
 # No test fails on a clock: how long an example takes says more about the machine.
 settings.register_profile("marsched", deadline=None)
+# `make test` tries fewer examples, `make test-all` all.
+settings.register_profile("quick", deadline=None, max_examples=30)
 settings.load_profile("marsched")
 
 # A LocalCluster gives up a worker that is not back 15 s after it died, for good: where much runs

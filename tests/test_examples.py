@@ -39,6 +39,7 @@ def run(*command):
     return done.stdout
 
 
+@pytest.mark.extended
 def test_quickstart():
     printed = run(sys.executable, "examples/quickstart.py")
     assert "mean: 1.0000" in printed

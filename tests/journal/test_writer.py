@@ -222,7 +222,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(steps)
 def test_writer_and_store_are_a_dict(steps):
     model: dict[str, dict[str, bytes]] = {"tasks": {}, "graphs": {}}

@@ -84,7 +84,10 @@ def test_any_length_along_any_axes(data, length, kind, dtype, along, layout):
     assert same(chain, values)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+BOTH = [pytest.param("f4", marks=pytest.mark.extended), "f8"]
+
+
+@pytest.mark.parametrize("dtype", BOTH)
 def test_every_short_length(dtype):
     x = np.random.default_rng(0).normal(0, 1, 2200).astype(dtype)
     for length in range(1, x.size):
@@ -180,7 +183,7 @@ def test_numpy_reduces_arrays_with_gaps():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["rows", "columns"])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("dtype", BOTH)
 def test_claims_are_true(kind, mode, dtype):
     claim = proof.ReductionClaim(kind, np.dtype(dtype), mode, False)
     assert proof.holds(claim, lambda found: LLVM._prepare(found, True))

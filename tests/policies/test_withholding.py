@@ -247,7 +247,7 @@ class Withholding(RuleBasedStateMachine):
 
 
 TestWithholding = Withholding.TestCase
-TestWithholding.settings = settings(max_examples=100, stateful_step_count=40)
+TestWithholding.settings = settings(stateful_step_count=40)
 
 
 def test_priorities_are_compared_only_where_needed() -> None:

@@ -225,6 +225,7 @@ def test_an_adopting_worker_does_not_fetch_the_result(client):
     assert dask_marsched.status(client).exceptions == {}
 
 
+@pytest.mark.extended
 def test_workers_waiting_for_a_result_get_its_new_location_at_once(client):
     client.wait_for_workers(3, timeout=60)
     sharing(client)
