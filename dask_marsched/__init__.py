@@ -32,13 +32,15 @@ from dask_marsched.config import register_defaults as _register_defaults
 
 _register_defaults()
 
-from dask_marsched.cancellation import cancel  # noqa: E402  # needs the defaults
 from dask_marsched.installation import __version__  # noqa: E402  # after the defaults
-from dask_marsched.monitoring.operands import operands  # noqa: E402  # needs the defaults
-from dask_marsched.status import status  # noqa: E402  # needs the defaults
+
+# Not on first use: Python would then put the module of this name in its place.
+from dask_marsched.status import status  # noqa: E402  # after the defaults
 
 if _typing.TYPE_CHECKING:
+    from dask_marsched.cancellation import cancel
     from dask_marsched.client import Client, resume
+    from dask_marsched.monitoring.operands import operands
     from dask_marsched.monitoring.progress import progress
     from dask_marsched.policies.registry import register as register_policy
     from dask_marsched.preload import dask_setup, dask_teardown
@@ -70,13 +72,16 @@ __all__ = [
     "status",
 ]
 
-# Imported on first use: nannies and commands need no dask.array, and schedulers no digital twin.
+# Imported on first use: nannies and commands need no dask.array, schedulers no digital twin, and
+# workers, which import this package to find their plugin, none of these.
 _LAZY = {
     "Client": "dask_marsched.client",
     "MarsSchedulerPlugin": "dask_marsched.scheduler_plugin",
     "Recording": "dask_marsched.simulation.costs.recording",
+    "cancel": "dask_marsched.cancellation",
     "dask_setup": "dask_marsched.preload",
     "dask_teardown": "dask_marsched.preload",
+    "operands": "dask_marsched.monitoring.operands",
     "performance_report": "dask_marsched.report.context",
     "record": "dask_marsched.simulation.costs.recording",
     "progress": "dask_marsched.monitoring.progress",

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from dask.typing import Key
@@ -19,13 +19,15 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.interrupts import Interrupts
 from dask_marsched.host.worker.message_batching import WorkerReleaseBatching
-from dask_marsched.host.worker.reconnection import Reconnection
 from dask_marsched.host.worker.task_runs import TaskRuns
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.admission import Admission
 from dask_marsched.worker.heartbeat_metrics import HeartbeatMetrics
-from dask_marsched.worker.kernels import WorkerKernels
+
+if TYPE_CHECKING:
+    from dask_marsched.host.worker.reconnection import Reconnection
+    from dask_marsched.worker.kernels import WorkerKernels
 
 logger = logging.getLogger("dask_marsched")
 
@@ -39,7 +41,11 @@ _ON_STORE = frozenset({"shared", "quota", "adoption"})
 _locks: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
 
 
-_P = TypeVar("_P", WorkerReleaseBatching, Interrupts, Admission, TaskRuns, Reconnection)
+class _Part(Protocol):
+    def install(self) -> None: ...
+
+
+_P = TypeVar("_P", bound=_Part)
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -99,6 +105,8 @@ class MarsWorkerPlugin(WorkerPlugin):
         # First: others wrap the handlers that it installs.
         self._messages = self._installed(WorkerReleaseBatching(worker), "messages")
         if self.settings.journal_directory is not None:
+            from dask_marsched.host.worker.reconnection import Reconnection
+
             reconnection = Reconnection(worker, self.settings.journal_patience)
             self._reconnection = self._installed(reconnection, "reconnection")
         if on & _ON_STORE:
@@ -138,6 +146,8 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._transfer.publisher.ran(event)
 
     async def _start_kernels(self, worker: Worker) -> None:
+        from dask_marsched.worker.kernels import WorkerKernels
+
         self._kernels = WorkerKernels(worker, self.settings)
         try:
             await self._kernels.start()

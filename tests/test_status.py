@@ -12,7 +12,7 @@ import pytest
 import dask_marsched
 from dask_marsched import Client, MarsSchedulerPlugin, status
 from dask_marsched.config import Settings
-from dask_marsched.status import Status, _mismatches
+from dask_marsched.monitoring.cluster_status import Status, _mismatches
 from tests.processes import WITHOUT_PACKAGE, local_cluster
 
 WORKER = "from distributed.cli.dask_worker import main; main()"

@@ -29,7 +29,6 @@ from dask_marsched.policies.planning.plan_search import (
     stock_peak,
 )
 from dask_marsched.policies.planning.tiles import with_tiles
-from dask_marsched.policies.registry import register
 
 
 @runtime_checkable
@@ -172,7 +171,6 @@ class _Traversal:
         return visited
 
 
-@register("assignment")
 class DepthFirst(_Traversal):
     """Mars' assignment by depth-first search."""
 
@@ -180,7 +178,6 @@ class DepthFirst(_Traversal):
     _last_in_first_out = True
 
 
-@register("assignment")
 class BreadthFirst(_Traversal):
     """Mars' assignment by breadth-first search."""
 
@@ -188,7 +185,6 @@ class BreadthFirst(_Traversal):
     _last_in_first_out = False
 
 
-@register("assignment")
 class BoundedUnits:
     """Units of bounded memory, dispatched in global order of priority (the default).
 

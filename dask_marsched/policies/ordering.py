@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from dask_marsched.core.graph import OperandGraph, depths
-from dask_marsched.policies.registry import register
 
 
 @runtime_checkable
@@ -24,7 +23,6 @@ class OrderingPolicy(Protocol):
         ...
 
 
-@register("ordering")
 class DaskOrder:
     """The order of ``dask.order`` (the default)."""
 
@@ -35,7 +33,6 @@ class DaskOrder:
         return
 
 
-@register("ordering")
 class MarsOrder:
     """Mars' order: deeper operands first, then those with deeper dependents, then smaller results.
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
-from dask_marsched.policies.registry import register
-
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -93,7 +91,6 @@ _WORTH_FETCHING = 20.0
 _WORTH_LEAVING = 2.0
 
 
-@register("placement")
 class MostBytes:
     """The worker that holds most of the operand's input bytes (Mars' rule).
 

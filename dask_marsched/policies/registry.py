@@ -10,6 +10,13 @@ KINDS = ("assignment", "ordering", "placement", "withholding")
 #: The options that name a policy.
 _SETTINGS = {kind: f"marsched.{kind}.policy" for kind in ("assignment", "ordering")}
 
+#: Names of this package's policies, by kind.
+_OWN_NAMES = {
+    "assignment": ("bfs", "dfs", "units"),
+    "ordering": ("dask", "mars"),
+    "placement": ("most-bytes",),
+    "withholding": ("units",),
+}
 _registry: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
 
 PolicyT = TypeVar("PolicyT", bound=type)
@@ -46,20 +53,36 @@ def register(kind: str) -> Callable[[PolicyT], PolicyT]:
 
 def names(kind: str) -> tuple[str, ...]:
     """Return the names of the registered policies of a kind, sorted."""
-    return tuple(sorted(_table(kind)))
+    return tuple(sorted({*_table(kind), *_OWN_NAMES[kind]}))
 
 
 def create(kind: str, name: str) -> Any:
     """Return a new policy; a ValueError for an unknown kind or name lists the registered ones."""
     table = _table(kind)
-    if name not in table:
-        near = difflib.get_close_matches(name, table, n=1)
+    known = names(kind)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"{_SETTINGS.get(kind, kind)}: unknown policy {name!r}; "
-            f"accepted are {', '.join(repr(n) for n in sorted(table))}.{hint}"
+            f"accepted are {', '.join(map(repr, known))}.{hint}"
         )
-    return table[name]()
+    policy = table.get(name) or _own(kind)[name]
+    return policy()
+
+
+def _own(kind: str) -> dict[str, type]:
+    """Return this package's policies of a kind, by name."""
+    # Imported here, as every process that reads the options checks names, and few make plans.
+    from dask_marsched.policies import assignment, ordering, placement, withholding
+
+    classes: dict[str, tuple[Any, ...]] = {
+        "assignment": (assignment.BreadthFirst, assignment.DepthFirst, assignment.BoundedUnits),
+        "ordering": (ordering.DaskOrder, ordering.MarsOrder),
+        "placement": (placement.MostBytes,),
+        "withholding": (withholding.UnitQueues,),
+    }
+    return {policy.name: policy for policy in classes[kind]}
 
 
 def _table(kind: str) -> dict[str, type]:

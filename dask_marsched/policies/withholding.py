@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from sortedcontainers import SortedDict, SortedKeyList, SortedList
 
 from dask_marsched.policies.planning.host_shares import HostShares, Share
-from dask_marsched.policies.registry import register
 
 #: Priority of an operand: user priority, generation of the graph, order. Lower runs first.
 Priority = tuple[float, ...]
@@ -125,7 +124,6 @@ class _Unit:
         return ranked[len(ranked) // 2 :]
 
 
-@register("withholding")
 class UnitQueues:
     """Queues of units, opened in global order of priority by any worker with a free slot (default).
 

@@ -14,8 +14,8 @@ from dask.typing import Key
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.config import Settings
-from dask_marsched.host.scheduler.adopters import READY
-from dask_marsched.host.scheduler.adoption import KEPT, Adoption
+from dask_marsched.host.scheduler.adopters import KEPT, READY
+from dask_marsched.host.scheduler.adoption import Adoption
 from dask_marsched.host.scheduler.queue_recall import QueueRecall
 from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution

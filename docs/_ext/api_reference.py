@@ -53,10 +53,10 @@ def returned() -> Iterator[str]:
 
 def protocols() -> Iterator[str]:
     """Yield reStructuredText for each protocol of a policy, and for what it reads and returns."""
-    import dask_marsched.policies as policies
+    from dask_marsched.policies import registry
 
-    for kind in policies.__all__:
-        module = getattr(policies, kind)
+    for kind in registry.KINDS:
+        module = importlib.import_module(f"dask_marsched.policies.{kind}")
         for cls in vars(module).values():
             if getattr(cls, "_is_protocol", False) and cls.__module__ == module.__name__:
                 yield _class(f"{cls.__module__}.{cls.__name__}")
@@ -64,15 +64,13 @@ def protocols() -> Iterator[str]:
 
 def values() -> Iterator[str]:
     """Yield reStructuredText for the classes that policies read and return."""
-    import dask_marsched.policies as policies
-
     for kind, names in {
         "assignment": ("OperandGraph", "WorkerSlot", "Unit"),
         "placement": ("Candidate",),
         "withholding": ("Offer",),
     }.items():
         for name in names:
-            cls = getattr(getattr(policies, kind), name)
+            cls = getattr(importlib.import_module(f"dask_marsched.policies.{kind}"), name)
             yield _class(f"{cls.__module__}.{cls.__name__}")
 
 

@@ -1,7 +1,7 @@
 """Notebooks show the state of the plugin, and text from other processes is never markup."""
 
+from dask_marsched.monitoring.cluster_status import Status
 from dask_marsched.monitoring.status_text import MOST_WORKERS
-from dask_marsched.status import Status
 from tests.monitoring.test_html import Reader
 from tests.test_status import QUOTA, SHARED, STORE
 

@@ -11,7 +11,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 import dask_marsched
 from dask_marsched.config import Settings
 from dask_marsched.host.scheduler import adoption
-from dask_marsched.host.scheduler.adoption import KEPT
+from dask_marsched.host.scheduler.adopters import KEPT
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster, plugin_of
 

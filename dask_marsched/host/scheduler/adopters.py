@@ -13,6 +13,8 @@ from distributed.scheduler import Scheduler, WorkerState
 
 #: Topic of the events by which workers announce that they share their memory.
 READY = "marsched-ready"
+#: Topic of the events by which they announce where they keep results.
+KEPT = "marsched-kept"
 #: Seconds in which a live nanny has answered.
 _NANNY_TIMEOUT = 1.0
 

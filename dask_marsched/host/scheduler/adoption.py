@@ -21,9 +21,6 @@ from dask_marsched.host.scheduler import departed_workers
 from dask_marsched.host.scheduler.adopters import Adopters
 from dask_marsched.host.scheduler.departed_workers import DepartedWorkers, ReassignedTasks
 
-#: Topic of the events by which workers announce where they keep results.
-KEPT = "marsched-kept"
-
 #: Seconds that a worker has to map results; mapping takes milliseconds.
 _ADOPTION_TIMEOUT = 5.0
 _UNREGISTER = "unregister"

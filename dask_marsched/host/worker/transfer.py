@@ -20,8 +20,7 @@ from distributed.worker_state_machine import (
 )
 
 from dask_marsched.host.contract import explain
-from dask_marsched.host.scheduler.adopters import READY
-from dask_marsched.host.scheduler.adoption import KEPT
+from dask_marsched.host.scheduler.adopters import KEPT, READY
 from dask_marsched.host.worker import adoption, nanny
 from dask_marsched.host.worker.adoption import ResultAdopter, TransferCounters, make_object
 from dask_marsched.host.worker.data import WorkerStore
