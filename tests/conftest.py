@@ -1,6 +1,5 @@
 """Fixtures: real clusters, in this process where possible, as commands where it matters."""
 
-import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
@@ -40,16 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="where the browser tests put their pictures (docs/images), else a temporary one",
     )
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """Pause the garbage collector while all tests are imported: it took a fifth of the time."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
 
 
 @pytest.fixture
