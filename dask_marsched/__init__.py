@@ -12,13 +12,15 @@ Where to look in the source:
   names the policies;
 - memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; ``quota_fraction`` in
   ``config/settings.py`` is the share of the limit;
-- work stealing, and all else that is replaced in Dask's scheduler: ``host/scheduler/adapter.py``;
+- the scheduler's transitions and work stealing: ``host/scheduler/adapter.py``; other replaced
+  functions of the scheduler are in the files beside it that name them (grep ``scheduler.NAME =``);
 - joining the tasks of a graph: ``policies/compression.py``, asked by ``host/graph/compression.py``,
   which ``host/scheduler/materialization.py`` calls when a graph arrives;
 - an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py``
   for its code;
-- the death of a worker: ``host/scheduler/adoption.py``, then ``remove_worker`` in
-  ``scheduler_plugin.py``, ``scheduling/failover.py``, and ``scheduling/engine.py`` plans again;
+- the death of a worker: ``host/scheduler/adoption.py`` and ``departed_workers.py`` beside it, then
+  ``remove_worker`` in ``scheduler_plugin.py`` and ``scheduling/failover.py``; at the next dispatch
+  ``workers_changed`` in ``scheduling/engine.py`` frees its units for other workers;
 - interrupting a task: ``cancellation.py``, ``host/scheduler/cancellation.py``,
   ``host/worker/interrupts.py``;
 - a fault of the simulation: ``simulation/cluster/faults.py``, and ``simulation/cluster/cluster.py``

@@ -1,4 +1,4 @@
-"""Groups initial operands into units whose results meet soon, and assigns them to workers."""
+"""Groups initial operands into units, each for one worker, whose results meet soon."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ class GroupBounds:
     """Bounds on groups other than chains."""
 
     nbytes: float  #: Most bytes of results that a group run alone may hold, without its inputs.
-    #: About the least number of groups; the critical path may grow by all seconds of work over it.
+    #: About the least number of groups. The critical path may grow by all seconds of work, divided
+    #: by this number.
     groups: int
     #: The batch of each operand, None if its duration is known; it is spread over `groups` groups.
     batches: Sequence[str | None] = ()

@@ -58,7 +58,7 @@ class PlacementPolicy(Protocol):
         Parameters
         ----------
         chosen
-            The choice of `choose`, counted as if it held all inputs.
+            The choice of `choose`. Its `input_bytes` are those of all inputs, as if it held them.
         others
             Workers that hold at least half of the chosen one's input bytes.
         bandwidth

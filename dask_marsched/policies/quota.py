@@ -37,9 +37,10 @@ class MemoryRequest:
 class Quota:
     """Keeps the bytes of one worker's process below a limit.
 
-    A request that does not fit waits, and smaller ones may overtake it at most `overtakes` times.
-    Then nothing behind it is granted, so running operands end, and `force` grants it once the
-    worker is idle. Later requests of higher priority do not count as overtaking.
+    A request that does not fit waits. Smaller ones behind it in the queue may be granted first, at
+    most `overtakes` times. After that nothing behind it is granted, so that running operands end
+    and free their memory; a worker that is idle even then calls `force`. A request that arrives
+    later and is queued in front of it, by a higher priority, does not count.
     """
 
     def __init__(self, limit: int, overtakes: int = _OVERTAKES) -> None:
@@ -65,8 +66,9 @@ class Quota:
     def observe(self, resident: int, held: int, transfers: int) -> None:
         """Record bytes of the process: all resident ones, results, and transfers under way.
 
-        How much of their grants operands have used is unknown. Unmanaged memory lies between the
-        rest after all of them and the rest after none; the last estimate is clipped to that range.
+        How much of its grant a running operand already uses is unknown. If none of it, all that is
+        neither result nor transfer is unmanaged; if all of it, the grants are subtracted as well.
+        The last estimate is kept if it lies between these two bounds, else the nearer one is taken.
         """
         self.held = held
         self.transfers = transfers
@@ -92,7 +94,7 @@ class Quota:
         return None
 
     def force(self, request: MemoryRequest) -> None:
-        """Grant a request whether it fits or not."""
+        """Grant a request without a check: `choose` has made it, or there is no other way on."""
         self.release(request.who)
         self._overtaken.pop(request.who, None)
         self.grants[request.who] = request.need

@@ -256,9 +256,10 @@ class PlacementEngine:
     def may_steal(self, ts: TaskState) -> bool:
         """Whether work stealing may move a task.
 
-        While operands are withheld only restricted tasks may be stolen, as no withheld operand may
-        be allowed on their workers. A task of unknown duration, which Dask assumes to be long,
-        stays with its inputs unless it would wait long behind others: these may even wait for it.
+        While operands are withheld, an idle worker gets one of these instead. Only restricted tasks
+        may be stolen then: the workers that they are allowed on may be unable to run any of them.
+        Dask assumes a task of unknown duration to be long. Such a task stays with its inputs unless
+        it would wait long behind others, which may even block until it has run.
         """
         if snapshot.restricted(ts):
             return True

@@ -1,7 +1,7 @@
 """Handles lost workers and stragglers: adoption, second runs, recoveries.
 
 Shared results of a dead worker are adopted before the scheduler removes it. Then its losses are
-reported, and the engine plans its units again.
+reported. The engine notices the missing worker at its next dispatch (`workers_changed`).
 """
 
 from __future__ import annotations

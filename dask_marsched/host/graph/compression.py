@@ -57,8 +57,8 @@ class CompressionRequest:
     #: Members of each fused task in topological order.
     groups: dict[Key, list[Key]] = field(default_factory=dict)
     originals: dict[Key, GraphNode] = field(default_factory=dict)  #: The members before fusion.
-    #: Inputs by member, of the fused tasks that read more inputs than any one member does.
-    #: A member with a single input is skipped: its readers get that input.
+    #: By member, what it reads: of those fused tasks that read more inputs than any one of their
+    #: members does. Members with a single input are left out, and their readers read that input.
     trees: dict[Key, set[Key]] = field(default_factory=dict)
     #: The siblings of each bundle.
     chosen: list[list[Key]] = field(default_factory=list)

@@ -75,7 +75,7 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
 
 
 def _offload(func: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-    """Replace `distributed.scheduler.offload`: to hand over small graphs takes long beside them."""
+    """Replace `distributed.scheduler.offload`; small graphs are read at once, without a thread."""
     if func is _materialize_sized_graph and _is_alone() and _is_small(kwargs.get("expr")):
         return _at_once(func, kwargs)
     if func is dask.order.order:

@@ -26,8 +26,9 @@ _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _raise_in_thread.restype = ctypes.c_int
 #: Loop iterations in which a pending exception arrives.
 _TURNS = 100
-#: Stimuli (the first is Dask's own) that free cancelled tasks, or tasks with a result from a second
-#: run. Tasks freed by a dropped future or a closed client run to their end: they may write.
+#: Prefixes of the stimulus of a "free-keys" message whose running tasks are interrupted: Dask's own
+#: for cancelled ones, ours for those with a result from a second run. Tasks freed by a dropped
+#: future or a closed client run to their end: they may write.
 CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
 #: A cancellation that interrupts every running task, whatever it does.
 INTERRUPT = f"{CANCEL}-interrupt"

@@ -1,7 +1,8 @@
 """Writes the code of single operations; NumPy's inner loops compute those that have none here.
 
 A cast of a float out of range to an integer is undefined in C, and NumPy's result depends on how it
-was compiled. The processor raises a flag then, and NumPy evaluates the chunk (`is_doubtful`).
+was compiled. The processor raises a flag then, and NumPy evaluates the chunk; `is_doubtful` tells
+which casts these are.
 """
 
 from __future__ import annotations
