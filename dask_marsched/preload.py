@@ -77,7 +77,7 @@ def _policy_option(kind: str, decision: str) -> Callable[[_F], _F]:
     "--marsched-journal",
     "journal",
     metavar="DIR",
-    help="Directory of the scheduler's journal (see marsched.journal.directory).",
+    help="The scheduler's journal: a directory or a database (see marsched.journal.directory).",
 )
 @click.option(
     "--marsched-config",

@@ -129,7 +129,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """Put the policies in force; waiting tasks are planned too.
 
         A scheduler that fails the contract checks keeps stock scheduling; the reason is logged
-        once and is part of `report`. An equal plugin in force stays, with what it has learnt.
+        once and is part of `report`. An equal plugin in force stays, with what it has learnt. One
+        that keeps a journal stays unless the new one names a journal: it knows all tasks.
         """
         before = scheduler.plugins.get(self.name)
         origin = self.origin or Origin.here("scheduler")
@@ -138,8 +139,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             origin, time(), self.settings, self.policies.names(), replaced
         )
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
-            if before.why_not_active() is None and is_same(before, self):
-                self.duplicate_of, before.registration = before, self.registration
+            if before.why_not_active() is None and before.stays_for(self):
+                self.duplicate_of = before
+                if is_same(before, self):
+                    before.registration = self.registration
                 if before.restarts is not None:
                     before.restarts.invite(origin.clients)
                 return
@@ -185,6 +188,16 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             to_workers = to_workers.replace(journal_directory=None)
         self._workers = WorkerRegistration(scheduler, to_workers)
         await self._workers.add()
+
+    def stays_for(self, other: MarsSchedulerPlugin) -> bool:
+        """Whether this plugin stays in force though another is registered, which starts now."""
+        if is_same(self, other):
+            return True
+        if self.restarts is None or not self.restarts.kept or other.settings.journal_directory:
+            return False
+        if other.registration is not None:
+            other.registration.log_refusal()
+        return True
 
     def _restored(self, tasks: list[TaskState]) -> None:
         if self.observer is not None:

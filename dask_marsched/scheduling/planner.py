@@ -323,7 +323,7 @@ class Planner:
             self._replan(plan)
 
     def set_workers(self, workers: list[str]) -> None:
-        """Set the running workers; remake plans that name workers, or that were made for far fewer."""
+        """Set the running workers; remake plans that name workers or were made for far fewer."""
         self.workers = workers
         for plan in list(self._plans):
             many_more = bool(workers) and len(workers) >= _MANY_MORE * plan.n_workers

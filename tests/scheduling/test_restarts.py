@@ -174,6 +174,26 @@ def test_a_stock_client_that_registers_the_plugin_has_a_session(tmp_path):
         assert stock.submit(operator.add, 1, 2).result() == 3
 
 
+def test_a_journal_is_kept_when_a_client_registers_the_plugin_as_well(tmp_path, caplog):
+    place = str(tmp_path / "journal")
+    with cluster_with(MarsSchedulerPlugin(journal=place)) as (cluster, client):
+        held = client.submit(operator.add, 1, 2)
+        wait(held)
+        with dask_marsched.Client(cluster, scheduler_plugin=True) as second:
+            second.sync(async_poll_for, lambda: "_reconnect" in vars(second), 30)
+            assert "keeps a journal and stays" not in caplog.text
+            second.register_plugin(MarsSchedulerPlugin(fusion="off"))
+            assert "keeps a journal and stays" in caplog.text
+            assert "marsched.fusion.graph: subgraphs -> off" in caplog.text
+        status = dask_marsched.status(client)
+        assert status.details["journal"]["reason"] is None
+        assert status.details["journal"]["graphs"] == 1
+        assert status.details["fusion"]["mode"] == "subgraphs"
+        with pytest.warns(UserWarning, match="overwriting"):
+            client.register_plugin(MarsSchedulerPlugin(fusion="off", journal=place))
+        assert dask_marsched.status(client).details["fusion"]["mode"] == "off"
+
+
 def test_a_worker_that_dies_before_its_registration_is_answered_is_removed(tmp_path):
     with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
         there = set(client.scheduler_info()["workers"])
