@@ -185,13 +185,18 @@ async def test_moved_bytes_are_those_that_workers_received(c, s, *workers):
     x = da.random.random((60, 60), chunks=10)
     await c.compute((x @ x.T).sum())
     await async_poll_for(lambda: not any(ws.processing for ws in s.workers.values()), 5)
-    received = {w.address: sum(t["total"] for t in w.transfer_incoming_log) for w in workers}
+
+    def received() -> dict[str, int]:
+        return {w.address: sum(t["total"] for t in w.transfer_incoming_log) for w in workers}
+
+    # A worker tells of its last transfer in a message of its own.
+    await async_poll_for(lambda: observer_of(s).transfers()["moved"] == sum(received().values()), 5)
     found = observer_of(s).transfers()
     matrix = found["matrix"]
-    assert found["moved"] == sum(received.values()) > 0
+    assert found["moved"] > 0
     assert matrix["between"] == "workers"
     for j, name in enumerate(matrix["names"]):
-        assert sum(row[j] for row in matrix["bytes"]) == received[name]
+        assert sum(row[j] for row in matrix["bytes"]) == received()[name]
     assert found["by_handle"] is None
     assert 0 < observer_of(s).graphs()[0]["moved"] <= found["moved"]
     await async_poll_for(lambda: observer_of(s).transfers()["estimate"] is not None, 5)
