@@ -17,7 +17,7 @@ from distributed import Worker
 from distributed.config import defaults
 from distributed.core import Status, context_meter_to_server_digest
 from distributed.utils import run_in_executor_with_context
-from distributed.worker_state_machine import TaskState, UnpauseEvent
+from distributed.worker_state_machine import RescheduleEvent, TaskState, UnpauseEvent
 
 from dask_marsched.host.contract import demand
 from dask_marsched.host.worker import contract
@@ -280,6 +280,8 @@ class WorkerAdapter:
         stand_in = None
         try:
             loaded = await self._load(ts)
+            if self._lacks_inputs(ts):
+                return RescheduleEvent(key=key, stimulus_id=f"marsched-freed-{time.time()}")
             self.hooks.starting(ts)
             if runs_in_thread(self.worker, ts):
                 stand_in = ts.run_spec = InputReleasingTask(ts.run_spec, loaded)
@@ -289,6 +291,11 @@ class WorkerAdapter:
                 ts.run_spec = stand_in.compute
             loaded.clear()
             self.hooks.finished(ts)
+
+    def _lacks_inputs(self, ts: TaskState) -> bool:
+        """Whether inputs are gone: the task was cancelled and sent again before it began."""
+        actors = self.state.actors
+        return any(dep.key not in self.store and dep.key not in actors for dep in ts.dependencies)
 
     async def _load(self, ts: TaskState) -> dict[Key, object]:
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
