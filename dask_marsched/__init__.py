@@ -12,8 +12,8 @@ Where to look in the source:
   names the policies;
 - memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; ``quota_fraction`` in
   ``config/settings.py`` is the share of the limit;
-- the scheduler's transitions and work stealing: ``host/scheduler/adapter.py``; other replaced
-  functions of the scheduler are in the files beside it that name them (grep ``scheduler.NAME =``);
+- the scheduler's transitions and work stealing: ``host/scheduler/adapter.py``; files beside it and
+  in ``host/restart/`` replace what else changes in the scheduler;
 - joining the tasks of a graph: ``policies/compression.py``, asked by ``host/graph/compression.py``,
   which ``host/scheduler/materialization.py`` calls when a graph arrives;
 - an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py``

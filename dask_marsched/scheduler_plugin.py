@@ -139,10 +139,13 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             origin, time(), self.settings, self.policies.names(), replaced
         )
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
-            if before.why_not_active() is None and before.stays_for(self):
+            same = is_same(before, self)
+            if before.why_not_active() is None and (same or before.outlasts(self)):
                 self.duplicate_of = before
-                if is_same(before, self):
+                if same:
                     before.registration = self.registration
+                else:
+                    self.registration.log_refusal()
                 if before.restarts is not None:
                     before.restarts.invite(origin.clients)
                 return
@@ -189,15 +192,10 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._workers = WorkerRegistration(scheduler, to_workers)
         await self._workers.add()
 
-    def stays_for(self, other: MarsSchedulerPlugin) -> bool:
-        """Whether this plugin stays in force though another is registered, which starts now."""
-        if is_same(self, other):
-            return True
-        if self.restarts is None or not self.restarts.kept or other.settings.journal_directory:
-            return False
-        if other.registration is not None:
-            other.registration.log_refusal()
-        return True
+    def outlasts(self, other: MarsSchedulerPlugin) -> bool:
+        """Whether this plugin keeps a journal, and one that is registered now names none."""
+        kept = self.restarts is not None and self.restarts.kept
+        return kept and other.settings.journal_directory is None
 
     def _restored(self, tasks: list[TaskState]) -> None:
         if self.observer is not None:

@@ -10,12 +10,13 @@ KINDS = ("assignment", "ordering", "placement", "withholding")
 #: The options that name a policy.
 _SETTINGS = {kind: f"marsched.{kind}.policy" for kind in ("assignment", "ordering")}
 
-#: Names of this package's policies, by kind.
-_OWN_NAMES = {
-    "assignment": ("bfs", "dfs", "units"),
-    "ordering": ("dask", "mars"),
-    "placement": ("most-bytes",),
-    "withholding": ("units",),
+#: Classes of this package's policies, by kind and name, in the module of the kind's name. These
+#: are imported on first use: all processes that read the options check names, and few make plans.
+_OWN = {
+    "assignment": {"bfs": "BreadthFirst", "dfs": "DepthFirst", "units": "BoundedUnits"},
+    "ordering": {"dask": "DaskOrder", "mars": "MarsOrder"},
+    "placement": {"most-bytes": "MostBytes"},
+    "withholding": {"units": "UnitQueues"},
 }
 _registry: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
 
@@ -53,7 +54,7 @@ def register(kind: str) -> Callable[[PolicyT], PolicyT]:
 
 def names(kind: str) -> tuple[str, ...]:
     """Return the names of the registered policies of a kind, sorted."""
-    return tuple(sorted({*_table(kind), *_OWN_NAMES[kind]}))
+    return tuple(sorted({*_table(kind), *_OWN[kind]}))
 
 
 def create(kind: str, name: str) -> Any:
@@ -67,22 +68,12 @@ def create(kind: str, name: str) -> Any:
             f"{_SETTINGS.get(kind, kind)}: unknown policy {name!r}; "
             f"accepted are {', '.join(map(repr, known))}.{hint}"
         )
-    policy = table.get(name) or _own(kind)[name]
-    return policy()
-
-
-def _own(kind: str) -> dict[str, type]:
-    """Return this package's policies of a kind, by name."""
-    # Imported here, as every process that reads the options checks names, and few make plans.
+    if name in table:
+        return table[name]()
     from dask_marsched.policies import assignment, ordering, placement, withholding
 
-    classes: dict[str, tuple[Any, ...]] = {
-        "assignment": (assignment.BreadthFirst, assignment.DepthFirst, assignment.BoundedUnits),
-        "ordering": (ordering.DaskOrder, ordering.MarsOrder),
-        "placement": (placement.MostBytes,),
-        "withholding": (withholding.UnitQueues,),
-    }
-    return {policy.name: policy for policy in classes[kind]}
+    module = dict(zip(KINDS, (assignment, ordering, placement, withholding), strict=True))[kind]
+    return getattr(module, _OWN[kind][name])()
 
 
 def _table(kind: str) -> dict[str, type]:

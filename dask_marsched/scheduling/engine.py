@@ -211,7 +211,7 @@ class PlacementEngine:
         return LEAVE_TO_DASK
 
     def _less_urgent_than_withheld(self, ts: TaskState) -> bool:
-        """Whether the user gave a withheld task a higher priority, as that one is sent later."""
+        """Whether a withheld task, which is sent later in this turn, has a higher user priority."""
         queued = self.scheduler.queued
         return bool(queued and ts.priority and queued.peek().priority[0] < ts.priority[0])
 

@@ -92,20 +92,21 @@ class Registration:
 
     def log_changes(self) -> None:
         """Log a warning if this replaces another configuration."""
-        self._log("%s has replaced the configuration of dask_marsched that %s had registered (%s)")
+        self._log(
+            "%s has replaced the configuration of dask_marsched that %s had registered (%s)",
+            self.changed(),
+        )
 
     def log_refusal(self) -> None:
-        """Log a warning if this asked for another configuration beside that of a journal."""
+        """Log a warning if this asked for other options than those of a plugin that stays."""
+        journal = f"{NAMESPACE}.journal."
         self._log(
             "The options of dask_marsched that %s has registered are not in force: the plugin that "
             "%s had registered keeps a journal and stays (%s). Name the journal to replace it.",
-            but=f"{NAMESPACE}.journal.",
+            {key: pair for key, pair in self.changed().items() if not key.startswith(journal)},
         )
 
-    def _log(self, message: str, but: str | None = None) -> None:
-        changed = {
-            k: pair for k, pair in self.changed().items() if not but or not k.startswith(but)
-        }
+    def _log(self, message: str, changed: dict[str, list[Any]]) -> None:
         if self.replaced is not None and changed:
             text = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             logger.warning(

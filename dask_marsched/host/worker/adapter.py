@@ -292,10 +292,10 @@ class WorkerAdapter:
             loaded.clear()
             self.hooks.finished(ts)
 
-    def _lacks_inputs(self, ts: TaskState) -> bool:
-        """Whether inputs are gone: the task was cancelled and sent again before it began."""
-        actors = self.state.actors
-        return any(dep.key not in self.store and dep.key not in actors for dep in ts.dependencies)
+    @staticmethod
+    def _lacks_inputs(ts: TaskState) -> bool:
+        """Whether inputs were freed: the task was cancelled, maybe sent again, before it began."""
+        return any(dep.state != "memory" for dep in ts.dependencies)
 
     async def _load(self, ts: TaskState) -> dict[Key, object]:
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
