@@ -35,6 +35,7 @@ _FAILED = ctypes.c_void_p(-1).value
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
 _NO_ACCESS = 0
+_ATTEMPTS = 8  # to find aligned addresses
 _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
 _PRIVATE = mmap.MAP_PRIVATE | _MAP_NORESERVE
 
@@ -87,12 +88,22 @@ class SharedMemory(mmap.mmap):
 
     def __new__(cls, fd: int, length: int) -> Self:
         """Map the file at an address aligned to a large page, if the kernel allows."""
-        gap = _Addresses(length)
-        gap.leave()  # the kernel chooses the highest gap that fits
+        unaligned: list[Self] = []
         try:
-            return super().__new__(cls, fd, length)
+            while len(unaligned) < _ATTEMPTS:
+                gap = _Addresses(length)
+                gap.leave()  # the kernel chooses the highest gap that fits
+                try:
+                    made = super().__new__(cls, fd, length)
+                finally:
+                    gap.close()
+                if np.frombuffer(made, np.uint8).ctypes.data % LARGE_PAGE == 0:
+                    return made
+                unaligned.append(made)  # it fills a higher gap that something unmapped has left
+            return unaligned.pop()
         finally:
-            gap.close()
+            for other in unaligned:
+                other.close()
 
     def __init__(self, fd: int, length: int) -> None:
         self.fd = fd
