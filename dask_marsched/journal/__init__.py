@@ -6,6 +6,7 @@ A store keeps the tables (`store.py`), in a directory or on a database server (`
 
 from dask_marsched.journal.places import open_journal
 from dask_marsched.journal.store import (
+    PATIENCE,
     Delete,
     JournalCorruptError,
     JournalError,
@@ -18,6 +19,7 @@ from dask_marsched.journal.store import (
 from dask_marsched.journal.writer import JournalWriter
 
 __all__ = [
+    "PATIENCE",
     "Delete",
     "JournalCorruptError",
     "JournalError",

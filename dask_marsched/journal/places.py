@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from dask_marsched.journal.sqlite_store import SQLiteStore
-from dask_marsched.journal.store import SETTING, JournalError, JournalStore
+from dask_marsched.journal.store import PATIENCE, SETTING, JournalError, JournalStore
 
 
-def open_journal(place: str | Path) -> JournalStore:
+def open_journal(place: str | Path, patience: float = PATIENCE) -> JournalStore:
     """Open a journal: a directory, or a database as postgresql://user@host/database.
+
+    It waits `patience` seconds for a predecessor that is about to end.
 
     Raises
     ------
@@ -16,7 +18,7 @@ def open_journal(place: str | Path) -> JournalStore:
     """
     scheme, separator, _ = str(place).partition("://")
     if not separator or scheme == "file":
-        return SQLiteStore(Path(str(place).removeprefix("file://")))
+        return SQLiteStore(Path(str(place).removeprefix("file://")), patience)
     if scheme in ("postgresql", "postgres"):
         try:
             from dask_marsched.journal.postgres_store import PostgresStore
@@ -25,7 +27,7 @@ def open_journal(place: str | Path) -> JournalStore:
                 f"{SETTING}: a journal in PostgreSQL needs psycopg ({error}): "
                 "`pip install dask-marsched[postgresql]`"
             ) from error
-        return PostgresStore(str(place))
+        return PostgresStore(str(place), patience)
     raise JournalError(
         f"{SETTING}: no journal can be kept in {scheme}://; name a directory, or a database as "
         "postgresql://user@host/database"

@@ -10,6 +10,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dask_marsched.journal.store import (
+    PATIENCE,
     SETTING,
     Changes,
     JournalCorruptError,
@@ -24,7 +25,6 @@ from dask_marsched.journal.store import (
 from dask_marsched.journal.versions import check_versions, current_versions
 
 _PREFIX = "marsched_journal_"
-_PATIENCE = 20.0  # seconds to wait for a predecessor's lock, and for a server that is away
 # Both sides notice within these that the other's machine is gone, and the server gives up the lock.
 _CONNECTION = {"connect_timeout": "5", "keepalives_idle": "5", "tcp_user_timeout": "10000"}
 _SESSION = (
@@ -62,7 +62,7 @@ class PostgresStore:
         The database cannot be used, is in use, or holds what cannot be read.
     """
 
-    def __init__(self, url: str, patience: float = _PATIENCE) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
         self._patience = patience
         self._tables: set[str] = set()
         self._place = "the database"

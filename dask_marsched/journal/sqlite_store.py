@@ -12,6 +12,7 @@ from pathlib import Path
 from dask_marsched.journal.directory import check_private, prepare_directory
 from dask_marsched.journal.store import (
     CHUNK,
+    PATIENCE,
     SETTING,
     JournalCorruptError,
     JournalError,
@@ -30,7 +31,6 @@ _APPLICATION = 0x4D415253  # marks the file as ours
 _ROWS = 256
 _WAL_BYTES = 4 << 20  # from here on the write-ahead log is moved into the database
 _PAGES = 512  # of 4096 bytes, given back at a time
-_PATIENCE = 10.0  # seconds; a killed process releases its memory first, then its locks
 
 _PRAGMAS = (
     # The lock against a second scheduler. It ends with the process, and forked processes do not
@@ -61,7 +61,7 @@ class SQLiteStore:
         The directory cannot be used, is in use, or holds what cannot be read.
     """
 
-    def __init__(self, directory: Path, patience: float = _PATIENCE) -> None:
+    def __init__(self, directory: Path, patience: float = PATIENCE) -> None:
         self._directory = directory.absolute()
         self._path = self._directory / "journal.sqlite"
         self._log = self._directory / "journal.sqlite-wal"

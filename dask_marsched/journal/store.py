@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 SETTING = "marsched.journal.directory"
+#: Seconds to wait for a predecessor that is about to end, or for a server that is away. A killed
+#: process releases its memory first, then its locks.
+PATIENCE = 20.0
 CHUNK = 1 << 20  # bytes; longer values are kept in parts of this size
 
 

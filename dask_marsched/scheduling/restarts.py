@@ -31,7 +31,7 @@ from dask_marsched.host.restart.restoration import misfits as misfits_of_restora
 from dask_marsched.host.restart.returning_workers import ReturningWorkers, start_all
 from dask_marsched.host.restart.sessions import Sessions
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
-from dask_marsched.journal import JournalError, JournalWriter, open_journal
+from dask_marsched.journal import PATIENCE, JournalError, JournalWriter, open_journal
 from dask_marsched.scheduling.engine import PlacementEngine
 
 logger = logging.getLogger("dask_marsched")
@@ -53,13 +53,14 @@ _TABLES = (
 #: Not clients, but what a scheduler holds that wants keys.
 _HOLDERS = ("fire-and-forget", "variable-", "queue-", "published-")
 
-
 _LEFT = ("waiting", "queued", "no-worker", "processing")  #: States of tasks yet to be computed.
 _REMEMBERED = 100  #: Most outages that the journal keeps.
 
 #: Seconds between two looks whether all clients are back; and in which one may come of which the
 #: journal does not know.
 _SETTLED, _UNKNOWN = 0.05, 5.0
+#: Seconds to wait for a journal on a scheduler that is running already.
+_WHILE_RUNNING = 0.5
 
 
 class _Parts(NamedTuple):
@@ -152,11 +153,14 @@ class Restarts:
 
     def _start(self, invited: Collection[str]) -> None:
         assert self.settings.journal_directory is not None
-        store = open_journal(self.settings.journal_directory)
+        # A plugin that a client registers comes to a scheduler with work of its own, which must not
+        # wait for the journal of another one.
+        is_late = self.scheduler.status is Status.running
+        patience = _WHILE_RUNNING if is_late else PATIENCE
+        store = open_journal(self.settings.journal_directory, patience)
         rows = {table: list(store.read(table)) for table in _TABLES}
         writer = JournalWriter(store, self._failed_in_thread)
-        if self.scheduler.status is Status.running:
-            # A plugin that a client registers comes to a scheduler with work of its own.
+        if is_late:
             for table, found in rows.items():
                 for key, _ in found:
                     writer.delete(table, key)

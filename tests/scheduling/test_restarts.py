@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import functools
 import itertools
 import logging
 import operator
@@ -131,13 +130,19 @@ def test_without_a_usable_directory_all_goes_on_and_status_says_so(
 ):
     place = tmp_path / "journal"
     fault(place)
-    impatient = functools.partial(SQLiteStore, patience=0.1)  # it waits 10 s for a predecessor
-    monkeypatch.setattr("dask_marsched.journal.places.SQLiteStore", impatient)
+    waits = []
+
+    def open_soon(place, patience):
+        waits.append(patience)
+        return open_journal(place, patience)
+
+    monkeypatch.setattr("dask_marsched.scheduling.restarts.open_journal", open_soon)
     with cluster_with(MarsSchedulerPlugin(journal=str(place))) as (_, client):
         assert client.submit(operator.add, 1, 2).result() == 3
         status = dask_marsched.status(client)
         assert status.active
         assert status.exceptions == {}
+        assert max(waits) < 1  # the event loop of the scheduler waits
         reason = status.details["journal"]["reason"]
         assert "marsched.journal.directory" in reason
         assert f"NO JOURNAL IS KEPT: {reason}" in str(status)
