@@ -70,9 +70,6 @@ class SharedChunk:
         """Whether the array that was allocated in it has been written to since."""
         return bool(self.address) and is_modified(self.address, self._extent.filled)
 
-    def __del__(self) -> None:
-        self._arena.release(self._extent)
-
 
 @dataclass
 class ArenaCounters:
@@ -109,13 +106,13 @@ class Arena:
         self._stamps = np.frombuffer(self._memory, np.uint64, SLOTS, STAMPS_OFFSET)
         self._next_stamp = itertools.count(1)
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
-        self._releases = Releases(self._release)
+        self._releases = Releases()
         self._grants = Grants(self._memory)
         #: upper bound on memory reserved for the next arrays, bytes
         self.spare = min(RESERVED_PER_THREAD * makers, cap // _SPARE)
         self._closed = False
         #: private mappings of our own chunks
-        self.pool = MappingPool()
+        self.pool = MappingPool(self._releases)
 
     @property
     def cap(self) -> int:
@@ -251,10 +248,6 @@ class Arena:
                 punch(self.fd, extent.offset, extent.size)
             return before - self._table.filled
 
-    def release(self, extent: Extent) -> None:
-        """Release a chunk's extent; called by finalizers, in any thread."""
-        self._releases.later(extent)
-
     def close(self) -> None:
         """Stop publishing, and release unused memory. Chunks stay while anybody holds them."""
         self._closed = True
@@ -286,7 +279,9 @@ class Arena:
         self._flags[extent.slot] = 1
         self.counters.published += 1
         handle = Handle(self.address, extent.slot, extent.offset, header, lengths, plain)
-        return SharedChunk(self, extent, handle, stamp, address)
+        chunk = SharedChunk(self, extent, handle, stamp, address)
+        self._releases.at_end_of(chunk, self._release, extent)
+        return chunk
 
     def _withdraw(self, *, unneeded: bool = False) -> bool:
         with self._releases.held():

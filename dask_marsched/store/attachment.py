@@ -30,7 +30,7 @@ _IDLE = 2.0
 class Attachment:
     """A segment of another worker, open in this process; raises OSError if it cannot be opened."""
 
-    def __init__(self, address: SegmentAddress) -> None:
+    def __init__(self, address: SegmentAddress, releases: Releases) -> None:
         self.fd = open_segment(address)
         try:
             head = mmap.mmap(self.fd, FLAGS_OFFSET + SLOTS, access=mmap.ACCESS_READ)
@@ -39,7 +39,7 @@ class Attachment:
             raise
         self._flags = np.frombuffer(head, np.uint8, SLOTS, FLAGS_OFFSET)
         self.chunks: Counter[_Place] = Counter()
-        self.pool = MappingPool()
+        self.pool = MappingPool(releases)
         #: when it was first seen without chunks, seconds; None while there are any
         self.idle_since: float | None = None
 
@@ -60,15 +60,7 @@ class Attachment:
 class _Hold:
     """Keeps a peer's chunk from being reused while it exists."""
 
-    __slots__ = ("_attachments", "_identity", "_place")
-
-    def __init__(self, attachments: Attachments, identity: bytes, place: _Place) -> None:
-        self._attachments = attachments
-        self._identity = identity
-        self._place = place
-
-    def __del__(self) -> None:
-        self._attachments.releases.later((self._identity, self._place))
+    __slots__ = ("__weakref__",)
 
 
 class Attachments:
@@ -76,7 +68,7 @@ class Attachments:
 
     def __init__(self) -> None:
         self._open: dict[bytes, Attachment] = {}
-        self.releases = Releases(self._release)
+        self.releases = Releases()
         self._retired = False
 
     def map(self, handle: Handle) -> Mapping:
@@ -88,11 +80,12 @@ class Attachments:
         with self.releases.held():
             attachment = self._open.get(identity)
             if attachment is None:
-                attachment = self._open[identity] = Attachment(handle.segment)
+                attachment = self._open[identity] = Attachment(handle.segment, self.releases)
             attachment.chunks[place] += 1
             attachment.idle_since = None
-            # From here on the finalizer of `hold` undoes all this.
-            hold = _Hold(self, identity, place)
+            # From here on the end of `hold` undoes all this.
+            hold = _Hold()
+            self.releases.at_end_of(hold, self._release, identity, place)
             file_ranges.lock_read(attachment.fd, handle.offset, nbytes)
             return attachment.pool.map(attachment.fd, handle.offset, nbytes, keep=hold)
 
@@ -142,8 +135,7 @@ class Attachments:
         """Bytes of chunks that exist only for us, as their owners have released them."""
         return sum(attachment.orphaned() for attachment in list(self._open.values()))
 
-    def _release(self, released: tuple[bytes, _Place]) -> None:
-        identity, place = released
+    def _release(self, identity: bytes, place: _Place) -> None:
         attachment = self._open[identity]
         attachment.chunks[place] -= 1
         if attachment.chunks[place]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -17,16 +18,11 @@ class IdentityMap(Generic[V]):
     def set(self, thing: object, value: V) -> None:
         """Store a value for an object, if that can be referenced weakly."""
         number = id(thing)
-        entries = self._entries
-
-        def forget(gone: weakref.ref[object]) -> None:
-            # The id may have been reused.
-            there = entries.get(number)
-            if there is not None and there[0] is gone:
-                del entries[number]
-
+        # Not a function in Python, which an interrupt of the task in this thread could end. An
+        # object has ended only after this call, so that its id cannot have been reused.
+        forget = partial(self._entries.pop, number)
         try:
-            entries[number] = (weakref.ref(thing, forget), value)
+            self._entries[number] = (weakref.ref(thing, forget), value)
         except TypeError:
             return
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_marsched.store.releases import Releases
+
 # PyDLL keeps the interpreter lock: to get it back from busy threads would take longer than a call.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.mmap.restype = _libc.memcpy.restype = ctypes.c_void_p
@@ -54,11 +56,6 @@ def copy(into: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
         np.copyto(into, source)
 
 
-def unmap(address: int, length: int) -> None:
-    """Release a mapping's addresses."""
-    _libc.munmap(address, length)
-
-
 @lru_cache(maxsize=1)
 def _pagemap(pid: int) -> int:
     # By process: a forked one needs its own.
@@ -80,26 +77,25 @@ def is_modified(address: int, length: int) -> bool:
     return bool(np.any((flags & (_PRESENT | _SWAPPED) != 0) & (flags & _OF_FILE == 0)))
 
 
+def _map(fd: int, offset: int, length: int) -> int:
+    flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
+    # `mmap.mmap` would keep a file descriptor per mapping, and thousands would exhaust them.
+    address: int = _libc.mmap(None, length, access, flags, fd, offset)
+    if address == _FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, f"cannot map {length} bytes: {os.strerror(error)}")
+    return address
+
+
 class Mapping:
-    """A private (copy-on-write) mapping of a part of a file, unmapped with its last view.
+    """A private (copy-on-write) mapping of a part of a file, which each view of it keeps."""
 
-    `offset` is a multiple of a page, `length` not 0, bytes; `fd` may be closed afterwards. `keep`
-    lives as long, so that this part does not change. Raises OSError if the kernel refuses.
-    """
+    __slots__ = ("__weakref__", "_releases", "address", "length")
 
-    __slots__ = ("__weakref__", "address", "keep", "length")
-
-    def __init__(self, fd: int, offset: int, length: int, keep: object) -> None:
-        self.length = 0  # for __del__, if the next line fails
-        self.keep = keep
-        flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
-        # `mmap.mmap` would keep a file descriptor per mapping, and thousands would exhaust them.
-        address = _libc.mmap(None, length, access, flags, fd, offset)
-        if address == _FAILED:
-            error = ctypes.get_errno()
-            raise OSError(error, f"cannot map {length} bytes: {os.strerror(error)}")
-        self.address: int = address
+    def __init__(self, address: int, length: int, releases: Releases) -> None:
+        self.address = address
         self.length = length
+        self._releases = releases
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -121,11 +117,20 @@ class Mapping:
         """Whether anything was written to it; see `is_modified`."""
         return is_modified(self.address, self.length)
 
-    def __del__(self) -> None:
-        if self.length:
-            unmap(self.address, self.length)
-        # Only now may the part of the file change.
-        self.keep = None
+
+def map_part(fd: int, offset: int, length: int, keep: object, releases: Releases) -> Mapping:
+    """Map a part of a file until the last view has ended; raises OSError if the kernel refuses.
+
+    `offset` is a multiple of a page, `length` not 0, bytes; `fd` may be closed afterwards. `keep`
+    lives until it is unmapped, so that this part does not change.
+    """
+    mapping = Mapping(_map(fd, offset, length), length, releases)
+    releases.at_end_of(mapping, _unmap, mapping.address, length, keep)
+    return mapping
+
+
+def _unmap(address: int, length: int, keep: object = None) -> None:
+    _libc.munmap(address, length)
 
 
 class MappingPool:
@@ -135,9 +140,10 @@ class MappingPool:
     new one takes longer to fault in than a copy. Kept mappings keep an unnamed file in existence.
     """
 
-    def __init__(self) -> None:
-        # By offset: address and length. Changed only in atomic steps, as finalizers change it too.
+    def __init__(self, releases: Releases) -> None:
+        # By offset: address and length. Changed only in atomic steps.
         self._waiting: dict[int, tuple[int, int]] = {}
+        self._releases = releases
         self._closed = False
 
     def __len__(self) -> int:
@@ -149,12 +155,16 @@ class MappingPool:
         return sum(length for _, length in list(self._waiting.values()))
 
     def map(self, fd: int, offset: int, length: int, keep: object) -> Mapping:
-        """Return a new or kept mapping (see `Mapping`); raises OSError."""
+        """Return a new or kept mapping (see `map_part`); raises OSError."""
         found = self._waiting.pop(offset, None)
         if found is not None and found[1] < length:
-            unmap(*found)
+            _unmap(*found)
             found = None
-        return _PooledMapping(self, fd, offset, length, keep, found)
+        # A kept mapping may be longer, and an earlier user may have written anywhere in it.
+        place = found or (_map(fd, offset, length), length)
+        mapping = Mapping(place[0], length, self._releases)
+        self._releases.at_end_of(mapping, self._take_back, offset, place, keep)
+        return mapping
 
     def close(self) -> None:
         """Unmap all kept mappings, and those that come back later."""
@@ -162,15 +172,14 @@ class MappingPool:
         while self._waiting:
             self._drop_one()
 
-    def take_back(self, mapping: Mapping, offset: int) -> None:
-        """Keep an unused mapping, or unmap it. Called by finalizers."""
-        place = mapping.address, mapping.length
+    def _take_back(self, offset: int, place: tuple[int, int], keep: object) -> None:
+        """Keep an unused mapping, or unmap it."""
         # A modified mapping would show its changes to the next user.
-        if self._closed or mapping.length < _LEAST_KEPT or mapping.modified():
-            unmap(*place)
+        if self._closed or place[1] < _LEAST_KEPT or is_modified(*place):
+            _unmap(*place)
             return
         if self._waiting.setdefault(offset, place) is not place:
-            unmap(*place)
+            _unmap(*place)
         while len(self._waiting) > (0 if self._closed else _MOST_KEPT):
             self._drop_one()
 
@@ -180,34 +189,4 @@ class MappingPool:
         except (StopIteration, RuntimeError):  # another thread was faster
             return
         if found is not None:
-            unmap(*found)
-
-
-class _PooledMapping(Mapping):
-    __slots__ = ("_offset", "_pool", "_reserved")  # `_reserved`: length of the whole mapping
-
-    def __init__(
-        self,
-        pool: MappingPool,
-        fd: int,
-        offset: int,
-        length: int,
-        keep: object,
-        found: tuple[int, int] | None,
-    ) -> None:
-        self._pool = pool
-        self._offset = offset
-        if found is None:
-            super().__init__(fd, offset, length, keep)
-            self._reserved = length
-        else:
-            # The kept mapping may be longer.
-            self.address, self._reserved = found
-            self.length, self.keep = length, keep
-
-    def __del__(self) -> None:
-        if self.length:
-            self.length = self._reserved  # an earlier user may have written anywhere in it
-            self._pool.take_back(self, self._offset)
-            self.length = 0
-        self.keep = None
+            _unmap(*found)

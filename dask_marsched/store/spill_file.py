@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_marsched.store.extents import Extent, ExtentTable
 from dask_marsched.store.file_ranges import punch
-from dask_marsched.store.mapping import Mapping, frame_offsets
+from dask_marsched.store.mapping import Mapping, frame_offsets, map_part
 from dask_marsched.store.releases import Releases
 
 # Smaller chunks are copied, which costs less than a mapping, bytes.
@@ -37,7 +37,8 @@ class SpilledFrames:
         if self._extent is None:
             return [memoryview(b"") for _ in self.lengths], None
         if self.nbytes >= _LEAST_MAPPED:
-            mapping = Mapping(self._file.fd, self._extent.offset, self.nbytes, keep=self)
+            file = self._file
+            mapping = map_part(file.fd, self._extent.offset, self.nbytes, self, file.releases)
             return mapping.frames(self.lengths), mapping
         copy = np.empty(self.nbytes, np.uint8).data
         if os.preadv(self._file.fd, [copy], self._extent.offset) != self.nbytes:
@@ -64,10 +65,6 @@ class SpilledFrames:
                     return False
         return True
 
-    def __del__(self) -> None:
-        if self._extent is not None:
-            self._file.release(self._extent, self.nbytes)
-
 
 class SpillFile:
     """The spill file of a worker, in a directory made if missing. Thread-safe; raises OSError."""
@@ -81,7 +78,7 @@ class SpillFile:
         #: bytes written and still needed
         self.live = 0
         self._table = ExtentTable(start=0, end=_ENDLESS, cap=_ENDLESS, slots=_ENDLESS)
-        self._releases = Releases(self._release)
+        self.releases = Releases()
 
     def write(
         self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]
@@ -90,13 +87,14 @@ class SpillFile:
         offsets, nbytes = frame_offsets(lengths)
         if not nbytes:
             return SpilledFrames(self, None, lengths)
-        with self._releases.held():
+        with self.releases.held():
             if self.fd < 0:
                 self.fd = _nameless_file(self._directory)
             allocation = self._table.allocate(nbytes)
             self.live += nbytes
         assert allocation is not None  # the table is endless
         spilled = SpilledFrames(self, allocation.extent, lengths)
+        self.releases.at_end_of(spilled, self._release, allocation.extent, nbytes)
         for start, pieces in zip(offsets, frames, strict=True):
             at = allocation.extent.offset + start
             for piece in pieces:
@@ -105,23 +103,20 @@ class SpillFile:
                     at, piece = at + n, piece[n:]
         return spilled
 
-    def release(self, extent: Extent, nbytes: int) -> None:
-        """Free an extent with so many bytes; called by finalizers, in any thread."""
-        self._releases.later((extent, nbytes))
-
-    def _release(self, written: tuple[Extent, int]) -> None:
-        extent, nbytes = written
+    def _release(self, extent: Extent, nbytes: int) -> None:
         self.live -= nbytes
         self._table.release(extent)
         self._table.reclaim(lambda orphan: orphan is extent)
         # Only this extent, as the event loop waits: all other free extents are empty already.
         self._table.empty(extent)
-        # Punching also drops dirty pages before they reach the disk.
-        punch(self.fd, extent.offset, extent.size)
+        if self.fd >= 0:
+            # Punching also drops dirty pages before they reach the disk.
+            punch(self.fd, extent.offset, extent.size)
 
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
             os.close(self.fd)
+            self.fd = -1  # in a reference cycle other finalizers may run later
 
 
 def _nameless_file(directory: str) -> int:

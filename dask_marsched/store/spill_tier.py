@@ -202,14 +202,11 @@ class SpillTier(MutableMapping[Key, object]):
         """Record that an entry holds the bytes at an array's place in memory."""
         if not self._is_noted(value):
             return
-        place, places = _place(value), self._places
-
-        def forget(ended: weakref.ref[NDArray[Any]]) -> None:
-            written = places.get(place)
-            if written is not None and written.array is ended:
-                places.pop(place, None)
-
-        places[place] = _Written(weakref.ref(value, forget), entry, _layout(value))
+        place = _place(value)
+        # Called before the array's memory is free, so that there is no other array at its place. As
+        # in `IdentityMap`, no function in Python.
+        forget = partial(self._places.pop, place)
+        self._places[place] = _Written(weakref.ref(value, forget), entry, _layout(value))
 
     def _is_noted(self, value: object) -> TypeGuard[NDArray[Any]]:
         return self.compression is None and is_plain_array(value) and value.nbytes >= _LEAST_NOTED

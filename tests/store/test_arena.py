@@ -392,7 +392,7 @@ def test_a_failed_mapping_leaves_no_lock(arena, monkeypatch):
         raise OSError(errno.ENOMEM, "no more mappings")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dask_marsched.store.mapping._PooledMapping", refuse)
+        patched.setattr("dask_marsched.store.mapping._map", refuse)
         with pytest.raises(OSError, match="no more mappings"):
             attachments.map(chunk.handle)
     gc.collect()

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.store.buffers import Buffers, EvictionGroup, buffer_of
-from dask_marsched.store.mapping import Mapping
+from dask_marsched.store.mapping import map_part
+from dask_marsched.store.releases import Releases
 
 N = 8000
 
@@ -39,7 +40,7 @@ def test_arrays_of_one_message_share_a_buffer():
 def test_a_mapped_array_counts_its_whole_mapping(tmp_path):
     with open(tmp_path / "file", "wb+") as file:
         file.truncate(N)
-        mapping = Mapping(file.fileno(), 0, N, keep=None)
+        mapping = map_part(file.fileno(), 0, N, None, Releases())
     (frame,) = mapping.frames([N])
     assert buffer_of(np.frombuffer(frame)[:3]) == (id(mapping), N)
 

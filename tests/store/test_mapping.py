@@ -10,7 +10,8 @@ import pytest
 
 from dask_marsched.store import mapping as mappings
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.mapping import ALIGNMENT, Mapping, MappingPool, frame_offsets
+from dask_marsched.store.mapping import ALIGNMENT, MappingPool, frame_offsets, map_part
+from dask_marsched.store.releases import Releases
 from tests.store.arrays import kinds, same
 
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -30,7 +31,7 @@ class Guard:
 
 
 def test_writes_stay_here_and_are_noticed(file):
-    mapping = Mapping(file.fileno(), PAGE, 2 * PAGE, keep=None)
+    mapping = map_part(file.fileno(), PAGE, 2 * PAGE, None, Releases())
     (view,) = mapping.frames([2 * PAGE])
     assert view[0] == 0
     assert view[1] == 1
@@ -43,14 +44,14 @@ def test_writes_stay_here_and_are_noticed(file):
 
 
 def test_a_mapping_that_was_not_read_is_not_modified(file):
-    assert not Mapping(file.fileno(), 0, PAGE, keep=None).modified()
+    assert not map_part(file.fileno(), 0, PAGE, None, Releases()).modified()
 
 
 @pytest.mark.extended
 def test_any_view_keeps_it(file):
     guard = Guard()
     gone = weakref.ref(guard)
-    (frame,) = Mapping(file.fileno(), 0, PAGE, keep=guard).frames([PAGE])
+    (frame,) = map_part(file.fileno(), 0, PAGE, guard, Releases()).frames([PAGE])
     del guard
     array = np.frombuffer(frame, np.float64)[3:].reshape(-1, 1)[::2]
     del frame
@@ -65,14 +66,14 @@ def test_any_view_keeps_it(file):
 
 def test_a_mapping_keeps_no_descriptor(file):
     before = len(os.listdir("/proc/self/fd"))
-    mappings = [Mapping(file.fileno(), 0, PAGE, keep=None) for _ in range(50)]
+    mappings = [map_part(file.fileno(), 0, PAGE, None, Releases()) for _ in range(50)]
     assert len(os.listdir("/proc/self/fd")) == before
     del mappings
 
 
 def test_a_failed_mapping_raises(file):
     with pytest.raises(OSError, match="cannot map"):
-        Mapping(file.fileno(), 1, PAGE, keep=None)  # not at a page
+        map_part(file.fileno(), 1, PAGE, None, Releases())  # not at a page
 
 
 def test_frames_are_aligned():
@@ -103,7 +104,7 @@ def fd():
 
 @pytest.fixture
 def pool():
-    made = MappingPool()
+    made = MappingPool(Releases())
     yield made
     made.close()
 

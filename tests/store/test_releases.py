@@ -1,49 +1,98 @@
+import ctypes
 import gc
+import operator
 import threading
+from functools import partial
 
 import pytest
 
 from dask_marsched.store.identities import IdentityMap
-from dask_marsched.store.releases import Releases
+from dask_marsched.store.releases import Releases, leave_to_others, release_here
 
 
-def test_items_are_released_at_once_if_the_lock_is_free():
-    done = []
-    releases = Releases(done.append)
-    releases.later(1)
+class Thing:
+    """Something that ends."""
+
+    def __init__(self, releases=None):
+        self.releases = releases
+
+    def __eq__(self, other):
+        return True
+
+
+@pytest.fixture
+def done():
+    return []
+
+
+@pytest.fixture
+def releases():
+    return Releases()
+
+
+def ending(releases, done, number):
+    thing = Thing(releases)
+    releases.at_end_of(thing, done.append, number)
+    return thing
+
+
+def test_what_has_ended_is_released_at_once_if_the_lock_is_free(releases, done):
+    thing = ending(releases, done, 1)
+    assert done == []
+    del thing
     assert done == [1]
 
 
-def test_a_finalizer_in_the_middle_does_not_wait_and_is_not_forgotten():
-    done = []
-    releases = Releases(done.append)
+def test_a_finalizer_in_the_middle_does_not_wait_and_is_not_forgotten(releases, done):
+    thing = ending(releases, done, 1)
     with releases.held():
-        releases.later(1)  # as the garbage collector does, in the thread that holds the lock
+        del thing  # as the garbage collector does, in the thread that holds the lock
         assert done == []
     assert done == [1]
 
 
-def test_an_error_under_the_lock_forgets_nothing():
-    done = []
-    releases = Releases(done.append)
-    try:
+def test_an_error_under_the_lock_forgets_nothing(releases, done):
+    things = [ending(releases, done, 1)]
+
+    def fail():
         with releases.held():
-            releases.later(1)
+            things.clear()
             raise ZeroDivisionError
-    except ZeroDivisionError:
-        pass
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert done == [1]
 
 
-def test_many_threads_lose_none():
-    done = []
-    releases = Releases(done.append)
+def test_the_arguments_end_before_the_lock_is_held(releases, done):
+    inner = ending(releases, done, 2)
+    outer = Thing(releases)
+    releases.at_end_of(outer, lambda kept: done.append(1), inner)
+    del inner
+    leave_to_others()
+    try:
+        del outer
+        assert done == []
+        with releases.held():
+            assert done == [1, 2]
+    finally:
+        release_here()
 
+
+def test_what_ends_together_with_its_releases_is_released(done):
+    thing = ending(Releases(), done, 1)
+    thing.itself = thing
+    del thing
+    gc.collect()
+    assert done == [1]
+
+
+def test_many_threads_lose_none(releases, done):
     def work(start):
         for i in range(start, start + 500):
             with releases.held():
-                releases.later(i)
-            releases.later(-i)
+                ending(releases, done, i)
+            ending(releases, done, -i)
 
     threads = [threading.Thread(target=work, args=(1 + 500 * i,)) for i in range(4)]
     for thread in threads:
@@ -53,12 +102,40 @@ def test_many_threads_lose_none():
     assert sorted(done) == sorted([*range(-2000, 0), *range(1, 2001)])
 
 
-class Thing:
-    def __eq__(self, other):
-        return True
+class Interrupted(BaseException):
+    """Raised in another thread."""
 
 
-@pytest.mark.extended
+def end_during_an_interrupt(things):
+    """Clear a list in a thread in which an exception is raised at the same moment."""
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
+
+    def run():
+        leave_to_others()
+        # It is raised by the first function in Python that is called then.
+        steps = [partial(raise_in, threading.get_ident(), Interrupted), things.clear]
+        try:
+            list(map(operator.call, steps))
+            for _ in range(1000):
+                pass
+        except Interrupted:
+            pass
+        release_here()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_loses_none(releases, done):
+    end_during_an_interrupt([ending(releases, done, i) for i in range(3)])
+    with releases.held():
+        pass
+    assert sorted(done) == [0, 1, 2]
+
+
 def test_an_identity_map_knows_things_by_themselves():
     known = IdentityMap()
     a, b = Thing(), Thing()
@@ -68,6 +145,16 @@ def test_an_identity_map_knows_things_by_themselves():
     assert known.get(a) == "again"
     del a
     gc.collect()
+    assert len(known) == 0
+
+
+def test_an_identity_map_forgets_things_during_an_interrupt():
+    known = IdentityMap()
+    things = [Thing(), Thing()]
+    for thing in things:
+        known.set(thing, "there")
+    del thing
+    end_during_an_interrupt(things)
     assert len(known) == 0
 
 

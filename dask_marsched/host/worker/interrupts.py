@@ -20,6 +20,7 @@ from distributed.worker_state_machine import RescheduleEvent
 from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
+from dask_marsched.store.releases import leave_to_others, release_here
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -57,6 +58,7 @@ class Guard:
         # there.
         # The worker drops a cancelled task after Reschedule, and reruns a resubmitted one.
         try:
+            leave_to_others()
             self._enter()
             try:
                 return consume(self.compute, data)
@@ -64,6 +66,8 @@ class Guard:
                 self._leave()
         except ExecutionInterrupted:
             self._leave()
+        finally:
+            release_here()
         # Outside of the handler, which would keep the exception with the task's frames.
         raise Reschedule
 
