@@ -354,13 +354,22 @@ def gives_large_pages():
 @pytest.mark.parametrize("more", [0, 100_000])
 def test_memory_comes_in_large_pages(arena, more):
     n = N * 2 + more // 8
-    arena.grant([8 * n, 8 * n])
-    before = array_memory.filled()
-    x, y = here(numbers, n), here(numbers, n)
-    assert is_here(arena, x)
-    assert is_here(arena, y)
-    assert 2 * more <= array_memory.filled() - before <= 2 * (more + 4096)
-    assert blocks(arena.fd) <= 2 * (8 * n + 4096) + MIB
+    most = 2 * (more + 4096)
+    for _ in range(10):
+        arena.grant([8 * n, 8 * n])
+        before = array_memory.filled()
+        x, y = here(numbers, n), here(numbers, n)
+        assert is_here(arena, x)
+        assert is_here(arena, y)
+        in_small = array_memory.filled() - before
+        assert in_small >= 2 * more
+        assert blocks(arena.fd) <= 2 * (8 * n + 4096) + MIB
+        if in_small <= most:
+            break
+        # Under load the kernel refuses a large page now and then.
+        x = y = None
+        arena.trim()
+    assert in_small <= most
     assert np.array_equal(x, y)
     chunk = put(arena, x)
     x[0] = 1
