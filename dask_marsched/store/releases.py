@@ -27,7 +27,7 @@ def leave_to_others() -> None:
 def release_here() -> None:
     """Make calls in this thread again, also those that are due."""
     left, _here.left = _here.left, None
-    for releases in left:
+    for releases in left or ():
         releases.drain()
 
 

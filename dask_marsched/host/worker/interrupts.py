@@ -8,6 +8,7 @@ to their end, unless the user has annotated them or asks for an interrupt.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -25,6 +26,8 @@ from dask_marsched.store.releases import leave_to_others, release_here
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _raise_in_thread.restype = ctypes.c_int
+#: Seconds after which an interrupt is sent again.
+_AGAIN = 0.01
 #: Loop iterations in which a pending exception arrives.
 _TURNS = 100
 #: Prefixes of the stimulus of a "free-keys" message whose running tasks are interrupted: Dask's own
@@ -33,6 +36,10 @@ _TURNS = 100
 CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
 #: A cancellation that interrupts every running task, whatever it does.
 INTERRUPT = f"{CANCEL}-interrupt"
+
+
+#: By thread.
+_in_thread: dict[int, Guard] = {}
 
 
 class ExecutionInterrupted(BaseException):  # a request like KeyboardInterrupt
@@ -82,10 +89,17 @@ class Guard:
                 _raise_in_thread(self._thread, ExecutionInterrupted)
             return True
 
+    def send_again(self) -> None:
+        """Interrupt the computation again, if it is still running."""
+        with self._lock:
+            if not self._done and self._thread is not None:
+                _raise_in_thread(self._thread, ExecutionInterrupted)
+
     def _enter(self) -> None:
         with self._lock:
             if not self._unwanted:
                 self._thread = threading.get_ident()
+                _in_thread[self._thread] = self
                 return
         raise ExecutionInterrupted
 
@@ -93,6 +107,7 @@ class Guard:
         with self._lock:
             if not self._done:
                 self._done = True
+                _in_thread.pop(threading.get_ident(), None)
                 if self.sent:
                     self._receive_pending()
 
@@ -114,6 +129,38 @@ class Guard:
 
 
 leave_out_of_tracebacks(Guard.__call__)
+
+
+class LostInterrupts:
+    """Sends an interrupt again that arrived in a finalizer, where Python ignores exceptions."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._stock: Any = None
+
+    def install(self) -> None:
+        """Replace `sys.unraisablehook` for one more user."""
+        if not self._users:
+            self._stock = sys.unraisablehook
+            sys.unraisablehook = self._ignored
+        self._users += 1
+
+    def uninstall(self) -> None:
+        """Restore it if this was the last user."""
+        self._users -= 1
+        if not self._users and sys.unraisablehook == self._ignored:
+            sys.unraisablehook = self._stock
+
+    def _ignored(self, ignored: Any) -> None:
+        guard = _in_thread.get(threading.get_ident())
+        if guard is None or ignored.exc_type is not ExecutionInterrupted:
+            self._stock(ignored)
+        else:
+            # Not at once, or it would arrive in here.
+            threading.Timer(_AGAIN, guard.send_again).start()
+
+
+lost_interrupts = LostInterrupts()
 
 
 def misfits(worker: Any) -> list[str]:
@@ -145,6 +192,7 @@ class Interrupts:
         self._stock_free_keys = worker.stream_handlers["free-keys"]
         worker.execute = self._execute
         worker.stream_handlers["free-keys"] = self._free_keys
+        lost_interrupts.install()
         self._installed = True
 
     def uninstall(self) -> None:
@@ -152,6 +200,7 @@ class Interrupts:
         if not self._installed:
             return
         self._installed = False
+        lost_interrupts.uninstall()
         worker = self.worker
         worker.stream_handlers["free-keys"] = self._stock_free_keys
         del worker.execute

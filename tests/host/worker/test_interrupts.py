@@ -17,7 +17,7 @@ from distributed import Event, Reschedule, get_worker, wait
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
-from dask_marsched.host.worker.interrupts import ExecutionInterrupted, Guard
+from dask_marsched.host.worker.interrupts import ExecutionInterrupted, Guard, lost_interrupts
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster
 
@@ -121,6 +121,39 @@ def test_errors_in_python_do_not_hide_it():
         guard.interrupt()
         with pytest.raises(Reschedule):
             running.result(10)
+
+
+class Lingering:
+    """Ends while Python runs for long."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        spin(self.name)
+
+
+def test_sent_again_if_it_arrives_in_a_finalizer():
+    # Python ignores it there.
+    def compute(name):
+        held = [Lingering(name)]
+        held.clear()
+        spin(name)
+
+    STARTED["z"] = threading.Event()
+    guard = Guard(compute)
+    before = sys.unraisablehook
+    lost_interrupts.install()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(guard, "z")
+            STARTED["z"].wait()
+            guard.interrupt()
+            with pytest.raises(Reschedule):
+                running.result(30)
+    finally:
+        lost_interrupts.uninstall()
+    assert sys.unraisablehook == before
 
 
 def test_a_storm_leaves_the_threads_alive():
