@@ -125,7 +125,7 @@ def map_part(fd: int, offset: int, length: int, keep: object, releases: Releases
     lives until it is unmapped, so that this part does not change.
     """
     mapping = Mapping(_map(fd, offset, length), length, releases)
-    releases.at_end_of(mapping, _unmap, mapping.address, length, keep)
+    releases.at_end_of(mapping, _unmap, mapping.address, length, keep, in_child=True)
     return mapping
 
 
@@ -163,7 +163,7 @@ class MappingPool:
         # A kept mapping may be longer, and an earlier user may have written anywhere in it.
         place = found or (_map(fd, offset, length), length)
         mapping = Mapping(place[0], length, self._releases)
-        self._releases.at_end_of(mapping, self._take_back, offset, place, keep)
+        self._releases.at_end_of(mapping, self._take_back, offset, place, keep, in_child=True)
         return mapping
 
     def close(self) -> None:

@@ -1,13 +1,15 @@
-"""Runs the work of finalizers, under a lock that they do not wait for.
+"""Does the work of finalizers, under a lock that they do not wait for.
 
-A finalizer may run in any thread, even inside code that holds the lock. Where a task may be
-interrupted, an exception may arrive in it, and Python would ignore the exception and the rest of
-the finalizer. So what has ended is only appended to a queue, which no exception can divide. A
-forked process inherits finalizers for its parent's locks and files, and must not run them.
+A finalizer may run in any thread, even inside code that holds the lock. In the thread of a task an
+interrupt may arrive in it, and Python ignores the exception and the rest of the finalizer. So what
+has ended is first appended to a queue, which happens in C, and no interrupt is let through while
+the queue is worked off. A forked process inherits finalizers for its parent's locks and files, and
+must not run them.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -15,28 +17,50 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+
+class Interruptible(Protocol):
+    """A task in whose thread exceptions may arrive."""
+
+    #: whether they wait
+    held_back: bool
+
+    def hold_back(self) -> None:
+        """Let them wait. One that is on its way arrives at the next call, at the latest."""
+
+    def let_through(self) -> None:
+        """Let them arrive again, also one that has waited."""
+
 
 _here = threading.local()
+_all: tuple[weakref.ref[Releases], ...] = ()
+_all_lock = threading.Lock()
 
 
-def leave_to_others() -> None:
-    """Make no calls in this thread, where exceptions may arrive, until `release_here`."""
-    _here.left = set()
+def expect_interrupts(task: Interruptible) -> None:
+    """Note that exceptions may arrive in this thread until `expect_none`."""
+    _here.task = task
 
 
-def release_here() -> None:
-    """Make calls in this thread again, also those that are due."""
-    left, _here.left = _here.left, None
-    for releases in left or ():
-        releases.drain()
+def expect_none() -> None:
+    """Do what is left to do, as an interrupt may have prevented it."""
+    _here.task = None
+    for reference in _all:
+        releases = reference()
+        if releases is not None:
+            releases.drain()
 
 
 class _End(weakref.ref[object]):
     """Of an object: what to call then."""
 
-    __slots__ = ("call", "then")
+    __slots__ = ("call", "in_child", "then")
 
     call: Callable[[], object]
+    in_child: bool
     then: weakref.ref[object]
 
 
@@ -44,20 +68,25 @@ class Releases:
     """A lock, and a queue of calls to make under it once an object has ended."""
 
     def __init__(self) -> None:
+        global _all  # replaced as a whole, as threads iterate over it
         self._lock = threading.Lock()
         self._ended: deque[_End] = deque()
         self._ends: dict[int, _End] = {}
         self._process = os.getpid()
+        with _all_lock:
+            _all = (*(r for r in _all if r() is not None), weakref.ref(self))
 
-    def at_end_of(self, thing: object, call: Callable[..., object], *args: object) -> None:
-        """Call under the lock, soon after an object has ended; the call must not raise.
+    def at_end_of(
+        self, thing: object, call: Callable[..., object], *args: object, in_child: bool = False
+    ) -> None:
+        """Call under the lock, soon after an object has ended.
 
-        The object has to keep this one alive. The arguments live as long as it does. Ignored in a
-        forked process.
+        The object has to keep this one alive. The arguments live as long as it does. Without
+        `in_child` a forked process does not make the call.
         """
         then = weakref.ref(thing, self._drain)
         end = _End(thing, self._ended.append)  # called before the older one
-        end.call, end.then = partial(call, *args), then
+        end.call, end.in_child, end.then = partial(call, *args), in_child, then
         self._ends[id(end)] = end
 
     @contextmanager
@@ -74,12 +103,21 @@ class Releases:
 
     def drain(self) -> None:
         """Make the calls that are due, unless the lock is taken: its holder does then."""
-        left: set[Releases] | None = getattr(_here, "left", None)
-        if left is not None:
-            left.add(self)  # if this is interrupted, the next call of any thread makes them
+        task: Interruptible | None = getattr(_here, "task", None)
+        if task is None or task.held_back:
+            self._drain_now()
             return
-        if os.getpid() != self._process:
-            return
+        try:
+            task.hold_back()
+            self._drain_now()
+        finally:
+            task.let_through()
+
+    def _drain(self, _: object) -> None:
+        if self._ended:
+            self.drain()
+
+    def _drain_now(self) -> None:
         # The holder checks again after unlocking.
         while self._ended and self._lock.acquire(blocking=False):
             try:
@@ -87,18 +125,38 @@ class Releases:
             finally:
                 self._lock.release()
 
-    def _drain(self, _: object) -> None:
-        self.drain()
-
     def _make_calls(self) -> None:
         while self._ended:
             end = self._ended.popleft()
             del self._ends[id(end)]
-            end.call()
+            self._call(end)
             del end  # and its arguments, which may be the last reference to the next one
+
+    def _call(self, end: _End) -> None:
+        if end.in_child or os.getpid() == self._process:
+            try:
+                end.call()
+            except Exception:  # it would hit whoever happens to be here
+                logger.exception("something in shared memory or on disk was not released")
+
+    def renew_lock(self) -> None:
+        """Forget who holds the lock, after a fork."""
+        self._lock = threading.Lock()
 
     def __del__(self) -> None:
         # If an object and this end in one cycle, no weak reference tells.
-        if os.getpid() == self._process:
-            for end in self._ends.values():
-                end.call()
+        for end in list(self._ends.values()):
+            self._call(end)
+
+
+def _in_child() -> None:
+    # Another thread of the parent may have held a lock.
+    global _here, _all_lock
+    _here, _all_lock = threading.local(), threading.Lock()
+    for reference in _all:
+        releases = reference()
+        if releases is not None:
+            releases.renew_lock()
+
+
+os.register_at_fork(after_in_child=_in_child)

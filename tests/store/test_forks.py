@@ -2,6 +2,7 @@
 
 import gc
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,3 +109,18 @@ def test_a_fork_may_create_an_arena(arena):
         return from_frames(chunk.handle.header, mapping.frames(chunk.handle.lengths)).sum()
 
     assert Child(publish).call() == np.arange(N).sum()
+
+
+def test_mappings_end_there(arena):
+    chunk = put(arena, np.arange(N, dtype=float))
+    held = [chunk.map()]
+
+    def drop_one():
+        address = f"{held[0].address:x}-"
+        there = address in Path("/proc/self/maps").read_text()
+        drop(held)
+        arena.pool.close()
+        return there, address in Path("/proc/self/maps").read_text()
+
+    assert Child(drop_one).call() == (True, False)
+    assert held[0].length

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from dask_marsched.store.identities import IdentityMap
-from dask_marsched.store.releases import Releases, leave_to_others, release_here
+from dask_marsched.store.releases import Releases, expect_interrupts, expect_none
 
 
 class Thing:
@@ -64,19 +64,22 @@ def test_an_error_under_the_lock_forgets_nothing(releases, done):
     assert done == [1]
 
 
-def test_the_arguments_end_before_the_lock_is_held(releases, done):
-    inner = ending(releases, done, 2)
+def test_an_argument_ends_with_the_object(releases, done):
     outer = Thing(releases)
-    releases.at_end_of(outer, lambda kept: done.append(1), inner)
-    del inner
-    leave_to_others()
-    try:
-        del outer
-        assert done == []
-        with releases.held():
-            assert done == [1, 2]
-    finally:
-        release_here()
+    releases.at_end_of(outer, lambda kept: done.append(1), ending(releases, done, 2))
+    assert done == []
+    del outer
+    assert done == [1, 2]
+
+
+def test_an_error_stops_no_other_release(releases, done, caplog):
+    things = [Thing(releases)]
+    releases.at_end_of(things[0], lambda: 1 / 0)
+    things.append(ending(releases, done, 1))
+    with releases.held():
+        things.clear()
+    assert done == [1]
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_what_ends_together_with_its_releases_is_released(done):
@@ -106,13 +109,31 @@ class Interrupted(BaseException):
     """Raised in another thread."""
 
 
+class Task:
+    """In whose thread an exception arrives."""
+
+    held_back = False
+
+    def hold_back(self):
+        self.held_back = True
+
+    def let_through(self):
+        self.held_back = False
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
 def end_during_an_interrupt(things):
     """Clear a list in a thread in which an exception is raised at the same moment."""
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
 
     def run():
-        leave_to_others()
+        expect_interrupts(Task())
         # It is raised by the first function in Python that is called then.
         steps = [partial(raise_in, threading.get_ident(), Interrupted), things.clear]
         try:
@@ -121,19 +142,33 @@ def end_during_an_interrupt(things):
                 pass
         except Interrupted:
             pass
-        release_here()
+        expect_none()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    in_thread(run)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_loses_none(releases, done):
     end_during_an_interrupt([ending(releases, done, i) for i in range(3)])
-    with releases.held():
-        pass
     assert sorted(done) == [0, 1, 2]
+
+
+def test_interrupts_wait_while_something_is_released(releases, done):
+    task = Task()
+
+    def run():
+        expect_interrupts(task)
+        thing = Thing(releases)
+        # The inner one ends while the outer one is released.
+        inner = Thing(releases)
+        releases.at_end_of(inner, lambda: done.append(task.held_back))
+        releases.at_end_of(thing, lambda kept: done.append(task.held_back), inner)
+        del inner, thing
+        done.append(task.held_back)
+        expect_none()
+
+    in_thread(run)
+    assert done == [True, True, False]
 
 
 def test_an_identity_map_knows_things_by_themselves():

@@ -21,13 +21,13 @@ from distributed.worker_state_machine import RescheduleEvent
 from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
-from dask_marsched.store.releases import leave_to_others, release_here
+from dask_marsched.store.releases import expect_interrupts, expect_none
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _raise_in_thread.restype = ctypes.c_int
-#: Seconds after which an interrupt is sent again.
-_AGAIN = 0.01
+#: Seconds after which an interrupt is sent that has to wait, or has to be sent again.
+_LATER = 0.01
 #: Loop iterations in which a pending exception arrives.
 _TURNS = 100
 #: Prefixes of the stimulus of a "free-keys" message whose running tasks are interrupted: Dask's own
@@ -37,8 +37,7 @@ CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
 #: A cancellation that interrupts every running task, whatever it does.
 INTERRUPT = f"{CANCEL}-interrupt"
 
-
-#: By thread.
+#: Of the task that each thread runs.
 _in_thread: dict[int, Guard] = {}
 
 
@@ -54,7 +53,10 @@ class Guard:
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         self.compute = compute
         self.sent = False
-        self._lock = threading.Lock()
+        #: whether the thread releases memory, where an interrupt would be lost
+        self.held_back = False
+        self._waits = False
+        self._lock = threading.RLock()  # a finalizer may need it inside of `_leave`
         self._thread: int | None = None
         self._unwanted = False
         self._done = False
@@ -65,7 +67,7 @@ class Guard:
         # there.
         # The worker drops a cancelled task after Reschedule, and reruns a resubmitted one.
         try:
-            leave_to_others()
+            expect_interrupts(self)
             self._enter()
             try:
                 return consume(self.compute, data)
@@ -74,7 +76,7 @@ class Guard:
         except ExecutionInterrupted:
             self._leave()
         finally:
-            release_here()
+            expect_none()
         # Outside of the handler, which would keep the exception with the task's frames.
         raise Reschedule
 
@@ -84,16 +86,37 @@ class Guard:
             if self._done or self._unwanted:
                 return False
             self._unwanted = True
-            if self._thread is not None:
-                self.sent = True
-                _raise_in_thread(self._thread, ExecutionInterrupted)
+            self._send()
             return True
 
-    def send_again(self) -> None:
-        """Interrupt the computation again, if it is still running."""
+    def _send(self) -> None:
+        if self._done or self._thread is None:
+            return
+        self._waits = self.held_back
+        if not self._waits:
+            self.sent = True
+            _raise_in_thread(self._thread, ExecutionInterrupted)
+
+    def hold_back(self) -> None:
+        """Send nothing from now on."""
         with self._lock:
-            if not self._done and self._thread is not None:
-                _raise_in_thread(self._thread, ExecutionInterrupted)
+            self.held_back = True
+
+    def let_through(self) -> None:
+        """Send interrupts again, also one that was held back."""
+        with self._lock:
+            self.held_back = False
+            if self._waits:
+                self._waits = False
+                self.send_later()
+
+    def send_later(self) -> None:
+        """Send the interrupt soon: at once it would arrive in a finalizer that is running."""
+        threading.Timer(_LATER, self._send_if_running).start()
+
+    def _send_if_running(self) -> None:
+        with self._lock:
+            self._send()
 
     def _enter(self) -> None:
         with self._lock:
@@ -156,8 +179,7 @@ class LostInterrupts:
         if guard is None or ignored.exc_type is not ExecutionInterrupted:
             self._stock(ignored)
         else:
-            # Not at once, or it would arrive in here.
-            threading.Timer(_AGAIN, guard.send_again).start()
+            guard.send_later()
 
 
 lost_interrupts = LostInterrupts()

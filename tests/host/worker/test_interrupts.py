@@ -156,6 +156,29 @@ def test_sent_again_if_it_arrives_in_a_finalizer():
     assert sys.unraisablehook == before
 
 
+def test_it_waits_while_memory_is_released():
+    held_back, go_on = threading.Event(), threading.Event()
+
+    def compute(name):
+        guard.hold_back()
+        held_back.set()
+        go_on.wait()
+        guard.let_through()
+        spin(name)
+
+    STARTED["v"] = threading.Event()
+    guard = Guard(compute)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(guard, "v")
+        held_back.wait()
+        guard.interrupt()
+        assert not guard.sent
+        go_on.set()
+        with pytest.raises(Reschedule):
+            running.result(30)
+    assert guard.sent
+
+
 def test_a_storm_leaves_the_threads_alive():
     """2,000 interrupts at any moment of very short tasks: none arrives outside of its guard."""
     rng = random.Random(0)
