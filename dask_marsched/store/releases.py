@@ -46,7 +46,7 @@ def expect_interrupts(task: Interruptible) -> None:
 
 
 def expect_none() -> None:
-    """Do what is left to do, as an interrupt may have prevented it."""
+    """Note that none arrive any more, and make the calls that an interrupt has prevented."""
     _here.task = None
     for reference in _all:
         releases = reference()
@@ -55,7 +55,7 @@ def expect_none() -> None:
 
 
 class _End(weakref.ref[object]):
-    """Of an object: what to call then."""
+    """A weak reference that knows what to call at the end of its object."""
 
     __slots__ = ("call", "in_child", "then")
 

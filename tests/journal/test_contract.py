@@ -151,3 +151,22 @@ def test_a_second_scheduler_is_refused(place, reopened):
         JournalInUseError, match=r"marsched.journal.directory: .* in use by another"
     ):
         open_journal(place, patience=0.01)
+
+
+def test_a_journal_that_was_given_up_is_empty(reopened):
+    store = reopened()
+    store.write([Put("tasks", "a", b"1"), Put("graphs", "g", bytes(CHUNK * 2))])
+    store.abandon()
+    store.abandon()  # which never raises
+    assert tables(reopened()) == {"tasks": [], "graphs": []}
+
+
+def test_another_version_is_refused(place, reopened, monkeypatch):
+    reopened().write([Put("tasks", "a", b"1")])
+    monkeypatch.setattr("dask_marsched.journal.versions.version", lambda name: f"{name}-0.1")
+    with pytest.raises(
+        Exception, match=r"with dask .*, distributed .*, this is dask dask-0.1, dist"
+    ):
+        reopened()
+    monkeypatch.undo()
+    assert tables(reopened())["tasks"] == [("a", b"1")]

@@ -37,7 +37,7 @@ CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
 #: A cancellation that interrupts every running task, whatever it does.
 INTERRUPT = f"{CANCEL}-interrupt"
 
-#: Of the task that each thread runs.
+#: By thread: the guard of the task that it runs.
 _in_thread: dict[int, Guard] = {}
 
 
@@ -63,8 +63,8 @@ class Guard:
 
     def __call__(self, data: Any) -> Any:
         """Compute the result from the inputs' data; raise Reschedule if interrupted."""
-        # At most one exception is sent. It arrives before `_leave` takes the lock, or is cleared
-        # there.
+        # At most one exception is on its way. It arrives before `_leave` takes the lock, or is
+        # cleared there.
         # The worker drops a cancelled task after Reschedule, and reruns a resubmitted one.
         try:
             expect_interrupts(self)
@@ -111,7 +111,7 @@ class Guard:
                 self.send_later()
 
     def send_later(self) -> None:
-        """Send the interrupt soon: at once it would arrive in a finalizer that is running."""
+        """Send the interrupt soon. At once it would arrive in the finalizer that runs here."""
         threading.Timer(_LATER, self._send_if_running).start()
 
     def _send_if_running(self) -> None:
