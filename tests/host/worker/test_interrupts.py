@@ -32,6 +32,17 @@ def spin(name):
         pass
 
 
+def assert_interrupted(guard, name):
+    """Interrupt a call of a guard once it has started, and wait until it has ended."""
+    STARTED[name] = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(guard, name)
+        STARTED[name].wait()
+        guard.interrupt()
+        with pytest.raises(Reschedule):
+            running.result(30)
+
+
 # ---- The guard -------------------------------------------------------------------------------
 
 
@@ -106,21 +117,13 @@ def test_interrupted_before_it_began():
 
 
 def test_errors_in_python_do_not_hide_it():
-    STARTED["y"] = threading.Event()
-
     def swallow(name):
         try:
             spin(name)
         except Exception:
             pytest.fail("it is no error")
 
-    guard = Guard(swallow)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(guard, "y")
-        STARTED["y"].wait()
-        guard.interrupt()
-        with pytest.raises(Reschedule):
-            running.result(10)
+    assert_interrupted(Guard(swallow), "y")
 
 
 class Lingering:
@@ -140,17 +143,10 @@ def test_sent_again_if_it_arrives_in_a_finalizer():
         held.clear()
         spin(name)
 
-    STARTED["z"] = threading.Event()
-    guard = Guard(compute)
     before = sys.unraisablehook
     lost_interrupts.install()
     try:
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(guard, "z")
-            STARTED["z"].wait()
-            guard.interrupt()
-            with pytest.raises(Reschedule):
-                running.result(30)
+        assert_interrupted(Guard(compute), "z")
     finally:
         lost_interrupts.uninstall()
     assert sys.unraisablehook == before
