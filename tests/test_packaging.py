@@ -7,7 +7,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 from distributed.protocol.pickle import dumps
 
@@ -59,7 +58,6 @@ def test_extra_all_has_every_extra_but_the_documentation():
     assert extras["all"] == [f"dask-marsched[{','.join(others)}]"]
 
 
-@pytest.mark.extended
 def test_a_scheduler_needs_nothing_of_the_store():
     # What the workers' parts rest on is there on Linux only.
     code = "import sys, dask_marsched.scheduler_plugin; print(*sys.modules)"

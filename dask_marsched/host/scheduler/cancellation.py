@@ -16,7 +16,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.host.contract import misfits_of_handler
-from dask_marsched.host.worker.interrupts import CANCEL, INTERRUPT
+from dask_marsched.host.stimuli import CANCEL, INTERRUPT
 
 #: Cancellations are logged as and where distributed does, which `Client.get_scheduler_logs` shows.
 logger = logging.getLogger("distributed.scheduler")

@@ -19,7 +19,7 @@ from dask_marsched.host.graph.function_effects import called_functions, describe
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.scheduler.lost_results import TOPIC
 from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck
-from dask_marsched.host.worker.interrupts import SECOND_RUN
+from dask_marsched.host.stimuli import SECOND_RUN
 from dask_marsched.policies.stragglers import Durations, Running, choose_second_runs
 
 #: Seconds without a message after which a worker may have stalled.

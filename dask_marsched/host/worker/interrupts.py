@@ -20,6 +20,7 @@ from distributed.worker_state_machine import RescheduleEvent
 
 from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.host.graph.task_effects import Effects, effects
+from dask_marsched.host.stimuli import CANCEL, INTERRUPT, SECOND_RUN
 from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
 from dask_marsched.store.releases import expect_interrupts, expect_none
 
@@ -30,12 +31,6 @@ _raise_in_thread.restype = ctypes.c_int
 _LATER = 0.01
 #: Loop iterations in which a pending exception arrives.
 _TURNS = 100
-#: Prefixes of the stimulus of a "free-keys" message whose running tasks are interrupted: Dask's own
-#: for cancelled ones, ours for those with a result from a second run. Tasks freed by a dropped
-#: future or a closed client run to their end: they may write.
-CANCEL, SECOND_RUN = "cancel-key", "marsched-second-run"
-#: A cancellation that interrupts every running task, whatever it does.
-INTERRUPT = f"{CANCEL}-interrupt"
 
 #: By thread: the guard of the task that it runs.
 _in_thread: dict[int, Guard] = {}
