@@ -104,10 +104,11 @@ def run_journal(options: Any) -> None:
 
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         selected, setting = prepare(options, Path(scratch))
-        runs = cost.measure_cost(
+        runs, first = cost.measure_cost(
             selected, setting.parameters, options.repeat, options.workers, show
         )
-    publish(options, [cost.cost_cells(runs)], {"runs": list(map(asdict, runs))})
+    found = {"runs": list(map(asdict, runs)), "first_tasks": list(map(asdict, first))}
+    publish(options, [cost.cost_cells(runs, first)], found)
     _exit_if(len({(r.program, r.digest) for r in runs}) > len({r.program for r in runs}))
 
 

@@ -22,6 +22,8 @@ from dask_marsched.bench.probes import PssSampler
 from dask_marsched.bench.workloads import Parameters, Workload
 
 TINY = 10_000
+#: Arrivals of each graph, with a journal and without: one takes 20 to 150 ms, and varies by half.
+ARRIVALS = 25
 #: Bars, as ratios to no journal: wall time of workloads and of tiny tasks, first task sent, memory.
 BARS = (1.02, 1.05, 1.05, 1.10)
 
@@ -32,8 +34,8 @@ class JournalRun:
 
     Attributes
     ----------
-    seconds, first
-        From handing it in until the results are there, and until a task was sent.
+    seconds
+        From handing it in until the results are there.
     pss
         Peak of the scheduler's, bytes.
     written
@@ -43,11 +45,25 @@ class JournalRun:
     program: str
     journal: bool
     seconds: float
-    first: float
     pss: int
     tasks: int
     written: int
     digest: str
+
+
+@dataclass(frozen=True)
+class FirstTask:
+    """A graph that arrived at a scheduler with a journal, or without.
+
+    Attributes
+    ----------
+    seconds
+        From handing it in until a task was sent.
+    """
+
+    program: str
+    journal: bool
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -92,26 +108,38 @@ def measure_cost(
     repeat: int,
     workers: int,
     progress: Callable[[JournalRun], None] = lambda _: None,
-) -> list[JournalRun]:
-    """Run programs with and without a journal by turns, after one run not counted."""
+) -> tuple[list[JournalRun], list[FirstTask]]:
+    """Run programs with and without a journal by turns, after one run not counted.
+
+    First tasks are timed apart, on graphs that are dropped once a task was sent.
+    """
     programs: dict[str, Callable[[Client], list[Any]]] = {f"map {TINY:,}": _map_tiny}
     for workload in chosen:
         programs[workload.name] = lambda client, workload=workload: client.compute(  # type: ignore[misc]  # the default is its type
             list(workload.build(parameters))
         )
-    runs = []
+    runs, first_tasks = [], []
     with contextlib.ExitStack() as stack:
         pairs = [stack.enter_context(_cluster(journal, workers)) for journal in (False, True)]
         for _, client in pairs:
             client.run(warm_up, tuple(chosen))
+            _wait_until_forgotten(client)
         for name, program in programs.items():
             for repetition in range(-1, repeat):
-                for journal in (False, True)[:: -1 if repetition % 2 else 1]:
+                for journal in _by_turns(repetition):
                     found = _measure(name, program, *pairs[journal], journal)
                     if repetition >= 0:
                         runs.append(found)
                         progress(found)
-    return runs
+            for arrival in range(ARRIVALS):
+                for journal in _by_turns(arrival):
+                    seconds = _time_first_task(program, pairs[journal][1])
+                    first_tasks.append(FirstTask(name, journal, seconds))
+    return runs, first_tasks
+
+
+def _by_turns(repetition: int) -> tuple[bool, ...]:
+    return (True, False) if repetition % 2 else (False, True)
 
 
 def _measure(
@@ -121,7 +149,6 @@ def _measure(
     client: Client,
     journal: bool,
 ) -> JournalRun:
-    client.run_on_scheduler(forget_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
     before = _written(client) if journal else 0
     # distributed's own scheduler of the memory's probes is in this process, the other is not.
     with PssSampler([cluster.scheduler.pid], interval=0.2) as sampler:
@@ -129,14 +156,29 @@ def _measure(
         futures = program(client)
         results = client.gather(futures)  # type: ignore[no-untyped-call]  # untyped there
         seconds = time.time() - began
-    _, first, _, tasks = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
+    *_, tasks = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
     del futures
+    _wait_until_forgotten(client)
+    written = _written(client) - before if journal else 0
+    return JournalRun(name, journal, seconds, sampler.peak, tasks, written, digest(results))
+
+
+def _time_first_task(program: Callable[[Client], list[Any]], client: Client) -> float:
+    began = time.time()
+    futures = program(client)
+    first = 0.0
+    while not first:
+        _, first, *_ = client.run_on_scheduler(read_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
+        time.sleep(0.01)
+    del futures
+    _wait_until_forgotten(client)
+    return first - began
+
+
+def _wait_until_forgotten(client: Client) -> None:
     while client.run_on_scheduler(tasks_known):  # type: ignore[no-untyped-call]  # untyped there
         time.sleep(0.05)
-    written = _written(client) - before if journal else 0
-    return JournalRun(
-        name, journal, seconds, first - began, sampler.peak, tasks, written, digest(results)
-    )
+    client.run_on_scheduler(forget_first_tasks)  # type: ignore[no-untyped-call]  # untyped there
 
 
 def _written(client: Client) -> int:
@@ -185,16 +227,25 @@ def _first_tasks(client: Client, futures: Sequence[Any]) -> tuple[float, float, 
         time.sleep(0.01)
 
 
-def cost_cells(runs: Sequence[JournalRun]) -> list[list[str]]:
+def cost_cells(runs: Sequence[JournalRun], first_tasks: Sequence[FirstTask]) -> list[list[str]]:
     """Return the table of medians, and of their ratios to those without a journal."""
     head = ["program", "tasks", "wall, s", "journal", "x", "first task, ms", "journal", "x"]
     table = [[*head, "scheduler PSS, MiB", "journal", "x", "bytes per task", "same"]]
     ratios: list[list[float]] = [[], [], []]
     for name in dict.fromkeys(r.program for r in runs):
         own = [[r for r in runs if (r.program, r.journal) == (name, j)] for j in (False, True)]
+        first = [
+            [f.seconds for f in first_tasks if (f.program, f.journal) == (name, j)]
+            for j in (False, True)
+        ]
         row = [name, str(own[0][0].tasks)]
-        for position, (of, scale) in enumerate((("seconds", 1), ("first", 1e3), ("pss", 2**-20))):
-            plain, kept = (median(getattr(r, of) for r in side) or 0.0 for side in own)
+        columns = (
+            (1, [[r.seconds for r in side] for side in own]),
+            (1e3, first),
+            (2**-20, [[r.pss for r in side] for side in own]),
+        )
+        for position, (scale, sides) in enumerate(columns):
+            plain, kept = (median(side) or 0.0 for side in sides)
             ratios[position].append(kept / plain)
             row += [f"{scale * plain:.2f}", f"{scale * kept:.2f}", f"{kept / plain:.3f}"]
         written = median(r.written / max(r.tasks, 1) for r in own[1]) or 0.0

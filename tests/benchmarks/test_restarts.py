@@ -64,12 +64,14 @@ def test_the_tables():
     assert table[1] == ["computing", "2", "1", "1", "0", "2", "0", "0", "0.50", "0.50"]
     assert [row[0] for row in table[1:]] == ["computing", "anomaly", "all"]
     runs = [
-        cost.JournalRun("map", journal, 1.0 + journal, 0.1, 2**20, 10, 500 * journal, "a")
+        cost.JournalRun("map", journal, 1.0 + journal, 2**20, 10, 500 * journal, "a")
         for journal in (False, True)
     ]
-    table = cost.cost_cells(runs)
+    first = [cost.FirstTask("map", journal, s) for journal in (False, True) for s in (0.1, 0.2, 9)]
+    table = cost.cost_cells(runs, first)
     assert table[1][:5] == ["map", "10", "1.00", "2.00", "2.000"]
     assert table[1][-2:] == ["50", "yes"]
+    assert table[1][5:8] == ["200.00", "200.00", "1.000"]
     assert table[2][4] == "2.000"
     assert {len(row) for row in table} == {13}
     assert cost.return_cells([cost.Return("map", 9, 1, 2, 3)])[1] == [
