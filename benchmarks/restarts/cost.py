@@ -244,7 +244,7 @@ def cost_cells(runs: Sequence[JournalRun], first_tasks: Sequence[FirstTask]) -> 
             for j in (False, True)
         ]
         row = [name, str(own[0][0].tasks)]
-        columns = (
+        columns: tuple[tuple[float, list[list[float]]], ...] = (
             (1, [[r.seconds for r in side] for side in own]),
             (1e3, first),
             (2**-20, [[r.pss for r in side] for side in own]),
