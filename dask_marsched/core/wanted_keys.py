@@ -19,12 +19,14 @@ class _WantedOfGraph:
     client: str
     keys: list[Any]
     released: bytearray = field(init=False)
+    left: int = 0  # keys for which the graph stands
 
     def __post_init__(self) -> None:
         self.released = bytearray((len(self.keys) + 7) // 8)
 
     def release(self, position: int) -> None:
         self.released[position >> 3] |= 1 << (position & 7)
+        self.left -= 1
 
     def is_released(self, position: int) -> bool:
         return bool(self.released[position >> 3] & 1 << (position & 7))
@@ -55,6 +57,7 @@ class WantedKeys:
                 if before is not None:  # from here on, this graph stands for the key
                     self._drop(client, key, before)
                 where[key] = (number, position)
+                graph.left += 1
 
     def desires(self, client: str, keys: Iterable[Any]) -> None:
         """Add single keys."""
@@ -90,6 +93,10 @@ class WantedKeys:
     def clients(self) -> list[str]:
         """Return the clients that want anything."""
         return list(self._where)
+
+    def wants_of(self, number: int) -> int:
+        """Return how many keys are wanted for which a graph stands."""
+        return self._graphs[number].left if number in self._graphs else 0
 
     def graph_gone(self, number: int) -> int:
         """Drop a graph whose tasks nobody needs; return how many chunks of bits it can have."""

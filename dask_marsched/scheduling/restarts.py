@@ -186,6 +186,8 @@ class Restarts:
         restored = self._restore(parts, rows, workers)
         parts.objects.restore(value for _, value in rows[records.OBJECTS])
         if not (workers or restored.unread or restored.wanted):
+            # A worker may yet return: it had lost its connection, or the journal was deleted.
+            parts.workers.restore_nothing()
             self.ready.set()
             return
         self.outages += facts.get("outages", ())
@@ -230,7 +232,8 @@ class Restarts:
         unread = []
         for graph in graphs:
             if graph.made is not None:
-                recorder.follow(graph.number, graph.tasks, graph.message["keys"])
+                own = graph.tasks.keys() - graph.known()
+                recorder.follow(graph.number, own, graph.message["keys"])
                 graph.tasks = {}
             elif graph.message["client"] in by_client:
                 unread.append(graph)
@@ -262,6 +265,7 @@ class Restarts:
         except Exception as error:
             self.engine.counters.caught("restore", error)
             sessions.give_up()  # rather than wait for what never starts
+            workers.restore_nothing()
         finally:
             self.ready.set()
         del restored

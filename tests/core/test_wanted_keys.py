@@ -51,6 +51,23 @@ def test_what_is_journaled_makes_the_same_again(steps):
         assert {client: set(found.of(client)) for client in CLIENTS} == expected
 
 
+@given(STEPS)
+def test_a_key_is_wanted_of_the_last_graph_that_brought_it(steps):
+    wanted, of = WantedKeys(), {}
+    for number, (kind, client, keys) in enumerate(steps):
+        if kind == "graph":
+            wanted.graph_came(number, client, keys)
+            of |= {(client, key): number for key in keys}
+        else:
+            getattr(wanted, kind)(client, keys)
+            if kind == "releases":
+                of = {one: n for one, n in of.items() if one[0] != client or one[1] not in keys}
+            else:
+                of = {(client, key): None for key in keys} | of
+    for number in range(len(steps)):
+        assert wanted.wants_of(number) == list(of.values()).count(number)
+
+
 def test_one_release_writes_one_chunk():
     wanted = WantedKeys()
     wanted.graph_came(1, "a", range(3 * CHUNK))

@@ -7,7 +7,6 @@ journal some milliseconds later.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from dask_marsched.host.client.reconnection import COUNTED, OVER, WRITTEN
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
 from dask_marsched.host.graph import compression
 from dask_marsched.host.restart import records
+from dask_marsched.host.restart.arriving_graph import ArrivingGraph, arriving
 from dask_marsched.journal import JournalWriter
 
 #: Seconds in which changes are gathered before they go to the journal.
@@ -33,14 +33,20 @@ _SWEPT = 1.0
 RESTORED = "marsched-restored-"
 
 
-#: The number of the graph that is being read.
-_arriving: contextvars.ContextVar[int | None] = contextvars.ContextVar("arriving", default=None)
-
 _METHODS: dict[str, tuple[str, ...]] = {
     "client_desires_keys": ("keys", "client"),
-    "client_releases_keys": ("keys", "client"),
+    "_client_releases_keys": ("keys", "cs", "recommendations"),
     "remove_client": ("client", "stimulus_id"),
     "update_graph": ("client", "expr_ser", "keys"),
+    "_generate_taskstates": ("keys", "dsk", "computation"),
+}
+#: Methods that are replaced on the instance, and by which.
+_REPLACED = {
+    "client_desires_keys": "_client_desires_keys",
+    # Below `client_releases_keys`: what is computed for "fire-and-forget" is released there.
+    "_client_releases_keys": "_release_keys",
+    "remove_client": "_remove_client",
+    "_generate_taskstates": "_generate_taskstates",
 }
 
 
@@ -81,8 +87,9 @@ class Recorder:
         self._caught = caught
         self._ready = ready
         self._numbers = itertools.count(1)
-        self._alive: dict[int, list[Key]] = {}  # keys of each graph, the last is known to exist
-        #: Of graphs whose tasks were just made: how, the tasks, and which are wanted.
+        #: Keys that each graph has defined, the last is known to exist.
+        self._alive: dict[int, list[Key]] = {}
+        #: Of graphs whose tasks were just made: how, which it has defined, and which are wanted.
         self._made: dict[int, tuple[dict[str, Any], Collection[Key], Collection[Key]]] = {}
         self._counted: set[str] = set()
         self._rows: set[tuple[str, str]] = set()  # errors and attempts that were written
@@ -104,9 +111,8 @@ class Recorder:
         handlers["update-graph"] = self._update_graph
         for op in COUNTED - {"update-graph"}:
             handlers[op] = self._counting(op)
-        s.client_desires_keys = self._client_desires_keys
-        s.client_releases_keys = self._client_releases_keys
-        s.remove_client = self._remove_client
+        for name, own in _REPLACED.items():
+            setattr(s, name, getattr(self, own))
         self._sweep = asyncio.get_running_loop().call_later(_SWEPT, self._find_dead_graphs)
 
     def uninstall(self) -> None:
@@ -116,7 +122,7 @@ class Recorder:
         s = self.scheduler
         s.stream_handlers.update(self._stock)
         self._stock = {}
-        for name in ("client_desires_keys", "client_releases_keys", "remove_client"):
+        for name in _REPLACED:
             vars(s).pop(name, None)
         for timer in (self._due, self._sweep):
             if timer is not None:
@@ -130,9 +136,12 @@ class Recorder:
         self._numbers = itertools.count(number + 1)
 
     def written_before(self, *tables_of_rows: Iterable[tuple[Key, Any]]) -> None:
-        """Take note of errors and attempts that are in the journal."""
+        """Take note of errors and attempts that are in the journal; remove those of no task."""
         for table, found in zip((records.ERRORS, records.ATTEMPTS), tables_of_rows, strict=True):
-            self._rows.update((table, repr(key)) for key, _ in found)
+            for key, _ in found:
+                self._rows.add((table, repr(key)))
+                if key not in self.scheduler.tasks:
+                    self._delete_row(table, key)
 
     def forget_all(self) -> None:
         """Remove what would make another scheduler go on."""
@@ -178,18 +187,18 @@ class Recorder:
     async def read_graph(self, number: int, message: dict[str, Any]) -> None:
         """Have the scheduler read a graph that is in the journal."""
         message = {**message, "keys": set(message["keys"])}
-        token = _arriving.set(number)
+        token = arriving.set(ArrivingGraph(number))
         try:
             await self._read(**message)
         finally:
-            _arriving.reset(token)
+            arriving.reset(token)
             if number not in self._alive and number not in self._made:  # it was refused
                 self.forget_graph(number)
 
     def graph_created(self, tasks: Collection[Key], wanted: Collection[Key]) -> None:
         """Record how the tasks of the graph that is being read were made."""
-        number = _arriving.get()
-        if number is None:
+        graph = arriving.get()
+        if graph is None:
             return
         s = self.scheduler
         request = compression.current.get()
@@ -197,14 +206,26 @@ class Recorder:
             "generation": _generation(s, tasks),
             "bundles": request.chosen if request is not None else [],
             "groups": request.groups if request is not None else {},
+            "known": [key for key in tasks if key not in graph.defined],
         }
-        self._made[number] = (made, tasks, wanted)  # written when the first tasks are on their way
+        own = [key for key in tasks if key in graph.defined]
+        self._made[graph.number] = (
+            made,
+            own,
+            wanted,
+        )  # written when the first tasks are on their way
         self.changed()
 
-    def follow(self, number: int, tasks: Iterable[Key], wanted: Collection[Key]) -> None:
-        """Keep the record of a graph as long as one of these tasks exists."""
+    def _generate_taskstates(self, keys: Any, dsk: Any, computation: Any) -> Any:
+        s = self.scheduler
+        if (graph := arriving.get()) is not None:
+            graph.is_about_to_define(dsk, s.tasks)
+        return type(s)._generate_taskstates(s, keys=keys, dsk=dsk, computation=computation)
+
+    def follow(self, number: int, own: Collection[Key], wanted: Collection[Key]) -> None:
+        """Keep the record of a graph while a task exists that it defined, or a client needs it."""
         last = set(wanted)
-        self._alive[number] = [*(key for key in tasks if key not in last), *last]
+        self._alive[number] = sorted(own, key=last.__contains__)
 
     def _counting(self, op: str) -> Callable[..., None]:
         stock = self._stock[op]
@@ -226,19 +247,17 @@ class Recorder:
     def _client_desires_keys(self, keys: Collection[Key], client: str) -> None:
         s = self.scheduler
         type(s).client_desires_keys(s, keys=keys, client=client)
-        if _arriving.get() is None and not client.startswith(RESTORED):
+        if arriving.get() is None and not client.startswith(RESTORED):
             self.wanted.desires(client, keys)
             self.changed()
 
-    def _client_releases_keys(
-        self, keys: Collection[Key], client: str, stimulus_id: str | None = None
-    ) -> None:
+    def _release_keys(self, keys: Collection[Key], cs: Any, recommendations: Any) -> None:
         s = self.scheduler
         keys = list(keys)
-        if not client.startswith(RESTORED):
-            self.wanted.releases(client, keys)
+        if not cs.client_key.startswith(RESTORED):
+            self.wanted.releases(cs.client_key, keys)
             self.changed()
-        type(s).client_releases_keys(s, keys=keys, client=client, stimulus_id=stimulus_id)
+        type(s)._client_releases_keys(s, keys=keys, cs=cs, recommendations=recommendations)
 
     def _remove_client(self, client: str, stimulus_id: str | None = None) -> None:
         s = self.scheduler
@@ -353,7 +372,7 @@ class Recorder:
         for number, keys in list(self._alive.items()):
             while keys and keys[-1] not in tasks:
                 keys.pop()
-            if not keys:
+            if not keys and not self.wanted.wants_of(number):
                 self.forget_graph(number)
 
     def forget_graph(self, number: int) -> None:

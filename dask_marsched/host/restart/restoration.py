@@ -57,6 +57,10 @@ class JournaledGraph:
     annotations: Any = None
     sizes: ChunkSizes = field(default_factory=ChunkSizes)
 
+    def known(self) -> frozenset[Key]:
+        """Return the keys of tasks that an earlier graph had defined."""
+        return frozenset(self.made["known"] if self.made is not None else ())
+
     def read(self, scheduler: Any) -> None:
         """Make the tasks that the other scheduler had made."""
         assert self.made is not None
@@ -103,8 +107,10 @@ def restore_tasks(
             logger.exception("A graph of the journal cannot be read; its results are lost")
     owner: dict[Key, JournaledGraph] = {}
     for graph in graphs:
+        earlier = graph.known()
         for key in graph.tasks:
-            owner.setdefault(key, graph)
+            if key not in earlier or key not in owner:  # a key may be used again for another task
+                owner[key] = graph
     needed = _needed(wanted, owner)
     restored: list[TaskState] = []
     sizes = ChunkSizes()

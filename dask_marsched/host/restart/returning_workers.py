@@ -100,11 +100,15 @@ class ReturningWorkers:
         if (spans := s.extensions.get("spans")) is not None:
             spans.heartbeat = _of_known_spans(spans)
 
-    def uninstall(self) -> None:
-        """Restore the scheduler. Idempotent."""
+    def restore_nothing(self) -> None:
+        """Answer workers at once. What they hold of unknown tasks is freed."""
         self._went_on.set()
         self._settled = True
         self._claimed.set()
+
+    def uninstall(self) -> None:
+        """Restore the scheduler. Idempotent."""
+        self.restore_nothing()
         self.scheduler.handlers.pop(RETURNING, None)
         if (spans := self.scheduler.extensions.get("spans")) is not None:
             vars(spans).pop("heartbeat", None)
