@@ -11,9 +11,11 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
-from distributed import Event, Lock, Queue, Variable, as_completed, wait
+from distributed import Event, Lock, Queue, Variable, as_completed, fire_and_forget, wait
+from distributed.utils_test import async_poll_for, poll_for
 
 import dask_marsched
+from dask_marsched.host.client.reconnection import resumable
 from tests.processes import local_cluster
 from tests.restarts import RestartableCluster, free_port, kill_worker, restartable_cluster
 
@@ -113,6 +115,50 @@ def test_released_futures_are_released_and_errors_kept(cluster, client):
 
 
 @pytest.mark.extended
+def test_a_key_that_is_used_again_stands_for_its_last_task(cluster, client):
+    keeps, other = client.map(cluster.logged(), [1, 2], key=["keeps", "other"])
+    wait([keeps, other])
+    del other
+    gated = client.submit(cluster.gated(), 10, pure=False)
+    cluster.wait_until_begun()
+    poll_for(
+        lambda: (
+            "other" not in client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.tasks))
+        ),
+        30,
+    )
+    other = client.submit(operator.sub, gated, 5, key="other")
+    wait_until_written(client)
+    restart(cluster)
+    cluster.open_gate()
+    assert other.result(PATIENCE) == 15
+    assert keeps.result(PATIENCE) == 2
+
+
+def wait_until_written(client):
+    """Wait until the journal holds all that a client has sent."""
+    kept = resumable(client, PATIENCE)
+    client.sync(async_poll_for, lambda: not kept._unwritten, PATIENCE)
+
+
+def test_fire_and_forget_in_an_outage(cluster, client):
+    gated = client.submit(cluster.gated(), 10, pure=False)
+    cluster.wait_until_begun()
+    forgotten = client.submit(cluster.logged(), gated, pure=False)
+    wait_until_written(client)
+    cluster.kill_scheduler()
+    fire_and_forget(forgotten)
+    del forgotten, gated
+    cluster.start_scheduler()
+    client.wait_for_workers(2, timeout=PATIENCE)
+    cluster.open_gate()
+    poll_for(lambda: cluster.ran()["20"] == 1, PATIENCE)
+    restart(cluster)  # it has run, and does not run again
+    client.wait_for_workers(2, timeout=PATIENCE)
+    assert client.gather(client.map(operator.neg, range(10))) == [-i for i in range(10)]
+    assert cluster.ran() == {"10": 1, "20": 1}
+
+
 def test_several_clients_and_ways_to_wait(cluster, client):
     with dask_marsched.Client(cluster.address, set_as_default=False) as other:
         gate = client.submit(cluster.gated(), 1, pure=False)

@@ -11,13 +11,14 @@ import socket
 import distributed
 import pytest
 from distributed import wait
+from distributed.client import FutureState
 from distributed.comm import CommClosedError
 from distributed.metrics import time
 from distributed.utils_test import async_poll_for
 
 import dask_marsched
 from dask_marsched import MarsSchedulerPlugin
-from dask_marsched.host.client.reconnection import SESSION
+from dask_marsched.host.client.reconnection import SESSION, resumable
 from dask_marsched.host.restart import returning_workers
 from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal import JournalError, open_journal
@@ -278,3 +279,57 @@ def begin_and_wait(x):
 def states_on_the_way_to_waiting(key, dask_scheduler):
     dask_scheduler.transitions({key: "waiting"}, "test")
     return [e.finish for e in dask_scheduler.transition_log if e.key == key][-4:]
+
+
+def test_a_worker_comes_back_that_lost_its_connection(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, client):
+        (worker,) = cluster.workers.values()
+        held = client.submit(operator.add, 1, 2)
+        wait(held)
+        worker.loop.add_callback(worker.batched_stream.comm.abort)
+        client.sync(async_poll_for, lambda: returned(worker) == 1, 30)
+        assert client.submit(operator.add, held, 1).result(30) == 4
+        assert dask_marsched.status(client).exceptions == {}
+
+
+def returned(worker):
+    return worker.plugins["marsched"].report()["reconnection"]["returned"]
+
+
+def test_a_client_that_lost_its_connection_begins_another_session(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        client.sync(async_poll_for, lambda: "_reconnect" in vars(client), 30)
+        lost = client.submit(operator.add, 1, 2)
+        wait(lost)
+        kept = resumable(client, 30.0)
+        client.sync(async_poll_for, lambda: not kept._unwritten, 30)
+        client.loop.add_callback(client.scheduler_comm.comm.abort)
+        client.sync(async_poll_for, lambda: lost.cancelled(), 30)
+        client.sync(async_poll_for, lambda: client.status == "running" and kept.active, 30)
+        assert client.submit(operator.add, 2, 3).result(30) == 5
+        assert dask_marsched.status(client).details["journal"]["clients"] == 1
+
+
+def test_a_graph_that_is_being_sent_survives_the_beginning_of_a_session(tmp_path):
+    with (
+        cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, _),
+        distributed.Client(cluster, set_as_default=False) as stock,
+    ):
+        state = stock.futures["unsent"] = FutureState("unsent")
+        dask_marsched.resume(stock)
+        assert stock.submit(operator.add, 1, 2).result(30) == 3
+        assert state.status == "pending"
+        del stock.futures["unsent"]
+
+
+def test_the_journal_does_not_grow_with_what_reads_a_living_result(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, client):
+        held = client.submit(operator.add, 1, 2)
+        for i in range(20):
+            assert client.submit(operator.add, held, i).result(30) == 3 + i
+        again = client.submit(operator.add, 1, 2)  # the same key
+        assert again.key == held.key
+        recorder = cluster.scheduler.plugins["marsched"].restarts._parts.recorder
+        client.sync(async_poll_for, lambda: len(recorder._alive) <= 2, 30)
+        del held
+        assert again.result(30) == 3

@@ -8,6 +8,7 @@ on both sides; the scheduler tells which of them its journal holds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
 from collections import deque
@@ -27,7 +28,7 @@ logger = logging.getLogger("dask_marsched")
 COUNTED = frozenset({"update-graph", "client-desires-keys", "client-releases-keys", "cancel-keys"})
 #: Call by which a client asks what a scheduler knows of it.
 RESUME = "marsched_resume"
-#: Messages of a client: it counts from a number, and wants these keys.
+#: Messages of a client: it counts from a number, and wants these keys; whether the session begins.
 SESSION = "marsched-session"
 #: Messages to a client: begin a session; what the journal holds; the session is over.
 INVITED, WRITTEN, OVER = "marsched-invited", "marsched-written", "marsched-over"
@@ -138,9 +139,9 @@ class ResumableConnection:
         client._gather_remote = self._gather_remote
         client._stream_handlers.update({WRITTEN: self._written, OVER: self._over})
         self._sent = set(client.futures)
-        self._introduce()
+        self._introduce(begins=True)
 
-    def _introduce(self) -> None:
+    def _introduce(self, begins: bool = False) -> None:
         """Tell the scheduler the number of the last message, and all keys that are wanted."""
         client = self.client
         # A future may exist before its graph is sent.
@@ -149,7 +150,9 @@ class ResumableConnection:
             for key, state in list(client.futures.items())
             if key in self._sent or state.status != "pending"
         ]
-        client.scheduler_comm.send({"op": SESSION, "number": self._number, "wants": wanted})
+        client.scheduler_comm.send(
+            {"op": SESSION, "number": self._number, "wants": wanted, "begins": begins}
+        )
 
     def _written(self, number: int) -> None:
         self._known = True
@@ -169,18 +172,20 @@ class ResumableConnection:
             if not (self._resuming and message["op"] == "heartbeat-client"):
                 type(client)._send_to_scheduler_safe(client, message)
             return
-        keys = message["keys"]
-        if message.get("client", client.id) == client.id:  # not of "fire-and-forget"
-            self._number += 1
-            if message["op"] in ("update-graph", "client-desires-keys"):
-                self._sent.update(keys)
-            else:
-                self._sent.difference_update(keys)
-        self._unwritten.append((self._number, message))
+        keys, messages = message["keys"], [message]
+        self._number += 1
+        if message.get("client", client.id) != client.id:
+            # Of "fire-and-forget": the scheduler counts the next one, which changes nothing.
+            messages.append({"op": "client-releases-keys", "keys": [], "client": client.id})
+        elif message["op"] in ("update-graph", "client-desires-keys"):
+            self._sent.update(keys)
+        else:
+            self._sent.difference_update(keys)
+        self._unwritten += ((self._number, one) for one in messages)
         if client.status in ("running", "closing") and not self._resuming:
             comm = client.scheduler_comm
             if comm is not None and not comm.closed():
-                comm.send(dict(message))
+                comm.send(*map(dict, messages))
 
     async def _reconnect(self) -> None:
         client = self.client
@@ -202,6 +207,9 @@ class ResumableConnection:
             self._cancel_futures(client)
             if client.status != "running":
                 await client._close()
+            elif keeps_journal(client):
+                with contextlib.suppress(OSError):
+                    await self.begin()
 
     async def _come_back(self, until: float) -> bool:
         """Connect, and go on with the session; return False if there is nothing to go on with."""

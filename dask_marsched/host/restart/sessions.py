@@ -92,7 +92,9 @@ class Sessions:
         await self._ready.wait()
         return {"status": "OK", "number": self.missing.get(client)}
 
-    def _session(self, client: str, number: int, wants: Collection[Key]) -> None:
+    def _session(
+        self, client: str, number: int, wants: Collection[Key], begins: bool = False
+    ) -> None:
         s, recorder = self.scheduler, self.recorder
         if self.missing.pop(client, None) is not None:
             self.returned += 1
@@ -106,7 +108,8 @@ class Sessions:
         idle = {key: "waiting" for key in known if _may_start(s.tasks[key])}
         s.transitions(idle, f"marsched-session-{client}")
         self._release(client)
-        if unknown := [key for key in wants if key not in s.tasks]:
+        # At the beginning of a session, the graph of an unknown key is on its way.
+        if unknown := [key for key in wants if not begins and key not in s.tasks]:
             recorder.send(
                 client,
                 {
