@@ -115,6 +115,23 @@ def test_released_futures_are_released_and_errors_kept(cluster, client):
 
 
 @pytest.mark.extended
+@pytest.mark.extended
+def test_what_is_forgotten_and_ends_in_an_outage_is_released(cluster, client):
+    task = client.submit(cluster.gated(), 10, pure=False)
+    cluster.wait_until_begun()
+    fire_and_forget(task)
+    del task
+    wait_until_written(client)
+    cluster.kill_scheduler()
+    cluster.open_gate()
+    poll_for(lambda: cluster.ran()["10"] == 1, PATIENCE)
+    cluster.start_scheduler()
+    client.wait_for_workers(2, timeout=PATIENCE)
+    poll_for(lambda: not client.run_on_scheduler(tasks_known), PATIENCE)
+    assert cluster.ran() == {"10": 1}
+
+
+@pytest.mark.extended
 def test_a_key_that_is_used_again_stands_for_its_last_task(cluster, client):
     keeps, other = client.map(cluster.logged(), [1, 2], key=["keeps", "other"])
     wait([keeps, other])
@@ -141,7 +158,13 @@ def wait_until_written(client):
     client.sync(async_poll_for, lambda: not kept._unwritten, PATIENCE)
 
 
-def test_fire_and_forget_in_an_outage(cluster, client):
+def tasks_known(dask_scheduler):
+    return len(dask_scheduler.tasks)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("ends_meanwhile", [False, True])
+def test_fire_and_forget_in_an_outage(cluster, client, ends_meanwhile):
     gated = client.submit(cluster.gated(), 10, pure=False)
     cluster.wait_until_begun()
     forgotten = client.submit(cluster.logged(), gated, pure=False)
@@ -149,10 +172,15 @@ def test_fire_and_forget_in_an_outage(cluster, client):
     cluster.kill_scheduler()
     fire_and_forget(forgotten)
     del forgotten, gated
+    if ends_meanwhile:
+        cluster.open_gate()
+        poll_for(lambda: cluster.ran()["10"] == 1, PATIENCE)
     cluster.start_scheduler()
     client.wait_for_workers(2, timeout=PATIENCE)
-    cluster.open_gate()
+    if not ends_meanwhile:
+        cluster.open_gate()
     poll_for(lambda: cluster.ran()["20"] == 1, PATIENCE)
+    poll_for(lambda: not client.run_on_scheduler(tasks_known), PATIENCE)
     restart(cluster)  # it has run, and does not run again
     client.wait_for_workers(2, timeout=PATIENCE)
     assert client.gather(client.map(operator.neg, range(10))) == [-i for i in range(10)]

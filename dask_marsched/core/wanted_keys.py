@@ -86,9 +86,10 @@ class WantedKeys:
             self._graphs[number].release(position)
             self._changed_chunks.add((number, position // CHUNK))
 
-    def of(self, client: str) -> Collection[Any]:
-        """Return the keys that a client wants."""
-        return self._where.get(client, {}).keys()
+    def of(self, client: str, but_of: Collection[int] = ()) -> list[Any]:
+        """Return the keys that a client wants, but those for which these graphs stand."""
+        where = self._where.get(client, {})
+        return [key for key, (number, _) in where.items() if number not in but_of]
 
     def clients(self) -> list[str]:
         """Return the clients that want anything."""

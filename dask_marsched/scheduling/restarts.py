@@ -18,7 +18,7 @@ from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.restart import process, records
 from dask_marsched.host.restart.held_objects import NOT_KEPT, HeldObjects
-from dask_marsched.host.restart.recorder import Recorder
+from dask_marsched.host.restart.recorder import FIRE_AND_FORGET, Recorder
 from dask_marsched.host.restart.restoration import (
     JournaledGraph,
     read_graphs,
@@ -51,7 +51,7 @@ _TABLES = (
 )
 
 #: Not clients, but what a scheduler holds that wants keys.
-_HOLDERS = ("fire-and-forget", "variable-", "queue-", "published-")
+_HOLDERS = (FIRE_AND_FORGET, "variable-", "queue-", "published-")
 
 _LEFT = ("waiting", "queued", "no-worker", "processing")  #: States of tasks yet to be computed.
 _REMEMBERED = 100  #: Most outages that the journal keeps.
@@ -219,9 +219,11 @@ class Restarts:
         for graph in graphs:
             recorder.start_after(graph.number)
         by_client: dict[str, list[Key]] = {}
+        # What these define may have the key of another task, which is not to be made.
+        not_made = {graph.number for graph in graphs if graph.made is None}
         for client in recorder.wanted.clients():
             if client in sessions.missing or client.startswith(_HOLDERS):
-                by_client[client] = list(recorder.wanted.of(client))
+                by_client[client] = recorder.wanted.of(client, but_of=not_made)
             else:  # it does not come back
                 recorder.forget_client(client)
         wanted = [key for keys in by_client.values() for key in keys]
@@ -232,8 +234,7 @@ class Restarts:
         unread = []
         for graph in graphs:
             if graph.made is not None:
-                own = graph.tasks.keys() - graph.known()
-                recorder.follow(graph.number, own, graph.message["keys"])
+                recorder.follow(graph.number, graph.own, graph.message["keys"])
                 graph.tasks = {}
             elif graph.message["client"] in by_client:
                 unread.append(graph)
@@ -258,6 +259,7 @@ class Restarts:
                 self.engine.plan(known, restored.tasks)
                 self._restored(restored.tasks)
                 start_all(s, restored.wanted)
+                parts.recorder.release_computed(parts.recorder.wanted.of(FIRE_AND_FORGET))
             for graph in restored.unread:
                 client = sessions.stands_in_for(graph.message["client"])
                 await parts.recorder.read_graph(graph.number, {**graph.message, "client": client})

@@ -68,6 +68,14 @@ def test_a_key_is_wanted_of_the_last_graph_that_brought_it(steps):
         assert wanted.wants_of(number) == list(of.values()).count(number)
 
 
+def test_keys_for_which_other_graphs_stand():
+    wanted = WantedKeys()
+    wanted.graph_came(1, "a", ["first", "both"])
+    wanted.graph_came(2, "a", ["both", "second"])
+    wanted.desires("a", ["single"])
+    assert wanted.of("a", but_of={2}) == ["first", "single"]
+
+
 def test_one_release_writes_one_chunk():
     wanted = WantedKeys()
     wanted.graph_came(1, "a", range(3 * CHUNK))

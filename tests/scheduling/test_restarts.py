@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import itertools
 import logging
 import operator
@@ -333,3 +334,45 @@ def test_the_journal_does_not_grow_with_what_reads_a_living_result(tmp_path):
         client.sync(async_poll_for, lambda: len(recorder._alive) <= 2, 30)
         del held
         assert again.result(30) == 3
+
+
+def test_a_session_counts_no_message_that_was_handed_to_the_loop_before(tmp_path):
+    with (
+        cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, _),
+        distributed.Client(cluster, set_as_default=False) as stock,
+    ):
+        kept = resumable(stock, 30.0)
+        held = stock.submit(operator.add, 1, 2)
+        wait(held)
+
+        async def begin_between():
+            before = functools.partial(
+                stock._send_to_scheduler_safe,
+                {"op": "client-desires-keys", "keys": [held.key], "client": stock.id},
+            )
+            stock.loop.add_callback(before)  # it is sent once the session has begun here
+            kept.invited()
+
+        stock.sync(begin_between)
+        assert stock.submit(operator.add, held, 3).result(30) == 6
+        stock.sync(async_poll_for, lambda: not kept._unwritten, 30)
+        recorder = cluster.scheduler.plugins["marsched"].restarts._parts.recorder
+        assert recorder.sessions[stock.id] == kept._number
+
+
+def test_a_graph_is_kept_that_brings_a_definition_which_the_journal_lacks(tmp_path):
+    with cluster_with(True) as (cluster, client):
+        before = client.submit(operator.add, 1, 2)
+        wait(before)
+        with pytest.warns(UserWarning, match="overwriting"):
+            client.register_plugin(MarsSchedulerPlugin(journal=str(tmp_path / "journal")))
+        with distributed.Client(cluster, set_as_default=False) as other:
+            again = other.submit(operator.add, 1, 2)
+            reader = other.submit(operator.add, again, 5)
+            assert reader.result(30) == 8
+            del again
+            recorder = cluster.scheduler.plugins["marsched"].restarts._parts.recorder
+            other.sync(async_poll_for, lambda: len(recorder._alive) == 2, 30)
+            other.loop.add_callback(recorder.forget_dead_graphs)
+            assert other.submit(operator.add, reader, 1).result(30) == 9
+            assert recorder._alive[1] == [before.key]

@@ -104,6 +104,7 @@ class ResumableConnection:
         self.returned = 0
         self._begun = self._known = False
         self._resuming = False
+        self._begins = False  #: Whether messages are held back, as the session is about to begin.
         self._number = 0
         self._unwritten: deque[tuple[int, dict[str, Any]]] = deque()
         self._sent: set[Hashable] = set()  # keys that the scheduler should know
@@ -134,14 +135,26 @@ class ResumableConnection:
         client = self.client
         self._unwritten.clear()
         self.active, self._known, self._number = True, False, 0
+        self._begins = True
         client._send_to_scheduler_safe = self._send
         client._reconnect = self._reconnect
         client._gather_remote = self._gather_remote
         client._stream_handlers.update({WRITTEN: self._written, OVER: self._over})
         self._sent = set(client.futures)
-        self._introduce(begins=True)
+        # Messages that were handed to the loop before are sent first, and are not counted.
+        client.loop.add_callback(self._start_counting)
 
-    def _introduce(self, begins: bool = False) -> None:
+    def _start_counting(self) -> None:
+        """Begin the session at the scheduler, and send what was held back meanwhile."""
+        client, self._begins = self.client, False
+        if client is None or not self.active or self._resuming:
+            return
+        comm = client.scheduler_comm
+        if comm is not None and not comm.closed():
+            self._introduce(0, begins=True)
+            comm.send(*(dict(message) for _, message in self._unwritten))
+
+    def _introduce(self, number: int, begins: bool = False) -> None:
         """Tell the scheduler the number of the last message, and all keys that are wanted."""
         client = self.client
         # A future may exist before its graph is sent.
@@ -151,7 +164,7 @@ class ResumableConnection:
             if key in self._sent or state.status != "pending"
         ]
         client.scheduler_comm.send(
-            {"op": SESSION, "number": self._number, "wants": wanted, "begins": begins}
+            {"op": SESSION, "number": number, "wants": wanted, "begins": begins}
         )
 
     def _written(self, number: int) -> None:
@@ -161,10 +174,13 @@ class ResumableConnection:
 
     def _over(self) -> None:
         self.active = False
+        unsent = [message for _, message in self._unwritten] if self._begins else []
         for name in ("_send_to_scheduler_safe", "_reconnect", "_gather_remote"):
             vars(self.client).pop(name, None)
         self._unwritten.clear()
         self._sent.clear()
+        for message in unsent:
+            self.client._send_to_scheduler_safe(message)
 
     def _send(self, message: dict[str, Any]) -> None:
         client = self.client
@@ -182,7 +198,7 @@ class ResumableConnection:
         else:
             self._sent.difference_update(keys)
         self._unwritten += ((self._number, one) for one in messages)
-        if client.status in ("running", "closing") and not self._resuming:
+        if client.status in ("running", "closing") and not (self._resuming or self._begins):
             comm = client.scheduler_comm
             if comm is not None and not comm.closed():
                 comm.send(*map(dict, messages))
@@ -247,7 +263,7 @@ class ResumableConnection:
         while self._unwritten and self._unwritten[0][0] <= number:
             self._unwritten.popleft()
         client.scheduler_comm.send(*(dict(message) for _, message in self._unwritten))
-        self._introduce()
+        self._introduce(self._number)
         for topic in client._event_handlers:
             client.scheduler_comm.send({"op": "subscribe-topic", "topic": topic})
 

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dask.typing import Key
 
+from dask_marsched.host.graph import compression
+
 
 @dataclass
 class ArrivingGraph:
-    """Its number in the journal, and the keys of tasks that had no definition before it came."""
+    """Its number in the journal, and the keys of tasks that it is the first one to define there."""
 
     number: int
     defined: set[Key] = field(default_factory=set)
 
-    def is_about_to_define(self, nodes: Mapping[Key, Any], tasks: Mapping[Key, Any]) -> None:
-        """Note which of its nodes are no tasks yet, or tasks whose definition is unknown."""
+    def is_about_to_define(
+        self, nodes: Mapping[Key, Any], tasks: Mapping[Key, Any], unrecorded: Container[Key]
+    ) -> None:
+        """Note which of its nodes are no tasks yet, or are defined nowhere in the journal."""
         self.defined = {
-            key for key in nodes if (ts := tasks.get(key)) is None or ts.run_spec is None
+            key
+            for key in nodes
+            if (ts := tasks.get(key)) is None or ts.run_spec is None or key in unrecorded
+        }
+
+    def record(self, scheduler: Any, tasks: Collection[Key]) -> dict[str, Any]:
+        """Return how the scheduler has made its tasks, for the journal."""
+        request = compression.current.get()
+        priorities = (scheduler.tasks[key].priority for key in tasks)
+        generations = (float(priority[1]) for priority in priorities if priority)
+        return {
+            "generation": next(generations, float(scheduler.generation)),
+            "bundles": request.chosen if request is not None else [],
+            "groups": request.groups if request is not None else {},
+            "known": [key for key in tasks if key not in self.defined],
         }
 
 

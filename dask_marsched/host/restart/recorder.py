@@ -19,7 +19,6 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.core.wanted_keys import WantedKeys
 from dask_marsched.host.client.reconnection import COUNTED, OVER, WRITTEN
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
-from dask_marsched.host.graph import compression
 from dask_marsched.host.restart import records
 from dask_marsched.host.restart.arriving_graph import ArrivingGraph, arriving
 from dask_marsched.journal import JournalWriter
@@ -29,6 +28,8 @@ _GATHERED = 0.01
 #: Seconds between two searches for graphs that nobody needs any more.
 _SWEPT = 1.0
 
+#: The scheduler's own client that wants what nobody waits for, until it is computed.
+FIRE_AND_FORGET = "fire-and-forget"
 #: Wants of these are not recorded: they stand for clients that have yet to come back.
 RESTORED = "marsched-restored-"
 
@@ -91,6 +92,8 @@ class Recorder:
         self._alive: dict[int, list[Key]] = {}
         #: Of graphs whose tasks were just made: how, which it has defined, and which are wanted.
         self._made: dict[int, tuple[dict[str, Any], Collection[Key], Collection[Key]]] = {}
+        #: Keys of tasks that no graph of the journal has defined.
+        self._unrecorded: set[Key] = set()
         self._counted: set[str] = set()
         self._rows: set[tuple[str, str]] = set()  # errors and attempts that were written
         self._due: asyncio.TimerHandle | None = None
@@ -105,6 +108,7 @@ class Recorder:
         """Wrap handlers and methods, or raise a RuntimeError and change nothing."""
         s = self.scheduler
         demand(misfits(s), "no journal is kept")
+        self._unrecorded.update(s.tasks)
         handlers = s.stream_handlers
         self._stock = {op: handlers[op] for op in COUNTED}
         self._read = handlers["update-graph"]
@@ -187,12 +191,14 @@ class Recorder:
     async def read_graph(self, number: int, message: dict[str, Any]) -> None:
         """Have the scheduler read a graph that is in the journal."""
         message = {**message, "keys": set(message["keys"])}
-        token = arriving.set(ArrivingGraph(number))
+        graph = ArrivingGraph(number)
+        token = arriving.set(graph)
         try:
             await self._read(**message)
         finally:
             arriving.reset(token)
             if number not in self._alive and number not in self._made:  # it was refused
+                self._unrecorded.update(graph.defined & self.scheduler.tasks.keys())
                 self.forget_graph(number)
 
     def graph_created(self, tasks: Collection[Key], wanted: Collection[Key]) -> None:
@@ -200,15 +206,9 @@ class Recorder:
         graph = arriving.get()
         if graph is None:
             return
-        s = self.scheduler
-        request = compression.current.get()
-        made = {
-            "generation": _generation(s, tasks),
-            "bundles": request.chosen if request is not None else [],
-            "groups": request.groups if request is not None else {},
-            "known": [key for key in tasks if key not in graph.defined],
-        }
+        made = graph.record(self.scheduler, tasks)
         own = [key for key in tasks if key in graph.defined]
+        self._unrecorded.difference_update(own)
         self._made[graph.number] = (
             made,
             own,
@@ -219,7 +219,7 @@ class Recorder:
     def _generate_taskstates(self, keys: Any, dsk: Any, computation: Any) -> Any:
         s = self.scheduler
         if (graph := arriving.get()) is not None:
-            graph.is_about_to_define(dsk, s.tasks)
+            graph.is_about_to_define(dsk, s.tasks, self._unrecorded)
         return type(s)._generate_taskstates(s, keys=keys, dsk=dsk, computation=computation)
 
     def follow(self, number: int, own: Collection[Key], wanted: Collection[Key]) -> None:
@@ -250,6 +250,15 @@ class Recorder:
         if arriving.get() is None and not client.startswith(RESTORED):
             self.wanted.desires(client, keys)
             self.changed()
+        if client == FIRE_AND_FORGET:
+            self.release_computed(keys)
+
+    def release_computed(self, keys: Iterable[Key]) -> None:
+        """Release what is there already and stays for "fire-and-forget" only."""
+        s = self.scheduler
+        done = [k for k in keys if k in s.tasks and s.tasks[k].state in ("memory", "erred")]
+        if done:
+            s.client_releases_keys(keys=done, client=FIRE_AND_FORGET)
 
     def _release_keys(self, keys: Collection[Key], cs: Any, recommendations: Any) -> None:
         s = self.scheduler
@@ -266,7 +275,7 @@ class Recorder:
 
     def forget_client(self, client: str) -> None:
         """Record that a client has left for good."""
-        self.wanted.releases(client, list(self.wanted.of(client)))
+        self.wanted.releases(client, self.wanted.of(client))
         self.sessions.pop(client, None)
         self._counted.discard(client)
         self.delete(records.SESSIONS, client)
@@ -368,6 +377,10 @@ class Recorder:
 
     def _find_dead_graphs(self) -> None:
         self._sweep = asyncio.get_running_loop().call_later(_SWEPT, self._find_dead_graphs)
+        self.forget_dead_graphs()
+
+    def forget_dead_graphs(self) -> None:
+        """Remove the graphs that nobody needs."""
         tasks = self.scheduler.tasks
         for number, keys in list(self._alive.items()):
             while keys and keys[-1] not in tasks:
@@ -384,10 +397,3 @@ class Recorder:
             self.delete(table, row)
         for chunk in range(self.wanted.graph_gone(number)):
             self.delete(records.RELEASED, records.of_chunk(number, chunk))
-
-
-def _generation(scheduler: Any, tasks: Collection[Key]) -> float:
-    for key in tasks:
-        if priority := scheduler.tasks[key].priority:
-            return float(priority[1])
-    return float(scheduler.generation)

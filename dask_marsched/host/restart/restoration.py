@@ -48,18 +48,18 @@ def misfits(scheduler: Any) -> list[str]:
 
 @dataclass
 class JournaledGraph:
-    """A graph from the journal; ``made`` says how its tasks were made, None if they were not."""
+    """A graph from the journal; ``made`` says how its tasks were made, None if they were not.
+
+    Of its ``tasks``, those with ``own`` keys are made from it, others from other graphs.
+    """
 
     number: int
     message: dict[str, Any]
     made: dict[str, Any] | None
     tasks: dict[Key, Any] = field(default_factory=dict)
+    own: set[Key] = field(default_factory=set)
     annotations: Any = None
     sizes: ChunkSizes = field(default_factory=ChunkSizes)
-
-    def known(self) -> frozenset[Key]:
-        """Return the keys of tasks that an earlier graph had defined."""
-        return frozenset(self.made["known"] if self.made is not None else ())
 
     def read(self, scheduler: Any) -> None:
         """Make the tasks that the other scheduler had made."""
@@ -107,18 +107,19 @@ def restore_tasks(
             logger.exception("A graph of the journal cannot be read; its results are lost")
     owner: dict[Key, JournaledGraph] = {}
     for graph in graphs:
-        earlier = graph.known()
+        assert graph.made is not None
+        earlier = frozenset(graph.made["known"])
         for key in graph.tasks:
             if key not in earlier or key not in owner:  # a key may be used again for another task
                 owner[key] = graph
+    for graph in graphs:
+        graph.own = {key for key in graph.tasks if owner[key] is graph}
     needed = _needed(wanted, owner)
     restored: list[TaskState] = []
     sizes = ChunkSizes()
     last = s.generation
     for graph in graphs:
-        own = {
-            key: node for key, node in graph.tasks.items() if key in needed and owner[key] is graph
-        }
+        own = {key: node for key, node in graph.tasks.items() if key in needed and key in graph.own}
         if own:
             restored += _make(s, graph, own)
             last = max(last, math.ceil(graph.made["generation"]))  # type: ignore[index]
