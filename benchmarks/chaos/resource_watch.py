@@ -227,7 +227,7 @@ def quiet(client: Client) -> list[str]:
     while True:
         tasks = client.run_on_scheduler(_sizes)[1]
         held = client.run(_held)
-        found = [f"{tasks} tasks on the scheduler"] if tasks else []
+        found = [f"on the scheduler: {client.run_on_scheduler(_tasks)}"] if tasks else []
         for address, (keys, published, spilled) in sorted(held.items()):
             if keys or published or spilled:
                 found.append(
@@ -236,6 +236,15 @@ def quiet(client: Client) -> list[str]:
         if not found or time.monotonic() > end:
             return found
         time.sleep(0.5)
+
+
+def _tasks(dask_scheduler: Any = None) -> str:
+    """Return how many tasks there are, by state and by who wants them."""
+    found = Counter(
+        (ts.state, *sorted(cs.client_key for cs in ts.who_wants or ()))
+        for ts in dask_scheduler.tasks.values()
+    )
+    return str(dict(found))
 
 
 def _held(dask_worker: Any = None) -> tuple[int, int, int]:
