@@ -115,7 +115,6 @@ def test_released_futures_are_released_and_errors_kept(cluster, client):
 
 
 @pytest.mark.extended
-@pytest.mark.extended
 def test_what_is_forgotten_and_ends_in_an_outage_is_released(cluster, client):
     task = client.submit(cluster.gated(), 10, pure=False)
     cluster.wait_until_begun()
@@ -138,12 +137,7 @@ def test_a_key_that_is_used_again_stands_for_its_last_task(cluster, client):
     del other
     gated = client.submit(cluster.gated(), 10, pure=False)
     cluster.wait_until_begun()
-    poll_for(
-        lambda: (
-            "other" not in client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.tasks))
-        ),
-        30,
-    )
+    poll_for(lambda: client.run_on_scheduler(tasks_known) == 2, PATIENCE)  # without "other"
     other = client.submit(operator.sub, gated, 5, key="other")
     wait_until_written(client)
     restart(cluster)
@@ -187,6 +181,7 @@ def test_fire_and_forget_in_an_outage(cluster, client, ends_meanwhile):
     assert cluster.ran() == {"10": 1, "20": 1}
 
 
+@pytest.mark.extended
 def test_several_clients_and_ways_to_wait(cluster, client):
     with dask_marsched.Client(cluster.address, set_as_default=False) as other:
         gate = client.submit(cluster.gated(), 1, pure=False)
