@@ -11,6 +11,7 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
+from dask.delayed import delayed
 from distributed import Event, Lock, Queue, Variable, as_completed, fire_and_forget, wait
 from distributed.utils_test import async_poll_for, poll_for
 
@@ -90,6 +91,25 @@ def test_an_array_with_fused_tasks_is_finished(cluster, client):
     assert total.result(PATIENCE) == ((plain - plain.mean()) ** 2).sum().compute(scheduler="sync")
     assert first.result(PATIENCE) == 0
     assert set(cluster.ran().values()) == {1}
+
+
+@pytest.mark.extended
+def test_a_fused_task_that_is_sent_again_leaves_nothing(cluster, client):
+    steps = [delayed(cluster.logged())(0, dask_key_name="step-0")]
+    for i in range(1, 4):
+        steps.append(delayed(operator.add)(steps[-1], i, dask_key_name=f"step-{i}"))
+    last = client.compute(steps[-1])
+    assert last.result(PATIENCE) == 6
+    assert client.run_on_scheduler(_keys) == {"step-3"}
+    restart(cluster)
+    more = client.compute(delayed(operator.add)(steps[-1], 4, dask_key_name="more"))
+    assert more.result(PATIENCE) == 10
+    assert client.run_on_scheduler(_keys) == {"step-3", "more"}
+    assert set(cluster.ran().values()) == {1}
+
+
+def _keys(dask_scheduler):
+    return set(dask_scheduler.tasks)
 
 
 @pytest.mark.extended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError
 from typing import Any, NamedTuple
@@ -247,7 +247,7 @@ class GraphCompression(ArrivingGraphs):
         known: dict[Key, TaskState] = self.scheduler.tasks
         if request is not None and request.groups:
             ordered = self._split_known(request, dsk, ordered)
-            self._fused.update(request.groups)
+            self.has_fused(request.groups)
             self.count(request)
         # A fused task that is sent again in another form keeps its first run spec, which fits the
         # dependencies of the existing task.
@@ -259,6 +259,10 @@ class GraphCompression(ArrivingGraphs):
             self._fused &= known.keys() | dsk.keys()
             self._purge_at = 1000 + 2 * len(self._fused)
         return ordered
+
+    def has_fused(self, keys: Iterable[Key]) -> None:
+        """Take note of fused tasks; they keep their run spec when they are sent again."""
+        self._fused.update(keys)
 
     def count(self, request: CompressionRequest) -> None:
         """Count the fused tasks, and the tasks that replace them."""

@@ -67,7 +67,7 @@ class JournaledGraph:
         graph = self.message["expr_ser"]
         expr = deserialize(graph.header, graph.frames)
         tasks, self.annotations, self.sizes = materialize_again(
-            expr, scheduler.validate, self.made["bundles"], self.made["groups"]
+            scheduler, expr, self.made["bundles"], self.made["groups"]
         )
         if isinstance(expr, LLGExpr):
             tasks = scheduler_module._cull(tasks, set(self.message["keys"]))

@@ -101,20 +101,22 @@ async def _at_once(func: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def materialize_again(
+    scheduler: Scheduler,
     expr: Any,
-    validate: bool,
     chosen: list[list[Key]],
     groups: Mapping[Key, list[Key]],
 ) -> tuple[dict[Key, Any], Any, ChunkSizes]:
     """Return the tasks of a graph as another scheduler has compressed it, annotations and sizes."""
     stock = _stock or scheduler_module._materialize_graph
     with collector_paused():
-        dsk, annotations = stock(expr=expr, validate=validate)
+        dsk, annotations = stock(expr=expr, validate=scheduler.validate)
         sizes = ChunkSizes()
         try:
             sizes = chunk_nbytes(expr, dsk)
         except Exception:
             logger.exception("sizes could not be derived from the graph; they will be learned")
+        if (compression := in_force.get(scheduler)) is not None:
+            compression.has_fused(groups)
         return compressed_as_before(dsk, chosen, groups, sizes), annotations, sizes
 
 
