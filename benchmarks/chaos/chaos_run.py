@@ -52,9 +52,9 @@ class Chaos(soak.Soak):
 
     Attributes
     ----------
-    stops, cuts, restarts
-        Processes that were stopped for a while, cuts of the network between the hosts, and kills of
-        the scheduler.
+    stops, cuts, disconnects, restarts
+        Processes that were stopped for a while, cuts of the network between the hosts, broken
+        connections between a worker and the scheduler, and kills of the latter.
     hung
         Computations that took longer than `computations.PATIENCE`, each with the file that holds
         the state of the cluster.
@@ -70,6 +70,7 @@ class Chaos(soak.Soak):
 
     stops: int = 0
     cuts: int = 0
+    disconnects: int = 0
     restarts: int = 0
     hung: list[str] = field(default_factory=list)
     samples: list[resource_watch.Sample] = field(default_factory=list)
@@ -290,9 +291,8 @@ def _compute_with_faults(
         for part in (injector, watch):
             if not part.running:
                 outcome.failed.append(f"{type(part).__name__} has failed, see its traceback")
-    outcome.kills, outcome.stops, outcome.cuts, outcome.restarts = map(
-        injector.counts.__getitem__, ("kill", "stop", "cut", "restart")
-    )
+    for what in ("kill", "stop", "cut", "disconnect", "restart"):
+        setattr(outcome, f"{what}s", injector.counts[what])
     outcome.samples = watch.samples
     outcome.totals, outcome.exceptions = resource_watch.own_report(client)
     outcome.left += watch.faults
@@ -345,12 +345,13 @@ def cells(chaos: Chaos) -> list[list[str]]:
     ours = [chaos.samples[i].plugin / 2**20 for i in (len(chaos.samples) // 2, -1) if chaos.samples]
     return [
         [
-            "seconds", "kills", "stops", "cuts", "restarts", "computed", "wrong", "failed", "hung",
-            "left behind", "scheduler MiB", "MiB per hour", "of the plugin",
+            "seconds", "kills", "stops", "cuts", "disconnects", "restarts", "computed", "wrong",
+            "failed", "hung", "left behind", "scheduler MiB", "MiB per hour", "of the plugin",
         ],
         [
             f"{chaos.seconds:.0f}",
-            *map(str, (chaos.kills, chaos.stops, chaos.cuts, chaos.restarts, chaos.computed)),
+            *map(str, (chaos.kills, chaos.stops, chaos.cuts, chaos.disconnects)),
+            *map(str, (chaos.restarts, chaos.computed)),
             *map(str, map(len, (chaos.wrong, chaos.failed, chaos.hung, chaos.left))),
             f"{chaos.samples[-1].scheduler / 2**20:.0f}" if chaos.samples else "-",
             "-" if slope is None else f"{slope / 2**20:+.1f}",

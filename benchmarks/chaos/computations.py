@@ -18,7 +18,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
-from distributed import Client
+from distributed import Client, fire_and_forget
 
 from benchmarks import memory_tight
 from benchmarks.chaos.resource_watch import asked
@@ -99,6 +99,50 @@ def _futures(client: Client | None, seed: int) -> int:
     return int(total.result(timeout=PATIENCE))
 
 
+def _forgotten(client: Client | None, seed: int) -> list[int]:
+    """Leave tasks to the scheduler that nobody waits for; each leaves a mark."""
+    numbers = range(seed, seed + 30)
+    if client is None:
+        return list(numbers)
+    directory, token = asked(client, os.getcwd), f"{time.time_ns()}"
+    futures = client.map(partial(_mark, directory, token), numbers, pure=False)
+    fire_and_forget(futures)
+    del futures
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = [int(p.stem.partition("-")[2]) for p in Path(directory).glob(f"{token}-*.lock")]
+        if len(found) == len(numbers):
+            return sorted(found)
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+def _mark(directory: str, token: str, number: int) -> None:
+    _pause(number, 0.05)
+    (Path(directory) / f"{token}-{number}.lock").touch()
+
+
+def _reused(client: Client | None, seed: int) -> list[int]:
+    """Use a key again and again, each time for another task."""
+    factors = range(seed + 1, seed + 7)
+    if client is None:
+        return [sum(_scaled(n, factor) for n in range(20)) for factor in factors]
+    token, found = time.time_ns(), []
+    for factor in factors:
+        keys = [f"reused-{token}-{n}" for n in range(20)]
+        scaled = client.map(partial(_scaled, factor=factor), range(20), key=keys)
+        total: Any = client.submit(sum, scaled, pure=False)
+        found.append(int(total.result(timeout=PATIENCE)))
+        del scaled, total
+        while not client.futures.keys().isdisjoint(keys):  # until then the client knows the keys
+            time.sleep(0.01)
+    return found
+
+
+def _scaled(number: int, factor: int) -> int:
+    return _pause(number, 0.02) * factor
+
+
 def _join(a: bytes, b: bytes) -> int:
     return len(a) + b[0]
 
@@ -175,6 +219,8 @@ WORK: dict[str, Work] = {
     "delayed": _delayed,
     "futures": _futures,
     "flaky": _flaky,
+    "forgotten": _forgotten,
+    "reused": _reused,
     "frames": _frames,
     "cancelled": _cancelled,
 }

@@ -1,4 +1,4 @@
-"""Injects faults into a cluster: kills and stops of processes, cuts of the network, restarts."""
+"""Injects faults: kills and stops of processes, cut networks, broken connections, restarts."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from dask_marsched.bench.probes import Background
 #: Mean time between two kills of a worker, stops of one, cuts of the network, and kills of the
 #: scheduler, seconds.
 KILL_EVERY, STOP_EVERY, CUT_EVERY, RESTART_EVERY = 10.0, 60.0, 150.0, 60.0
+#: Mean time between two broken connections of workers to a scheduler that lives, seconds.
+DISCONNECT_EVERY = 60.0
 #: Durations to draw from, seconds. The longest exceed the scheduler's timeout for heartbeats in
 #: `chaos_run`, and Dask's timeout for connections.
 STOPS = (1.0, 2.0, 4.0, 8.0, 45.0)
@@ -47,7 +49,7 @@ class FaultInjector(Background):
     Attributes
     ----------
     counts : Counter
-        By kind: `kill`, `stop`, `cut`, `restart`.
+        By kind: `kill`, `stop`, `cut`, `disconnect`, `restart`.
     log : list of str
         A line for each fault with its time.
     """
@@ -68,7 +70,12 @@ class FaultInjector(Background):
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         scale = every / KILL_EVERY
-        self._every = {"kill": every, "stop": STOP_EVERY * scale, "restart": RESTART_EVERY * scale}
+        self._every = {
+            "kill": every,
+            "stop": STOP_EVERY * scale,
+            "disconnect": DISCONNECT_EVERY * scale,
+            "restart": RESTART_EVERY * scale,
+        }
         if hosts:
             self._every["cut"] = CUT_EVERY * scale
         self._seen: dict[int, float] = {}
@@ -145,6 +152,15 @@ class FaultInjector(Background):
         self._note(f"cut for {seconds:g} s")
         self._ends.append((now + seconds, self._heal))
 
+    def disconnect(self, now: float) -> None:
+        """Break the connection of a worker to the scheduler; both go on."""
+        chosen = self._worker()
+        if chosen is not None:
+            with contextlib.suppress(OSError):  # it has just died
+                self.client.run(_disconnect, workers=[chosen[0]], on_error="ignore")
+                self.counts["disconnect"] += 1
+                self._note(f"disconnect {chosen[0]}")
+
     def restart(self, now: float) -> None:
         """Kill the scheduler, and start it again."""
         self._note("restart")
@@ -159,6 +175,10 @@ class FaultInjector(Background):
 def _go_on(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
+
+
+def _disconnect(dask_worker: Any = None) -> None:
+    dask_worker.batched_stream.comm.abort()
 
 
 def _processes(dask_scheduler: Any = None) -> dict[str, int]:
