@@ -293,6 +293,22 @@ def test_a_worker_comes_back_that_lost_its_connection(tmp_path):
         assert dask_marsched.status(client).exceptions == {}
 
 
+def test_a_worker_comes_back_before_the_scheduler_has_noticed(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, client):
+        (worker,) = cluster.workers.values()
+        held = client.submit(operator.add, 1, 2)
+        wait(held)
+        reconnection = worker.plugins["marsched"]._reconnection
+
+        async def lose_connection():
+            reconnection._waiting = asyncio.create_task(reconnection._come_back())
+
+        worker.loop.add_callback(lose_connection)
+        client.sync(async_poll_for, lambda: returned(worker) == 1, 30)
+        assert client.submit(operator.add, held, 1).result(30) == 4
+        assert dask_marsched.status(client).exceptions == {}
+
+
 def returned(worker):
     return worker.plugins["marsched"].report()["reconnection"]["returned"]
 

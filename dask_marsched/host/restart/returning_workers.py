@@ -23,7 +23,7 @@ from distributed.spans import SpansSchedulerExtension
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.restart import process
-from dask_marsched.host.worker.reconnection import RETURNING
+from dask_marsched.host.worker.reconnection import REGISTERED, RETURNING
 
 logger = logging.getLogger("dask_marsched")
 
@@ -42,7 +42,9 @@ _STAYING = (("memory", "waiting"), ("processing", "waiting"))
 def misfits(scheduler: Any) -> list[str]:
     """Return what taking workers back does not find as expected in a scheduler."""
     return [
-        *misfits_of_attributes("Scheduler", scheduler, ("_TRANSITIONS_TABLE", "handlers")),
+        *misfits_of_attributes(
+            "Scheduler", scheduler, ("_TRANSITIONS_TABLE", "handlers", "stream_comms")
+        ),
         *misfits_of_function("Scheduler", scheduler, "_add_to_processing", ("ts", "ws")),
         *misfits_of_function("Scheduler", scheduler, "add_replica", ("ts", "ws")),
         *misfits_of_function(
@@ -114,7 +116,14 @@ class ReturningWorkers:
             vars(spans).pop("heartbeat", None)
 
     async def _announce(self, **holdings: Any) -> dict[str, str]:
-        self._announced[holdings["address"]] = holdings
+        address = holdings["address"]
+        stream = self.scheduler.stream_comms.get(address)
+        if stream is not None and not stream.please_stop:
+            # The connection broke, and this scheduler has yet to notice. Dask raises when a worker
+            # is still registered, and leaves it without an answer.
+            stream.comm.abort()
+            return {"status": REGISTERED}
+        self._announced[address] = holdings
         return {"status": "OK"}
 
     def arrived(self, address: str) -> Awaitable[Any] | None:

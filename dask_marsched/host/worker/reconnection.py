@@ -37,6 +37,9 @@ logger = logging.getLogger("dask_marsched")
 
 #: Operation by which a worker tells a scheduler what it holds, before it registers.
 RETURNING = "marsched_returning"
+#: Answer of a scheduler that was not restarted and is about to remove the worker, which lost its
+#: connection.
+REGISTERED = "registered"
 
 #: Seconds between two attempts to connect, and the longest that one takes: Dask's own attempts come
 #: ever more rarely.
@@ -131,6 +134,9 @@ class Reconnection:
         while monotonic() < until and worker.status in _STAYS:
             try:
                 answer = await self._announce()
+                if answer is not None and answer.get("status") == REGISTERED:
+                    await asyncio.sleep(_BETWEEN)
+                    continue
                 if answer is None or answer.get("status") != "OK":
                     why = "worker-unknown-to-new-scheduler"
                     break
