@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -107,7 +108,9 @@ class MarsWorkerPlugin(WorkerPlugin):
         if self.settings.journal_directory is not None:
             from dask_marsched.host.worker.reconnection import Reconnection
 
-            reconnection = Reconnection(worker, self.settings.journal_patience)
+            reconnection = Reconnection(
+                worker, self.settings.journal_patience, self._announce_again, self._is_outdated
+            )
             self._reconnection = self._installed(reconnection, "reconnection")
         if on & _ON_STORE:
             self._install_store(worker, on & _ON_STORE)
@@ -140,6 +143,17 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._leave_out({name}, misfit)
             return None
         return part
+
+    def _announce_again(self) -> None:
+        if self._transfer is not None:
+            self._transfer.announce_again()
+
+    def _is_outdated(self, name: str, pickled: bytes) -> bool:
+        """Whether this is the scheduler's plugin of this kind, and has other settings."""
+        if name != self.name:
+            return False
+        plugin = pickle.loads(pickled)
+        return isinstance(plugin, MarsWorkerPlugin) and plugin.settings != self.settings
 
     def _retain(self, event: ExecuteSuccessEvent) -> None:
         if self._transfer is not None and self._transfer.publisher is not None:

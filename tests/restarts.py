@@ -48,8 +48,8 @@ class RestartableCluster:
             *("--preload", "dask_marsched", "--marsched-journal", place),
         ]
 
-    def start_scheduler(self) -> None:
-        command = dask_command("scheduler", *self.options(), *self._more)
+    def start_scheduler(self, *more: str) -> None:
+        command = dask_command("scheduler", *self.options(), *self._more, *more)
         self.scheduler = self._start(*command, env=self._environment)
 
     def start_worker(self, name: str, *more: str) -> None:

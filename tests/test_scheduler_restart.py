@@ -177,6 +177,20 @@ def tasks_known(dask_scheduler):
 
 
 @pytest.mark.extended
+def test_a_key_may_be_used_again_in_an_outage(cluster, client):
+    future = client.submit(operator.add, 1, 2, key="again")
+    assert future.result(PATIENCE) == 3
+    wait_until_written(client)
+    cluster.kill_scheduler()
+    client.sync(async_poll_for, lambda: client.status != "running", PATIENCE)
+    del future
+    client.sync(async_poll_for, lambda: "again" not in client.futures, PATIENCE)
+    future = client.submit(operator.mul, 3, 4, key="again")
+    cluster.start_scheduler()
+    assert future.result(PATIENCE) == 12
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("ends_meanwhile", [False, True])
 def test_fire_and_forget_in_an_outage(cluster, client, ends_meanwhile):
     gated = client.submit(cluster.gated(), 10, pure=False)

@@ -98,26 +98,25 @@ class ResourceWatch(Background):
         self.faults: list[str] = []
         self._scheduler = scheduler
         self._nannies = [psutil.Process(pid) for pid in nannies]
-        self._complete = self._moved = self._start = time.monotonic()
-        self._transitions = self._most = self._plugin = 0
+        self._moved = self._start = time.monotonic()
+        self._seen: dict[str, float] = {}  # nannies, and when they last had a worker
+        self._transitions = self._plugin = 0
 
     def _turn(self) -> float:
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
-            sample = self._sample()
+            nannies, *counts = self.client.run_on_scheduler(_sizes)
+            sample = self._sample(len(nannies), *counts)
             self.samples.append(sample)
-            self._look_for_missing(sample)
+            self._look_for_missing(nannies)
             self._look_for_standstill(sample)
         return _EVERY
 
-    def _look_for_missing(self, sample: Sample) -> None:
-        self._most = max(self._most, sample.workers)
-        if sample.workers == self._most:
-            self._complete = time.monotonic()
-        elif time.monotonic() - self._complete > _MISSING:
-            self.faults.append(
-                f"{self._most - sample.workers} workers missing since {_MISSING:.0f} s"
-            )
-            self._most = sample.workers
+    def _look_for_missing(self, there: set[str]) -> None:
+        now = time.monotonic()
+        self._seen |= dict.fromkeys(there, now)
+        for nanny in [nanny for nanny, last in self._seen.items() if now - last > _MISSING]:
+            self.faults.append(f"the worker of {nanny} missing since {_MISSING:.0f} s")
+            del self._seen[nanny]
 
     def _look_for_standstill(self, sample: Sample) -> None:
         now = time.monotonic()
@@ -129,8 +128,7 @@ class ResourceWatch(Background):
             path.write_text(state(self.client))
             self.faults.append(f"standstill of {_STANDSTILL:.0f} s: see {path}")
 
-    def _sample(self) -> Sample:
-        workers, tasks, transitions = self.client.run_on_scheduler(_sizes)
+    def _sample(self, workers: int, tasks: int, transitions: int) -> Sample:
         scheduler = psutil.Process(self._scheduler())
         if len(self.samples) % _SELDOM == 0:
             self._plugin = self.client.run_on_scheduler(_bytes_of_the_plugin)
@@ -147,11 +145,11 @@ class ResourceWatch(Background):
         )
 
 
-def _sizes(dask_scheduler: Any = None) -> tuple[int, int, int]:
+def _sizes(dask_scheduler: Any = None) -> tuple[set[str], int, int]:
     # A dead worker whose results are to be taken over is there as long as that takes; the process
     # that comes after it has the same nanny.
     s = dask_scheduler
-    return len({ws.nanny for ws in s.workers.values()}), len(s.tasks), s.transition_counter
+    return {ws.nanny for ws in s.workers.values()}, len(s.tasks), s.transition_counter
 
 
 def _bytes_of_the_plugin(dask_scheduler: Any = None) -> int:

@@ -101,6 +101,8 @@ class _Restored(NamedTuple):
     wanted: list[Key]
     sizes: ChunkSizes
     unread: list[JournaledGraph]
+    errors: list[tuple[Key, Any]]
+    attempts: list[tuple[Key, Any]]
 
 
 class Restarts:
@@ -241,9 +243,8 @@ class Restarts:
             else:
                 recorder.forget_graph(graph.number)
         attempts, errors = unpickled(rows[records.ATTEMPTS]), unpickled(rows[records.ERRORS])
-        restore_errors(s, errors, attempts)
         recorder.written_before(errors, attempts)
-        return _Restored(tasks, wanted, sizes, unread)
+        return _Restored(tasks, wanted, sizes, unread, errors, attempts)
 
     async def _finish(self, parts: _Parts, restored: _Restored) -> None:
         """Start what is left to do when the workers are back, and then let clients come back."""
@@ -254,6 +255,8 @@ class Restarts:
                 parts.writer.delete(records.WORKERS, address)
             with collector_paused():
                 workers.go_on()
+                # Now: an error spreads to the tasks that read the failed one, unless they are held.
+                restore_errors(s, restored.errors, restored.attempts)
                 self.engine.graph_arrives(restored.sizes)
                 known = [s.tasks[key] for key in restored.wanted if key in s.tasks]
                 self.engine.plan(known, restored.tasks)

@@ -376,6 +376,41 @@ def test_a_session_counts_no_message_that_was_handed_to_the_loop_before(tmp_path
         assert recorder.sessions[stock.id] == kept._number
 
 
+def test_a_dataset_is_published_after_the_graph_that_it_needs(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        client.sync(async_poll_for, lambda: "_reconnect" in vars(client), 30)
+        kept = resumable(client, 30.0)
+        client.sync(async_poll_for, lambda: not kept._unwritten, 30)
+        assert client.sync(ops_sent_on_return, kept) == [
+            "update-graph",
+            SESSION,
+            "publish_flush_batched_send",
+        ]
+
+
+async def ops_sent_on_return(connection):
+    client, sent = connection.client, []
+    connection._resuming = True
+    future = client.submit(operator.add, 1, 2)
+    publishing = asyncio.create_task(client._publish_dataset(total=future))
+    await async_poll_for(lambda: connection._flushes, 30)
+    stream, client.scheduler_comm = client.scheduler_comm, Recording(sent)
+    connection._go_on_after(0)
+    client.scheduler_comm, connection._resuming = stream, False
+    stream.send(*map(dict, sent))
+    await publishing
+    ops = dict.fromkeys(message["op"] for message in sent)
+    return [op for op in ops if op != "subscribe-topic"]
+
+
+class Recording:
+    def __init__(self, sent):
+        self.sent = sent
+
+    def send(self, *messages):
+        self.sent += messages
+
+
 def test_a_graph_is_kept_that_brings_a_definition_which_the_journal_lacks(tmp_path):
     with cluster_with(True) as (cluster, client):
         before = client.submit(operator.add, 1, 2)

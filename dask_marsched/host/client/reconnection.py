@@ -35,6 +35,9 @@ INVITED, WRITTEN, OVER = "marsched-invited", "marsched-written", "marsched-over"
 #: In the identity of a scheduler that keeps a journal.
 KEEPS_JOURNAL = "marsched-journal"
 
+#: Message that the publication of a dataset waits for; the last ones are sent again on return, as
+#: only the dead scheduler may have got them.
+_FLUSH = "publish_flush_batched_send"
 #: Seconds between two attempts to connect, and the longest that one takes.
 _BETWEEN, _PROBED = 0.1, 1.0
 _CLOSING = ("closing", "closed")
@@ -107,6 +110,8 @@ class ResumableConnection:
         self._begins = False  #: Whether messages are held back, as the session is about to begin.
         self._number = 0
         self._unwritten: deque[tuple[int, dict[str, Any]]] = deque()
+        self._uncounted: list[dict[str, Any]] = []  # sent after those that are held back
+        self._flushes: deque[dict[str, Any]] = deque(maxlen=10)
         self._sent: set[Hashable] = set()  # keys that the scheduler should know
         client._stream_handlers[INVITED] = self.invited
 
@@ -152,7 +157,8 @@ class ResumableConnection:
         comm = client.scheduler_comm
         if comm is not None and not comm.closed():
             self._introduce(0, begins=True)
-            comm.send(*(dict(message) for _, message in self._unwritten))
+            comm.send(*(dict(message) for _, message in self._unwritten), *self._uncounted)
+            self._uncounted.clear()
 
     def _introduce(self, number: int, begins: bool = False) -> None:
         """Tell the scheduler the number of the last message, and all keys that are wanted."""
@@ -177,7 +183,9 @@ class ResumableConnection:
         unsent = [message for _, message in self._unwritten] if self._begins else []
         for name in ("_send_to_scheduler_safe", "_reconnect", "_gather_remote"):
             vars(self.client).pop(name, None)
+        unsent += self._uncounted
         self._unwritten.clear()
+        self._uncounted.clear()
         self._sent.clear()
         for message in unsent:
             self.client._send_to_scheduler_safe(message)
@@ -185,8 +193,12 @@ class ResumableConnection:
     def _send(self, message: dict[str, Any]) -> None:
         client = self.client
         if message["op"] not in COUNTED:
-            if not (self._resuming and message["op"] == "heartbeat-client"):
+            if message["op"] == _FLUSH:
+                self._flushes.append(message)
+            if not (self._resuming or self._begins):
                 type(client)._send_to_scheduler_safe(client, message)
+            elif message["op"] != "heartbeat-client":
+                self._uncounted.append(message)
             return
         keys, messages = message["keys"], [message]
         self._number += 1
@@ -266,6 +278,8 @@ class ResumableConnection:
         self._introduce(self._number)
         for topic in client._event_handlers:
             client.scheduler_comm.send({"op": "subscribe-topic", "topic": topic})
+        client.scheduler_comm.send(*self._flushes, *self._uncounted)
+        self._uncounted.clear()
 
     @staticmethod
     def _cancel_futures(client: Any) -> None:

@@ -267,6 +267,11 @@ class Recorder:
             self.wanted.releases(cs.client_key, keys)
             self.changed()
         type(s)._client_releases_keys(s, keys=keys, cs=cs, recommendations=recommendations)
+        # A message that a client sends again on its return: its keys may be used for other tasks.
+        if (stand_in := s.clients.get(RESTORED + cs.client_key)) is not None:
+            type(s)._client_releases_keys(
+                s, keys=keys, cs=stand_in, recommendations=recommendations
+            )
 
     def _remove_client(self, client: str, stimulus_id: str | None = None) -> None:
         s = self.scheduler

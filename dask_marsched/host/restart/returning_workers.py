@@ -116,7 +116,7 @@ class ReturningWorkers:
             vars(spans).pop("heartbeat", None)
 
     async def _announce(self, **holdings: Any) -> dict[str, str]:
-        address = holdings["address"]
+        address = self.scheduler.coerce_address(holdings["address"])
         stream = self.scheduler.stream_comms.get(address)
         if stream is not None and not stream.please_stop:
             # The connection broke, and this scheduler has yet to notice. Dask raises when a worker
@@ -135,7 +135,7 @@ class ReturningWorkers:
         self.missing.discard(address)
         self._changed.set()
         holdings = self._announced.pop(address, None)
-        if holdings is None:
+        if holdings is None or holdings["server_id"] != self.scheduler.workers[address].server_id:
             return None
         self.returned += 1
         superfluous: list[Key] = []

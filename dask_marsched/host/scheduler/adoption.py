@@ -171,7 +171,9 @@ class Adoption:
         waiting: dict[str, dict[Key, list[str]]] = {}
         for ts in filter(None, map(s.tasks.get, keys)):
             there = [ws.address for ws in ts.who_has or ()]
-            for address in {dts.processing_on.address for dts in ts.waiters if dts.processing_on}:
+            for address in {
+                dts.processing_on.address for dts in ts.waiters or () if dts.processing_on
+            }:
                 waiting.setdefault(address, {})[ts.key] = there
         for address, who_has in waiting.items():
             message = {"op": "refresh-who-has", "who_has": who_has, "stimulus_id": stimulus_id}

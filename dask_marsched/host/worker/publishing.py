@@ -41,6 +41,9 @@ class Retainer(Protocol):
     def let_go(self, key: Key) -> None:
         """Note that a result has left the worker's memory."""
 
+    def announce_again(self) -> None:
+        """Announce all copies."""
+
     def close(self) -> None:
         """Release all copies."""
 
@@ -268,6 +271,15 @@ class Publisher:
             return False
         self.announce(key, known.handle, known.stamp)
         return True
+
+    def announce_again(self) -> None:
+        """Announce all results in memory that are published or retained."""
+        for key in list(self.worker.state.tasks):
+            known = self._published.get(self.store.in_memory(key))
+            if known is not None and not known.mapping.modified():
+                self.announce(key, known.handle, known.stamp)
+        if self.retainer is not None:
+            self.retainer.announce_again()
 
     def announce(self, key: Key, handle: Handle, stamp: int) -> None:
         """Tell the scheduler where to find a result if this process dies."""

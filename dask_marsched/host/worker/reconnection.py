@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from dask.utils import typename
@@ -46,7 +47,7 @@ REGISTERED = "registered"
 _BETWEEN, _PROBED = 0.1, 1.0
 _LOST = "worker-handle-scheduler-connection-broken"
 _MISSING = "worker-heartbeat-missing"
-_STAYS = (Status.running, Status.paused)
+_STAYS = (Status.running, Status.paused, Status.closing_gracefully)
 #: States of tasks that outlive the scheduler: held, running, or failed with nobody told.
 _KEPT = ("memory", "executing", "long-running", "error")
 
@@ -66,11 +67,23 @@ def misfits(worker: Any) -> list[str]:
 
 
 class Reconnection:
-    """Has a worker wait up to ``patience`` seconds for a scheduler that comes back."""
+    """Has a worker wait up to ``patience`` seconds for a scheduler that comes back.
 
-    def __init__(self, worker: Worker, patience: float) -> None:
+    ``on_return`` is called when it is there. A plugin of the scheduler is installed if the worker
+    lacks it, or ``is_outdated`` says so, given its name and the pickled one.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        patience: float,
+        on_return: Callable[[], None],
+        is_outdated: Callable[[str, bytes], bool],
+    ) -> None:
         self.worker: Any = worker
         self.patience = patience
+        self._on_return = on_return
+        self._is_outdated = is_outdated
         self.returned = 0  #: How often the worker has come back.
         self._installed = False
         self._waiting: asyncio.Task[None] | None = None
@@ -129,6 +142,8 @@ class Reconnection:
             worker.periodic_callbacks[name].stop()
         _drop_what_waits(worker)
         _abandon_shuffles(worker)
+        if worker.status == Status.closing_gracefully:
+            worker.status = Status.running  # its retirement has died with the scheduler
         until = monotonic() + self.patience
         why = "worker-scheduler-did-not-come-back"
         while monotonic() < until and worker.status in _STAYS:
@@ -172,7 +187,8 @@ class Reconnection:
         # A connection of its own, as pooled ones to the dead scheduler may still be there.
         comm = await self._connect()
         try:
-            message = {"op": RETURNING, "address": worker.contact_address, **_holdings(worker)}
+            about = {"address": worker.contact_address, "server_id": worker.id}
+            message = {"op": RETURNING, **about, **_holdings(worker)}
             worker.batched_stream = self._held = _HeldMessages(_errors(worker))
             await comm.write(message, serializers=["msgpack"])
             return await comm.read(deserializers=["msgpack"])
@@ -228,6 +244,7 @@ class Reconnection:
         worker.batched_stream = BatchedSend(interval="2ms", loop=worker.loop)
         worker.batched_stream.start(comm)
         worker.batched_stream.send(*self._held.messages)
+        self._on_return()
         self.returned += 1
         logger.warning("%s is back at its scheduler", worker.contact_address)
         self._waiting = None  # from here on, the connection may break again
@@ -235,7 +252,7 @@ class Reconnection:
             worker.periodic_callbacks[name].start()
         worker.loop.add_callback(worker.handle_scheduler, comm)
         for name, plugin in response["worker-plugins"].items():
-            if name not in worker.plugins:
+            if name not in worker.plugins or self._is_outdated(name, plugin):
                 await worker.plugin_add(name=name, plugin=plugin)
 
 

@@ -59,7 +59,7 @@ class ResultRetainer:
         self._budget = publisher.budget
         self._arena = arena
         self._caught = caught
-        self._retained: dict[Key, list[SharedChunk]] = {}
+        self._retained: dict[Key, tuple[Handle, list[SharedChunk]]] = {}
         self._twice: dict[Key, int] = {}
         self._twice_lock = threading.Lock()
         self._waiting: deque[Key] = deque()
@@ -71,6 +71,11 @@ class ResultRetainer:
         self._closed = True
         for key in list(self._retained):
             self.let_go(key)
+
+    def announce_again(self) -> None:
+        """Announce all copies."""
+        for key, (handle, chunks) in self._retained.items():
+            self._publisher.announce(key, handle, chunks[0].stamp)
 
     @property
     def twice(self) -> int:
@@ -167,7 +172,7 @@ class ResultRetainer:
         if found is None:
             return
         handle, chunks = found
-        self._retained[key] = chunks
+        self._retained[key] = found
         with self._twice_lock:
             self._twice[key] = cost.copied
         self._publisher.ahead += 1

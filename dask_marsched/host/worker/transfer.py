@@ -261,6 +261,12 @@ class HandleTransfer:
         where = (self.worker.address, key, handle.to_message(), stamp)
         self.worker.log_event(KEPT, where)
 
+    def announce_again(self) -> None:
+        """Tell a scheduler that was restarted that this worker shares its memory, and what."""
+        if self._announces and self.reason is None:
+            self.worker.log_event(READY, self.worker.address)
+            self.publisher.announce_again()
+
     async def _gather_dep(
         self, worker: str, to_gather: Collection[Key], total_nbytes: int, *, stimulus_id: str
     ) -> Any:

@@ -42,7 +42,7 @@ def test_what_is_missing_is_named(part):
 def test_a_worker_that_differs_stays_as_it_is():
     other = SimpleNamespace(close=None)
     with pytest.raises(RuntimeError, match=r"worker\.handle_scheduler.*: the worker closes when"):
-        Reconnection(other, 1.0).install()
+        Reconnection(other, 1.0, lambda: None, lambda name, plugin: False).install()
     assert vars(other) == {"close": None}
 
 

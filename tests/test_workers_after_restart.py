@@ -1,0 +1,154 @@
+"""Workers that come back to a scheduler that was restarted are what they were before."""
+
+import asyncio
+import operator
+import os
+import signal
+
+import numpy as np
+import pytest
+from distributed import wait
+from distributed.active_memory_manager import RetireWorker
+
+import dask_marsched
+from tests.restarts import free_port, restartable_cluster
+from tests.test_scheduler_restart import PATIENCE, restart, wait_until_written
+
+pytestmark = pytest.mark.extended
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with restartable_cluster(tmp_path, workers=0) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster):
+    with dask_marsched.Client(cluster.address) as made:
+        yield made
+        status = dask_marsched.status(made)
+        assert status.exceptions == {}, cluster.scheduler.output[-6000:]
+
+
+def poll(client, call, function, expected):
+    """Wait until a function that is run on the scheduler or the workers returns a value."""
+
+    async def come():
+        while await call(function) != expected:
+            await asyncio.sleep(0.02)
+
+    client.sync(come, callback_timeout=PATIENCE)
+
+
+def start_workers(cluster, client, number):
+    for i in range(number):
+        cluster.start_worker(f"w{i}")
+    client.wait_for_workers(number)
+
+
+def adopters(dask_scheduler):
+    return len(dask_scheduler.plugins["marsched"]._failover._adoption.adopters._ready)
+
+
+def kept(dask_scheduler):
+    return len(dask_scheduler.plugins["marsched"]._failover._adoption._kept)
+
+
+def test_results_of_a_worker_that_dies_later_are_adopted(cluster, client):
+    start_workers(cluster, client, 2)
+    poll(client, client.run_on_scheduler, adopters, 2)
+    arrays = client.map(np.full, [2_000_000] * 6, range(6), pure=False)
+    wait(arrays)
+    poll(client, client.run_on_scheduler, kept, 6)
+    restart(cluster)
+    poll(client, client.run_on_scheduler, kept, 6)
+    holds = client.has_what()
+    address = max(holds, key=lambda worker: len(holds[worker]))
+    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+    assert [array[0] for array in client.gather(arrays)] == list(range(6))
+    recoveries = dask_marsched.status(client).details["recoveries"]
+    assert recoveries["results_adopted"] == len(holds[address])
+    assert recoveries["computed_again"] == 0
+
+
+def test_a_worker_that_retires_goes_on(cluster, client):
+    start_workers(cluster, client, 2)
+    held = client.map(cluster.logged(), range(8), pure=False)
+    wait(held)
+    scattered = client.scatter(list(range(20)))
+    wait_until_written(client)
+    (address, *_) = client.scheduler_info()["workers"]
+    client.run_on_scheduler(retire_without_end, worker=address)
+
+    def status(dask_scheduler):
+        return dask_scheduler.workers[address].status.name
+
+    poll(client, client.run_on_scheduler, status, "closing_gracefully")
+    restart(cluster)
+    assert client.gather([*held, *scattered]) == [*range(0, 16, 2), *range(20)]
+    assert set(cluster.ran().values()) == {1}
+    poll(client, client.run_on_scheduler, status, "running")
+
+
+async def retire_without_end(dask_scheduler, worker):
+    RetireWorker.run = lambda self: iter(())  # as if copies took long
+    retirement = dask_scheduler.retire_workers(workers=[worker], stimulus_id="test")
+    dask_scheduler._retirement = asyncio.create_task(retirement)
+
+
+def test_a_worker_gets_the_options_of_the_next_scheduler(cluster, client):
+    start_workers(cluster, client, 1)
+    held = client.submit(operator.add, 1, 2)
+    wait(held)
+    wait_until_written(client)
+    cluster.kill_scheduler()
+    cluster.start_scheduler("--marsched-config", "quota.fraction=0.33")
+    assert client.submit(operator.add, held, 2).result(PATIENCE) == 5
+
+    (address,) = client.scheduler_info()["workers"]
+    poll(client, client.run, quota_fraction, {address: 0.33})
+
+
+def quota_fraction(dask_worker):
+    return dask_worker.plugins["marsched"].settings.quota_fraction
+
+
+def test_a_worker_may_have_a_name_for_an_address(cluster, client):
+    port = free_port()
+    listens = ("--listen-address", f"tcp://0.0.0.0:{port}")
+    cluster.start_worker("w0", *listens, "--contact-address", f"tcp://localhost:{port}")
+    client.wait_for_workers(1)
+    scattered = client.scatter(7)
+    client.submit(operator.add, 1, 1).result(PATIENCE)
+    wait_until_written(client)  # so is what came before
+    restart(cluster)
+    assert scattered.result(PATIENCE) == 7
+
+
+def test_a_held_result_outlives_that_its_input_fails(cluster, client):
+    start_workers(cluster, client, 1)
+    flag = cluster.directory / "gone"
+    first = client.submit(read, str(flag), key="first")
+    second = client.submit(operator.add, first, 1, key="second")
+    assert second.result(PATIENCE) == 6
+    del first
+    poll(client, client.run_on_scheduler, state_of_first, "released")
+    flag.touch()
+    first = client.submit(read, str(flag), key="first")
+    wait(first)
+    wait_until_written(client)
+    restart(cluster)
+    with pytest.raises(FileNotFoundError):
+        first.result(PATIENCE)
+    assert second.result(PATIENCE) == 6
+
+
+def state_of_first(dask_scheduler):
+    return dask_scheduler.tasks["first"].state
+
+
+def read(flag):
+    if os.path.exists(flag):
+        raise FileNotFoundError(flag)
+    return 5
