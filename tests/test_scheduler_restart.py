@@ -5,7 +5,7 @@ import operator
 import os
 import signal
 import urllib.request
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import dask.array as da
 import distributed
@@ -264,6 +264,51 @@ def test_what_the_scheduler_holds_survives(cluster, client):
     assert count.up().result(PATIENCE) == 2
     client.unpublish_dataset("data")
     assert set(cluster.ran().values()) == {1}
+
+
+def test_calls_that_wait_go_on_waiting(tmp_path):
+    with (
+        restartable_cluster(tmp_path, workers=3) as cluster,
+        dask_marsched.Client(cluster.address) as client,
+        ThreadPoolExecutor() as threads,
+    ):
+        client.wait_for_workers(3)
+        holds = client.submit(locked, cluster.gated(), 1, pure=False)
+        cluster.wait_until_begun()
+        wants = client.submit(locked, cluster.logged(), 2, pure=False)
+        reads = client.submit(value, "late", pure=False)
+        event = threads.submit(Event("late", client).wait, PATIENCE)
+        poll_for(lambda: client.run_on_scheduler(_waiting) == (1, 1, 1), PATIENCE)
+        client.run_on_scheduler(_wait_for_journal)
+        restart(cluster)
+        poll_for(lambda: client.run_on_scheduler(_waiting) == (1, 1, 1), PATIENCE)
+        cluster.open_gate()
+        Variable("late", client).set(7)
+        Event("late", client).set()
+        assert event.result(PATIENCE) is True
+        assert client.gather([holds, wants, reads], asynchronous=False) == [2, 4, 7]
+        assert list(cluster.ran().items()) == [("1", 1), ("2", 1)]
+        assert not client.sync(Lock("file", client.scheduler, client.loop)._locked)
+        assert dask_marsched.status(client).exceptions == {}
+
+
+def locked(function, x):
+    with Lock("file"):
+        return function(x)
+
+
+def value(name):
+    return Variable(name).get()
+
+
+def _waiting(dask_scheduler):
+    """How many calls wait for a lock, an event and a variable."""
+    extensions = dask_scheduler.extensions
+    return (
+        extensions["semaphores"].metrics["pending"]["file"],
+        extensions["events"]._waiter_count["late"],
+        len(extensions["variables"].started._waiters),
+    )
 
 
 class Count:

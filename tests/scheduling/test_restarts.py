@@ -79,6 +79,7 @@ def test_removal_restores_all_and_leaves_nothing(tmp_path):
         worker = next(iter(cluster.workers.values()))
         c.register_plugin(MarsSchedulerPlugin())
         without, on_scheduler, on_client = handlers_of(s), replaced(s), replaced(c)
+        calls = [dict(vars(server.scheduler)) for server in (c, worker)]
         c.unregister_scheduler_plugin("marsched")
         c.register_plugin(MarsSchedulerPlugin(journal=place))
         held = c.submit(operator.add, 1, 2)
@@ -87,6 +88,8 @@ def test_removal_restores_all_and_leaves_nothing(tmp_path):
         assert handlers_of(s) != without
         assert replaced(c) > on_client
         assert "close" in vars(worker)
+        assert "event_wait" in vars(c.scheduler)
+        assert "event_wait" in vars(worker.scheduler)
         c.unregister_scheduler_plugin("marsched")
         c.register_plugin(MarsSchedulerPlugin())
         assert c.submit(operator.add, held, 1).result() == 4
@@ -95,6 +98,7 @@ def test_removal_restores_all_and_leaves_nothing(tmp_path):
         assert replaced(s) == on_scheduler
         assert replaced(c) == on_client
         assert "close" not in vars(worker)
+        assert [vars(server.scheduler) for server in (c, worker)] == calls
     store = open_journal(place)
     assert [table for table in TABLES if list(store.read(table))] == []
     store.close()
@@ -325,6 +329,24 @@ def test_a_client_that_lost_its_connection_begins_another_session(tmp_path):
         client.sync(async_poll_for, lambda: client.status == "running" and kept.active, 30)
         assert client.submit(operator.add, 2, 3).result(30) == 5
         assert dask_marsched.status(client).details["journal"]["clients"] == 1
+
+
+def test_a_call_whose_connection_breaks_fails_while_the_scheduler_lives(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        client.sync(async_poll_for, lambda: "_reconnect" in vars(client), 30)
+
+        async def lose_connection():
+            waits = asyncio.ensure_future(client.scheduler.event_wait(name="never"))
+            occupied = client.rpc.occupied
+            await async_poll_for(lambda: any(occupied.values()), 30)
+            await asyncio.sleep(0.1)
+            for comm in set().union(*occupied.values()):
+                comm.abort()
+            with pytest.raises(CommClosedError):
+                await waits
+
+        client.sync(lose_connection)
+        assert client.submit(operator.add, 1, 2).result(30) == 3
 
 
 def test_a_graph_that_is_being_sent_survives_the_beginning_of_a_session(tmp_path):

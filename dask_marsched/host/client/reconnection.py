@@ -20,6 +20,8 @@ from distributed.comm import connect
 from distributed.metrics import monotonic
 
 from dask_marsched.config import Settings
+from dask_marsched.host.client import patient_calls
+from dask_marsched.host.client.patient_calls import PatientCalls, came_back
 from dask_marsched.host.contract import explain, misfits_of_attributes, misfits_of_function
 
 logger = logging.getLogger("dask_marsched")
@@ -41,8 +43,6 @@ _FLUSH = "publish_flush_batched_send"
 #: Seconds between two attempts to connect, and the longest that one takes.
 _BETWEEN, _PROBED = 0.1, 1.0
 _CLOSING = ("closing", "closed")
-#: Seconds in which a client notices that its connection has broken.
-_NOTICED = 2.0
 #: By client. Keys are weak, values hold their client weakly.
 _connections: weakref.WeakKeyDictionary[distributed.Client, ResumableConnection] = (
     weakref.WeakKeyDictionary()
@@ -51,8 +51,12 @@ _connections: weakref.WeakKeyDictionary[distributed.Client, ResumableConnection]
 
 def misfits(client: Any) -> list[str]:
     """Return how a client differs from what coming back expects; empty if it does not."""
-    names = ("_event_handlers", "_gather_keys", "_stream_handlers", "futures", "scheduler_comm")
+    names = (
+        *("_event_handlers", "_gather_keys", "_stream_handlers"),
+        *("futures", "scheduler", "scheduler_comm"),
+    )
     return [
+        *patient_calls.misfits(),
         *misfits_of_attributes("client", client, names),
         *misfits_of_function("client", client, "_send_to_scheduler_safe", ("msg",)),
         *misfits_of_function("client", client, "_reconnect"),
@@ -113,12 +117,17 @@ class ResumableConnection:
         self._uncounted: list[dict[str, Any]] = []  # sent after those that are held back
         self._flushes: deque[dict[str, Any]] = deque(maxlen=10)
         self._sent: set[Hashable] = set()  # keys that the scheduler should know
+        self._calls: PatientCalls | None = None
         client._stream_handlers[INVITED] = self.invited
 
     @property
     def client(self) -> Any:
         """The client; it exists while its own methods run."""
         return self._client()
+
+    def is_away(self) -> bool:
+        """Whether the scheduler is gone and the client waits for it."""
+        return self.active and self._resuming
 
     def begin_soon(self) -> None:
         """Begin a session, from any thread, if none has begun."""
@@ -146,6 +155,9 @@ class ResumableConnection:
         client._gather_remote = self._gather_remote
         client._stream_handlers.update({WRITTEN: self._written, OVER: self._over})
         self._sent = set(client.futures)
+        if self._calls is None:
+            self._calls = PatientCalls(client.scheduler, self)
+        self._calls.install()
         # Messages that were handed to the loop before are sent first, and are not counted.
         client.loop.add_callback(self._start_counting)
 
@@ -184,6 +196,9 @@ class ResumableConnection:
         for name in ("_send_to_scheduler_safe", "_reconnect", "_gather_remote"):
             vars(self.client).pop(name, None)
         unsent += self._uncounted
+        if self._calls is not None:
+            self._calls.uninstall()
+            self._calls = None
         self._unwritten.clear()
         self._uncounted.clear()
         self._sent.clear()
@@ -297,17 +312,10 @@ class ResumableConnection:
             return await type(client)._gather_remote(client, direct, local_worker)
         except OSError:
             while self.active:
-                if not await self._is_back(before):
+                if not await came_back(self, before):
                     raise
                 try:
                     return await client.scheduler.gather(keys=list(asked))
                 except OSError:
                     before = self.returned
             raise
-
-    async def _is_back(self, before: int) -> bool:
-        """Wait until the client has returned; False if it had not left, or does not return."""
-        until = monotonic() + _NOTICED
-        while self.active and self.returned == before and (self._resuming or monotonic() < until):
-            await asyncio.sleep(_BETWEEN)
-        return self.active and self.returned != before

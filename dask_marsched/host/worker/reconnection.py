@@ -31,6 +31,8 @@ from distributed.worker_state_machine import (
     UnpauseEvent,
 )
 
+from dask_marsched.host.client import patient_calls
+from dask_marsched.host.client.patient_calls import PatientCalls
 from dask_marsched.host.client.reconnection import resumable
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 
@@ -56,6 +58,7 @@ def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what coming back expects; empty if it does not."""
     names = ("batched_stream", "periodic_callbacks", "scheduler", "state", "contact_address")
     return [
+        *patient_calls.misfits(),
         *misfits_of_attributes("worker", worker, names),
         *misfits_of_function("worker", worker, "close", ("reason",)),
         *misfits_of_function("worker", worker, "handle_scheduler", ("comm",)),
@@ -85,26 +88,32 @@ class Reconnection:
         self._on_return = on_return
         self._is_outdated = is_outdated
         self.returned = 0  #: How often the worker has come back.
-        self._installed = False
+        self._calls: PatientCalls | None = None
         self._waiting: asyncio.Task[None] | None = None
 
     def install(self) -> None:
         """Intercept the end of the connection, or raise a RuntimeError and change nothing."""
         demand(misfits(self.worker), "the worker closes when its scheduler dies")
-        self._installed = True
         self.worker.close = self._close
         self.worker._get_client = self._get_client
+        self._calls = PatientCalls(self.worker.scheduler, self)
+        self._calls.install()
 
     def uninstall(self) -> None:
         """Restore the worker. Idempotent."""
-        if self._installed:
+        if self._calls is not None:
             for name in ("close", "_get_client"):
                 vars(self.worker).pop(name, None)
-            self._installed = False
+            self._calls.uninstall()
+            self._calls = None
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
         return {"returned": self.returned, "waiting": self._is_waiting()}
+
+    def is_away(self) -> bool:
+        """Whether the scheduler is gone and the worker waits for it."""
+        return self._is_waiting()
 
     def _is_waiting(self) -> bool:
         return self._waiting is not None and not self._waiting.done()
