@@ -18,14 +18,16 @@ from distributed.metrics import monotonic
 
 from dask_marsched.host.contract import misfits_of_function
 
-#: Calls that may be sent twice. A lease has an id, which is granted and released once. Not among
-#: them are calls that put into a queue, take from it or count who uses it.
+#: Calls that may be sent twice. A lease has an id, which is granted and released once. A worker
+#: whose lifetime ends has itself retired. Not among them are calls that put into a queue, take from
+#: it or count who uses it.
 REPEATED = (
     "event_clear",
     "event_is_set",
     "event_set",
     "event_wait",
     "queue_qsize",
+    "retire_workers",
     "semaphore_acquire",
     "semaphore_register",
     "semaphore_release",
