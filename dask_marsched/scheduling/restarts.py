@@ -131,6 +131,7 @@ class Restarts:
         self._restored = restored
         self._parts: _Parts | None = None
         self._finishing: asyncio.Task[None] | None = None
+        self._starting_again: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._begun = 0.0
 
@@ -349,8 +350,13 @@ class Restarts:
             return reason
         if not await self._write_all():
             return "the journal cannot be written"
-        self._loop.call_later(process.ANSWERED, process.start_again)
+        self._starting_again = asyncio.create_task(self._start_again())
         return None
+
+    async def _start_again(self) -> None:
+        await asyncio.sleep(process.ANSWERED)
+        await self._write_all()  # what has happened meanwhile
+        process.start_again()
 
     async def _write_all(self) -> bool:
         """Write all that happened; return whether it is durable."""

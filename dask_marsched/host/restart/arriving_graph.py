@@ -32,7 +32,7 @@ class ArrivingGraph:
     def record(self, scheduler: Any, tasks: Collection[Key]) -> dict[str, Any]:
         """Return how the scheduler has made its tasks, for the journal."""
         request = compression.current.get()
-        priorities = (scheduler.tasks[key].priority for key in tasks)
+        priorities = (scheduler.tasks[key].priority for key in tasks if key in self.defined)
         generations = (float(priority[1]) for priority in priorities if priority)
         return {
             "generation": next(generations, float(scheduler.generation)),
