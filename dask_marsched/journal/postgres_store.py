@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dask_marsched.journal.store import (
@@ -81,6 +81,15 @@ class PostgresStore:
         return {name: _CONNECTION[name] for name in _CONNECTION.keys() - conninfo_to_dict(url)}
 
     def _connect(self) -> psycopg.Connection:
+        connection = self._begin_session()
+        try:
+            connection.execute(f"SELECT pg_advisory_lock({_LOCK})")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begin_session(self) -> psycopg.Connection:
         connection = psycopg.connect(self._parameters, autocommit=True)
         info = connection.info
         self._place = f"database {info.dbname} on {info.host}:{info.port}"
@@ -88,7 +97,6 @@ class PostgresStore:
             for statement in _SESSION:
                 connection.execute(statement)
             connection.execute(f"SET lock_timeout = {int(self._patience * 1000) or 1}")
-            connection.execute(f"SELECT pg_advisory_lock({_LOCK})")
         except BaseException:
             connection.close()
             raise
@@ -279,13 +287,32 @@ class PostgresStore:
         """Release the journal for the next scheduler."""
         self._connection.close()
 
-    def abandon(self) -> None:
-        """Close, and drop what no longer follows the scheduler, if the server can be reached."""
-        with contextlib.suppress(psycopg.Error, JournalError):
-            if self._connection.broken:
-                self._connection = self._connect()
+    def abandon(self) -> bool:
+        """Drop what no longer follows the scheduler, and close, also where the server is away."""
+        try:
+            if self._connection.closed:
+                self._connection = self._begin_session()
             with self._connection.transaction():
-                self._next_group()
-                for table in self._tables | {"about"}:
-                    self._connection.execute(f"DROP TABLE IF EXISTS {_PREFIX}{table}")
-        self._connection.close()
+                return self._drop()
+        except errors.UndefinedTable:
+            return True
+        except psycopg.Error:
+            return False
+        finally:
+            self._connection.close()
+
+    def _drop(self) -> bool:
+        """Drop our tables; return False while another session, maybe a lost one of ours, is in."""
+        execute = self._connection.execute
+        # It does not wait: a successor has the lock as long as it lives.
+        (is_locked,) = execute(f"SELECT pg_try_advisory_lock({_LOCK})").fetchone() or (False,)
+        query = f"SELECT value FROM {_PREFIX}about WHERE name = 'group' FOR UPDATE"
+        (group,) = execute(query).fetchone() or ("",)
+        # Any group of this run is ours, also an old one on a server that has lost later ones.
+        if group.partition(" ")[0] != self._group.partition(" ")[0]:
+            return True
+        if is_locked:
+            # all: a group may have made a table and its answer was lost
+            for (name,) in execute(f"SELECT relname FROM pg_class WHERE {_OURS}").fetchall():
+                execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(name)))
+        return bool(is_locked)

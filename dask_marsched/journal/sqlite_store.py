@@ -191,9 +191,8 @@ class SQLiteStore:
         if self._identities() != self._files:
             raise FileNotFoundError("it was replaced")
 
-    def _identities(self) -> list[tuple[int, int]]:
-        found = (self._path.stat(), self._log.stat())
-        return [(file.st_dev, file.st_ino) for file in found]
+    def _identities(self) -> dict[Path, tuple[int, int]]:
+        return {path: _identity(path) for path in (self._path, self._log)}
 
     def _ensure_table(self, table: str) -> None:
         name = f"t_{table}"
@@ -302,14 +301,28 @@ class SQLiteStore:
         with self._explaining():
             self._connection.close()
 
-    def abandon(self) -> None:
-        """Close, and remove what no longer follows the scheduler."""
-        with contextlib.suppress(OSError):
-            self._check_place()
-            self._path.unlink()  # first: a log without its database is ignored
-            self._log.unlink()
+    def abandon(self) -> bool:
+        """Remove what no longer follows the scheduler, and close.
+
+        Where it cannot be removed, the lock is kept: no other scheduler takes it for its own.
+        """
+        try:
+            for path in list(self._files):  # the database first: a log alone is ignored
+                with contextlib.suppress(FileNotFoundError):
+                    if _identity(path) == self._files[path]:
+                        path.unlink()
+                # Once we have closed, another's file may get the same number.
+                del self._files[path]
+        except OSError:
+            return False
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
+        return True
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 class _Connection(sqlite3.Connection):

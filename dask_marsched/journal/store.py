@@ -82,10 +82,15 @@ class JournalStore(Protocol):
     def close(self) -> None:
         """Release the place for the next scheduler."""
 
-    def abandon(self) -> None:
-        """Close, and remove what is kept where possible: it no longer follows the scheduler.
+    def abandon(self) -> bool:
+        """Remove what is kept, as it no longer follows the scheduler, and close.
 
-        Never raises.
+        Returns
+        -------
+        bool
+            Whether nothing of this store is left. If not, try again later, and close in the end.
+
+        Never raises, and leaves what a successor keeps in the same place.
         """
 
 

@@ -1,5 +1,6 @@
 """Writes the journal beside the event loop: takes records at once, writes groups in a thread."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -13,14 +14,16 @@ logger = logging.getLogger(__name__)
 _GATHER = 0.02  # seconds; with the time of a write, a group is on disk within 50 ms
 _MOST_BYTES = 512 << 20  # taken and not written: from here on the caller waits
 _PATIENCE = 10.0  # seconds that it waits, before the journal is given up
+_AGAIN = 3.0  # seconds between tries to remove what is left of it
+_LAST_TRY = 5.0  # most seconds for the one at the end
 
 
 class JournalWriter:
     """Takes records from the event loop and writes them in groups, in its own thread.
 
     Where writing fails, the journal is given up: `on_failure` is called once, what is in the store
-    is removed where possible, since it no longer follows the scheduler, and what comes later is
-    dropped. No method raises.
+    is removed as soon as that is possible, since it no longer follows the scheduler, and what comes
+    later is dropped. No method raises.
 
     Parameters
     ----------
@@ -105,10 +108,14 @@ class JournalWriter:
         return time.monotonic() - since if since else 0.0
 
     def close(self, timeout: float = 30.0) -> bool:
-        """Write all, close the store, and return whether all that was taken is durable."""
+        """Write all, close the store, and return whether all that was taken is durable.
+
+        After a failure it only tries once more, for a short time, to remove what is left.
+        """
         with self._lock:
             self._closing = True
             self._changed.notify_all()
+            timeout = min(timeout, _LAST_TRY) if self._failed else timeout
         self._thread.join(timeout)
         return not self._thread.is_alive() and not self._failed
 
@@ -125,7 +132,19 @@ class JournalWriter:
         except Exception as error:
             self._fail(error if isinstance(error, JournalError) else JournalError(repr(error)))
         if self._failed:
-            self._store.abandon()
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Remove what is left, however long it takes: a next scheduler would go on with it."""
+        is_last = False
+        while not self._store.abandon():
+            if is_last:
+                logger.error("The journal could not be removed: do so before the next start")
+                with contextlib.suppress(Exception):
+                    self._store.close()
+                return
+            with self._lock:
+                is_last = self._changed.wait_for(lambda: self._closing, _AGAIN)
 
     def _wait_for_group(self, timeout: float | None) -> bool:
         """Wait until there is something to do and others have joined it; False at the end."""

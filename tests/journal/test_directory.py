@@ -1,5 +1,6 @@
 """Directories that are refused, and damage to a journal's files."""
 
+import errno
 import itertools
 import os
 import random
@@ -257,9 +258,34 @@ def test_a_removed_directory_is_noticed(directory, remove):
     other.write([Put("tasks", "c", b"1")])
     with pytest.raises(JournalError, match="it was replaced"):
         store.write([Put("tasks", "b", b"1")])
-    store.abandon()  # which leaves the other's alone
+    assert store.abandon()  # which leaves the other's alone
     other.close()
     assert read(directory) == [("c", b"1")]
+    assert store.abandon()  # its files' numbers may be the other's by now
+    assert read(directory) == [("c", b"1")]
+
+
+@pytest.mark.parametrize("first", ["journal.sqlite", "journal.sqlite-wal"])
+def test_what_cannot_be_removed_yet_is_kept_from_others(directory, monkeypatch, first):
+    store = SQLiteStore(directory)
+    store.write([Put("tasks", "a", b"1")])
+    unlink = Path.unlink
+
+    def refuse(path, missing_ok=False):
+        if path.name == first:
+            raise OSError(errno.EROFS, "Read-only file system")
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert not store.abandon()
+    assert not store.abandon()
+    if first == "journal.sqlite":
+        with pytest.raises(JournalInUseError):
+            SQLiteStore(directory, patience=0.01)
+    monkeypatch.undo()
+    assert store.abandon()
+    assert {path.name for path in directory.iterdir()} == {"holder"}
+    assert read(directory) == []
 
 
 def fill(store):

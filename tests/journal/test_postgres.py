@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from dask_marsched.journal import (
     JournalCorruptError,
     JournalError,
     JournalInUseError,
+    JournalWriter,
     Put,
     open_journal,
 )
@@ -18,6 +20,7 @@ from tests.journal.servers import Server, running_server
 
 psycopg = pytest.importorskip("psycopg")
 PREFIX = "marsched_journal_"
+TIMEOUT = 20.0
 
 
 @pytest.fixture
@@ -49,10 +52,32 @@ def test_a_scheduler_that_lost_its_lock_cannot_write(schema, store, admin):
     other.close()  # the lock is free again, but the first has been replaced
     with pytest.raises(JournalInUseError, match="was taken by another scheduler"):
         store.write([Put("tasks", "b", b"1")])
-    store.abandon()  # which leaves the other's alone
+    assert store.abandon()  # which leaves the other's alone
     other = open_journal(schema)
     assert list(other.read("tasks")) == [("a", b"1")]
+    assert store.abandon()  # at once, though the other has the lock
+    other.write([Put("tasks", "b", b"2")])
+    assert list(other.read("tasks")) == [("a", b"1"), ("b", b"2")]
     other.close()
+
+
+def test_a_journal_is_not_removed_while_another_session_has_the_lock(schema, store, admin):
+    """It may be a successor that has yet to take the place, or a lost session of our own."""
+    store.write([Put("tasks", "a", b"1")])
+    end_sessions(admin)
+    admin.execute(f"SELECT pg_advisory_lock(hashtextextended('{PREFIX}' || current_schema(), 0))")
+    assert not store.abandon()
+    assert admin.execute(f"SELECT count(*) FROM {PREFIX}tasks").fetchone() == (1,)
+    admin.execute("SELECT pg_advisory_unlock_all()")
+    assert store.abandon()
+    assert admin.execute(f"SELECT to_regclass('{PREFIX}about')").fetchone() == (None,)
+
+
+def test_tables_whose_making_was_not_answered_are_removed(schema, store, admin):
+    store.write([Put("tasks", "a", b"1")])
+    admin.execute(f"CREATE TABLE {PREFIX}graphs (LIKE {PREFIX}tasks)")
+    assert store.abandon()
+    assert admin.execute(f"SELECT to_regclass('{PREFIX}graphs')").fetchone() == (None,)
 
 
 def test_a_cut_connection_is_made_again(schema, store, admin):
@@ -78,6 +103,8 @@ def test_a_server_that_lost_groups_is_noticed(store, admin):
     admin.execute(f"UPDATE {PREFIX}about SET value = %s WHERE name = 'group'", before)
     with pytest.raises(JournalError, match="or its server has lost what was written"):
         store.write([Put("tasks", "c", b"1")])
+    assert store.abandon()  # nobody else has taken it
+    assert admin.execute(f"SELECT to_regclass('{PREFIX}tasks')").fetchone() == (None,)
 
 
 def test_a_damaged_value_is_found(store, admin):
@@ -138,3 +165,23 @@ def test_a_server_that_restarts(own_server):
     starting.join()
     assert list(store.read("tasks")) == [("a", b"1"), ("b", b"1")]
     store.close()
+
+
+@pytest.mark.extended
+def test_a_journal_that_failed_is_removed_when_the_server_is_back(own_server):
+    """The next scheduler would go on with what is long over."""
+    failures: list[JournalError] = []
+    writer = JournalWriter(open_journal(own_server.url(), patience=0.1), failures.append)
+    writer.put("tasks", "a", b"1")
+    assert writer.flush().result(TIMEOUT)
+    own_server.stop()
+    writer.put("tasks", "b", b"1")
+    assert not writer.flush().result(TIMEOUT)
+    own_server.start()
+    with psycopg.connect(own_server.url(), autocommit=True) as connection:
+        deadline = time.monotonic() + TIMEOUT
+        while connection.execute(f"SELECT to_regclass('{PREFIX}tasks')").fetchone() != (None,):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    writer.close()
+    assert len(failures) == 1

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ class FakeStore:
         self.error: Exception | None = None
         self.ended = threading.Event()
         self.end = ""
+        self.removals = [True]  # what each try gives; the last one for good
+        self.tries = threading.Semaphore(0)
         self.untidy = 0
         self.tidied = threading.Event()
 
@@ -54,7 +57,13 @@ class FakeStore:
         self._end("closed")
 
     def abandon(self):
-        self._end("abandoned")
+        is_removed = self.removals[0]
+        if len(self.removals) > 1:
+            del self.removals[0]
+        if is_removed:
+            self._end("abandoned")
+        self.tries.release()
+        return is_removed
 
 
 @pytest.fixture
@@ -145,6 +154,51 @@ def test_failure_is_told_once_and_ends_the_journal(store, writer, failures, erro
     assert isinstance(failures[0], JournalError)
     assert "disk full" in str(failures[0])
     assert "The journal is given up" in caplog.text
+
+
+def fail(store, writer):
+    store.error = JournalError("disk full")
+    writer.put("tasks", "a", b"")
+    assert store.tries.acquire(timeout=TIMEOUT)
+
+
+def test_removal_is_tried_until_it_succeeds(store, writer, failures, monkeypatch, caplog):
+    monkeypatch.setattr(writer_module, "_AGAIN", 0.01)
+    store.removals = [False, False, False, True]
+    fail(store, writer)
+    assert store.ended.wait(TIMEOUT)
+    assert store.end == "abandoned"
+    assert len(store.removals) == 1
+    assert len(failures) == len(caplog.records) == 1
+
+
+def test_the_end_tries_once_more_to_remove(store, writer):
+    store.removals = [False, True]
+    fail(store, writer)
+    assert writer.close(TIMEOUT) is False
+    assert store.end == "abandoned"
+
+
+def test_what_cannot_be_removed_is_released_at_the_end(store, writer, caplog):
+    store.removals = [False]
+    fail(store, writer)
+    assert not store.ended.is_set()
+    assert writer.close(TIMEOUT) is False
+    assert store.end == "closed"
+    assert "could not be removed" in caplog.text
+
+
+def test_the_end_does_not_wait_long_for_the_removal(store, writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "_LAST_TRY", 0.01)
+    blocked(store, writer)
+    store.error = JournalError("disk full")
+    monkeypatch.setattr(writer_module, "_MOST_BYTES", 1)
+    monkeypatch.setattr(writer_module, "_PATIENCE", 0.01)
+    writer.put("tasks", "b", b"22")  # fails, while the thread waits for the disk
+    begun = time.monotonic()
+    assert writer.close(TIMEOUT) is False
+    assert time.monotonic() - begun < TIMEOUT / 2
+    assert not store.ended.is_set()
 
 
 def test_a_callback_that_fails_is_logged(store, caplog):
