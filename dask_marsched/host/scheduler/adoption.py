@@ -49,11 +49,11 @@ class Adoption:
         self.scheduler: Any = scheduler
         self.adopters = Adopters(scheduler)
         self._patience = patience
-        self._departed = DepartedWorkers(scheduler, caught)
         self._caught = caught
         # Handle and stamp by worker: several machines may hold a copy.
         self._kept: dict[Key, dict[str, tuple[Any, int]]] = {}
         self._under_way: dict[str, asyncio.Future[Set[WorkerState]]] = {}
+        self._departed = DepartedWorkers(scheduler, caught, self._under_way)
         self._moved: dict[str, list[Key]] = {}
         self._handler: Any = None
 

@@ -8,7 +8,7 @@ that replaces it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from dask.typing import Key
@@ -39,11 +39,17 @@ class ReassignedTasks(NamedTuple):
 
 
 class DepartedWorkers:
-    """Dead workers whose removal is delayed."""
+    """Dead workers whose removal is delayed; of those ``adopted``, others take the results now."""
 
-    def __init__(self, scheduler: Scheduler, caught: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        caught: Callable[[str, Exception], None],
+        adopted: Mapping[str, asyncio.Future[Any]],
+    ) -> None:
         self.scheduler: Any = scheduler
         self._caught = caught
+        self._adopted = adopted
         self._waiting: dict[str, tuple[asyncio.Task[None], asyncio.Task[None]]] = {}
         self._reassigned: dict[str, ReassignedTasks] = {}
         self._stock: Any = None
@@ -120,8 +126,12 @@ class DepartedWorkers:
         return list(released)
 
     async def _add_worker(self, comm: Any, *, address: str, **kwargs: Any) -> Any:
-        # With a fixed port the next process has the same address, and Dask allows one worker each.
-        waiting = self._waiting.get(self.scheduler.coerce_address(address))
+        # With a fixed port the next process has the same address, as has a worker that only lost
+        # its connection, and Dask allows one worker each.
+        there = self.scheduler.coerce_address(address)
+        if there not in self._waiting and (adoption := self._adopted.get(there)) is not None:
+            await asyncio.wait([adoption])
+        waiting = self._waiting.get(there)
         if waiting is not None:
             ended, removal = waiting
             ended.cancel()
@@ -131,6 +141,8 @@ class DepartedWorkers:
         except CommClosedError:
             await self._remove_unanswered(address, kwargs.get("server_id"))
             raise
+        except ValueError as error:  # Dask leaves the process without an answer, waiting
+            await comm.write({"status": "error", "message": str(error), "time": time()})
 
     async def _remove_unanswered(self, address: str, server_id: str | None) -> None:
         # It died before it was answered; Dask would notice when no heartbeat has come for minutes.

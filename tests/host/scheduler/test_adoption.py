@@ -1,5 +1,7 @@
 """Adoption on the scheduler: requests to adopters, and records of where results are."""
 
+import asyncio
+
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.scheduler.adoption import Adoption
@@ -69,3 +71,34 @@ async def test_replicas_on_several_machines_are_recorded_separately(c, s, a, b, 
     await adoption._remove_worker(there.address, stimulus_id="died")
     await adoption._remove_worker(b.address, stimulus_id="died")
     assert adoption._kept == {}
+
+
+@gen_cluster(client=True)
+async def test_a_worker_that_comes_back_waits_until_its_results_are_adopted(c, s, a, b):
+    """It had lost its connection only, and Dask would raise as it is still registered."""
+    asked, gate, there = asyncio.Event(), asyncio.Event(), []
+
+    async def adopt(chunks, gone):
+        asked.set()
+        await gate.wait()
+        return {"status": "OK", "adopted": []}
+
+    async def register(comm, address):
+        there.append(address in s.workers)
+
+    b.handlers["marsched_adopt"] = adopt
+    x = c.submit(inc, 1, workers=[a.address], allow_other_workers=True)
+    await x
+    s.handlers["register-worker"], stock = register, s.handlers["register-worker"]
+    adoption = Adoption(s, caught=None)
+    adoption._departed.install()
+    adoption.adopters.ready(b.address)
+    adoption.announced(a.address, x.key, None, 1)
+    removal = asyncio.create_task(adoption._remove_worker(a.address, stimulus_id="test"))
+    await asked.wait()
+    comes = asyncio.create_task(s.handlers["register-worker"](None, address=a.address))
+    gate.set()
+    await asyncio.gather(removal, comes)
+    assert there == [False]
+    adoption.uninstall()
+    s.handlers["register-worker"] = stock
