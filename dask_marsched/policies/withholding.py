@@ -17,6 +17,10 @@ Priority = tuple[float, ...]
 #: Bytes of an operand's inputs on a worker, and of all its inputs.
 Locality = Callable[[Any, Any], tuple[float, float]]
 
+#: Bytes of inputs that bind a withheld operand to their worker. Less is fetched in the time of a
+#: message; the common case is the array object that all sources of a Zarr store read.
+BINDING_BYTES = 64 * 2**10
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -276,19 +280,23 @@ class UnitQueues:
         at_home = self._at_home.get(worker)
         if at_home and at_home[0].first[:2] <= first.first[:2]:
             unit: _Unit = at_home[0]
-            here, everywhere = locality(unit.head()[1], worker)
-            if here == everywhere:
+            if not self._to_fetch(unit, worker, locality):
                 return unit
         best, least = first, math.inf
         for unit in self._unopened.islice(0, self.window):
             if unit.first[:2] > first.first[:2]:
                 break
-            here, everywhere = locality(unit.head()[1], worker)
-            if everywhere - here < least:
-                best, least = unit, everywhere - here
+            fetched = self._to_fetch(unit, worker, locality)
+            if fetched < least:
+                best, least = unit, fetched
             if not least:
                 break
         return best
+
+    @staticmethod
+    def _to_fetch(unit: _Unit, worker: Any, locality: Locality) -> float:
+        here, everywhere = locality(unit.head()[1], worker)
+        return everywhere - here if everywhere - here >= BINDING_BYTES else 0
 
     def _add(self, unit: _Unit, operand: Any, priority: Priority, home: Any | None) -> None:
         self._withheld[operand] = unit

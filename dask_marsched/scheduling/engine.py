@@ -25,6 +25,7 @@ from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.retries import RetryRule
 from dask_marsched.policies.sharing import LEAST_SHARED
+from dask_marsched.policies.withholding import BINDING_BYTES
 from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.dispatch_of_withheld import Dispatcher
 from dask_marsched.scheduling.placement import TaskPlacement
@@ -32,10 +33,6 @@ from dask_marsched.scheduling.planner import Planner
 from dask_marsched.scheduling.prepared_plans import PreparedGraph
 from dask_marsched.scheduling.retries import Retries
 from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
-
-#: Bytes of widely read inputs that bind a withheld operand to their worker. Less is fetched in the
-#: time of a message; the common case is the array object that all sources of a Zarr store read.
-_BINDING_BYTES = 64 * 2**10
 
 #: Seconds that operands of unknown duration wait behind others before they may be stolen.
 _LONG_WAIT = 1.0
@@ -232,7 +229,7 @@ class PlacementEngine:
             there = snapshot.held(snapshot.fetches(ts, len(s.running) or 1, s.bandwidth))
             best = min(there, key=lambda ws: (-there[ws], self._seniority(ws)), default=None)
             if best is not None and (
-                there[best] >= _BINDING_BYTES or snapshot.has_inputs_of_its_own(ts)
+                there[best] >= BINDING_BYTES or snapshot.has_inputs_of_its_own(ts)
             ):
                 bound_to = best.address
         self.policies.withholding.enqueue(ts, ts.priority or (), bound_to)

@@ -112,14 +112,25 @@ def test_a_worker_that_holds_no_unit_s_inputs_fetches_least() -> None:
     queues = UnitQueues(window=3)
     for i, operand in enumerate("abcd"):
         queues.enqueue(operand, (0, 0, i), "w1")
-    held = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 9.0}
+    held = {"a": 0.0, "b": 1e6, "c": 2e6, "d": 9e6}
 
     def locality(operand: str, worker: str) -> tuple[float, float]:
-        return held[operand], 10.0
+        return held[operand], 1e7
 
     offer = take(queues, "w2", locality)
     assert offer is not None
     assert offer.operand == "c"
+
+
+def test_crumbs_elsewhere_do_not_make_an_operand_wait() -> None:
+    """As the array object of a Zarr store, which readers with another, large input read as well."""
+    queues = UnitQueues()
+    queues.enqueue("reader", (0, 0, 1), "w1")
+    queues.enqueue("source", (0, 0, 2), "w2")
+    sizes = {"reader": (1e7, 1e7 + 48), "source": (48.0, 48.0)}
+    offer = take(queues, "w1", lambda operand, worker: sizes[operand])
+    assert offer is not None
+    assert offer.operand == "reader"
 
 
 def test_units_of_a_lost_worker_are_reopened_first() -> None:
