@@ -146,7 +146,10 @@ class MarsWorkerPlugin(WorkerPlugin):
 
     def _announce_again(self) -> None:
         if self._transfer is not None:
-            self._transfer.announce_again()
+            try:
+                self._transfer.announce_again()
+            except Exception as error:
+                self._transfer_failures.caught("announce_again", error)
 
     def _is_outdated(self, name: str, pickled: bytes) -> bool:
         """Whether this is the scheduler's plugin of this kind, and has other settings."""

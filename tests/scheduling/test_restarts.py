@@ -8,6 +8,7 @@ import itertools
 import logging
 import operator
 import socket
+from types import SimpleNamespace
 
 import distributed
 import pytest
@@ -264,6 +265,13 @@ async def test_workers_may_come_while_it_is_checked_whether_others_are_alive(mon
     assert workers.missing == set()
 
 
+async def test_a_worker_may_announce_itself_while_its_registration_is_unanswered():
+    stream = SimpleNamespace(please_stop=False, comm=None)
+    scheduler = SimpleNamespace(coerce_address=str, stream_comms={"tcp://127.0.0.1:1": stream})
+    workers = ReturningWorkers(scheduler, [])
+    assert await workers._announce(address="tcp://127.0.0.1:1") == {"status": "registered"}
+
+
 def test_a_task_starts_again_whose_input_is_lost_while_it_runs(tmp_path):
     with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
         begun, gate = distributed.Event("begun"), distributed.Event("gate")
@@ -413,6 +421,8 @@ def test_a_dataset_is_published_after_the_graph_that_it_needs(tmp_path):
 async def ops_sent_on_return(connection):
     client, sent = connection.client, []
     connection._resuming = True
+    # The next scheduler has not given its token.
+    client._send_to_scheduler_safe({"op": "variable-future-received-confirm", "token": "1"})
     future = client.submit(operator.add, 1, 2)
     publishing = asyncio.create_task(client._publish_dataset(total=future))
     await async_poll_for(lambda: connection._flushes, 30)

@@ -106,6 +106,8 @@ class PatientCalls:
 
     async def _call(self, op: str, **kwargs: Any) -> Any:
         """Call the scheduler, as often as it dies meanwhile; its timeout goes on."""
+        if op == "retire_workers" and not (kwargs.get("workers") or kwargs.get("names")):
+            return await self._stock(op)(**kwargs)  # the next scheduler would choose others
         connection, timeout = self._connection, parse_timedelta(kwargs.get("timeout"))
         until = math.inf if timeout is None else monotonic() + timeout
         if connection.is_away():

@@ -40,6 +40,8 @@ KEEPS_JOURNAL = "marsched-journal"
 #: Message that the publication of a dataset waits for; the last ones are sent again on return, as
 #: only the dead scheduler may have got them.
 _FLUSH = "publish_flush_batched_send"
+#: Messages that the next scheduler cannot use: the second one has a token of the dead one's.
+_NOT_AGAIN = frozenset({"heartbeat-client", "variable-future-received-confirm"})
 #: Seconds between two attempts to connect, and the longest that one takes.
 _BETWEEN, _PROBED = 0.1, 1.0
 _CLOSING = ("closing", "closed")
@@ -212,7 +214,7 @@ class ResumableConnection:
                 self._flushes.append(message)
             if not (self._resuming or self._begins):
                 type(client)._send_to_scheduler_safe(client, message)
-            elif message["op"] != "heartbeat-client":
+            elif not (self._resuming and message["op"] in _NOT_AGAIN):
                 self._uncounted.append(message)
             return
         keys, messages = message["keys"], [message]

@@ -121,7 +121,8 @@ class ReturningWorkers:
         if stream is not None and not stream.please_stop:
             # The connection broke, and this scheduler has yet to notice. Dask raises when a worker
             # is still registered, and leaves it without an answer.
-            stream.comm.abort()
+            if stream.comm is not None:  # else its registration is still to be answered
+                stream.comm.abort()
             return {"status": REGISTERED}
         self._announced[address] = holdings
         return {"status": "OK"}

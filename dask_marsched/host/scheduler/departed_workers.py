@@ -136,12 +136,16 @@ class DepartedWorkers:
             ended, removal = waiting
             ended.cancel()
             await asyncio.wait([removal])
+        is_there = there in self.scheduler.workers
         try:
             return await self._stock(comm, address=address, **kwargs)
         except CommClosedError:
             await self._remove_unanswered(address, kwargs.get("server_id"))
             raise
-        except ValueError as error:  # Dask leaves the process without an answer, waiting
+        except ValueError as error:
+            if not is_there:
+                raise
+            # Dask leaves the process without an answer, waiting.
             await comm.write({"status": "error", "message": str(error), "time": time()})
 
     async def _remove_unanswered(self, address: str, server_id: str | None) -> None:

@@ -253,13 +253,13 @@ class Reconnection:
         worker.batched_stream = BatchedSend(interval="2ms", loop=worker.loop)
         worker.batched_stream.start(comm)
         worker.batched_stream.send(*self._held.messages)
-        self._on_return()
         self.returned += 1
         logger.warning("%s is back at its scheduler", worker.contact_address)
         self._waiting = None  # from here on, the connection may break again
         for name in ("keep-alive", "heartbeat"):
             worker.periodic_callbacks[name].start()
         worker.loop.add_callback(worker.handle_scheduler, comm)
+        self._on_return()
         for name, plugin in response["worker-plugins"].items():
             if name not in worker.plugins or self._is_outdated(name, plugin):
                 await worker.plugin_add(name=name, plugin=plugin)

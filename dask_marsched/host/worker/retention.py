@@ -74,7 +74,7 @@ class ResultRetainer:
 
     def announce_again(self) -> None:
         """Announce all copies."""
-        for key, (handle, chunks) in self._retained.items():
+        for key, (handle, chunks) in list(self._retained.items()):  # any thread may remove some
             self._publisher.announce(key, handle, chunks[0].stamp)
 
     @property

@@ -156,3 +156,11 @@ def test_calls_that_are_made_otherwise_are_named(monkeypatch):
     assert patient_calls.misfits() == []
     monkeypatch.setattr(patient_calls, "core", SimpleNamespace())
     assert patient_calls.misfits() == ["PooledRPCCall.__getattr__ is missing"]
+
+
+async def test_workers_are_retired_once_more_only_if_they_are_named():
+    rpc, _ = patient(Dies(), "retired")
+    assert await rpc.retire_workers(workers=["tcp://127.0.0.1:1"]) == "retired"
+    rpc, _ = patient(Dies(), "others")
+    with pytest.raises(Dies):
+        await rpc.retire_workers(n=2)

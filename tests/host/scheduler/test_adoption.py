@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.scheduler.adoption import Adoption
@@ -101,4 +102,28 @@ async def test_a_worker_that_comes_back_waits_until_its_results_are_adopted(c, s
     await asyncio.gather(removal, comes)
     assert there == [False]
     adoption.uninstall()
+    s.handlers["register-worker"] = stock
+
+
+@gen_cluster(client=True)
+async def test_only_a_worker_that_is_there_is_told_that_it_is(c, s, a, b):
+    """A registration lasts as long as its worker: later errors are Dask's to report."""
+    told = []
+
+    class Comm:
+        async def write(self, message):
+            told.append(message["message"])
+
+    async def fail(comm, address):
+        raise ValueError("of a handler")
+
+    s.handlers["register-worker"], stock = fail, s.handlers["register-worker"]
+    departed = Adoption(s, caught=None)._departed
+    departed.install()
+    with pytest.raises(ValueError, match="of a handler"):
+        await s.handlers["register-worker"](Comm(), address="tcp://127.0.0.1:1")
+    assert not told
+    await s.handlers["register-worker"](Comm(), address=a.address)
+    assert told == ["of a handler"]
+    departed.uninstall()
     s.handlers["register-worker"] = stock
