@@ -27,6 +27,7 @@ _SUPERVISOR = """
 import os, signal, subprocess, sys
 from dask_marsched import supervisor
 supervisor.command = lambda arguments: [sys.executable, "-c", arguments[0]]
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 {}
 raise SystemExit(supervisor.supervise(sys.argv[1:]))
 """
