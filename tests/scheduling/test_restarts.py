@@ -435,6 +435,24 @@ async def ops_sent_on_return(connection):
     return [op for op in ops if op != "subscribe-topic"]
 
 
+def test_scattered_data_is_wanted_though_its_result_was_asked_for_in_the_outage(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        client.sync(async_poll_for, lambda: "_reconnect" in vars(client), 30)
+        scattered = client.scatter(7)
+        assert client.sync(wanted_on_return, resumable(client, 30.0), scattered) == [scattered.key]
+        assert scattered.result(30) == 7
+
+
+async def wanted_on_return(connection, future):
+    client, sent = connection.client, []
+    future._state.reset()  # as when it cannot be gathered
+    stream, client.scheduler_comm = client.scheduler_comm, Recording(sent)
+    connection._introduce(connection._number)
+    client.scheduler_comm = stream
+    stream.send({"op": "report-key", "key": future.key})
+    return sent[0]["wants"]
+
+
 class Recording:
     def __init__(self, sent):
         self.sent = sent

@@ -177,11 +177,12 @@ class ResumableConnection:
     def _introduce(self, number: int, begins: bool = False) -> None:
         """Tell the scheduler the number of the last message, and all keys that are wanted."""
         client = self.client
-        # A future may exist before its graph is sent.
+        # A future may exist before its graph is sent. One with a type is pending once more: in the
+        # outage its result was asked for.
         wanted = [
             key
             for key, state in list(client.futures.items())
-            if key in self._sent or state.status != "pending"
+            if key in self._sent or state.status != "pending" or state.type is not None
         ]
         client.scheduler_comm.send(
             {"op": SESSION, "number": number, "wants": wanted, "begins": begins}
