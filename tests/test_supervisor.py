@@ -3,9 +3,9 @@
 import contextlib
 import os
 import re
+import select
 import signal
 import sys
-import time
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.processes import START_TIMEOUT, running
 
 # The scheduler tells its process, and how it was ended: by itself it does nothing else.
 _SCHEDULER = """
-import os, signal, sys, time
+import os, signal
 def end(number, frame):
     print(f"got {number}", flush=True)
     signal.signal(number, signal.SIG_DFL)
@@ -21,7 +21,7 @@ def end(number, frame):
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, end)
 print(f"scheduler {os.getpid()} {signal.getsignal(signal.SIGHUP).name}", flush=True)
-time.sleep(600)
+signal.pause()
 """
 _SUPERVISOR = """
 import os, signal, subprocess, sys
@@ -55,10 +55,12 @@ def started(supervisor):
 
 
 def wait_until_gone(pid):
-    deadline = time.monotonic() + START_TIMEOUT
-    while os.path.exists(f"/proc/{pid}"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            assert select.select([process], [], [], START_TIMEOUT)[0]
+        finally:
+            os.close(process)
 
 
 @pytest.mark.parametrize(

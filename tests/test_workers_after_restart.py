@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from distributed import wait
 from distributed.active_memory_manager import RetireWorker
+from distributed.utils_test import async_poll_for
 
 import dask_marsched
 from tests.restarts import free_port, restartable_cluster
@@ -31,14 +32,13 @@ def client(cluster):
         assert status.exceptions == {}, cluster.scheduler.output[-6000:]
 
 
-def poll(client, call, function, expected):
-    """Wait until a function that is run on the scheduler or the workers returns a value."""
+def poll(client, function, expected):
+    """Wait until a function that is run on the scheduler returns a value."""
+    client.run_on_scheduler(until, function, expected)
 
-    async def come():
-        while await call(function) != expected:
-            await asyncio.sleep(0.02)
 
-    client.sync(come, callback_timeout=PATIENCE)
+async def until(function, expected, dask_scheduler):
+    await async_poll_for(lambda: function(dask_scheduler) == expected, PATIENCE)
 
 
 def start_workers(cluster, client, number):
@@ -57,12 +57,12 @@ def kept(dask_scheduler):
 
 def test_results_of_a_worker_that_dies_later_are_adopted(cluster, client):
     start_workers(cluster, client, 2)
-    poll(client, client.run_on_scheduler, adopters, 2)
+    poll(client, adopters, 2)
     arrays = client.map(np.full, [2_000_000] * 6, range(6), pure=False)
     wait(arrays)
-    poll(client, client.run_on_scheduler, kept, 6)
+    poll(client, kept, 6)
     restart(cluster)
-    poll(client, client.run_on_scheduler, kept, 6)
+    poll(client, kept, 6)
     holds = client.has_what()
     address = max(holds, key=lambda worker: len(holds[worker]))
     os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
@@ -84,11 +84,11 @@ def test_a_worker_that_retires_goes_on(cluster, client):
     def status(dask_scheduler):
         return dask_scheduler.workers[address].status.name
 
-    poll(client, client.run_on_scheduler, status, "closing_gracefully")
+    poll(client, status, "closing_gracefully")
     restart(cluster)
     assert client.gather([*held, *scattered]) == [*range(0, 16, 2), *range(20)]
     assert set(cluster.ran().values()) == {1}
-    poll(client, client.run_on_scheduler, status, "running")
+    poll(client, status, "running")
 
 
 async def retire_without_end(dask_scheduler, worker):
@@ -105,13 +105,15 @@ def test_a_worker_gets_the_options_of_the_next_scheduler(cluster, client):
     cluster.kill_scheduler()
     cluster.start_scheduler("--marsched-config", "quota.fraction=0.33")
     assert client.submit(operator.add, held, 2).result(PATIENCE) == 5
-
-    (address,) = client.scheduler_info()["workers"]
-    poll(client, client.run, quota_fraction, {address: 0.33})
+    client.run(until_options_have_come)
 
 
-def quota_fraction(dask_worker):
-    return dask_worker.plugins["marsched"].settings.quota_fraction
+async def until_options_have_come(dask_worker):
+    def has_them():
+        plugin = dask_worker.plugins.get("marsched")  # it is replaced by one with the options
+        return plugin is not None and plugin.settings.quota_fraction == 0.33
+
+    await async_poll_for(has_them, PATIENCE)
 
 
 def test_a_worker_may_have_a_name_for_an_address(cluster, client):
@@ -133,7 +135,7 @@ def test_a_held_result_outlives_that_its_input_fails(cluster, client):
     second = client.submit(operator.add, first, 1, key="second")
     assert second.result(PATIENCE) == 6
     del first
-    poll(client, client.run_on_scheduler, state_of_first, "released")
+    poll(client, state_of_first, "released")
     flag.touch()
     first = client.submit(read, str(flag), key="first")
     wait(first)

@@ -117,7 +117,7 @@ def measure_cost(
     """
     programs: dict[str, Callable[[Client], list[Any]]] = {f"map {TINY:,}": _map_tiny}
     for workload in chosen:
-        programs[workload.name] = lambda client, workload=workload: client.compute(  # type: ignore[misc]  # the default is its type
+        programs[workload.name] = lambda client, workload=workload: client.compute(  # type: ignore[misc]  # no type can be given to its default
             list(workload.build(parameters))
         )
     runs, first_tasks = [], []

@@ -340,15 +340,14 @@ def test_a_client_that_lost_its_connection_begins_another_session(tmp_path):
 
 
 def test_a_call_whose_connection_breaks_fails_while_the_scheduler_lives(tmp_path):
-    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, client):
+        events = cluster.scheduler.extensions["events"]
         client.sync(async_poll_for, lambda: "_reconnect" in vars(client), 30)
 
         async def lose_connection():
             waits = asyncio.ensure_future(client.scheduler.event_wait(name="never"))
-            occupied = client.rpc.occupied
-            await async_poll_for(lambda: any(occupied.values()), 30)
-            await asyncio.sleep(0.1)
-            for comm in set().union(*occupied.values()):
+            await async_poll_for(lambda: events._waiter_count["never"], 30)
+            for comm in set().union(*client.rpc.occupied.values()):
                 comm.abort()
             with pytest.raises(CommClosedError):
                 await waits

@@ -64,11 +64,9 @@ async def came_back(connection: Connection, before: int, until: float = math.inf
     False if it had not left, or does not return. It may still be away if ``until`` is over.
     """
     noticed = monotonic() + _NOTICED
-    while (
-        monotonic() < until
-        if connection.is_away()
-        else connection.returned == before and monotonic() < noticed
-    ):
+    while connection.returned == before and not connection.is_away() and monotonic() < noticed:
+        await asyncio.sleep(_BETWEEN)
+    while connection.is_away() and monotonic() < until:
         await asyncio.sleep(_BETWEEN)
     return connection.returned != before
 

@@ -109,13 +109,10 @@ class Reconnection:
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
-        return {"returned": self.returned, "waiting": self._is_waiting()}
+        return {"returned": self.returned, "waiting": self.is_away()}
 
     def is_away(self) -> bool:
         """Whether the scheduler is gone and the worker waits for it."""
-        return self._is_waiting()
-
-    def _is_waiting(self) -> bool:
         return self._waiting is not None and not self._waiting.done()
 
     def _get_client(self, *args: Any, **kwargs: Any) -> Any:
@@ -131,11 +128,11 @@ class Reconnection:
             stream = worker.batched_stream.comm
             # A heartbeat may reach the new scheduler first. If the stream is whole, the present
             # scheduler has removed this worker.
-            if self._is_waiting() or stream is None or stream.closed():
-                if not self._is_waiting():
+            if self.is_away() or stream is None or stream.closed():
+                if not self.is_away():
                     self._waiting = asyncio.create_task(self._come_back())
                 return None
-        if self._is_waiting() and self._waiting is not asyncio.current_task():
+        if self.is_away() and self._waiting is not asyncio.current_task():
             self._waiting.cancel()  # type: ignore[union-attr]  # it waits
         return await type(worker).close(worker, *args, **kwargs)
 
