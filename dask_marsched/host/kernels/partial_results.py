@@ -119,7 +119,7 @@ class _Partials:
 
     def __init__(self, found: Combination, nested: Any) -> None:
         self.found = found
-        parts = list(_flat(nested))
+        parts = list(flat(nested))
         keys = None
         if found.form != "sum":
             keys = ["n", "total"] if found.form.startswith("mean") else ["total", "n", "M"]
@@ -164,7 +164,7 @@ class _Partials:
     def agrees(self, dasks: Callable[[Any], Any], nested: Any) -> bool:
         """Return whether results are Dask's to the last bit, tried once on random numbers."""
         form = (
-            *(self.found, self.dtype, _nesting(nested), len(self.totals)),
+            *(self.found, self.dtype, nesting(nested), len(self.totals)),
             tuple(length > 1 for length in self.shape),
         )
         if form not in _proven:
@@ -189,14 +189,13 @@ class _Partials:
         small = drawn(nested)
         ours = copy.copy(self)
         ours.shape = shape
-        ours._take(list(_flat(small)))
+        ours._take(list(flat(small)))
         with np.errstate(all="ignore"):
             return _same(ours.combined(), dasks(small))
 
     def combined(self) -> Any:
         """Return the result; raises FloatingPointError if NumPy has something to warn of."""
-        warned = {kind: "raise" for kind, how in np.geterr().items() if how != "ignore"}
-        with np.errstate(**warned):  # type: ignore[arg-type]  # the values are known
+        with raising():
             return self._combined()
 
     def _combined(self) -> Any:
@@ -251,6 +250,12 @@ class _Partials:
         return result.reshape([n for a, n in enumerate(self.shape) if a not in found.axes])
 
 
+def raising() -> np.errstate:
+    """Raise a FloatingPointError where NumPy would warn."""
+    warned = {kind: "raise" for kind, how in np.geterr().items() if how != "ignore"}
+    return np.errstate(**warned)  # type: ignore[arg-type]  # the values are known
+
+
 def _add(parts: Sequence[Any], into: Any) -> None:
     if len(parts) == 1:
         np.add(parts[0], 0, into)
@@ -265,16 +270,18 @@ def _pieces(arrays: Sequence[Any]) -> list[Any]:
     return [array.reshape(-1) for array in arrays]
 
 
-def _flat(nested: Any) -> Iterator[Any]:
+def flat(nested: Any) -> Iterator[Any]:
+    """Yield the elements of nested lists."""
     if isinstance(nested, list):
         for inner in nested:
-            yield from _flat(inner)
+            yield from flat(inner)
     else:
         yield nested
 
 
-def _nesting(nested: Any) -> Any:
-    return tuple(map(_nesting, nested)) if isinstance(nested, list) else None
+def nesting(nested: Any) -> Any:
+    """Return tuples nested as some lists are, with None for their elements."""
+    return tuple(map(nesting, nested)) if isinstance(nested, list) else None
 
 
 def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

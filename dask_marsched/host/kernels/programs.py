@@ -13,7 +13,7 @@ from dask_marsched.kernels.expression import Node, NotUnderstoodError
 from dask_marsched.kernels.numpy_backend import OwnedValues
 
 _PLAIN = (bool, int, float, complex)
-#: Runs the task of a `dask_marsched.host.kernels.partial_results.Combination` with inputs by name.
+#: Runs the task of a `dask_marsched.host.kernels.combining.Combining` with inputs by name.
 Combine = Callable[[Any, Any, dict[Any, Any]], Any]
 
 

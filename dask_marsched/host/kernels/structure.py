@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 
-from dask_marsched.host.kernels.partial_results import combination
+from dask_marsched.host.kernels.combining import combination
 from dask_marsched.host.kernels.rules import (
     RecognizedOperation,
     RecognizedReduction,
@@ -35,7 +35,7 @@ class TaskStep(NamedTuple):
     #: ``"operation"``, ``"reduction"``, or ``"opaque"`` for anything else.
     kind: str
     #: Name and parameter of the operation; the reduction; the type of the literal; the
-    #: `Combination` of an opaque step, if it is one.
+    #: `Combining` of an opaque step, if it is one.
     what: Any = None
     args: tuple[int, ...] = ()  #: Numbers of the steps that are its operands.
     #: Numbers of the steps that its task refers to, in the order of `StepOrigin.names`.

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from dask._task_spec import Task, _execute_subgraph
 
-from dask_marsched.host.kernels.partial_results import Combination, UnfitError, combination, combine
+from dask_marsched.host.kernels.combining import Combining, combination, combine
+from dask_marsched.host.kernels.partial_results import UnfitError
 from dask_marsched.host.kernels.programs import Program
 from dask_marsched.host.kernels.rules import reduction, unwrapped
 from dask_marsched.host.kernels.structure import Place, TaskStep, UnreadableTaskError, read
@@ -61,10 +62,10 @@ class KernelRunner:
         program, params = found
         return program.run(params, values, self.kernels.evaluate, self._combine)
 
-    def _combine(self, task: Any, found: Combination, values: Mapping[Any, Any]) -> Any:
+    def _combine(self, task: Any, found: Combining, values: Mapping[Any, Any]) -> Any:
         try:
             return combine(task, found, values)
-        except (UnfitError, FloatingPointError):  # Dask's own function warns
+        except (UnfitError, FloatingPointError):  # the task's own function warns
             pass
         except Exception as error:
             self._caught("kernel.combine", error)
