@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask_marsched.host.kernels import grouped_results, partial_results
@@ -18,12 +18,13 @@ def combination(node: Any) -> Combining | None:
     return partial_results.combination(node) or grouped_results.combination(node)
 
 
-def combine(node: Any, found: Combining, values: Mapping[Any, Any]) -> Any:
-    """Return the result of a task that combines results, given its inputs by key.
+def combine(node: Any, found: Combining, values: Mapping[Any, Any]) -> Callable[[], Any]:
+    """Return what finishes a task that combines results, given its inputs by key.
 
     Raises UnfitError if the task has to be run as it is, and FloatingPointError if NumPy would
-    warn.
+    warn. Errors of what is returned are the task's.
     """
     if isinstance(found, GroupedCombination):
         return grouped_results.combine(node, found, values)
-    return partial_results.combine(node, found, values)
+    result = partial_results.combine(node, found, values)
+    return lambda: result

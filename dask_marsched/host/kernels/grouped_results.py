@@ -28,6 +28,10 @@ _LEAST = 4 * _PIECE
 _FUNCTIONS = (np.sum, np.prod, np.min, np.max, np.nanmin, np.nanmax, np.any, np.all)
 #: Rows to compare with flox, and the number of them at a time.
 _TRIED, _TRIED_AT_ONCE = 5, 2
+#: Of other axes, as many indices are compared at most; of groups, all.
+_TRIED_LENGTH = 7
+#: If there are fewer rows, they have to be small.
+_FEW = 16
 
 
 class GroupedCombination(NamedTuple):
@@ -62,60 +66,109 @@ def _is_known(function: Any) -> bool:
     return any(function is known for known in _FUNCTIONS)  # it may not be hashable
 
 
-def combine(node: Any, found: GroupedCombination, values: Mapping[Any, Any]) -> Any:
-    """Return the result of a task that combines results, given its inputs by key.
+def combine(node: Any, found: GroupedCombination, values: Mapping[Any, Any]) -> Callable[[], Any]:
+    """Return what finishes a task that combines results, given its inputs by key.
 
     Raises UnfitError if flox has to combine them, and FloatingPointError if NumPy would warn.
+    What is returned calls the user's functions, if any: its errors are the task's.
     """
     arg = node.args[0]
     nested = arg({key: values[key] for key in arg.dependencies})
-    first, row = _checked(nested, found)
-    form = (
-        *(found, nesting(nested), repr(node.func.keywords.get("reindex"))),
-        *((a.dtype, a.ndim, np.argsort(a.strides, kind="stable").tobytes()) for a in first),
-        *(tuple(n > 1 for n in a.shape) for a in first),
-    )
-    with raising():
-        if not _agrees(form, node.func, nested, found):
-            raise UnfitError
-        return _by_rows(node.func, found, max(_TRIED_AT_ONCE, _PIECE // row))(nested)
-
-
-def _checked(nested: Any, found: GroupedCombination) -> tuple[tuple[Any, ...], int]:
-    """Return the arrays of the first part, and the bytes that a row of all parts has at most."""
+    _, _, kwargs = unwrapped(node.func, {})
     parts = list(flat(nested))
+    arrays, row = _checked(parts, found)
+    stage = node.func
+    if found.is_last:
+        stage = _before_finalize(kwargs)
+        _, _, kwargs = unwrapped(kwargs["combine"], {})
+    reindex: Any = kwargs.get("reindex")
+    if not reindex.blockwise and not _are_sorted([part["groups"] for part in parts]):
+        raise UnfitError
+    form = found, nesting(nested), repr(reindex), tuple(map(_layout, arrays))
+    if not _agrees(form, stage, nested):
+        raise UnfitError
+    combined = _combined(stage, max(_TRIED_AT_ONCE, _PIECE // row), nested)
+    if found.is_last:
+        return partial(node.func, nested, combine=lambda *args, **kwargs: combined)
+    return lambda: combined
+
+
+def _before_finalize(kwargs: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return what `_aggregate` does before it calls the user's `finalize`."""
+    inner, *args = (kwargs[name] for name in ("combine", "agg", "axis", "keepdims"))
+    return lambda nested: inner(nested, *args, is_aggregate=True)
+
+
+def _checked(parts: list[Any], found: GroupedCombination) -> tuple[list[Any], int]:
+    """Return the arrays of all parts, and the bytes that a row of all parts has at most."""
     if any(type(part) is not dict or "intermediates" not in part for part in parts):
         raise UnfitError
     rows = [tuple(part["intermediates"]) for part in parts]
     arrays = [array for row in rows for array in row]
-    if not all(map(_is_plain, arrays)):
+    if not all(map(_is_plain, arrays)) or len({array.shape[:-1] for array in arrays}) != 1:
         raise UnfitError
-    count = arrays[0].shape[0] if arrays else 0
-    if count < _TRIED or any(array.shape[0] != count for array in arrays):
+    # NumPy's concatenate never moves a reduced axis of length 1 outside of axis 0, so that NumPy
+    # adds in the same order whatever the number of rows.
+    shape = arrays[0].shape
+    if any(axis not in range(1, len(shape)) or shape[axis] != 1 for axis in found.axis[:-1]):
         raise UnfitError
     nbytes = [sum(array.nbytes for array in same) for same in zip(*rows, strict=True)]
-    if 0 in found.axis or sum(nbytes) < _LEAST or len(nbytes) != len(found.functions):
+    if shape[0] < _TRIED or sum(nbytes) < _LEAST or len(nbytes) != len(found.functions):
         raise UnfitError
-    return rows[0], max(nbytes) // count
+    row = max(nbytes) // shape[0]
+    if shape[0] < _FEW and row > _PIECE:  # a piece would be a large share of the whole
+        raise UnfitError
+    return arrays, row
 
 
 def _is_plain(array: Any) -> bool:
-    return type(array) is np.ndarray and array.ndim > 2 and array.dtype.kind in "biufc"
+    """Whether concatenate and reductions go through an array row by row.
+
+    If they went along rows, signs of zeros and NaNs would depend on the number of rows.
+    """
+    return (
+        type(array) is np.ndarray
+        and array.ndim > 2
+        and array.shape[-2] == 1  # flox's dummy axis, reduced as well
+        and array.dtype.kind in "biufc"
+        and array.flags.c_contiguous
+        and array.strides[0] == max(array.strides)
+    )
+
+
+def _are_sorted(groups: list[Any]) -> bool:
+    """Whether flox need not reindex any part: that moves groups outside of axis 0 in memory."""
+    first = groups[0]
+    return all(np.array_equal(g, first) for g in groups) and bool(
+        np.all(first[..., :-1] < first[..., 1:])
+    )
+
+
+def _layout(array: Any) -> Any:
+    order = np.argsort(array.strides, kind="stable").tobytes()
+    return array.dtype, tuple(n > 1 for n in array.shape), order
 
 
 _proven: dict[Any, bool] = {}
 _proving = threading.Lock()
 
 
-def _agrees(form: Any, whole: Any, nested: Any, found: GroupedCombination) -> bool:
+def _agrees(form: Any, stage: Callable[[Any], Any], nested: Any) -> bool:
     """Return whether results are flox's to the last bit, tried once on random numbers."""
-    with _proving:
-        if form not in _proven:
+    if form not in _proven:
+        with _proving:
+            if form not in _proven:  # nor tried in another thread in the meantime
+                _proven[form] = _proved(stage, nested)
+    return _proven[form]
+
+
+def _proved(stage: Callable[[Any], Any], nested: Any) -> bool:
+    try:
+        with np.errstate(all="ignore"):
             small = _mapped(nested, _Drawn())
-            with np.errstate(all="ignore"):
-                ours = _by_rows(whole, found, _TRIED_AT_ONCE)(small)
-                _proven[form] = _same(ours, whole(small))
-        return _proven[form]
+            return _same(_combined(stage, _TRIED_AT_ONCE, small), stage(small))
+    except Exception:  # whatever is wrong with it, flox combines the task's own data
+        return False
 
 
 class _Drawn:
@@ -125,9 +178,10 @@ class _Drawn:
         self._random = np.random.default_rng(0)
 
     def __call__(self, array: Any) -> Any:
-        drawn = np.empty_like(array, shape=(_TRIED, *array.shape[1:]))
+        between = (min(length, _TRIED_LENGTH) for length in array.shape[1:-1])
+        drawn = np.empty_like(array, shape=(_TRIED, *between, array.shape[-1]))
         sizes = 10.0 ** self._random.integers(-3, 4, drawn.shape)
-        drawn[...] = self._random.choice([-1.0, 1.0, 0.0], drawn.shape) * sizes
+        drawn[...] = self._random.choice([-1.0, 1.0, 0.0, -0.0], drawn.shape) * sizes
         return drawn
 
 
@@ -137,20 +191,13 @@ def _mapped(nested: Any, change: Callable[[Any], Any]) -> Any:
     return {**nested, "intermediates": tuple(map(change, nested["intermediates"]))}
 
 
-def _by_rows(whole: Any, found: GroupedCombination, at_once: int) -> Callable[[Any], Any]:
-    """Return a stage that combines so many rows at a time."""
-    if not found.is_last:
-        return partial(_combined, whole, at_once)
-    # The last stage then computes with all rows: what it does depends on all counts.
-    return partial(whole, combine=partial(_combined, whole.keywords["combine"], at_once))
-
-
-def _combined(whole: Any, at_once: int, nested: Any, *args: Any, **kwargs: Any) -> Any:
-    """Combine as flox's `_simple_combine`, called with some rows at a time."""
+def _combined(stage: Callable[[Any], Any], at_once: int, nested: Any) -> Any:
+    """Combine as a stage of flox does, with some rows at a time."""
     count = next(flat(nested))["intermediates"][0].shape[0]
     results: list[Any] = []
     for rows in _slices(count, at_once):
-        piece = whole(_mapped(nested, itemgetter(rows)), *args, **kwargs)
+        with raising():
+            piece = stage(_mapped(nested, itemgetter(rows)))
         arrays = piece["intermediates"]
         if any(array.shape[:1] != (rows.stop - rows.start,) for array in arrays):
             raise UnfitError

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,13 +63,14 @@ class KernelRunner:
         return program.run(params, values, self.kernels.evaluate, self._combine)
 
     def _combine(self, task: Any, found: Combining, values: Mapping[Any, Any]) -> Any:
+        finish: Callable[[], Any] = partial(task, values)
         try:
-            return combine(task, found, values)
+            finish = combine(task, found, values)
         except (UnfitError, FloatingPointError):  # the task's own function warns
             pass
         except Exception as error:
             self._caught("kernel.combine", error)
-        return task(values)
+        return finish()
 
     def _read(self, task: Any) -> tuple[Program, Sequence[Any]] | None:
         """Return a task's program and parameters, by a template if its outline is known."""

@@ -1,8 +1,8 @@
 """Partial results of flox's groupby reductions are combined as in flox, in little memory."""
 
 import tracemalloc
+import warnings
 
-import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -13,10 +13,10 @@ from dask_marsched.host.kernels import grouped_results
 from dask_marsched.host.kernels.combining import combination, combine
 from dask_marsched.host.kernels.grouped_results import GroupedCombination
 from dask_marsched.host.kernels.partial_results import UnfitError
-from tests.host.kernels.kernel_runs import a_runner, both
+from tests.host.kernels.kernel_runs import a_runner, both, run_both
 
 xr = pytest.importorskip("xarray")
-pytest.importorskip("flox")
+flox = pytest.importorskip("flox")
 
 STEPS, ROWS, COLUMNS = 24, 280, 240
 
@@ -47,9 +47,11 @@ def quarterly(data, how, **options):
 
 
 def stages(collection):
-    """Yield the tasks that combine flox's partial results, with their inputs."""
-    (optimized,) = dask.optimize(collection)
-    dsk = convert_legacy_graph(dict(optimized.__dask_graph__()))
+    """Return the tasks that combine flox's partial results, with their inputs.
+
+    The graph is not optimized: Dask would fuse the last stage with what takes its result.
+    """
+    dsk = convert_legacy_graph(dict(collection.__dask_graph__()))
     results = {}
 
     def result(key):
@@ -62,8 +64,9 @@ def stages(collection):
         return results[key]
 
     found = []
-    for key in dsk:
-        result(key)
+    with warnings.catch_warnings(action="ignore"):
+        for key in dsk:
+            result(key)
     return found
 
 
@@ -92,7 +95,7 @@ def test_results_are_floxes_to_the_last_bit(name, runner, monkeypatch):
     monkeypatch.setattr(grouped_results, "_LEAST", 1)
     make, is_combined = CASES[name]
     found = stages(make())
-    assert found
+    assert {combination(task).is_last for task, _ in found} == {True, False}
     combined = []
     for task, values in found:
         are_equal(*both(task, values, runner))
@@ -103,6 +106,13 @@ def test_results_are_floxes_to_the_last_bit(name, runner, monkeypatch):
         else:
             combined.append(True)
     assert is_combined is None or set(combined) == {is_combined}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_in_fused_tasks_are_floxes(name, runner, monkeypatch):
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    for ours, floxes in run_both(CASES[name][0](), runner):
+        are_equal(ours, floxes)
 
 
 def are_equal(ours, floxes):
@@ -129,6 +139,144 @@ def test_little_is_left_to_flox():
     for task, values in stages(quarterly(dataset((1, 40, 40)), "mean")):
         with pytest.raises(UnfitError):
             combine(task, combination(task), values)
+
+
+def reduced(finalize, shape=(300, 200, 12), axes=(0, 1, 2), **options):
+    """Return a reduction by a user's functions, of 12 chunks."""
+    values = np.random.default_rng(5).normal(0, 3, shape).transpose(axes)
+    array = da.from_array(values, chunks=(-1, -1, 1))
+    own = flox.Aggregation(
+        name="own",
+        chunk=("sum", "nanlen"),
+        combine=("sum", "sum"),
+        finalize=finalize,
+        fill_value=(0, 0),
+        dtypes=(None, np.intp),
+        final_dtype=np.float64,
+    )
+    by = np.arange(12) % 3
+    options = {"method": "map-reduce", "expected_groups": np.arange(3), **options}
+    return flox.groupby_reduce(array, by, func=own, **options)[0]
+
+
+def last_stage(collection):
+    return next(stage for stage in stages(collection) if combination(stage[0]).is_last)
+
+
+def test_finalize_runs_once_and_warns_as_in_flox(runner, monkeypatch):
+    def finalize(total, count):
+        calls.append(np.geterr())
+        warnings.warn(f"{total.shape}, {count.sum()}", stacklevel=1)
+        return total / (count - 4)  # NumPy warns
+
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_proven", {})
+    calls = []
+    task, values = last_stage(reduced(finalize))
+    calls.clear()
+    with np.errstate(divide="warn", over="ignore"):
+        ours, floxes = both(task, values, runner)
+        assert calls == [np.geterr()] * 2
+        combine(task, combination(task), values)
+    assert len(calls) == 2
+    are_equal(ours, floxes)
+
+
+@pytest.mark.parametrize("error", [UnfitError, FloatingPointError, KeyError])
+def test_errors_of_finalize_reach_the_caller(error, runner, monkeypatch):
+    def finalize(total, count):
+        calls.append(True)
+        if is_failing:
+            raise error("theirs")
+        return total
+
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    calls, is_failing = [], False
+    task, values = last_stage(reduced(finalize))
+    calls, is_failing = [], True
+    combine(task, combination(task), values)  # flox need not combine it
+    with pytest.raises(error, match="theirs") as caught:
+        runner.wrap(task)(values)
+    assert calls == [True]
+    assert caught.value.__context__ is None
+
+
+def test_wide_rows_are_left_to_flox(monkeypatch):
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_proved", None)  # not even tried
+    monkeypatch.setattr(grouped_results, "_PIECE", 4096)
+    for task, values in stages(reduced(None, (15, 1200, 12))):
+        with pytest.raises(UnfitError):
+            combine(task, combination(task), values)
+
+
+def test_a_trial_is_small(monkeypatch):
+    sizes = []
+
+    def proved(stage, nested):
+        small = grouped_results._mapped(nested, grouped_results._Drawn())
+        sizes.extend(a.shape for part in small for a in part["intermediates"])
+        return False
+
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_proven", {})
+    monkeypatch.setattr(grouped_results, "_proved", proved)
+    for task, values in stages(reduced(None)):
+        with pytest.raises(UnfitError):
+            combine(task, combination(task), values)
+    assert set(sizes) == {(5, 7, 1, 3)}
+
+
+def test_a_trial_that_fails_is_remembered(runner, monkeypatch):
+    tried = []
+
+    def failing():
+        tried.append(True)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_proven", {})
+    monkeypatch.setattr(grouped_results, "_Drawn", failing)
+    task, values = last_stage(reduced(None))
+    for _ in range(2):
+        with pytest.raises(UnfitError):
+            combine(task, combination(task), values)
+        are_equal(*both(task, values, runner))
+    assert tried == [True]
+
+
+@pytest.mark.parametrize("axes", [(1, 0, 2), (0, 1, 2)])
+def test_rows_that_are_not_outermost_in_memory_are_left_to_flox(axes, runner, monkeypatch):
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    task, values = last_stage(reduced(None))
+    for part in values.values():
+        moved = [np.ascontiguousarray(a.transpose(*axes, 3)) for a in part["intermediates"]]
+        part["intermediates"] = tuple(a.transpose(*axes, 3) for a in moved)
+    are_equal(*both(task, values, runner))
+    if axes == (0, 1, 2):
+        combine(task, combination(task), values)
+    else:
+        with pytest.raises(UnfitError):
+            combine(task, combination(task), values)
+
+
+def test_cohorts_are_floxes(runner, monkeypatch):
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    found = stages(reduced(None, method="cohorts", expected_groups=None))
+    assert found
+    for task, values in found:
+        are_equal(*both(task, values, runner))
+        combine(task, combination(task), values)
+
+
+def test_other_groups_in_a_part_are_left_to_flox(runner, monkeypatch):
+    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    task, values = last_stage(reduced(None, method="cohorts", expected_groups=None))
+    part = next(iter(values.values()))
+    part["groups"] = part["groups"][..., ::-1] + 1
+    are_equal(*both(task, values, runner))
+    with pytest.raises(UnfitError):
+        combine(task, combination(task), values)
 
 
 def test_combining_takes_little_memory_beside_the_result(runner):
