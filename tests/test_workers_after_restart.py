@@ -1,13 +1,14 @@
 """Workers that come back to a scheduler that was restarted are what they were before."""
 
 import asyncio
+import functools
 import operator
 import os
 import signal
 
 import numpy as np
 import pytest
-from distributed import wait
+from distributed import SchedulerPlugin, wait
 from distributed.active_memory_manager import RetireWorker
 from distributed.utils_test import async_poll_for
 
@@ -154,3 +155,63 @@ def read(flag):
     if os.path.exists(flag):
         raise FileNotFoundError(flag)
     return 5
+
+
+def lose_next_release(dask_worker):
+    """Lose the next message that results are to be freed, as with a connection that breaks."""
+    handlers = dask_worker.stream_handlers
+    stock = handlers["free-keys"]
+
+    def lose(**message):
+        handlers["free-keys"] = stock
+
+    handlers["free-keys"] = lose
+
+
+def knows(key, dask_scheduler):
+    return key in dask_scheduler.tasks
+
+
+def hold_and_forget(client, key):
+    """Leave a result on a worker of a task that the scheduler has forgotten."""
+    held = client.submit(operator.add, 1, 1, key=key)
+    wait(held)
+    client.run(lose_next_release)
+    del held
+    poll(client, functools.partial(knows, key), False)
+
+
+def test_a_key_that_was_used_again_does_not_get_the_result_before(cluster, client):
+    start_workers(cluster, client, 1)
+    hold_and_forget(client, "again")
+    first = client.submit(cluster.gated(), 10, pure=False)
+    second = client.submit(operator.add, first, 10, key="again")
+    cluster.wait_until_begun()
+    wait_until_written(client)
+    restart(cluster)
+    cluster.open_gate()
+    assert second.result(PATIENCE) == 30
+
+
+class KillOnArrival(SchedulerPlugin):
+    """Kills the scheduler when the graph of a key arrives, before it is in the journal."""
+
+    name = "kill-on-arrival"
+
+    def __init__(self, key):
+        self.key = key
+
+    def update_graph(self, scheduler, *, keys, **kwargs):
+        if self.key in keys:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_nor_if_the_scheduler_dies_as_the_key_arrives_again(cluster, client):
+    start_workers(cluster, client, 1)
+    hold_and_forget(client, "again")
+    wait_until_written(client)
+    client.register_plugin(KillOnArrival("again"))
+    second = client.submit(operator.add, 10, 10, key="again")
+    cluster.scheduler.wait(PATIENCE)
+    cluster.start_scheduler()
+    assert second.result(PATIENCE) == 20

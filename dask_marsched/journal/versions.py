@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from dask_marsched.journal.store import SETTING, JournalVersionError
 
-FORMAT = "2"  # of tables and records
+FORMAT = "3"  # of tables and records
 
 
 def current_versions() -> dict[str, str]:

@@ -178,7 +178,7 @@ class Restarts:
         self._parts = parts = _Parts(
             writer,
             recorder,
-            ReturningWorkers(self.scheduler, workers),
+            ReturningWorkers(self.scheduler, workers, facts.get(records.LAST_RUN, 0)),
             Sessions(recorder, sessions, self.settings.journal_patience, self.ready),
             HeldObjects(recorder),
             process.Termination(self.scheduler, self._write_all),
@@ -237,6 +237,7 @@ class Restarts:
         unread = []
         for graph in graphs:
             if graph.made is not None:
+                parts.workers.first_runs |= dict.fromkeys(graph.own, graph.made["first_run"])
                 recorder.follow(graph.number, graph.own, graph.message["keys"])
                 graph.tasks = {}
             elif graph.message["client"] in by_client:
@@ -308,8 +309,9 @@ class Restarts:
     def graph_created(self, tasks: Collection[Key], keys: Collection[Key]) -> None:
         """Record how the tasks of a graph were made, and take what workers have of them."""
         if self._parts is not None and self.kept:
-            self._parts.recorder.graph_created(tasks, keys)
-            self._parts.workers.claim(tasks)
+            workers = self._parts.workers
+            first_run = workers.last_run if workers.claim(tasks) else None
+            self._parts.recorder.graph_created(tasks, keys, first_run)
 
     def moved(self, ts: TaskState, start: str, finish: str) -> None:
         """Record what a transition leaves."""

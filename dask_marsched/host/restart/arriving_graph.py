@@ -10,14 +10,19 @@ from typing import Any
 from dask.typing import Key
 
 from dask_marsched.host.graph import compression
+from dask_marsched.host.restart.process import next_run
 
 
 @dataclass
 class ArrivingGraph:
-    """Its number in the journal, and the keys of tasks that it is the first one to define there."""
+    """Its number in the journal, and the keys of tasks that it is the first one to define there.
+
+    Runs of these tasks have at least the number ``first_run``.
+    """
 
     number: int
     defined: set[Key] = field(default_factory=set)
+    first_run: int = 0
 
     def is_about_to_define(
         self, nodes: Mapping[Key, Any], tasks: Mapping[Key, Any], unrecorded: Container[Key]
@@ -28,6 +33,9 @@ class ArrivingGraph:
             for key in nodes
             if (ts := tasks.get(key)) is None or ts.run_spec is None or key in unrecorded
         }
+        # A task that is there already may have run.
+        if self.defined.isdisjoint(tasks):
+            self.first_run = next_run()
 
     def record(self, scheduler: Any, tasks: Collection[Key]) -> dict[str, Any]:
         """Return how the scheduler has made its tasks, for the journal."""
@@ -38,6 +46,7 @@ class ArrivingGraph:
             "generation": next(generations, float(scheduler.generation)),
             "bundles": request.chosen if request is not None else [],
             "groups": request.groups if request is not None else {},
+            "first_run": self.first_run,
             "known": [key for key in tasks if key not in self.defined],
         }
 

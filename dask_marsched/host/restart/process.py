@@ -59,6 +59,13 @@ def begin_after(starts: int) -> None:
         pass
 
 
+def next_run() -> int:
+    """Return a number above those of all runs so far, and below those to come."""
+    state: Any = TaskState
+    number: int = next(state._run_id_iterator)
+    return number
+
+
 def why_not_again(scheduler: Any) -> str | None:
     """Return why a scheduler's process cannot be started anew, None if it can."""
     if "distributed.cli.dask_scheduler" not in sys.modules or not _is_command():

@@ -19,7 +19,7 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.core.wanted_keys import WantedKeys
 from dask_marsched.host.client.reconnection import COUNTED, OVER, WRITTEN
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
-from dask_marsched.host.restart import records
+from dask_marsched.host.restart import process, records
 from dask_marsched.host.restart.arriving_graph import ArrivingGraph, arriving
 from dask_marsched.journal import JournalWriter
 
@@ -201,11 +201,18 @@ class Recorder:
                 self._unrecorded.update(graph.defined & self.scheduler.tasks.keys())
                 self.forget_graph(number)
 
-    def graph_created(self, tasks: Collection[Key], wanted: Collection[Key]) -> None:
-        """Record how the tasks of the graph that is being read were made."""
+    def graph_created(
+        self, tasks: Collection[Key], wanted: Collection[Key], first_run: int | None = None
+    ) -> None:
+        """Record how the tasks of the graph that is being read were made.
+
+        With ``first_run``, some had run under the scheduler before, from this number on.
+        """
         graph = arriving.get()
         if graph is None:
             return
+        if first_run is not None:
+            graph.first_run = min(first_run, graph.first_run)
         made = graph.record(self.scheduler, tasks)
         own = [key for key in tasks if key in graph.defined]
         self._unrecorded.difference_update(own)
@@ -350,6 +357,7 @@ class Recorder:
                 self.delete(records.WANTS, records.of_want(client, key))
         for add in self._more:
             add()
+        self.put(records.FACTS, records.LAST_RUN, pickle.dumps(process.next_run()))
         # Last: with the number of a message, its effects are durable.
         counted = {client: self.sessions[client] for client in self._counted}
         self._counted.clear()

@@ -29,6 +29,8 @@ ATTEMPTS = "attempts"
 OBJECTS = "objects"
 #: One row each: how often a scheduler has started with this journal, durations, sizes.
 FACTS = "facts"
+#: Of the facts: a number above those of all runs of what had been released by then.
+LAST_RUN = "last_run"
 
 
 def numbered(number: int) -> str:

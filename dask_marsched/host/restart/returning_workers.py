@@ -1,5 +1,8 @@
 """Takes workers back that outlived their scheduler, with what they hold and run.
 
+A key may have been used again for another task just before the scheduler died. The numbers of runs,
+which only grow, tell a result of the former task: its run is older than the graph of the latter.
+
 Until all of them are back, or are found dead, nothing is sent to workers. What belongs to no known
 graph is kept for a while: a graph that came last may not be in the journal, and its client sends it
 again.
@@ -60,9 +63,14 @@ def misfits(scheduler: Any) -> list[str]:
 
 
 class _Held(NamedTuple):
-    """A result on a worker: a pickled type and its name."""
+    """A result on a worker: a pickled type and its name.
+
+    The run is the one that made it; of a copy from another worker, the last one that this worker
+    had been told of.
+    """
 
     address: str
+    run_id: int
     nbytes: int
     type: bytes
     typename: str
@@ -77,12 +85,17 @@ class _Run(NamedTuple):
 
 
 class ReturningWorkers:
-    """Takes workers back; ``expected`` are the addresses of those that the journal names."""
+    """Takes workers back; ``expected`` are the addresses of those that the journal names.
 
-    def __init__(self, scheduler: Scheduler, expected: Iterable[str]) -> None:
+    Of tasks in graphs that the journal lacks, no run is older than ``last_run``.
+    """
+
+    def __init__(self, scheduler: Scheduler, expected: Iterable[str], last_run: int = 0) -> None:
         self.scheduler: Any = scheduler
         self.expected = frozenset(expected)
         self.missing = set(expected)
+        self.last_run = last_run
+        self.first_runs: dict[Key, int] = {}  #: of tasks in the journal
         self.returned = self.held = self.still_running = 0
         self._announced: dict[str, dict[str, Any]] = {}
         self._running: dict[TaskState, _Run] = {}
@@ -141,8 +154,8 @@ class ReturningWorkers:
         self.returned += 1
         superfluous: list[Key] = []
         waits = False
-        for key, nbytes, number in holdings["held"]:
-            if not self._take(key, _Held(address, nbytes, *holdings["types"][number])):
+        for key, nbytes, number, run_id in holdings["held"]:
+            if not self._take(key, _Held(address, run_id, nbytes, *holdings["types"][number])):
                 superfluous.append(key)
         for key, run_id, seceded in holdings["runs"]:
             if not self._take(key, _Run(address, run_id, seceded)):
@@ -173,20 +186,23 @@ class ReturningWorkers:
                 return False
             self.unclaimed.setdefault(key, []).append(found)
             return True
+        # A scheduler that has gone on cannot tell what had become of the key meanwhile.
+        if self._went_on.is_set() or _is_older(found, ts, self.first_runs.get(key, 0)):
+            return False
         if isinstance(found, _Held):
-            return self._take_result(ts, found, restoring=not self._went_on.is_set())
-        if ts.state != "released" or not ts.run_spec or self._went_on.is_set():
+            return self._take_result(ts, found)
+        if ts.state != "released" or not ts.run_spec:
             return False
         self._running[ts] = found
         return True
 
-    def _take_result(self, ts: TaskState, found: _Held, *, restoring: bool) -> bool:
+    def _take_result(self, ts: TaskState, found: _Held) -> bool:
         s = self.scheduler
         if ts.state == "memory":
             ws = s.workers[found.address]
             if ws not in (ts.who_has or ()):
                 s.add_replica(ts, ws)
-        elif ts.state == "released" and restoring:
+        elif ts.state == "released":
             s.transition(ts.key, "memory", stimulus_id=_STIMULUS, found=found)
         else:
             return False
@@ -211,10 +227,13 @@ class ReturningWorkers:
             )
         return True
 
-    def claim(self, keys: Collection[Key]) -> None:
-        """Take what workers hold and run of the tasks of a graph that has arrived again."""
+    def claim(self, keys: Collection[Key]) -> bool:
+        """Take what workers hold and run of the tasks of a graph that has arrived again.
+
+        Return whether there was anything to take.
+        """
         if not self.unclaimed:
-            return
+            return False
         tasks = self.scheduler.tasks
         again = {ts for key in keys for ts in _of_shuffle(tasks[key])}
         claimed = [(tasks[key], found) for key in keys for found in self.unclaimed.pop(key, ())]
@@ -222,16 +241,19 @@ class ReturningWorkers:
         for ts, found in claimed:
             if found.address not in self.scheduler.workers:
                 continue
-            if isinstance(found, _Run):
+            if _is_older(found, ts, self.last_run):
+                taken = False
+            elif isinstance(found, _Run):
                 run = found._replace(run_id=_ANOTHER_RUN) if ts in again else found
                 taken = self._take_run(ts, run)
             else:
-                taken = ts not in again and self._take_result(ts, found, restoring=True)
+                taken = ts not in again and self._take_result(ts, found)
             if not taken:
                 self._free(found.address, [ts.key])
         self._let_claimed_stay()
         if not any(isinstance(one, _Run) for found in self.unclaimed.values() for one in found):
             self._claimed.set()
+        return bool(claimed)
 
     def _let_claimed_stay(self) -> None:
         """Ignore that claimed tasks are to start, which was decided before they were claimed.
@@ -294,11 +316,17 @@ class ReturningWorkers:
     def go_on(self) -> None:
         """Note what still runs; from here on, tasks may be sent to workers."""
         self._went_on.set()
+        self.first_runs = {}
         self._run_shuffles_again()
         for ts, run in self._running.items():
             if not self._take_run(ts, run):
                 self._free(run.address, [ts.key])
         self._running.clear()
+
+
+def _is_older(found: _Held | _Run, ts: TaskState, first_run: int) -> bool:
+    """Return whether something is of a former task with this key."""
+    return ts.run_spec is not None and found.run_id < first_run  # data is of no run
 
 
 def _released_memory(scheduler: Any, key: Key, stimulus_id: str, *, found: _Held) -> Any:

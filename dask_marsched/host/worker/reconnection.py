@@ -25,6 +25,7 @@ from distributed.metrics import monotonic, time
 from distributed.protocol import pickle
 from distributed.versions import get_versions
 from distributed.worker_state_machine import (
+    RUN_ID_SENTINEL,
     FreeKeysEvent,
     PauseEvent,
     TaskErredMsg,
@@ -304,10 +305,12 @@ def _holdings(worker: Any) -> dict[str, Any]:
     """Return the results that a worker holds and the tasks that it runs, as a message."""
     types: dict[Any, int] = {}
     held, runs = [], []
+    last_run = max((ts.run_id for ts in worker.state.tasks.values()), default=RUN_ID_SENTINEL)
     for ts in worker.state.tasks.values():
         if ts.state == "memory":
             number = types.setdefault(ts.type, len(types))
-            held.append((ts.key, ts.nbytes, number))
+            run_id = last_run if ts.run_id == RUN_ID_SENTINEL else ts.run_id
+            held.append((ts.key, ts.nbytes, number, run_id))
         elif ts.state in _KEPT:
             runs.append((ts.key, ts.run_id, ts.state == "long-running"))
     return {"held": held, "types": [_packed(t) for t in types], "runs": runs}
