@@ -260,9 +260,13 @@ class Adoption:
         except Exception as error:
             self._caught("adopt", error)
             return None
-        keys: list[Key] = answer["adopted"]
+        # A key that was released meanwhile may be another task's now.
+        mapped = set(answer["adopted"])
+        there = (ts for ts in batch if s.tasks.get(ts.key) is ts and ts.state == "memory")
+        keys = [ts.key for ts in there if ts.key in mapped]
         for key in keys:
             if gone in self._kept.get(key, ()):
                 self._kept[key][adopter.address] = self._kept[key].pop(gone)
+        s.worker_send(adopter.address, {"op": "marsched_adopted", "keys": keys, "gone": gone})
         s.add_keys(worker=adopter.address, keys=keys, stimulus_id=f"marsched-adopt-{time()}")
         return keys

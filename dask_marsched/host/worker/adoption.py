@@ -13,7 +13,7 @@ from typing import Any
 from dask.typing import Key
 from distributed import Worker
 from distributed.metrics import time
-from distributed.worker_state_machine import UpdateDataEvent
+from distributed.worker_state_machine import ReleaseWorkerDataMsg, UpdateDataEvent
 
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published
@@ -23,7 +23,10 @@ from dask_marsched.store.scattered import frames_of
 from dask_marsched.store.segment import Handle
 
 #: Events of the state machine that are created, with the fields used.
-EVENTS: dict[Any, set[str]] = {UpdateDataEvent: {"data", "stimulus_id"}}
+EVENTS: dict[Any, set[str]] = {
+    UpdateDataEvent: {"data", "stimulus_id"},
+    ReleaseWorkerDataMsg: {"key", "stimulus_id"},
+}
 
 #: Seconds to wait for aborted fetches, which normally end at once.
 _ABORTED = 2.0
@@ -66,6 +69,8 @@ class ResultAdopter:
         self._counters = counters
         self._caught = caught
         self._gathering: dict[str, asyncio.Task[Any]] = {}
+        #: Results by the peer that held them, until the scheduler tells which are still wanted.
+        self._offered: dict[str, dict[Key, object]] = {}
 
     @contextlib.contextmanager
     def gathering_from(self, peer: str) -> Iterator[None]:
@@ -80,7 +85,7 @@ class ResultAdopter:
                 del self._gathering[peer]
 
     async def adopt(self, chunks: Collection[tuple[Key, Any, int]], gone: str) -> dict[str, Any]:
-        """Adopt chunks of a dead peer; return the keys that the worker now has."""
+        """Map chunks of a dead peer; return the keys of those that the worker can have."""
         data: dict[Key, object] = {}
         for key, message, stamp in chunks:
             try:
@@ -97,15 +102,28 @@ class ResultAdopter:
                 continue
             data[key] = value
         await self._abort_fetches(gone, data)
-        tasks = self._worker.state.tasks
-        data = {k: x for k, x in data.items() if k not in tasks or tasks[k].state not in _BUSY}
+        self._offered[gone] = data
+        return {"status": "OK", "adopted": list(data)}
+
+    def accept(self, keys: Collection[Key], gone: str) -> None:
+        """Store these of the chunks of a dead peer.
+
+        The scheduler says so in the order of its other messages: a key may have been released
+        meanwhile, and used again for another task.
+        """
+        worker, offered = self._worker, self._offered.pop(gone, {})
+        tasks = worker.state.tasks
+        wanted = [k for k in keys if k not in tasks or tasks[k].state not in _BUSY]
+        data = {k: offered[k] for k in wanted if k in offered}
+        stimulus_id = f"marsched-adopt-{time()}"
         if data:
-            self._worker.handle_stimulus(
-                UpdateDataEvent(data=data, stimulus_id=f"marsched-adopt-{time()}")
-            )
-        adopted = [key for key in data if key in self._worker.data]
-        self._counters.adopted += len(adopted)
-        return {"status": "OK", "adopted": adopted}
+            worker.handle_stimulus(UpdateDataEvent(data=data, stimulus_id=stimulus_id))
+        for key in keys:
+            if key in worker.data:
+                self._counters.adopted += 1
+            else:
+                message = ReleaseWorkerDataMsg(key=key, stimulus_id=stimulus_id)
+                worker.batched_send(message.to_dict())
 
     async def _abort_fetches(self, gone: str, keys: Collection[Key]) -> None:
         """Abort fetches of these keys from a dead peer, as Dask does when it removes the peer."""

@@ -35,7 +35,7 @@ from dask_marsched.store.segment import Handle
 
 # Sent only to workers whose claim is found, so that stock workers never see it.
 OPERATION = "marsched_handles"
-ADOPTION = "marsched_adopt"
+ADOPTION, ADOPTED = "marsched_adopt", "marsched_adopted"
 
 # Seconds for which a claim is trusted; a worker takes longer to restart.
 _CLAIM_LASTS = 1.0
@@ -144,6 +144,7 @@ class HandleTransfer:
         worker.handlers[OPERATION] = self._publish_for_peer
         worker.gather_dep = self._gather_dep
         worker.handlers[ADOPTION] = self._adopter.adopt
+        worker.stream_handlers[ADOPTED] = self._adopter.accept
         if self._announces:
             retainer = None
             if self._keeps:
@@ -173,6 +174,7 @@ class HandleTransfer:
         del worker.gather_dep, worker.monitor.get_process_memory
         worker.handlers.pop(OPERATION, None)
         worker.handlers.pop(ADOPTION, None)
+        worker.stream_handlers.pop(ADOPTED, None)
         self.store.give_back = None
         self.arena.close()
         if worker.status not in (Status.running, Status.paused):
