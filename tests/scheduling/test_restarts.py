@@ -8,6 +8,7 @@ import itertools
 import logging
 import operator
 import socket
+import threading
 from types import SimpleNamespace
 
 import distributed
@@ -31,9 +32,9 @@ TABLES = ("graphs", "created", "wants", "sessions", "workers", "objects", "error
 
 
 @contextlib.contextmanager
-def cluster_with(plugin):
+def cluster_with(plugin, n_workers=1):
     with (
-        local_cluster(n_workers=1, processes=False) as cluster,
+        local_cluster(n_workers=n_workers, processes=False) as cluster,
         dask_marsched.Client(cluster, scheduler_plugin=plugin) as client,
     ):
         yield cluster, client
@@ -318,6 +319,34 @@ def test_a_worker_comes_back_before_the_scheduler_has_noticed(tmp_path):
         worker.loop.add_callback(lose_connection)
         client.sync(async_poll_for, lambda: returned(worker) == 1, 30)
         assert client.submit(operator.add, held, 1).result(30) == 4
+        assert dask_marsched.status(client).exceptions == {}
+
+
+def test_a_worker_that_comes_back_does_not_hold_what_a_key_meant_before(tmp_path):
+    plugin = MarsSchedulerPlugin(journal=str(tmp_path / "journal"))
+    with cluster_with(plugin, n_workers=2) as (cluster, client):
+        first = client.submit(operator.add, 1, 1, key="again")
+        wait(first)
+        away = next(w for w in cluster.workers.values() if "again" in w.data)
+        reconnection, gate = away.plugins["marsched"]._reconnection, threading.Event()
+        announce = reconnection._announce
+
+        async def announce_later():
+            await async_poll_for(gate.is_set, 30)
+            return await announce()
+
+        reconnection._announce = announce_later
+        away.loop.add_callback(away.batched_stream.comm.abort)
+        scheduler = cluster.scheduler
+        client.sync(async_poll_for, lambda: away.address not in scheduler.workers, 30)
+        del first
+        client.sync(async_poll_for, lambda: "again" not in scheduler.tasks, 30)
+        second = client.submit(operator.add, 10, 10, key="again")
+        wait(second)
+        gate.set()
+        client.sync(async_poll_for, lambda: returned(away) == 1, 30)
+        reads = client.submit(operator.add, second, 1, workers=[away.address])
+        assert reads.result(30) == 21
         assert dask_marsched.status(client).exceptions == {}
 
 

@@ -1,6 +1,7 @@
 """Adoption on the scheduler: requests to adopters, and records of where results are."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from distributed.utils_test import async_poll_for, gen_cluster, inc
@@ -17,6 +18,7 @@ async def test_results_released_in_the_meantime_are_not_adopted(c, s, a, b):
         return {"status": "OK", "adopted": []}
 
     b.handlers["marsched_adopt"] = adopt
+    b.stream_handlers["marsched_adopted"] = lambda keys, gone: None
     x, y = futures = c.map(inc, range(2), workers=[a.address])
     await c.gather(futures)
     adoption = Adoption(s, caught=None)
@@ -30,6 +32,30 @@ async def test_results_released_in_the_meantime_are_not_adopted(c, s, a, b):
     adoption.forget(y.key)
     assert not await adoption._ask(adopter, batch, a.address)
     assert len(asked) == 1
+
+
+async def test_a_key_that_means_another_task_meanwhile_is_not_adopted():
+    dead, adopter = "tcp://127.0.0.1:1", SimpleNamespace(address="tcp://127.0.0.1:2")
+    stays, changes = (SimpleNamespace(key=key, state="memory") for key in ("stays", "changes"))
+    sent, added = [], []
+
+    async def adopt(chunks, gone):
+        scheduler.tasks["changes"] = SimpleNamespace(key="changes", state="memory")
+        return {"status": "OK", "adopted": [key for key, *_ in chunks]}
+
+    scheduler = SimpleNamespace(
+        tasks={"stays": stays, "changes": changes},
+        rpc=lambda address: SimpleNamespace(marsched_adopt=adopt),
+        worker_send=lambda address, message: sent.append(message),
+        add_keys=lambda worker, keys, stimulus_id: added.append(keys),
+    )
+    failures = []
+    adoption = Adoption(scheduler, lambda where, error: failures.append(error))
+    adoption._kept = {key: {dead: ("handle", 1)} for key in scheduler.tasks}
+    assert await adoption._ask(adopter, [stays, changes], dead) == ["stays"]
+    assert sent == [{"op": "marsched_adopted", "keys": ["stays"], "gone": dead}]
+    assert added == [["stays"]]
+    assert failures == []
 
 
 @gen_cluster(client=True)
@@ -53,6 +79,7 @@ async def test_replicas_on_several_machines_are_recorded_separately(c, s, a, b, 
         return {"status": "OK", "adopted": [key for key, _, _ in chunks]}
 
     b.handlers["marsched_adopt"] = adopt
+    b.stream_handlers["marsched_adopted"] = lambda keys, gone: None
     x = c.submit(inc, 1, workers=[a.address])
     await c.replicate(x, workers=[a.address, there.address])
     ts = s.tasks[x.key]
@@ -88,6 +115,7 @@ async def test_a_worker_that_comes_back_waits_until_its_results_are_adopted(c, s
         there.append(address in s.workers)
 
     b.handlers["marsched_adopt"] = adopt
+    b.stream_handlers["marsched_adopted"] = lambda keys, gone: None
     x = c.submit(inc, 1, workers=[a.address], allow_other_workers=True)
     await x
     s.handlers["register-worker"], stock = register, s.handlers["register-worker"]
