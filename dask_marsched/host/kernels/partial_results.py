@@ -191,7 +191,7 @@ class _Partials:
         ours.shape = shape
         ours._take(list(flat(small)))
         with np.errstate(all="ignore"):
-            return _same(ours.combined(), dasks(small))
+            return same(ours.combined(), dasks(small))
 
     def combined(self) -> Any:
         """Return the result; raises FloatingPointError if NumPy has something to warn of."""
@@ -305,12 +305,15 @@ def _is_repeated(array: Any) -> bool:
     return not any(s for n, s in zip(array.shape, array.strides, strict=True) if n > 1)
 
 
-def _same(ours: Any, dasks: Any) -> bool:
-    if isinstance(ours, dict) and isinstance(dasks, dict):
-        return list(ours) == list(dasks) and all(_same(ours[k], dasks[k]) for k in ours)
-    return (
-        type(ours) is type(dasks)
-        and ours.dtype == dasks.dtype
-        and ours.shape == dasks.shape
-        and ours.tobytes() == dasks.tobytes()
-    )
+def same(ours: Any, theirs: Any) -> bool:
+    """Return whether results are the same to the last bit; their layout in memory may differ."""
+    if isinstance(theirs, dict):
+        return list(ours) == list(theirs) and all(same(ours[k], theirs[k]) for k in theirs)
+    if isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    if type(ours) is not type(theirs):
+        return False
+    if not isinstance(theirs, np.ndarray | np.generic):
+        return bool(np.all(ours == theirs))
+    is_like = ours.dtype == theirs.dtype and ours.shape == theirs.shape
+    return bool(is_like and ours.tobytes() == theirs.tobytes())

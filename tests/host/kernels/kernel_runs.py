@@ -1,6 +1,7 @@
 """Runs the tasks of collections as in Dask and by kernels."""
 
 import contextlib
+import tracemalloc
 import warnings
 
 import dask
@@ -41,21 +42,29 @@ def a_runner(monkeypatch, backend=LLVM):
 def run_both(collection, runner):
     """Run every task of a collection by kernels and as in Dask; return pairs of results."""
     (optimized,) = dask.optimize(collection)
-    dsk = convert_legacy_graph(dict(optimized.__dask_graph__()))
+    pairs = []
+
+    def run(task, values):
+        pairs.append(both(task, values, runner))
+        return pairs[-1][1]
+
+    run_graph(optimized, run)
+    return pairs
+
+
+def run_graph(collection, run):
+    """Run every task of a collection by a function of the task and its inputs."""
+    dsk = convert_legacy_graph(dict(collection.__dask_graph__()))
     results = {}
 
     def result(key):
         if key not in results:
-            task = dsk[key]
-            values = {name: result(name) for name in task.dependencies}
-            pairs.append(both(task, values, runner))
-            results[key] = pairs[-1][1]
+            values = {name: result(name) for name in dsk[key].dependencies}
+            results[key] = run(dsk[key], values)
         return results[key]
 
-    pairs = []
     for key in dsk:
         result(key)
-    return pairs
 
 
 def both(task, values, runner):
@@ -64,6 +73,16 @@ def both(task, values, runner):
     got, warned = with_warnings(runner.wrap(task), values)
     assert warned == expected
     return got, wanted
+
+
+def peak_memory(run, *args):
+    """Return the most bytes that a call has allocated at once."""
+    tracemalloc.start()
+    try:
+        run(*args)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def with_warnings(task, values):

@@ -1,19 +1,17 @@
 """Partial results of flox's groupby reductions are combined as in flox, in little memory."""
 
-import tracemalloc
 import warnings
 
 import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-from dask._task_spec import convert_legacy_graph
 
 from dask_marsched.host.kernels import grouped_results
 from dask_marsched.host.kernels.combining import combination, combine
 from dask_marsched.host.kernels.grouped_results import GroupedCombination
 from dask_marsched.host.kernels.partial_results import UnfitError
-from tests.host.kernels.kernel_runs import a_runner, both, run_both
+from tests.host.kernels.kernel_runs import a_runner, both, peak_memory, run_both, run_graph
 
 xr = pytest.importorskip("xarray")
 flox = pytest.importorskip("flox")
@@ -51,22 +49,15 @@ def stages(collection):
 
     The graph is not optimized: Dask would fuse the last stage with what takes its result.
     """
-    dsk = convert_legacy_graph(dict(collection.__dask_graph__()))
-    results = {}
-
-    def result(key):
-        if key not in results:
-            task = dsk[key]
-            values = {name: result(name) for name in task.dependencies}
-            if isinstance(combination(task), GroupedCombination):
-                found.append((task, values))
-            results[key] = task(values)
-        return results[key]
-
     found = []
+
+    def run(task, values):
+        if isinstance(combination(task), GroupedCombination):
+            found.append((task, values))
+        return task(values)
+
     with warnings.catch_warnings(action="ignore"):
-        for key in dsk:
-            result(key)
+        run_graph(collection, run)
     return found
 
 
@@ -280,19 +271,11 @@ def test_other_groups_in_a_part_are_left_to_flox(runner, monkeypatch):
 
 
 def test_combining_takes_little_memory_beside_the_result(runner):
-    def peak(run, *args):
-        tracemalloc.start()
-        try:
-            run(*args)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
     nbytes = 8 * ROWS * COLUMNS
     partials = [(t, v) for t, v in stages(quarterly(dataset((1, -1, -1)), "mean")) if len(v) > 2]
     assert partials
     for task, values in partials:
         runner.wrap(task)(values)  # compares with flox
-        ours, floxes = peak(runner.wrap(task), values), peak(task, values)
+        ours, floxes = peak_memory(runner.wrap(task), values), peak_memory(task, values)
         assert ours < floxes
         assert floxes > 2 * len(values) * nbytes

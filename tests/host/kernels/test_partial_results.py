@@ -1,7 +1,6 @@
 """Partial results of tree reductions are combined as in Dask, without temporary arrays."""
 
 import functools
-import tracemalloc
 import warnings
 
 import dask.array as da
@@ -11,7 +10,7 @@ from dask._task_spec import convert_legacy_graph
 
 from dask_marsched.host.kernels import partial_results
 from dask_marsched.host.kernels.partial_results import UnfitError, combination, combine
-from tests.host.kernels.kernel_runs import a_runner
+from tests.host.kernels.kernel_runs import a_runner, peak_memory, run_graph
 
 RANDOM = np.random.default_rng(5)
 SIDE = 190
@@ -72,22 +71,15 @@ CASES = {
 
 def stages(collection, runner):
     """Yield the combining tasks of a collection with their inputs, made by kernels if possible."""
-    dsk = convert_legacy_graph(dict(collection.__dask_graph__()))
-    results = {}
-
-    def result(key):
-        if key not in results:
-            task = dsk[key]
-            values = {name: result(name) for name in task.dependencies}
-            if combination(task) is not None:
-                found.append((task, values))
-            with np.errstate(all="ignore"):
-                results[key] = runner.wrap(task)(values)
-        return results[key]
-
     found = []
-    for key in dsk:
-        result(key)
+
+    def run(task, values):
+        if combination(task) is not None:
+            found.append((task, values))
+        with np.errstate(all="ignore"):
+            return runner.wrap(task)(values)
+
+    run_graph(collection, run)
     return found
 
 
@@ -122,19 +114,11 @@ def partial_results_are_equal(ours, dasks):
 
 
 def test_combining_takes_no_memory_but_the_result(runner):
-    def peak(run, *args):
-        tracemalloc.start()
-        try:
-            run(*args)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
     source = da.from_array(RANDOM.random((4, 1024, 512)), chunks=(1, 1024, 512))
     for collection in source.mean(axis=0), source.var(axis=0), source.sum(axis=0):
         for task, values in stages(collection, runner):
             runner.wrap(task)(values)  # compares with Dask
-            ours, dasks = peak(runner.wrap(task), values), peak(task, values)
+            ours, dasks = peak_memory(runner.wrap(task), values), peak_memory(task, values)
             assert ours < 1.4 * 8 * 1024 * 512
             assert dasks > 2 * ours
 
