@@ -178,7 +178,7 @@ class Restarts:
         self._parts = parts = _Parts(
             writer,
             recorder,
-            ReturningWorkers(self.scheduler, workers, facts.get(records.LAST_RUN, 0)),
+            ReturningWorkers(self.scheduler, workers, facts.get(records.LAST_RUN, process.NO_RUN)),
             Sessions(recorder, sessions, self.settings.journal_patience, self.ready),
             HeldObjects(recorder),
             process.Termination(self.scheduler, self._write_all),

@@ -202,6 +202,8 @@ def where_kept(key, dask_scheduler):
 
 async def take_over(key, where, gone, dask_worker):
     answer = await dask_worker.handlers["marsched_adopt"](chunks=[(key, *where)], gone=gone)
+    accept = dask_worker.stream_handlers["marsched_adopted"]
+    await accept(keys=[key], offer=answer["offer"], run_id=1, gone=gone)
     on_its_way = {ts.key for ts in dask_worker.state.in_flight_tasks}
     return answer["adopted"], on_its_way, set(dask_worker.state.in_flight_workers)
 

@@ -322,7 +322,8 @@ def test_a_worker_comes_back_before_the_scheduler_has_noticed(tmp_path):
         assert dask_marsched.status(client).exceptions == {}
 
 
-def test_a_worker_that_comes_back_does_not_hold_what_a_key_meant_before(tmp_path):
+@pytest.mark.parametrize("first_back", ["worker", "key"])
+def test_a_worker_that_comes_back_does_not_hold_what_a_key_meant_before(tmp_path, first_back):
     plugin = MarsSchedulerPlugin(journal=str(tmp_path / "journal"))
     with cluster_with(plugin, n_workers=2) as (cluster, client):
         first = client.submit(operator.add, 1, 1, key="again")
@@ -341,10 +342,13 @@ def test_a_worker_that_comes_back_does_not_hold_what_a_key_meant_before(tmp_path
         client.sync(async_poll_for, lambda: away.address not in scheduler.workers, 30)
         del first
         client.sync(async_poll_for, lambda: "again" not in scheduler.tasks, 30)
-        second = client.submit(operator.add, 10, 10, key="again")
-        wait(second)
+        if first_back == "key":
+            second = client.submit(operator.add, 10, 10, key="again")
+            wait(second)
         gate.set()
         client.sync(async_poll_for, lambda: returned(away) == 1, 30)
+        if first_back == "worker":
+            second = client.submit(operator.add, 10, 10, key="again")
         reads = client.submit(operator.add, second, 1, workers=[away.address])
         assert reads.result(30) == 21
         assert dask_marsched.status(client).exceptions == {}

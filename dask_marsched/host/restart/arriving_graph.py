@@ -10,7 +10,7 @@ from typing import Any
 from dask.typing import Key
 
 from dask_marsched.host.graph import compression
-from dask_marsched.host.restart.process import next_run
+from dask_marsched.host.restart.process import NO_RUN, next_run
 
 
 @dataclass
@@ -22,7 +22,7 @@ class ArrivingGraph:
 
     number: int
     defined: set[Key] = field(default_factory=set)
-    first_run: int = 0
+    first_run: int = NO_RUN
 
     def is_about_to_define(
         self, nodes: Mapping[Key, Any], tasks: Mapping[Key, Any], unrecorded: Container[Key]

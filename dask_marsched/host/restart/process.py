@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from distributed.scheduler import Scheduler, TaskState
 from distributed.shuffle import _core as shuffles
+from distributed.worker_state_machine import RUN_ID_SENTINEL
 
 from dask_marsched.host.contract import demand, misfits_of_function
 
@@ -52,11 +53,16 @@ def _shuffle_counter() -> Any:
 def begin_after(starts: int) -> None:
     """Give runs the numbers of a scheduler that has started so often with its journal."""
     state: Any = TaskState
-    state._run_id_iterator = itertools.count(starts * _RUNS)
+    # A scheduler that runs already may be further.
+    state._run_id_iterator = itertools.count(max(starts * _RUNS, next_run()))
     counter = _shuffle_counter()
     # A count cannot be set, but it is fast.
     while next(counter) < starts * _SHUFFLES:
         pass
+
+
+#: The run of data, and of copies from other workers.
+NO_RUN = RUN_ID_SENTINEL
 
 
 def next_run() -> int:

@@ -348,6 +348,8 @@ class Recorder:
             created, (made, tasks, last) = self._made.popitem()
             self.put(records.CREATED, records.numbered(created), pickle.dumps(made))
             self.follow(created, tasks, last)
+        # Before what was released: none of it is durable without a number above all its runs.
+        self.put(records.FACTS, records.LAST_RUN, pickle.dumps(process.next_run()))
         for number, chunk, bits in self.wanted.changed_chunks():
             self.put(records.RELEASED, records.of_chunk(number, chunk), bits)
         for (client, key), wanted in self.wanted.changed_singles().items():
@@ -357,7 +359,6 @@ class Recorder:
                 self.delete(records.WANTS, records.of_want(client, key))
         for add in self._more:
             add()
-        self.put(records.FACTS, records.LAST_RUN, pickle.dumps(process.next_run()))
         # Last: with the number of a message, its effects are durable.
         counted = {client: self.sessions[client] for client in self._counted}
         self._counted.clear()

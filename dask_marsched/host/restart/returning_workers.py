@@ -26,6 +26,7 @@ from distributed.spans import SpansSchedulerExtension
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.restart import process
+from dask_marsched.host.restart.process import NO_RUN
 from dask_marsched.host.worker.reconnection import REGISTERED, RETURNING
 
 logger = logging.getLogger("dask_marsched")
@@ -90,7 +91,9 @@ class ReturningWorkers:
     Of tasks in graphs that the journal lacks, no run is older than ``last_run``.
     """
 
-    def __init__(self, scheduler: Scheduler, expected: Iterable[str], last_run: int = 0) -> None:
+    def __init__(
+        self, scheduler: Scheduler, expected: Iterable[str], last_run: int = NO_RUN
+    ) -> None:
         self.scheduler: Any = scheduler
         self.expected = frozenset(expected)
         self.missing = set(expected)
@@ -101,7 +104,6 @@ class ReturningWorkers:
         self._running: dict[TaskState, _Run] = {}
         #: Of keys that are in no graph yet.
         self.unclaimed: dict[Key, list[_Held | _Run]] = {}
-        self._settled = False
         self._changed, self._went_on, self._claimed = (asyncio.Event() for _ in range(3))
 
     def install(self) -> None:
@@ -118,7 +120,6 @@ class ReturningWorkers:
     def restore_nothing(self) -> None:
         """Answer workers at once. What they hold of unknown tasks is freed."""
         self._went_on.set()
-        self._settled = True
         self._claimed.set()
 
     def uninstall(self) -> None:
@@ -180,14 +181,14 @@ class ReturningWorkers:
 
     def _take(self, key: Key, found: _Held | _Run) -> bool:
         """Record a result or run, or return False if it is of no use."""
+        # A scheduler that has gone on cannot tell what had become of the key meanwhile.
+        if self._went_on.is_set():
+            return False
         ts = self.scheduler.tasks.get(key)
         if ts is None:
-            if self._settled:
-                return False
             self.unclaimed.setdefault(key, []).append(found)
             return True
-        # A scheduler that has gone on cannot tell what had become of the key meanwhile.
-        if self._went_on.is_set() or _is_older(found, ts, self.first_runs.get(key, 0)):
+        if _is_older(found, ts, self.first_runs.get(key, NO_RUN)):
             return False
         if isinstance(found, _Held):
             return self._take_result(ts, found)
@@ -267,7 +268,6 @@ class ReturningWorkers:
 
     def settle(self) -> None:
         """Free what no graph has claimed."""
-        self._settled = True
         self._claimed.set()
         unclaimed, self.unclaimed = self.unclaimed, {}
         by_worker: dict[str, list[Key]] = {}

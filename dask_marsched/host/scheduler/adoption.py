@@ -17,6 +17,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
+from dask_marsched.host.restart.process import next_run
 from dask_marsched.host.scheduler import departed_workers
 from dask_marsched.host.scheduler.adopters import Adopters
 from dask_marsched.host.scheduler.departed_workers import DepartedWorkers, ReassignedTasks
@@ -260,6 +261,8 @@ class Adoption:
         except Exception as error:
             self._caught("adopt", error)
             return None
+        if s.workers.get(adopter.address) is not adopter:
+            return None
         # A key that was released meanwhile may be another task's now.
         mapped = set(answer["adopted"])
         there = (ts for ts in batch if s.tasks.get(ts.key) is ts and ts.state == "memory")
@@ -267,6 +270,7 @@ class Adoption:
         for key in keys:
             if gone in self._kept.get(key, ()):
                 self._kept[key][adopter.address] = self._kept[key].pop(gone)
-        s.worker_send(adopter.address, {"op": "marsched_adopted", "keys": keys, "gone": gone})
+        accepted = {"keys": keys, "offer": answer["offer"], "run_id": next_run(), "gone": gone}
+        s.worker_send(adopter.address, {"op": "marsched_adopted", **accepted})
         s.add_keys(worker=adopter.address, keys=keys, stimulus_id=f"marsched-adopt-{time()}")
         return keys

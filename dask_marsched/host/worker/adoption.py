@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ EVENTS: dict[Any, set[str]] = {
     ReleaseWorkerDataMsg: {"key", "stimulus_id"},
 }
 
+#: Seconds for which mapped chunks are kept for a scheduler that may have died.
+_OFFERED = 30.0
 #: Seconds to wait for aborted fetches, which normally end at once.
 _ABORTED = 2.0
 #: Seconds between two attempts to abort them.
@@ -69,8 +72,9 @@ class ResultAdopter:
         self._counters = counters
         self._caught = caught
         self._gathering: dict[str, asyncio.Task[Any]] = {}
-        #: Results by the peer that held them, until the scheduler tells which are still wanted.
-        self._offered: dict[str, dict[Key, object]] = {}
+        #: Mapped results by the number of the call, until the scheduler tells which it wants.
+        self._offers: dict[int, dict[Key, object]] = {}
+        self._numbers = itertools.count()
 
     @contextlib.contextmanager
     def gathering_from(self, peer: str) -> Iterator[None]:
@@ -85,7 +89,7 @@ class ResultAdopter:
                 del self._gathering[peer]
 
     async def adopt(self, chunks: Collection[tuple[Key, Any, int]], gone: str) -> dict[str, Any]:
-        """Map chunks of a dead peer; return the keys of those that the worker can have."""
+        """Map chunks of a dead peer; return the keys of those that were there, as an offer."""
         data: dict[Key, object] = {}
         for key, message, stamp in chunks:
             try:
@@ -101,17 +105,19 @@ class ResultAdopter:
                     self._caught("adopt", error)
                 continue
             data[key] = value
-        await self._abort_fetches(gone, data)
-        self._offered[gone] = data
-        return {"status": "OK", "adopted": list(data)}
+        number = next(self._numbers)
+        self._offers[number] = data
+        asyncio.get_running_loop().call_later(_OFFERED, self._offers.pop, number, None)
+        return {"status": "OK", "adopted": list(data), "offer": number}
 
-    def accept(self, keys: Collection[Key], gone: str) -> None:
-        """Store these of the chunks of a dead peer.
+    async def accept(self, keys: Collection[Key], offer: int, run_id: int, gone: str) -> None:
+        """Store these of the chunks of a dead peer, as if made by a run.
 
         The scheduler says so in the order of its other messages: a key may have been released
         meanwhile, and used again for another task.
         """
-        worker, offered = self._worker, self._offered.pop(gone, {})
+        worker, offered = self._worker, self._offers.pop(offer, {})
+        await self._abort_fetches(gone, keys)
         tasks = worker.state.tasks
         wanted = [k for k in keys if k not in tasks or tasks[k].state not in _BUSY]
         data = {k: offered[k] for k in wanted if k in offered}
@@ -121,6 +127,7 @@ class ResultAdopter:
         for key in keys:
             if key in worker.data:
                 self._counters.adopted += 1
+                tasks[key].run_id = run_id  # tells another scheduler of which task it is
             else:
                 message = ReleaseWorkerDataMsg(key=key, stimulus_id=stimulus_id)
                 worker.batched_send(message.to_dict())

@@ -173,8 +173,7 @@ class HandleTransfer:
         self.publisher.uninstall()
         del worker.gather_dep, worker.monitor.get_process_memory
         worker.handlers.pop(OPERATION, None)
-        worker.handlers.pop(ADOPTION, None)
-        worker.stream_handlers.pop(ADOPTED, None)
+        worker.handlers.pop(ADOPTION, None)  # that of ADOPTED stays: one may be on its way
         self.store.give_back = None
         self.arena.close()
         if worker.status not in (Status.running, Status.paused):

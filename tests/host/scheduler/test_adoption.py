@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
+from dask_marsched.host.restart.process import next_run
 from dask_marsched.host.scheduler.adoption import Adoption
 
 
@@ -15,10 +16,10 @@ async def test_results_released_in_the_meantime_are_not_adopted(c, s, a, b):
 
     async def adopt(chunks, gone):
         asked.append(([key for key, _, _ in chunks], gone))
-        return {"status": "OK", "adopted": []}
+        return {"status": "OK", "adopted": [], "offer": 0}
 
     b.handlers["marsched_adopt"] = adopt
-    b.stream_handlers["marsched_adopted"] = lambda keys, gone: None
+    b.stream_handlers["marsched_adopted"] = lambda **message: None
     x, y = futures = c.map(inc, range(2), workers=[a.address])
     await c.gather(futures)
     adoption = Adoption(s, caught=None)
@@ -41,10 +42,11 @@ async def test_a_key_that_means_another_task_meanwhile_is_not_adopted():
 
     async def adopt(chunks, gone):
         scheduler.tasks["changes"] = SimpleNamespace(key="changes", state="memory")
-        return {"status": "OK", "adopted": [key for key, *_ in chunks]}
+        return {"status": "OK", "adopted": [key for key, *_ in chunks], "offer": 7}
 
     scheduler = SimpleNamespace(
         tasks={"stays": stays, "changes": changes},
+        workers={adopter.address: adopter},
         rpc=lambda address: SimpleNamespace(marsched_adopt=adopt),
         worker_send=lambda address, message: sent.append(message),
         add_keys=lambda worker, keys, stimulus_id: added.append(keys),
@@ -53,8 +55,14 @@ async def test_a_key_that_means_another_task_meanwhile_is_not_adopted():
     adoption = Adoption(scheduler, lambda where, error: failures.append(error))
     adoption._kept = {key: {dead: ("handle", 1)} for key in scheduler.tasks}
     assert await adoption._ask(adopter, [stays, changes], dead) == ["stays"]
-    assert sent == [{"op": "marsched_adopted", "keys": ["stays"], "gone": dead}]
+    (message,) = sent
+    assert message["run_id"] < next_run()
+    assert (message["keys"], message["offer"], message["gone"]) == (["stays"], 7, dead)
     assert added == [["stays"]]
+    del scheduler.workers[adopter.address]  # it died after its answer
+    adoption._kept["stays"] = {dead: ("handle", 1)}
+    assert await adoption._ask(adopter, [stays], dead) is None
+    assert len(sent) == 1
     assert failures == []
 
 
@@ -76,10 +84,10 @@ async def test_replicas_on_several_machines_are_recorded_separately(c, s, a, b, 
     async def adopt(chunks, gone):
         asked.append(([*chunks], gone))
         b.update_data({key: 2 for key, _, _ in chunks})
-        return {"status": "OK", "adopted": [key for key, _, _ in chunks]}
+        return {"status": "OK", "adopted": [key for key, _, _ in chunks], "offer": 0}
 
     b.handlers["marsched_adopt"] = adopt
-    b.stream_handlers["marsched_adopted"] = lambda keys, gone: None
+    b.stream_handlers["marsched_adopted"] = lambda **message: None
     x = c.submit(inc, 1, workers=[a.address])
     await c.replicate(x, workers=[a.address, there.address])
     ts = s.tasks[x.key]
@@ -109,13 +117,13 @@ async def test_a_worker_that_comes_back_waits_until_its_results_are_adopted(c, s
     async def adopt(chunks, gone):
         asked.set()
         await gate.wait()
-        return {"status": "OK", "adopted": []}
+        return {"status": "OK", "adopted": [], "offer": 0}
 
     async def register(comm, address):
         there.append(address in s.workers)
 
     b.handlers["marsched_adopt"] = adopt
-    b.stream_handlers["marsched_adopted"] = lambda keys, gone: None
+    b.stream_handlers["marsched_adopted"] = lambda **message: None
     x = c.submit(inc, 1, workers=[a.address], allow_other_workers=True)
     await x
     s.handlers["register-worker"], stock = register, s.handlers["register-worker"]
