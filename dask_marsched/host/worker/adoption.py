@@ -117,13 +117,14 @@ class ResultAdopter:
         meanwhile, and used again for another task.
         """
         worker, offered = self._worker, self._offers.pop(offer, {})
-        await self._abort_fetches(gone, keys)
-        tasks = worker.state.tasks
-        wanted = [k for k in keys if k not in tasks or tasks[k].state not in _BUSY]
-        data = {k: offered[k] for k in wanted if k in offered}
-        stimulus_id = f"marsched-adopt-{time()}"
-        if data:
-            worker.handle_stimulus(UpdateDataEvent(data=data, stimulus_id=stimulus_id))
+        tasks, stimulus_id = worker.state.tasks, f"marsched-adopt-{time()}"
+        try:
+            await self._abort_fetches(gone, keys)
+            wanted = [k for k in keys if k not in tasks or tasks[k].state not in _BUSY]
+            if data := {k: offered[k] for k in wanted if k in offered}:
+                worker.handle_stimulus(UpdateDataEvent(data=data, stimulus_id=stimulus_id))
+        except Exception as error:  # it would end the connection to the scheduler
+            self._caught("adopt", error)
         for key in keys:
             if key in worker.data:
                 self._counters.adopted += 1
