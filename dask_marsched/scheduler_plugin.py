@@ -18,6 +18,7 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.client.reconnection import prepare_clients
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
+from dask_marsched.host.restart.recorder import RECORDED_FROM, RECORDED_TO
 from dask_marsched.host.scheduler.adapter import SchedulerAdapter
 from dask_marsched.host.scheduler.cancellation import CancellationHandler
 from dask_marsched.installation import own_versions
@@ -297,7 +298,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         ts = self._engine.scheduler.tasks[key]
         if self.observer is not None:
             self.observer.moved(ts, finish, stimulus_id)
-        if self.restarts is not None:
+        if self.restarts is not None and (start in RECORDED_FROM or finish in RECORDED_TO):
             self.restarts.moved(ts, start, finish)
         if self._failover is not None:
             startstops = kwargs.get("startstops") or ()

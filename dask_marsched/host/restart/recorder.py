@@ -32,7 +32,9 @@ _SWEPT = 1.0
 FIRE_AND_FORGET = "fire-and-forget"
 #: Wants of these are not recorded: they stand for clients that have yet to come back.
 RESTORED = "marsched-restored-"
-
+#: States of tasks: transitions from and to these are recorded, see `Recorder.moved`. A set of names
+#: is looked up faster than a method is called, which counts for each of 100,000 tasks that arrive.
+RECORDED_FROM, RECORDED_TO = frozenset({"processing", "erred"}), frozenset({"erred", "forgotten"})
 
 _METHODS: dict[str, tuple[str, ...]] = {
     "client_desires_keys": ("keys", "client"),
