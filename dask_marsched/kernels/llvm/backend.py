@@ -7,6 +7,7 @@ other systems than Linux, this process compiles.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.util
@@ -230,12 +231,22 @@ class LLVMBackend:
         """Whether a claim is true; the answer is kept beside the machine code."""
         known = self._known_of(claim)
         if known is None:
-            trusted = (claim,) if isinstance(claim, proof.FunctionClaim) else ()
-            known = proof.holds(claim, lambda bound: self._prepare(bound, True, trusted))
-            self._proofs[claim] = known
-            if self._directory is not None:
-                cache_files.write(self._proof_path(claim), b"1" if known else b"0")
+            with self._claimed(claim):  # workers that need the same proof wait for the first one
+                known = self._known_of(claim)
+                if known is None:
+                    known = self._proofs[claim] = self._tried(claim)
+                    if self._directory is not None:
+                        cache_files.write(self._proof_path(claim), b"1" if known else b"0")
         return known
+
+    def _claimed(self, claim: proof.Claim) -> contextlib.AbstractContextManager[None]:
+        if self._directory is None:
+            return contextlib.nullcontext()
+        return cache_files.claimed(self._proof_path(claim))
+
+    def _tried(self, claim: proof.Claim) -> bool:
+        trusted = (claim,) if isinstance(claim, proof.FunctionClaim) else ()
+        return proof.holds(claim, lambda bound: self._prepare(bound, True, trusted))
 
     def _known_of(self, claim: proof.Claim) -> bool | None:
         known = self._proofs.get(claim)

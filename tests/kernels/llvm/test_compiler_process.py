@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
-from dask_marsched.kernels import cache_files
+from dask_marsched.kernels import cache_files, proof
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.bound_expression import bind, signature
 from dask_marsched.kernels.expression import Expression, Node, Output
@@ -129,3 +130,38 @@ def test_without_a_process_the_worker_compiles(directory, monkeypatch, program):
     assert (backend.prepare(made, False)(values).values[0] == 4).all()
     assert backend.prepares_quickly(made, False)
     assert "_compiler" in vars(backend)
+
+
+def test_workers_that_need_the_same_proof_make_it_once(directory, monkeypatch):
+    claim = proof.ReductionClaim("sum", np.dtype("f8"), "rows", False)
+    one, other = llvm_backend.LLVMBackend(directory), llvm_backend.LLVMBackend(directory)
+    proofs, answers, arrived = [], [], threading.Event()
+    second = threading.Thread(target=lambda: answers.append(other._holds(claim)))
+
+    class Claimed:
+        def __init__(self, path):
+            self._claimed = cache_files.claimed(path)
+
+        def __enter__(self):
+            if threading.current_thread() is second:
+                arrived.set()
+            return self._claimed.__enter__()
+
+        def __exit__(self, *error):
+            return self._claimed.__exit__(*error)
+
+    def holds(claim, prepare):
+        proofs.append(claim)
+        if threading.current_thread() is second:
+            arrived.set()
+        else:
+            second.start()
+            assert arrived.wait(30)
+        return True
+
+    monkeypatch.setattr(llvm_backend.proof, "holds", holds)
+    files = SimpleNamespace(**{**vars(cache_files), "claimed": Claimed})
+    monkeypatch.setattr(llvm_backend, "cache_files", files)
+    assert one._holds(claim)
+    second.join(30)
+    assert (proofs, answers) == ([claim], [True])
