@@ -10,9 +10,9 @@ from dask_marsched.store.shared_memory import SharedMemory, native
 
 #: Copying a smaller array costs less than allocating it apart, bytes.
 LEAST = 256 * 1024
-#: Enough for one temporary array of a usual chunk, or several smaller ones, bytes. More would show
-#: in the memory of programs that hold little.
-RESERVED_PER_THREAD = 8 * 1024 * 1024
+#: Enough for some temporary arrays that are too small for large pages, bytes. Memory for larger ones
+#: is there as fast as from malloc, and what is reserved shows in the memory of all programs.
+RESERVED_PER_THREAD = 4 * 1024 * 1024
 
 
 def make_arrays_here(spare: int = RESERVED_PER_THREAD) -> None:

@@ -331,11 +331,11 @@ def test_the_next_array_reuses_the_memory_of_a_released_chunk(arena):
 def test_memory_of_released_chunks_counts_as_reserved(arena):
     assert arena.spare == 2 * MIB, "a small part of it"
     arena.spare = array_memory.RESERVED_PER_THREAD
-    chunks = [put(arena, numbers(7 * N)) for _ in range(4)]
+    chunks = [put(arena, numbers(3 * N)) for _ in range(4)]
     assert not arena.has_excess
     chunks.clear()
     assert arena.has_excess
-    assert arena.trim_excess() == 21 * MIB
+    assert arena.trim_excess() == 9 * MIB
     assert not arena.has_excess
 
 
