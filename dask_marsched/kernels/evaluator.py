@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,20 +32,11 @@ _SHOWN = 20  #: Expressions in `Kernels.report`
 _MOST_CASES = 512
 _MOST_USES = 2048
 
-_NICE = 5  #: Niceness of the thread that compiles
-
 
 @lru_cache(maxsize=1024)
 def _elementwise(expression: Expression) -> Expression:
     """Return an expression without its reductions."""
     return Expression(expression.nodes, tuple(Output(o.node) for o in expression.outputs))
-
-
-def _give_way() -> None:
-    """Lower the priority of this thread, which compiles."""
-    if sys.platform == "linux":  # elsewhere this would be the whole process
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class Means(NamedTuple):
@@ -96,9 +85,9 @@ class Kernels:
         #: Totals of cases that were forgotten.
         self._before: Mapping[str, Any] = NOTHING
         self._uses = lru_cache(_MOST_USES)(self._new_use)
-        self._compiler = ThreadPoolExecutor(
-            1, thread_name_prefix="marsched-kernels", initializer=_give_way
-        )
+        # Of the same priority as tasks: they would wait for a slower thread that has the
+        # interpreter's lock.
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="marsched-kernels")
         self._closed = False
 
     def close(self) -> None:

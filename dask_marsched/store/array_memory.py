@@ -10,8 +10,8 @@ from dask_marsched.store.shared_memory import SharedMemory, native
 
 #: Copying a smaller array costs less than allocating it apart, bytes.
 LEAST = 256 * 1024
-#: Enough for some temporary arrays that are too small for large pages, bytes. Memory for larger ones
-#: is there as fast as from malloc, and what is reserved shows in the memory of all programs.
+#: Enough for some temporary arrays that are too small for large pages, bytes. Memory for larger
+#: ones is there as fast as from malloc, and what is reserved shows in the memory of all programs.
 RESERVED_PER_THREAD = 4 * 1024 * 1024
 
 
