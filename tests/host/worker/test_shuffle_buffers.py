@@ -85,6 +85,9 @@ async def test_a_worker_sends_nothing_to_itself(c, s, a, b, monkeypatch):
     assert sent
     assert all(sender != receiver for sender, receiver in sent)
     sent.clear()
+    measured = {key[2:4] for w in (a, b) for key in w.digests_total if key[0] == "p2p"}
+    assert ("background-comms", "send") in measured
+    assert ("background-comms", "disk-limiter") not in measured, "that is the receiver's"
     for shuffles in buffers:
         shuffles.restore()
     columns = da.from_array(2 * x, chunks=(1, 8)).rechunk((8, 1), method="p2p")
