@@ -10,6 +10,10 @@ from dataclasses import dataclass
 #: can exhaust memory, estimates that are too high only cost parallelism.
 _DECAY = 0.1
 
+#: Bytes of inputs from which on needs are in proportion to them. Less may be a number or a name
+#: that says how much is made.
+_PROPORTIONAL = 64 * 1024
+
 #: Upper bound on extrapolated footprints, as a multiple of the larger of result and inputs.
 _MOST_EXTRAPOLATED = 8
 
@@ -30,9 +34,14 @@ class OperandKind:
         return self.prefix, self.n_inputs, shift, self.input_bytes >> shift
 
     @property
+    def scale(self) -> int:
+        """Bytes that needs are in proportion to; 1 if to nothing."""
+        return self.input_bytes if self.input_bytes >= _PROPORTIONAL else 1
+
+    @property
     def coarse(self) -> Hashable:
-        """Same operation; without inputs it is separate, as nothing can be scaled."""
-        return self.prefix, self.input_bytes > 0
+        """Same operation; with little input it is separate, as nothing can be scaled."""
+        return self.prefix, self.scale > 1
 
 
 class _Estimates:
@@ -44,14 +53,14 @@ class _Estimates:
 
     def observe(self, kind: OperandKind, nbytes: int) -> None:
         _update(self._fine, kind.fine, nbytes)
-        _update(self._coarse, kind.coarse, nbytes / (kind.input_bytes or 1))
+        _update(self._coarse, kind.coarse, nbytes / kind.scale)
 
     def find(self, kind: OperandKind) -> tuple[float, int] | None:
         """Return an estimate and the factor to scale it by."""
         if (value := self._fine.get(kind.fine)) is not None:
             return value, 1
         if (value := self._coarse.get(kind.coarse)) is not None:
-            return value, kind.input_bytes or 1
+            return value, kind.scale
         return None
 
 

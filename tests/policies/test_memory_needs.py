@@ -26,10 +26,20 @@ def test_a_known_result_size_is_used():
 
 def test_noise_on_small_operands_is_not_extrapolated():
     model = NeedModel()
-    model.observe_output(OperandKind("getitem", 1, 1000), 1000)
-    model.observe_footprint(OperandKind("getitem", 1, 1000), 2 * MB)
-    assert model.footprint(OperandKind("getitem", 1, 1000)) == 2 * MB
+    model.observe_output(OperandKind("getitem", 1, 100_000), 100_000)
+    model.observe_footprint(OperandKind("getitem", 1, 100_000), 2 * MB)
+    assert model.footprint(OperandKind("getitem", 1, 100_000)) == 2 * MB
     assert model.footprint(OperandKind("getitem", 1, 32 * MB)) == 8 * 32 * MB
+
+
+def test_a_number_may_say_how_much_is_made():
+    model = NeedModel()
+    model.observe_output(OperandKind("lambda", 1, 28), 2 * MB)
+    model.observe_footprint(OperandKind("lambda", 1, 28), 4 * MB)
+    assert model.footprint(OperandKind("lambda", 1, 32)) == 4 * MB
+    array = OperandKind("lambda", 1, 32 * MB)
+    assert model.output(array) == 32 * MB
+    assert model.footprint(array) == 64 * MB
 
 
 def test_the_same_kind_is_known():
