@@ -10,7 +10,7 @@ from typing import Any
 from dask.typing import Key
 from distributed import Worker
 
-from dask_marsched.host.contract import demand
+from dask_marsched.host.contract import demand, misfits_of_function
 
 #: Longest delay of an answer, seconds.
 PATIENCE = 1.0
@@ -58,6 +58,14 @@ class ReleaseBatcher:
         self.flush()
         self._send(message)
 
+    def stored(self, keys: Collection[Key]) -> None:
+        """Drop the answers about keys that the worker has again.
+
+        Who stores data is answered on another connection, so that the scheduler would hear later
+        that the keys are gone.
+        """
+        self._held = [message for message in self._held if message["key"] not in keys]
+
     def flush(self) -> None:
         """Send the answers held back."""
         held, self._held = self._held, []
@@ -75,7 +83,9 @@ def misfits(worker: Any) -> list[str]:
     found = [f"the worker has no stream handler {op!r}" for op in FREEING if op not in handlers]
     if not callable(getattr(worker, "batched_send", None)):
         found.append("Worker has no method batched_send")
-    return found
+    if "update_data" not in getattr(worker, "handlers", {}):
+        found.append("the worker has no handler 'update_data'")
+    return found + misfits_of_function("Worker", worker, "update_data", ("data",))
 
 
 class WorkerReleaseBatching:
@@ -95,6 +105,9 @@ class WorkerReleaseBatching:
         for op in FREEING:
             worker.stream_handlers[op] = self._intercept(self._batcher, self._stock[op])
         worker.batched_send = self._batcher.send
+        # Called for data that a client scatters, and for copies that the scheduler asks for.
+        self._stock_update = worker.handlers["update_data"]
+        worker.handlers["update_data"] = worker.update_data = self._update_data
 
     def uninstall(self) -> None:
         """Send what is held back, and restore the worker. Idempotent."""
@@ -104,8 +117,9 @@ class WorkerReleaseBatching:
             self._timer.cancel()
         self._batcher.flush()
         self._batcher = None
-        del self.worker.batched_send
+        del self.worker.batched_send, self.worker.update_data
         self.worker.stream_handlers.update(self._stock)
+        self.worker.handlers["update_data"] = self._stock_update
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
@@ -114,6 +128,11 @@ class WorkerReleaseBatching:
     def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
         # There is one timer at a time: the next is started after this one has fired.
         self._timer = asyncio.get_running_loop().call_later(seconds, call)
+
+    def _update_data(self, data: dict[Key, object], **kwargs: Any) -> Any:
+        if self._batcher is not None:
+            self._batcher.stored(data.keys())
+        return self._stock_update(data=data, **kwargs)
 
     @staticmethod
     def _intercept(batcher: ReleaseBatcher, stock: Callable[..., Any]) -> Callable[..., Any]:

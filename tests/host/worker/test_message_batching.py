@@ -65,6 +65,14 @@ def test_one_timer_flushes_the_rest():
     assert len(wire.timers) == 1
 
 
+def test_what_is_there_again_is_not_said_to_be_gone():
+    wire = Wire()
+    wire.free("a", "b")
+    wire.batcher.stored(["b", "c"])
+    wire.batcher.flush()
+    assert wire.sent == [released("a")]
+
+
 @given(st.lists(st.integers(0, 3)))
 def test_all_arrive_once_and_in_order(steps):
     wire = Wire()
@@ -112,7 +120,8 @@ def test_the_twin_s_workers_gather_as_real_ones_do(monkeypatch):
 
 
 def footprint(worker: Any) -> tuple[Any, ...]:
-    return dict(worker.stream_handlers), vars(worker).get("batched_send")
+    own = (vars(worker).get("batched_send"), vars(worker).get("update_data"))
+    return dict(worker.stream_handlers), dict(worker.handlers), own
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
@@ -133,11 +142,31 @@ async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
     assert batching.report() == {"answers": 0}
 
 
+@pytest.mark.parametrize("copies", [False, True])
+@gen_cluster(client=True)
+async def test_data_may_be_scattered_again(c: Any, s: Scheduler, a: Any, b: Any, copies: bool):
+    batchings = [WorkerReleaseBatching(worker) for worker in (a, b)]
+    for batching in batchings:
+        batching.install()
+    first = await c.scatter(1, broadcast=copies)
+    key = first.key
+    first.release()
+    await async_poll_for(lambda: not a.data and not b.data, 5)
+    again = await c.scatter(1, broadcast=copies)
+    for batching in batchings:
+        batching.uninstall()  # which sends what is held back
+    assert await c.submit(lambda x: x + 1, again) == 2
+    assert key == again.key
+    assert len(s.tasks[key].who_has) == 1 + copies
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"stream_handlers": {}}, "the worker has no stream handler 'free-keys'"),
         ({"batched_send": None}, "Worker has no method batched_send"),
+        ({"handlers": {}}, "the worker has no handler 'update_data'"),
+        ({"update_data": None}, "Worker.update_data is missing"),
     ],
 )
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
@@ -145,6 +174,8 @@ async def test_a_worker_that_differs_is_left_alone(s, a, changes, text):
     class Other:
         stream_handlers = changes.get("stream_handlers", a.stream_handlers)
         batched_send = changes.get("batched_send", a.batched_send)
+        handlers = changes.get("handlers", a.handlers)
+        update_data = changes.get("update_data", a.update_data)
 
     assert message_batching.misfits(a) == []
     with pytest.raises(RuntimeError, match=text):
