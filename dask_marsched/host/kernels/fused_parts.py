@@ -80,7 +80,10 @@ class _Reduced:
         return self._empty(signature(values))
 
     def _new_empty(self, found: tuple[Signature, ...]) -> np.ndarray[Any, Any]:
-        shape = np.broadcast_shapes(*(() if isinstance(s, type) else s[1] for s in found))
+        try:
+            shape = np.broadcast_shapes(*(() if isinstance(s, type) else s[1] for s in found))
+        except ValueError as error:  # the operation itself says it in other words
+            raise NotUnderstoodError(str(error)) from None
         types = tuple(s if isinstance(s, type) else s[0] for s in found)
         dtype = typed(self.elementwise, types).outputs[0][2]
         if 0 in shape:

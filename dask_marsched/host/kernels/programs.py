@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_marsched.host.kernels.fused_parts import FORMS, Elementwise, Evaluate, FusedPart
 from dask_marsched.host.kernels.structure import TaskStep, references
+from dask_marsched.host.worker.input_release import leave_out_of_tracebacks
 from dask_marsched.kernels.expression import Node, NotUnderstoodError
 from dask_marsched.kernels.numpy_backend import OwnedValues
 
@@ -139,6 +140,10 @@ class Program:
             for gone in dropped:
                 found.pop(gone, None)
         return found[part.result]
+
+
+for _function in (Program.run, Program._run):
+    leave_out_of_tracebacks(_function)
 
 
 def _is_plain(value: Any) -> bool:

@@ -18,7 +18,11 @@ from dask_marsched.host.kernels.programs import Program
 from dask_marsched.host.kernels.rules import reduction, unwrapped
 from dask_marsched.host.kernels.structure import Place, TaskStep, UnreadableTaskError, read
 from dask_marsched.host.kernels.templates import Template, outline
-from dask_marsched.host.worker.input_release import consume, owned_inputs
+from dask_marsched.host.worker.input_release import (
+    consume,
+    leave_out_of_tracebacks,
+    owned_inputs,
+)
 from dask_marsched.kernels.evaluator import LEAST, Kernels
 
 #: Programs, templates and layers that are remembered; a graph has a few of each.
@@ -119,6 +123,10 @@ class _KernelTask:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
+
+
+for _function in (_KernelTask.__call__, KernelRunner.run, KernelRunner._combine):
+    leave_out_of_tracebacks(_function)
 
 
 def may_contain_expression(task: Any) -> bool:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 
 import dask
 import dask.array as da
@@ -123,8 +124,25 @@ def test_an_error_in_a_task_is_raised():
         for key, task in dict(optimized.__dask_graph__()).items()
         if isinstance(task, Task) and key[1:] == (0, 0)
     ]
-    with pytest.raises(KeyError, match="the user's"):
+    with pytest.raises(KeyError, match="the user's") as caught:
         runner.wrap(task)({name: np.ones(CHUNKS) for name in task.dependencies})
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)[1:-1]]
+    hidden = (os.path.join("distributed", "worker"), os.path.join("dask", "_task_spec"))
+    assert files
+    assert all(any(part in name for part in hidden) for name in files), "not the user's frames"
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "std"])
+def test_an_error_of_shapes_says_what_dask_says(name, runner):
+    x = da.ones((73, 6), chunks=-1).map_blocks(lambda block: block[:3], dtype=float)
+    (optimized,) = dask.optimize(getattr(x + 2 * da.ones((73, 6), chunks=-1), name)())
+    task = next(t for t in dict(optimized.__dask_graph__()).values() if not t.dependencies)
+    messages = []
+    for run in (task, runner.wrap(task)):
+        with pytest.raises(ValueError, match="broadcast") as caught:
+            run({})
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 def test_a_task_that_cannot_be_read_runs_as_in_dask():
