@@ -199,10 +199,13 @@ class GraphCompression(ArrivingGraphs):
         keys, inputs = canonically_numbered(dsk) if self.subgraphs else numbered(dsk)
         wanted = set(request.keys)
         joinable = Joinable()
+        every, some = request.annotations.get("retries"), annotations.get("retries", {})
         roles, uncertain = bytearray(), bytearray()
         for key in keys:
             # Tasks that the scheduler already has stay: they may be in memory or running.
             fit = joinable(dsk[key]) if key in dsk and key not in known else fused_tasks.ALONE
+            if fit == fused_tasks.UNCERTAIN and (every or some.get(key)):
+                fit = fused_tasks.ALONE  # a retry would run the steps before it again
             if fit == fused_tasks.ALONE:
                 roles.append(ALONE)
             else:

@@ -271,13 +271,41 @@ async def test_annotations_keep_tasks_apart(c, s, a, b, d):
 @pytest.mark.extended
 @subgraphs()
 async def test_global_annotations_are_kept(c, s, a, b, d):
-    future = c.compute(line(3)[-1], workers=[a.address], retries=3, priority=7)
+    future = c.compute(line(3)[-1], workers=[a.address], priority=7)
     assert await future == 3
     ts = s.tasks["step-2"]
     assert ts.worker_restrictions == {a.address}
-    assert ts.annotations == {"workers": [a.address], "retries": 3, "priority": 7}
+    assert ts.annotations == {"workers": [a.address], "priority": 7}
     assert ts.priority[0] == -7
     assert fusion(s) == (3, 1)
+
+
+CALLS: list[str] = []
+
+
+def load() -> int:
+    CALLS.append("load")
+    return 1
+
+
+def use(x: int) -> int:
+    CALLS.append("use")
+    assert CALLS.count("use") == 3
+    return x
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+@subgraphs()
+async def test_a_retry_repeats_the_function_that_failed_only(c, s, a, b, d, annotated):
+    CALLS.clear()
+    with dask.annotate(**({"retries": 2} if annotated else {})):
+        used = delayed(use)(delayed(load)())
+    with captured_logger("distributed.worker"):
+        assert await c.compute(used, optimize_graph=False, retries=None if annotated else 2) == 1
+    assert sorted(CALLS) == ["load", *["use"] * 3]
+    assert fusion(s) == (0, 0)
+    assert await c.compute((da.ones(4, chunks=2) + 1).sum(), retries=2) == 8
+    assert fusion(s)[1] > 0, "functions of arrays may run again"
 
 
 class Counter:
