@@ -33,6 +33,7 @@ class ReleaseBatcher:
         self._later = later
         self._held: list[dict[str, Any]] = []
         self._freed: Collection[Key] = ()
+        self._stored: set[Key] = set()
         self._due = False
         #: number of answers held back
         self.gathered = 0
@@ -48,23 +49,27 @@ class ReleaseBatcher:
 
     def send(self, message: dict[str, Any]) -> None:
         """Hold a message back, or send it after those held back."""
-        if message["op"] == _RELEASED and message["key"] in self._freed:
-            self._held.append(message)
-            self.gathered += 1
-            if not self._due:
-                self._due = True
-                self._later(PATIENCE, self._overdue)
-            return
+        if message["op"] == _RELEASED:
+            key = message["key"]
+            if key in self._freed and key not in self._stored:
+                self._held.append(message)
+                self.gathered += 1
+                if not self._due:
+                    self._due = True
+                    self._later(PATIENCE, self._overdue)
+                return
+            self._stored.discard(key)
         self.flush()
         self._send(message)
 
     def stored(self, keys: Collection[Key]) -> None:
-        """Drop the answers about keys that the worker has again.
+        """Hold no answers back about data that came on another connection.
 
-        Who stores data is answered on another connection, so that the scheduler would hear later
-        that the keys are gone.
+        Whoever scatters data is answered there, and the scheduler would hear later that the same
+        keys are gone. If they are, since a message that frees them came late, it hears at once.
         """
-        self._held = [message for message in self._held if message["key"] not in keys]
+        self._stored.update(keys)
+        self._held = [message for message in self._held if message["key"] not in self._stored]
 
     def flush(self) -> None:
         """Send the answers held back."""
