@@ -63,10 +63,10 @@ class ReleaseBatcher:
         self._send(message)
 
     def stored(self, keys: Collection[Key]) -> None:
-        """Hold no answers back about data that came on another connection.
+        """Send the next answers about these keys at once, and drop those held back.
 
-        Whoever scatters data is answered there, and the scheduler would hear later that the same
-        keys are gone. If they are, since a message that frees them came late, it hears at once.
+        The data came on another connection than the answers. One that came late would tell the
+        scheduler that data is gone that was scattered again.
         """
         self._stored.update(keys)
         self._held = [message for message in self._held if message["key"] not in self._stored]
@@ -112,7 +112,8 @@ class WorkerReleaseBatching:
         worker.batched_send = self._batcher.send
         # Called for data that a client scatters, and for copies that the scheduler asks for.
         self._stock_update = worker.handlers["update_data"]
-        worker.handlers["update_data"] = worker.update_data = self._update_data
+        noting = self._noting(self._batcher, self._stock_update)
+        worker.handlers["update_data"] = worker.update_data = noting
 
     def uninstall(self) -> None:
         """Send what is held back, and restore the worker. Idempotent."""
@@ -134,10 +135,13 @@ class WorkerReleaseBatching:
         # There is one timer at a time: the next is started after this one has fired.
         self._timer = asyncio.get_running_loop().call_later(seconds, call)
 
-    def _update_data(self, data: dict[Key, object], **kwargs: Any) -> Any:
-        if self._batcher is not None:
-            self._batcher.stored(data.keys())
-        return self._stock_update(data=data, **kwargs)
+    @staticmethod
+    def _noting(batcher: ReleaseBatcher, stock: Callable[..., Any]) -> Callable[..., Any]:
+        def update_data(data: dict[Key, object], **kwargs: Any) -> Any:
+            batcher.stored(data.keys())
+            return stock(data=data, **kwargs)
+
+        return update_data
 
     @staticmethod
     def _intercept(batcher: ReleaseBatcher, stock: Callable[..., Any]) -> Callable[..., Any]:
