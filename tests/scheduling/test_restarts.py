@@ -11,7 +11,9 @@ import socket
 import threading
 from types import SimpleNamespace
 
+import dask.array as da
 import distributed
+import numpy as np
 import pytest
 from distributed import wait
 from distributed.client import FutureState
@@ -329,14 +331,7 @@ def test_a_worker_that_comes_back_does_not_hold_what_a_key_meant_before(tmp_path
         first = client.submit(operator.add, 1, 1, key="again")
         wait(first)
         away = next(w for w in cluster.workers.values() if "again" in w.data)
-        reconnection, gate = away.plugins["marsched"]._reconnection, threading.Event()
-        announce = reconnection._announce
-
-        async def announce_later():
-            await async_poll_for(gate.is_set, 30)
-            return await announce()
-
-        reconnection._announce = announce_later
+        gate = hold_back(away)
         away.loop.add_callback(away.batched_stream.comm.abort)
         scheduler = cluster.scheduler
         client.sync(async_poll_for, lambda: away.address not in scheduler.workers, 30)
@@ -352,6 +347,41 @@ def test_a_worker_that_comes_back_does_not_hold_what_a_key_meant_before(tmp_path
         reads = client.submit(operator.add, second, 1, workers=[away.address])
         assert reads.result(30) == 21
         assert dask_marsched.status(client).exceptions == {}
+
+
+def test_a_shuffle_that_ended_while_a_worker_was_away_is_run_again_there(tmp_path):
+    plugin = MarsSchedulerPlugin(journal=str(tmp_path / "journal"))
+    with cluster_with(plugin, n_workers=2) as (cluster, client):
+        away = list(cluster.workers.values())[1]
+        adoption = cluster.scheduler.plugins["marsched"]._failover._adoption
+        adoption._needs_an_adopter = lambda ws, dying: ws.address == away.address
+        adoption._wait_for_adopters = lambda ws: asyncio.Event().wait()
+        gate = hold_back(away)
+        away.loop.add_callback(away.batched_stream.comm.abort)
+        reconnection = away.plugins["marsched"]._reconnection
+        client.sync(async_poll_for, reconnection.is_away, 30)
+        x = da.arange(400, chunks=20).reshape(20, 20)
+        total = client.compute(x.rechunk((20, 1), method="p2p").sum(axis=0))
+        runs = away.plugins["shuffle"].shuffle_runs
+        client.sync(async_poll_for, lambda: any(r.transferred for r in runs._runs), 30)
+        gate.set()
+        expected = np.arange(400).reshape(20, 20).sum(axis=0)
+        assert total.result(30).tolist() == expected.tolist()
+        assert dask_marsched.status(client).exceptions == {}
+
+
+def hold_back(worker):
+    """Return an event that lets a worker come back."""
+    gate = threading.Event()
+    reconnection = worker.plugins["marsched"]._reconnection
+    announce = reconnection._announce
+
+    async def announce_later():
+        await async_poll_for(gate.is_set, 30)
+        return await announce()
+
+    reconnection._announce = announce_later
+    return gate
 
 
 def returned(worker):

@@ -36,6 +36,7 @@ from dask_marsched.host.client import patient_calls
 from dask_marsched.host.client.patient_calls import PatientCalls
 from dask_marsched.host.client.reconnection import resumable
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.worker import lost_shuffles
 
 logger = logging.getLogger("dask_marsched")
 
@@ -48,6 +49,8 @@ REGISTERED = "registered"
 #: Seconds between two attempts to connect, and the longest that one takes: Dask's own attempts come
 #: ever more rarely.
 _BETWEEN, _PROBED = 0.1, 1.0
+#: Seconds in which the scheduler tells which shuffles go on.
+_ASKED = 5.0
 _LOST = "worker-handle-scheduler-connection-broken"
 _MISSING = "worker-heartbeat-missing"
 _STAYS = (Status.running, Status.paused, Status.closing_gracefully)
@@ -60,6 +63,7 @@ def misfits(worker: Any) -> list[str]:
     names = ("batched_stream", "periodic_callbacks", "scheduler", "state", "contact_address")
     return [
         *patient_calls.misfits(),
+        *lost_shuffles.misfits(),
         *misfits_of_attributes("worker", worker, names),
         *misfits_of_function("worker", worker, "close", ("reason",)),
         *misfits_of_function("worker", worker, "handle_scheduler", ("comm",)),
@@ -148,7 +152,7 @@ class Reconnection:
         for name in ("keep-alive", "heartbeat"):
             worker.periodic_callbacks[name].stop()
         _drop_what_waits(worker)
-        _abandon_shuffles(worker)
+        lost_shuffles.abandon_all(worker)
         if worker.status == Status.closing_gracefully:
             worker.status = Status.running  # its retirement has died with the scheduler
         until = monotonic() + self.patience
@@ -175,6 +179,11 @@ class Reconnection:
                 await comm.close()
                 await asyncio.sleep(_BETWEEN)
                 continue
+            try:
+                await asyncio.wait_for(lost_shuffles.abandon_ended(worker), _ASKED)
+            except Exception as error:
+                # If the scheduler has died again, the end of the connection is noticed next.
+                logger.warning("It is not known which shuffles go on: %r", error)
             await self._resume(comm, response)
             return
         if worker.status in _STAYS:
@@ -291,14 +300,6 @@ def _drop_what_waits(worker: Any) -> None:
     worker.handle_stimulus(FreeKeysEvent(keys=drop, stimulus_id=stimulus_id))
     if worker.status == Status.running:
         worker.handle_stimulus(UnpauseEvent(stimulus_id=stimulus_id))
-
-
-def _abandon_shuffles(worker: Any) -> None:
-    """Fail the P2P shuffles of a worker: they depend on the scheduler that has died."""
-    runs = getattr(worker.plugins.get("shuffle"), "shuffle_runs", None)
-    if runs is not None:
-        for number, run in list(runs._active_runs.items()):
-            runs.fail(number, run.run_id, "the scheduler was restarted")
 
 
 def _holdings(worker: Any) -> dict[str, Any]:
