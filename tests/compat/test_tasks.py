@@ -158,7 +158,7 @@ async def test_priority_of_submit(c, s, a):
     assert marks.index("low") in (0, 6)
 
 
-@planned_cluster([("127.0.0.1", 1)])
+@planned_cluster([("127.0.0.1", 1)], config={"distributed.worker.memory.pause": False})
 async def test_more_urgent_tasks_go_before_a_single_one_when_a_worker_resumes(c, s, a):
     order = await Queue("order")
     a.status = Status.paused
