@@ -1,4 +1,4 @@
-"""Ends a worker's part in P2P shuffles of which its scheduler could not tell it that they ended."""
+"""Ends a worker's part in P2P shuffles that ended while its scheduler could not reach it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import contextlib
 from typing import Any
 
 from distributed.shuffle._exceptions import P2PConsistencyError
-from distributed.shuffle._worker_plugin import _ShuffleRunManager
 
-from dask_marsched.host.contract import misfits_of_function
+from dask_marsched.host.contract import misfits_of_attributes, misfits_of_function
 
 _WHY = "the connection to the scheduler broke"
 
 
-def misfits() -> list[str]:
+def misfits(worker: Any) -> list[str]:
     """Return what is not as expected in a worker's shuffles; empty if all is well."""
-    name, runs = "_ShuffleRunManager", _ShuffleRunManager
+    if (runs := _runs_of(worker)) is None:
+        return []
     return [
-        *misfits_of_function(name, runs, "fail", ("shuffle_id", "run_id", "message")),
-        *misfits_of_function(name, runs, "_fetch", ("shuffle_id",)),
+        *misfits_of_attributes("shuffle_runs", runs, ("_active_runs", "_refresh_locks")),
+        *misfits_of_function("shuffle_runs", runs, "fail", ("shuffle_id", "run_id", "message")),
+        *misfits_of_function("shuffle_runs", runs, "_fetch", ("shuffle_id",)),
     ]
 
 
@@ -52,4 +53,4 @@ async def _current(runs: Any, shuffle_id: Any) -> int | None:
 
 
 def _runs_of(worker: Any) -> Any:
-    return getattr(worker.plugins.get("shuffle"), "shuffle_runs", None)
+    return getattr(getattr(worker, "plugins", {}).get("shuffle"), "shuffle_runs", None)

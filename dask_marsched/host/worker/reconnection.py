@@ -63,7 +63,7 @@ def misfits(worker: Any) -> list[str]:
     names = ("batched_stream", "periodic_callbacks", "scheduler", "state", "contact_address")
     return [
         *patient_calls.misfits(),
-        *lost_shuffles.misfits(),
+        *lost_shuffles.misfits(worker),
         *misfits_of_attributes("worker", worker, names),
         *misfits_of_function("worker", worker, "close", ("reason",)),
         *misfits_of_function("worker", worker, "handle_scheduler", ("comm",)),

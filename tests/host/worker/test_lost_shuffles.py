@@ -6,27 +6,17 @@ import asyncio
 
 import dask
 import dask.array as da
-import numpy as np
 from distributed import Event
 from distributed.utils_test import async_poll_for, gen_cluster
 
 from dask_marsched.host.worker import lost_shuffles
-
-ROWS = 6
-
-
-def row(block_info=None):
-    """Make a row; the last one not before it is told to."""
-    number = block_info[None]["chunk-location"][0]
-    if number == ROWS - 1:
-        Event("go").wait()
-    return np.full((1, 60), float(number))
+from tests.host.worker.test_shuffle_buffers import ROWS, row
 
 
 def columns():
-    x = da.map_blocks(row, chunks=((1,) * ROWS, (60,)), dtype=float)
-    with dask.config.set({"array.chunk-size": 480}):  # or rows are joined before they are cut
-        return x.rechunk((ROWS, 15), method="p2p").sum(axis=0)
+    x = da.map_blocks(row, chunks=((1,) * ROWS, (60_000,)), dtype=float)
+    with dask.config.set({"array.chunk-size": 480_000}):  # or rows are joined before they are cut
+        return x.rechunk((ROWS, 15_000), method="p2p").sum(axis=0)
 
 
 def runs_of(worker):
@@ -45,7 +35,7 @@ async def test_a_shuffle_that_goes_on_is_kept(c, s, a, b):
     await lost_shuffles.abandon_ended(b)
     assert runs_of(b)._active_runs == {run.id: run}
     await Event("go").set()
-    assert (await total).tolist() == [sum(range(ROWS))] * 60
+    assert (await total == sum(range(ROWS))).all()
 
 
 @gen_cluster(client=True)
@@ -103,3 +93,11 @@ async def test_a_worker_without_shuffles_has_none_to_abandon():
 
     lost_shuffles.abandon_all(Bare)
     await lost_shuffles.abandon_ended(Bare)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_what_is_missing_is_named(c, s, a):
+    assert lost_shuffles.misfits(a) == []
+    a.plugins["shuffle"].shuffle_runs, stock = object(), runs_of(a)
+    assert len(lost_shuffles.misfits(a)) == 4
+    a.plugins["shuffle"].shuffle_runs = stock
