@@ -12,12 +12,13 @@ Where to look in the source:
   names the policies;
 - memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; ``quota_fraction`` in
   ``config/settings.py`` is the share of the limit;
-- the scheduler's transitions and work stealing: ``host/scheduler/adapter.py``; files beside it and
-  in ``host/restart/`` replace what else changes in the scheduler;
+- the scheduler's transitions and work stealing: ``host/scheduler/adapter.py``, ``queue_recall.py``
+  and ``speculative_execution.py`` beside it; other files there and in ``host/restart/`` replace
+  what else changes in the scheduler;
 - joining the tasks of a graph: ``policies/compression.py``, asked by ``host/graph/compression.py``,
   which ``host/scheduler/materialization.py`` calls when a graph arrives;
 - an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py``
-  for its code;
+  for its code, ``functions.py`` beside it if that is long;
 - the death of a worker: ``host/scheduler/adoption.py`` and ``departed_workers.py`` beside it, then
   ``remove_worker`` in ``scheduler_plugin.py`` and ``scheduling/failover.py``; at the next dispatch
   ``workers_changed`` in ``scheduling/engine.py`` frees its units for other workers;

@@ -29,7 +29,7 @@ _P = TypeVar("_P", Adoption, SpeculativeExecution, QueueRecall)
 
 
 class Failover:
-    """Reports lost workers, saves their results, and runs stragglers a second time."""
+    """Installs adoption and second runs in the scheduler, and reports lost workers."""
 
     def __init__(
         self,

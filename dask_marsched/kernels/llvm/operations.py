@@ -86,8 +86,12 @@ def compile_operation(
         return _cast(code, operands[0], node.dtype, a[0])
     kind = operands[-1].kind
     if kind == "f":
-        return _of_floats(code, node, a)
-    return _of_bools(code, node.op, a) if kind == "b" else _of_integers(code, node, operands, a)
+        return _compile_floats(code, node, a)
+    return (
+        _compile_bools(code, node.op, a)
+        if kind == "b"
+        else _compile_integers(code, node, operands, a)
+    )
 
 
 def _cast(code: Code, source: np.dtype[Any], target: np.dtype[Any], a: Any) -> Any:
@@ -115,7 +119,7 @@ def _is_set(code: Code, dtype: np.dtype[Any], a: Any) -> Any:
     return a if dtype.kind == "b" else code.at.icmp_unsigned("!=", a, ir.Constant(a.type, 0))
 
 
-def _of_floats(code: Code, node: TypedNode, a: list[Any]) -> Any:
+def _compile_floats(code: Code, node: TypedNode, a: list[Any]) -> Any:
     at, op, x = code.at, node.op, a[0]
     if op in _FLOATS:
         return getattr(at, _FLOATS[op])(*a)
@@ -149,11 +153,11 @@ def _of_floats(code: Code, node: TypedNode, a: list[Any]) -> Any:
     return (at.fcmp_ordered if op == "equal" else at.fcmp_unordered)(_COMPARED[op], *a)
 
 
-def _of_bools(code: Code, op: str, a: list[Any]) -> Any:
+def _compile_bools(code: Code, op: str, a: list[Any]) -> Any:
     return getattr(code.at, _OF_BOOLS[op])(*a) if op in _OF_BOOLS else code.at.not_(a[0])
 
 
-def _of_integers(
+def _compile_integers(
     code: Code, node: TypedNode, operands: tuple[np.dtype[Any], ...], a: list[Any]
 ) -> Any:
     at, op = code.at, node.op

@@ -244,9 +244,11 @@ class Cluster:
             self.queue.after(fault.amount, worker.unpause, "fault")
         elif fault.what == "slow":
             worker.slowness = fault.amount
-        else:
+        elif fault.what == "slow-link":
             for link in (worker.host.nic_in, worker.host.nic_out):
                 link.bandwidth = self.spec.bandwidth / fault.amount
+        else:
+            raise NotImplementedError(f"no effect is defined for a fault of kind {fault.what!r}")
 
     async def _lost(self, address: str) -> None:
         await self.scheduler.remove_worker(

@@ -3,6 +3,8 @@
 A fault is a tuple ``(seconds, "kill", worker)``, with a duration after ``"pause"``, or a factor
 after ``"slow"`` and ``"slow-link"``, or a text of the same: ``"kill:3@10s"``. The scheduler is
 killed by ``(seconds, "kill", "scheduler")``, maybe with the seconds until it is back.
+
+To add a kind, add it to `KINDS` and `ACCEPTED`, and its effect to ``cluster.py`` in this folder.
 """
 
 from __future__ import annotations
