@@ -89,7 +89,7 @@ class KernelRunner:
         places: dict[int, Place] = {}
         try:
             steps, params = read(task, places)
-        except UnreadableTaskError:
+        except (UnreadableTaskError, RecursionError):  # a line of hundreds of steps recurses
             return None
         program = self._program(steps)
         if drawn is not None and program.worthwhile:

@@ -1,6 +1,7 @@
 """Tasks of dask.array and xarray are read into expressions, and give the results of Dask."""
 
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from dask._task_spec import DataNode, Task
+from dask._task_spec import DataNode, Task, TaskRef
 
 from dask_marsched.host.kernels.structure import read
 from dask_marsched.host.kernels.task_runner import KernelRunner
@@ -152,6 +153,13 @@ def test_a_task_that_cannot_be_read_runs_as_in_dask():
     task = Task("x", np.sum, DataNode(None, np.ones(3)))
     assert runner.run(task, {}) == 3
     assert failures == ["kernel.read"]
+
+
+def test_a_long_line_of_joined_tasks_runs_as_in_dask(runner):
+    """Reading it recurses deeper than Python allows."""
+    steps = [Task(0, np.ones, 100_000)]
+    steps += [Task(n, operator.add, TaskRef(n - 1), 1) for n in range(1, 1_500)]
+    assert (runner.wrap(Task.fuse(*steps, key="line"))({}) == 1_500).all()
 
 
 def test_a_user_function_runs_once(runner):
