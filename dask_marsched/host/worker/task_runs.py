@@ -343,6 +343,9 @@ class TaskRuns:
 
     def _ended(self, run: _Run) -> None:
         if run.fatal is not None and not isinstance(run.fatal, Exception):
+            # Twice, as in Dask: the second ends what would close the worker in an orderly way after
+            # the first, and tell the nanny not to restart it.
+            self._loop.call_soon(_raise, run.fatal)
             raise run.fatal
         self._tell()
         self._runs.discard(run)
@@ -353,6 +356,10 @@ class TaskRuns:
                 self._fail(run.current, run.fatal)
         if not self._runs:
             self._idle.set()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def misfits(worker: Any) -> list[str]:

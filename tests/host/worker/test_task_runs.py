@@ -5,6 +5,7 @@ import math
 import os
 import random
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from distributed import (
     wait,
     worker_client,
 )
-from distributed.utils_test import async_poll_for, gen_cluster, inc
+from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 
 from dask_marsched.host.batched_messages import COMPUTE, FINISHED
 from dask_marsched.host.scheduler import queue_recall
@@ -349,6 +350,26 @@ async def test_a_worker_is_killed_in_a_run(c, s, a, b):
     assert 30 in again
     assert len(again) < 90  # what the other worker holds is not computed again
     assert len(set((await c.run(os.getpid)).values()) & set(pids.values())) == 1
+
+
+def exits_once(i: int, path: str) -> int:
+    """End the worker's process the first time that this is task 30."""
+    log = Path(path) / str(i)
+    if i == 30 and not log.exists():
+        log.touch()
+        sys.exit()
+    return i
+
+
+@pytest.mark.extended
+@planned_cluster([("127.0.0.1", 1)] * 2, Worker=Nanny, timeout=60)
+async def test_a_task_that_exits_ends_its_worker_at_once(c, s, a, b):
+    with tempfile.TemporaryDirectory() as path, captured_logger("distributed.nanny") as log:
+        await c.gather(c.map(exits_once, range(-20, 0), [path] * 20))
+        assert await c.gather(c.map(exits_once, range(100), [path] * 100)) == list(range(100))
+        await c.wait_for_workers(2)
+    assert "Restarting worker" in log.getvalue()
+    assert "still alive" not in log.getvalue()
 
 
 @pytest.mark.extended
