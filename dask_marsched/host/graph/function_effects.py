@@ -1,7 +1,8 @@
-"""Detects functions whose code shows that they wait for other tasks, submit tasks or secede.
+"""Detects functions whose code shows that they depend on more than their arguments.
 
-Such tasks are not fused and not run twice, and simulations name them. Whether any other task may be
-rerun or interrupted is decided by `task_effects`.
+They wait for other tasks, submit tasks, secede or ask for their key. Such tasks are not fused and
+not run twice, and simulations name them. Whether any other task may be rerun or interrupted is
+decided by `task_effects`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _SIDE_EFFECTS = {
     "secede": "tasks that secede: they keep their thread",
     "rejoin": "tasks that secede: they keep their thread",
     "worker_client": "tasks that submit tasks (worker_client): they submit none",
+    "get_current_task": "tasks that ask for their key (get_current_task): as all others",
     "get_client": "tasks that use a client (get_client): they submit none",
 }
 #: Names that count only if they are classes of ``distributed``.

@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.delayed import delayed
-from distributed import Event, Future, Scheduler, get_client, secede, wait, worker_client
+from distributed import (
+    Event,
+    Future,
+    Scheduler,
+    get_client,
+    get_worker,
+    secede,
+    wait,
+    worker_client,
+)
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
 from dask_marsched.host.batched_messages import FINISHED
@@ -97,6 +106,10 @@ def asks(x: int) -> Any:
     return get_client().submit(inc, x).result()
 
 
+def names(x: int) -> Any:
+    return get_worker().get_current_task()
+
+
 def leaves(x: int) -> int:
     secede()
     return x
@@ -107,7 +120,9 @@ def waits(x: int) -> int:
     return x
 
 
-@pytest.mark.parametrize("function", [coroutine, submits, asks, leaves, waits, partial(waits)])
+@pytest.mark.parametrize(
+    "function", [coroutine, submits, asks, names, leaves, waits, partial(waits)]
+)
 def test_functions_with_side_effects(function: Any) -> None:
     joinable = Joinable()
     assert joinable(Task("a", add, 1, 2))
