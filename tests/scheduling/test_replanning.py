@@ -6,8 +6,9 @@ import itertools
 import dask
 import pytest
 from distributed import Client, Event, Scheduler, Worker, wait
-from distributed.utils_test import async_poll_for
+from distributed.utils_test import async_poll_for, inc
 
+from dask_marsched.host.scheduler import snapshot
 from tests.compat.harness import planned_cluster, report_of
 
 
@@ -41,3 +42,16 @@ async def test_a_graph_that_comes_before_the_workers(c, s):
 @planned_cluster([("127.0.0.1", 1)] * 2)
 async def test_a_cluster_that_grows(c, s, *workers):
     assert await grow(c, s, 8) == 1  # for the eighth of ten
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_tasks_that_a_small_graph_waits_for_are_not_all_read(c, s, *workers):
+    """In a long line of `submit` each call would read all before it."""
+    future = c.compute(gated(0))
+    for _ in range(100):
+        future = c.submit(inc, future, pure=False)
+    await async_poll_for(lambda: len(s.tasks) == 101, 10)
+    read = report_of(s)["operands_planned"]
+    assert read <= 100 * 2 * snapshot._MOST_AWAITED
+    await Event("go").set()
+    assert await future == 100

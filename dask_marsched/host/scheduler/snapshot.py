@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -18,6 +19,9 @@ N = TypeVar("N", int, float)
 
 #: States of tasks that need no plan: their results exist, or they have failed.
 _DONE = frozenset({"memory", "erred", "forgotten"})
+
+#: Tasks that are read with a new graph for each of its own, because it waits for them.
+_MOST_AWAITED = 8
 
 #: A task with more dependents than this is assumed to make one of them ready.
 _MOST_DEPENDENTS = 32
@@ -47,16 +51,22 @@ def tasks_to_compute(
     """Return the tasks that must run for the wanted ones, in the scheduler's order of priority.
 
     User priorities are ignored: they order ready tasks, but do not tell which belong together. If
-    no task of a new graph, ``touched``, has begun, all of them must run.
+    no task of a new graph, ``touched``, has begun, all of them must run. Of a graph that waits for
+    far more tasks than it has, only its own are returned: in a long line of `Client.submit` each
+    call would read all before it.
     """
+    most = math.inf
     if touched is not None:
         touched = list(touched)
         if all(ts.state == "released" for ts in touched):
             return in_order(touched)
+        most = _MOST_AWAITED * (len(touched) + 1)
     stack = [ts for ts in wanted if ts.state not in _DONE]
     seen = set(stack)
     add, push = seen.add, stack.append
     while stack:
+        if len(seen) > most:
+            return in_order(ts for ts in touched or () if ts.state not in _DONE)
         for dts in stack.pop().dependencies:
             if dts not in seen and dts.state not in _DONE:
                 add(dts)
