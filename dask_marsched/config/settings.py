@@ -2,7 +2,7 @@
 
 To add an option, add a field to `Settings`, its default and a comment to ``marsched.yaml``, and its
 description to ``marsched-schema.yaml``, from which the documentation is made. A test checks that
-they agree. If workers need it, `WorkerRegistration` must send it.
+they agree. `WorkerRegistration` chooses by prefix which of them workers get.
 """
 
 from __future__ import annotations

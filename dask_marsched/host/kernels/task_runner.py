@@ -89,7 +89,7 @@ class KernelRunner:
         places: dict[int, Place] = {}
         try:
             steps, params = read(task, places)
-        except (UnreadableTaskError, RecursionError):  # a line of hundreds of steps recurses
+        except (UnreadableTaskError, RecursionError):  # too many steps in a line
             return None
         program = self._program(steps)
         if drawn is not None and program.worthwhile:

@@ -20,7 +20,7 @@ N = TypeVar("N", int, float)
 #: States of tasks that need no plan: their results exist, or they have failed.
 _DONE = frozenset({"memory", "erred", "forgotten"})
 
-#: Tasks that are read with a new graph for each of its own, because it waits for them.
+#: A new graph is planned with at most this many tasks that it waits for, for each of its own.
 _MOST_AWAITED = 8
 
 #: A task with more dependents than this is assumed to make one of them ready.

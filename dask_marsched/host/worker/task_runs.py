@@ -343,8 +343,9 @@ class TaskRuns:
 
     def _ended(self, run: _Run) -> None:
         if run.fatal is not None and not isinstance(run.fatal, Exception):
-            # Twice, as in Dask: the second ends what would close the worker in an orderly way after
-            # the first, and tell the nanny not to restart it.
+            # Raised twice, as by Dask: the second ends the closing that asyncio begins after the
+            # first. A worker that closes would tell its nanny not to start another one.
+            self.worker.nanny = None
             self._loop.call_soon(_raise, run.fatal)
             raise run.fatal
         self._tell()

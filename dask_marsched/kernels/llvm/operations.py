@@ -87,11 +87,9 @@ def compile_operation(
     kind = operands[-1].kind
     if kind == "f":
         return _compile_floats(code, node, a)
-    return (
-        _compile_bools(code, node.op, a)
-        if kind == "b"
-        else _compile_integers(code, node, operands, a)
-    )
+    if kind == "b":
+        return _compile_bools(code, node.op, a)
+    return _compile_integers(code, node, operands, a)
 
 
 def _cast(code: Code, source: np.dtype[Any], target: np.dtype[Any], a: Any) -> Any:

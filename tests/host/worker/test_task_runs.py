@@ -369,6 +369,7 @@ async def test_a_task_that_exits_ends_its_worker_at_once(c, s, a, b):
         assert await c.gather(c.map(exits_once, range(100), [path] * 100)) == list(range(100))
         await c.wait_for_workers(2)
     assert "Restarting worker" in log.getvalue()
+    assert "gracefully" not in log.getvalue()
     assert "still alive" not in log.getvalue()
 
 
