@@ -68,29 +68,17 @@ class _ClientComm:
         pass
 
 
-class ManagedMemory:
-    """Present and peak bytes that a scheduler believes its workers to hold."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self.peak = 0
-
-    def change(self, nbytes: int) -> None:
-        """Note a change of one worker's bytes."""
-        self.nbytes += nbytes
-        if self.nbytes > self.peak:
-            self.peak = self.nbytes
-
-
-def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.WorkerState]:
-    """Return a subclass of the scheduler's `WorkerState` that notes every change of bytes."""
+def _counted_worker_state(scheduler: TwinScheduler) -> type[distributed.scheduler.WorkerState]:
+    """Return a subclass of `WorkerState` that tells the scheduler every change of its bytes."""
     slot: Any = distributed.scheduler.WorkerState.nbytes
 
     class CountedWorkerState(distributed.scheduler.WorkerState):
         __slots__ = ()
 
         def _change(self, nbytes: int) -> None:
-            memory.change(nbytes - slot.__get__(self))
+            scheduler.managed += nbytes - slot.__get__(self)
+            if scheduler.managed > scheduler.peak_managed:
+                scheduler.peak_managed = scheduler.managed
             slot.__set__(self, nbytes)
 
         # Stealing reads it of every worker again and again: no Python function in between.
@@ -100,7 +88,10 @@ def _counted_worker_state(memory: ManagedMemory) -> type[distributed.scheduler.W
 
 
 class TwinScheduler(Scheduler):
-    """The real scheduler, without http server and without sockets."""
+    """The real scheduler, without http server and without sockets.
+
+    ``managed`` and ``peak_managed`` are the bytes that it believes all workers to hold.
+    """
 
     def __init__(
         self,
@@ -109,8 +100,8 @@ class TwinScheduler(Scheduler):
         **kwargs: Any,
     ) -> None:
         super().__init__(dashboard=False, needs_workdir=False, **kwargs)
-        self.managed = ManagedMemory()
-        self._worker_state = _counted_worker_state(self.managed)
+        self.managed = self.peak_managed = 0
+        self._worker_state = _counted_worker_state(self)
         self._open_stream = open_stream
         self._address = "tcp://10.255.255.254:8786"
         self.status = Status.running

@@ -8,7 +8,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 import distributed.metrics
@@ -74,12 +74,6 @@ class TwinLoop(asyncio.SelectorEventLoop):
         self._timer.at(when, due, daemon=True)
         return handle
 
-    def call_later(  # type: ignore[override]  # no type variables
-        self, delay: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        """Put the callback into the event queue."""
-        return self.call_at(self.time() + delay, callback, *args, context=context)
-
     def run_in_executor(  # type: ignore[override]  # no type variables
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
@@ -128,16 +122,8 @@ class _TwinTaskState(distributed.worker_state_machine.TaskState):
 _key_split = functools.lru_cache(100_000)(distributed.worker_state_machine.key_split)
 
 
-class _NoVersions:
-    """Replaces ``distributed.versions``: all workers have the versions of this process."""
-
-    @staticmethod
-    def get_versions() -> dict[str, Any]:
-        return {}
-
-    @staticmethod
-    def error_message(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        return {}
+#: Replaces ``distributed.versions``: all workers have the versions of this process.
+_NO_VERSIONS = SimpleNamespace(get_versions=dict, error_message=lambda *args, **kwargs: {})
 
 
 def _clock(real: Callable[[], float], virtual: threading.local) -> Callable[[], float]:
@@ -181,7 +167,7 @@ def virtual_time(now: Callable[[], float]) -> Iterator[None]:
                 if vars(module).get(name) is real:
                     patch(module, name, clock)
         patch(distributed.worker_state_machine, "TaskState", _TwinTaskState)
-        patch(distributed.scheduler, "version_module", _NoVersions)
+        patch(distributed.scheduler, "version_module", _NO_VERSIONS)
         _virtual.now = now
         try:
             yield

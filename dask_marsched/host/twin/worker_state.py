@@ -6,6 +6,7 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -38,14 +39,8 @@ def _handler(event: type[StateMachineEvent]) -> Callable[..., Any]:
     return handler
 
 
-class _NoCounter:
-    """Replaces a state machine's statistics of tasks, which decide nothing."""
-
-    def new_task(self, task: Any) -> None:
-        pass
-
-    def transitions(self, before: Any) -> None:
-        pass
+#: Replaces a state machine's statistics of tasks, which decide nothing.
+_NO_COUNTER: Any = SimpleNamespace(new_task=lambda task: None, transitions=lambda before: None)
 
 
 def state_machine(
@@ -67,5 +62,5 @@ def state_machine(
         ),
     )
     if not validate:
-        state.task_counter = _NoCounter()  # type: ignore[assignment]  # a stand-in
+        state.task_counter = _NO_COUNTER
     return state

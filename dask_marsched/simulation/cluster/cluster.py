@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -330,9 +331,7 @@ class Cluster:
         self.scheduler.hold(who_has, nbytes)
 
     def _where(self) -> str:
-        states: dict[str, int] = {}
-        for task in self.scheduler.tasks.values():
-            states[task.state] = states.get(task.state, 0) + 1
+        states = Counter(task.state for task in self.scheduler.tasks.values())
         paused = [worker.index for worker in self.workers if worker.alive and worker.paused]
         parts = [f"{count} tasks {state}" for state, count in sorted(states.items())]
         if paused:
@@ -365,7 +364,7 @@ class Cluster:
             tasks=len(graph.dsk),
             end=self._end,
             thread_seconds=present * self.spec.threads,
-            peak_managed=self.scheduler.managed.peak,
+            peak_managed=self.scheduler.peak_managed,
             plugin=dict(plugin),
             cost_sources=dict(cost_sources),
             not_simulated=tuple(not_simulated),

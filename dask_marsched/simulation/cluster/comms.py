@@ -22,8 +22,8 @@ class BatchedStream:
         interval: float,
         latency: float,
         deliver: Callable[[list[dict[str, Any]]], object],
-        loop: EventLoop | None = None,
-        cost: float = 0.0,
+        loop: EventLoop,
+        cost: float,
     ) -> None:
         self._queue = queue
         self._interval = interval
@@ -40,14 +40,8 @@ class BatchedStream:
         if self._closed or not messages:
             return
         if not self._buffer:
-            self._queue.at(self._next_send, self._write)
+            self._queue.at(self._next_send, self._loop.run, self._cost, self._flush)
         self._buffer.extend(messages)
-
-    def _write(self) -> None:
-        if self._loop is None:
-            self._flush()
-        else:
-            self._loop.run(self._cost, self._flush)
 
     def _flush(self) -> None:
         batch, self._buffer = self._buffer, []

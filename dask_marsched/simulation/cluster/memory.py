@@ -30,25 +30,10 @@ def _sizeof_result(result: Result) -> int:
     return result.nbytes
 
 
-class Thresholds:
-    """The thresholds of ``distributed.worker.memory`` in bytes; infinite if switched off.
-
-    Above ``target`` results go to disk; a process above ``spill`` spills, above ``pause`` pauses,
-    and above ``terminate`` would be ended by its nanny. It is looked at every ``interval`` seconds.
-    """
-
-    def __init__(self, memory_limit: int) -> None:
-        def share(name: str) -> float:
-            value = dask.config.get(f"distributed.worker.memory.{name}")
-            return math.inf if value is False or value is None else value * memory_limit
-
-        self.spill, self.pause, self.terminate = share("spill"), share("pause"), share("terminate")
-        self.target = share("target")
-        #: As in distributed: without a target, spilling stops where it starts.
-        self.evict_to = min(self.target, self.spill)
-        self.interval = parse_timedelta(
-            dask.config.get("distributed.worker.memory.monitor-interval")
-        )
+def _threshold(name: str, memory_limit: int) -> float:
+    """Return a threshold of ``distributed.worker.memory`` in bytes; infinite if switched off."""
+    value = dask.config.get(f"distributed.worker.memory.{name}")
+    return math.inf if value is False or value is None else value * memory_limit
 
 
 class SpillingStore(dict[Any, Result]):
@@ -117,7 +102,9 @@ class MemoryMonitor:
     """Lets a worker spill and pause by the rules of ``distributed``'s memory manager.
 
     The modelled memory is results and what running tasks and incoming transfers are about to add.
-    ``pause`` gets True to pause the worker and False to continue.
+    Above ``target`` results go to disk; a process above ``spill`` spills, above ``pause`` pauses,
+    and above ``terminate`` would be ended by its nanny. ``pause`` gets True to pause the worker and
+    False to continue.
     """
 
     def __init__(
@@ -129,8 +116,15 @@ class MemoryMonitor:
         pause: Callable[[bool], None],
     ) -> None:
         self._queue = queue
-        self._thresholds = thresholds = Thresholds(limit)
-        self._watched = min(thresholds.spill, thresholds.pause)
+        target, self._spill_above, self._pause_above, self._terminate_above = (
+            _threshold(name, limit) for name in ("target", "spill", "pause", "terminate")
+        )
+        #: As in distributed: without a target, spilling stops where it starts.
+        self._evict_to = min(target, self._spill_above)
+        self._interval = parse_timedelta(
+            dask.config.get("distributed.worker.memory.monitor-interval")
+        )
+        self._watched = min(self._spill_above, self._pause_above)
         self._changed = changed
         self._pause = pause
         self._planned = False
@@ -138,7 +132,7 @@ class MemoryMonitor:
         self._promised = 0
         self.held = 0
         self.most = 0
-        self.store = SpillingStore(thresholds.target, self.hold, disk)
+        self.store = SpillingStore(target, self.hold, disk)
 
     @property
     def process(self) -> int:
@@ -148,7 +142,7 @@ class MemoryMonitor:
     @property
     def exceeded(self) -> bool:
         """Whether a nanny would have ended the worker."""
-        return self.most > self._thresholds.terminate
+        return self.most > self._terminate_above
 
     def promise(self, nbytes: int) -> None:
         """Note bytes that come into memory before they are results; negative when they are."""
@@ -175,18 +169,16 @@ class MemoryMonitor:
             self.most = process
         if not self._planned and (process > self._watched or self._paused):
             self._planned = True
-            interval = self._thresholds.interval
-            look = (math.floor(self._queue.now / interval) + 1) * interval
+            look = (math.floor(self._queue.now / self._interval) + 1) * self._interval
             self._queue.at(look, self._look, daemon=True)
 
     def _look(self) -> None:
         self._planned = False
-        thresholds = self._thresholds
-        paused = self.process > thresholds.pause
+        paused = self.process > self._pause_above
         if paused != self._paused:
             self._paused = paused
             self._pause(paused)
-        if self.process > thresholds.spill:
-            while self.process > thresholds.evict_to and self.store.fast:
+        if self.process > self._spill_above:
+            while self.process > self._evict_to and self.store.fast:
                 self.store.evict()
         self._watch()

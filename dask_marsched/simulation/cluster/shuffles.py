@@ -7,6 +7,7 @@ runs on the owner of its partition and reads it from disk or memory.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import Counter, deque
 from collections.abc import Callable
@@ -16,38 +17,41 @@ import dask
 from dask.utils import parse_bytes
 
 from dask_marsched.host.twin.shuffles import SchedulerShuffles, Shuffle, ShuffleTasks
+from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.memory import PIECES
-from dask_marsched.simulation.cluster.worker import Worker, WorkerCluster
+from dask_marsched.simulation.cluster.worker import Worker
 
 
+@dataclasses.dataclass(slots=True)
 class ShuffleRun:
     """One run of a shuffle; a failed run is followed by another one."""
 
-    __slots__ = ("closed", "number", "owners", "stored", "transfers", "under_way", "waiting")
+    number: int
+    owners: dict[Any, str]
+    closed: bool = False
+    under_way: int = 0
+    waiting: list[Callable[[], object]] = dataclasses.field(default_factory=list)
+    stored: dict[Any, int] = dataclasses.field(default_factory=dict)
+    transfers: set[Any] = dataclasses.field(default_factory=set)
 
-    def __init__(self, number: int, owners: dict[Any, str]) -> None:
-        self.number = number
-        self.owners = owners
-        self.closed = False
-        self.under_way = 0
-        self.waiting: list[Callable[[], object]] = []
-        self.stored: dict[Any, int] = {}
-        self.transfers: set[Any] = set()
+    def proceed(self) -> None:
+        """Call those who wait for the pieces that are under way."""
+        for proceed in self.waiting:
+            proceed()
+        self.waiting.clear()
 
 
 class Shuffles:
-    """The shuffles of a simulation, given the cluster and the shuffle tasks of the graph."""
+    """The shuffles of a simulation, given the `Cluster` and the shuffle tasks of the graph."""
 
-    def __init__(
-        self, cluster: WorkerCluster, tasks: ShuffleTasks, scheduler: SchedulerShuffles
-    ) -> None:
+    def __init__(self, cluster: Any, tasks: ShuffleTasks, scheduler: SchedulerShuffles) -> None:
         self._cluster = cluster
-        self._queue = cluster.queue
+        self._queue: EventQueue = cluster.queue
         self._tasks = tasks
         self._scheduler = scheduler
         self._runs: dict[str, ShuffleRun] = {}
         self._members: set[tuple[str, int]] = set()
-        self._buffered: dict[str, int] = {}
+        self._buffered: Counter[str] = Counter()
         self._blocked: dict[str, deque[Callable[[], object]]] = {}
         self._counts = Counter(shuffle.id for shuffle, _ in tasks.transfers.values())
         self._buffer = parse_bytes(dask.config.get("distributed.p2p.comm.buffer"))
@@ -70,12 +74,9 @@ class Shuffles:
         if run is None or run.number != number or run.closed:
             return
         run.closed = True
-        for proceed in run.waiting:
-            proceed()
-        run.waiting.clear()
-        if run.stored:
-            for output in list(run.stored):
-                self._take(run, output)
+        run.proceed()
+        for output in list(run.stored):
+            self._take(run, output)
 
     def lost(self, worker: Worker) -> None:
         """Forget a worker that died."""
@@ -113,8 +114,7 @@ class Shuffles:
         for address, outputs in self._by_owner(shuffle, run, partition, self._nbytes(key)).items():
             run.under_way += 1
             self._send(worker, address, shuffle, run, outputs)
-        buffered = self._buffered.get(worker.address, 0)
-        if buffered < self._buffer:
+        if self._buffered[worker.address] < self._buffer:
             worker.finish(key)
         else:
             waiting = self._blocked.setdefault(worker.address, deque())
@@ -143,7 +143,7 @@ class Shuffles:
         outputs: dict[Any, int],
     ) -> None:
         nbytes = sum(outputs.values())
-        self._buffered[worker.address] = self._buffered.get(worker.address, 0) + nbytes
+        self._buffered[worker.address] += nbytes
         worker.monitor.promise(nbytes)
         owner = self._cluster.workers_by_address[address]
         arrived = functools.partial(self._arrived, worker, owner, shuffle, run, outputs, nbytes)
@@ -168,9 +168,7 @@ class Shuffles:
                 run.stored[output] = run.stored.get(output, 0) + size
         run.under_way -= 1
         if not run.under_way:
-            for proceed in run.waiting:
-                proceed()
-            run.waiting.clear()
+            run.proceed()
 
     def _barrier(self, worker: Worker, key: Any) -> None:
         """Wait until all pieces have arrived, then for a message to all workers and back."""

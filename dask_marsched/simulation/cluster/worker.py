@@ -5,58 +5,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+import distributed.worker_state_machine as wsm
 import numpy
-from distributed.worker_state_machine import (
-    AcquireReplicasEvent,
-    CancelComputeEvent,
-    ComputeTaskEvent,
-    Execute,
-    ExecuteSuccessEvent,
-    FindMissingEvent,
-    FreeKeysEvent,
-    GatherDep,
-    GatherDepBusyEvent,
-    GatherDepNetworkFailureEvent,
-    GatherDepSuccessEvent,
-    Instruction,
-    Instructions,
-    PauseEvent,
-    RefreshWhoHasEvent,
-    RemoveReplicasEvent,
-    RemoveWorkerEvent,
-    RescheduleEvent,
-    RetryBusyWorkerEvent,
-    RetryBusyWorkerLater,
-    SendMessageToScheduler,
-    StateMachineEvent,
-    StealRequestEvent,
-    UnpauseEvent,
-    WorkerState,
-)
 
 from dask_marsched.host.worker.message_batching import ReleaseBatcher
 from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
 from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result
-from dask_marsched.simulation.cluster.recorder import Recorder
 from dask_marsched.simulation.cluster.spec import ClusterSpec
 
-_EVENTS: dict[str, Callable[..., StateMachineEvent]] = {
-    "cancel-compute": CancelComputeEvent,
-    "acquire-replicas": AcquireReplicasEvent,
-    "compute-task": ComputeTaskEvent,
-    "free-keys": FreeKeysEvent,
-    "remove-replicas": RemoveReplicasEvent,
-    "steal-request": StealRequestEvent,
-    "refresh-who-has": RefreshWhoHasEvent,
-    "remove-worker": RemoveWorkerEvent,
+_EVENTS: dict[str, Callable[..., wsm.StateMachineEvent]] = {
+    "cancel-compute": wsm.CancelComputeEvent,
+    "acquire-replicas": wsm.AcquireReplicasEvent,
+    "compute-task": wsm.ComputeTaskEvent,
+    "free-keys": wsm.FreeKeysEvent,
+    "remove-replicas": wsm.RemoveReplicasEvent,
+    "steal-request": wsm.StealRequestEvent,
+    "refresh-who-has": wsm.RefreshWhoHasEvent,
+    "remove-worker": wsm.RemoveWorkerEvent,
 }
 #: How requests end without results: the event, and a word for the name of the stimulus.
-_BUSY = (GatherDepBusyEvent, "busy")
-_NO_ANSWER = (GatherDepNetworkFailureEvent, "network-failure")
+_BUSY = (wsm.GatherDepBusyEvent, "busy")
+_NO_ANSWER = (wsm.GatherDepNetworkFailureEvent, "network-failure")
 #: Seconds until a worker asks a busy peer again; as in ``distributed.worker``.
 _RETRY_BUSY = 0.15
 #: Bytes up to which a transfer does not count for the measured bandwidth; likewise.
@@ -87,42 +60,11 @@ class FetchRequest:
     data: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
-class WorkerCluster(Protocol):
-    """The part of `Cluster` that workers use."""
-
-    spec: ClusterSpec
-    queue: EventQueue
-    recorder: Recorder
-    latency: float
-    batches_releases: bool
-    assumed_bandwidth: float
-    outgoing_limit: int
-    workers_by_address: dict[str, Worker]
-    shuffles: Any
-
-    def cost(self, key: Any) -> tuple[float, int]:
-        """Return seconds and bytes of a task."""
-
-    def input_nbytes(self, key: Any) -> int:
-        """Return the bytes of a task's inputs."""
-
-    def executed(self, worker: Worker, key: Any, start: float, stop: float) -> None:
-        """Note that a task was executed."""
-
-    def move(
-        self, source: Worker, target: Worker, keys: int, nbytes: int, done: Callable[[], object]
-    ) -> None:
-        """Move results between workers; call ``done`` when they have arrived."""
-
-    def received(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
-        """Take messages to the scheduler."""
-
-
 class Worker:
-    """A simulated worker; ``index`` is its number and name."""
+    """A simulated worker of a `Cluster`; ``index`` is its number and name."""
 
     def __init__(
-        self, cluster: WorkerCluster, index: int, address: str, host: Host, state: WorkerState
+        self, cluster: Any, index: int, address: str, host: Host, state: wsm.WorkerState
     ) -> None:
         self.index = index
         self.address = address
@@ -133,9 +75,9 @@ class Worker:
         self.bandwidth = cluster.assumed_bandwidth
         self.peers: dict[str, tuple[float, int]] = {}
         self.executing: dict[Any, _Execution] = {}
-        self.queue = cluster.queue
+        self.queue: EventQueue = cluster.queue
         self._cluster = cluster
-        spec = cluster.spec
+        spec: ClusterSpec = cluster.spec
         self.local_in = Link(spec.local_bandwidth)
         self.local_out = Link(spec.local_bandwidth)
         self.loop = EventLoop(cluster.queue, host.cores)
@@ -179,7 +121,7 @@ class Worker:
     def tick(self) -> None:
         """Look for missing data, as a worker does once per second."""
         if self.alive and self.state.missing_dep_flight:
-            self.stimulate(FindMissingEvent(stimulus_id=f"find-missing-{self.queue.now}"))
+            self.stimulate(wsm.FindMissingEvent(stimulus_id=f"find-missing-{self.queue.now}"))
 
     def kill(self) -> None:
         """Die at once: nothing is sent or received any more, and all results are lost."""
@@ -188,36 +130,38 @@ class Worker:
         self.to_scheduler.abort()
         self.monitor.lose_all()
 
-    def stimulate(self, event: StateMachineEvent) -> None:
+    def stimulate(self, event: wsm.StateMachineEvent) -> None:
         """Feed an event to the state machine and carry out its instructions."""
         if not self.alive:
             return
         instructions = self.state.handle_stimulus(event)
-        if self._batcher is not None and isinstance(event, FreeKeysEvent | RemoveReplicasEvent):
+        if self._batcher is not None and isinstance(
+            event, wsm.FreeKeysEvent | wsm.RemoveReplicasEvent
+        ):
             with self._batcher.freeing(event.keys):
                 self._carry_out_all(instructions)
         else:
             self._carry_out_all(instructions)
 
-    def _carry_out_all(self, instructions: Instructions) -> None:
+    def _carry_out_all(self, instructions: wsm.Instructions) -> None:
         for instruction in instructions:
             self._carry_out(instruction)
 
-    def _carry_out(self, instruction: Instruction) -> None:
-        if isinstance(instruction, SendMessageToScheduler):
+    def _carry_out(self, instruction: wsm.Instruction) -> None:
+        if isinstance(instruction, wsm.SendMessageToScheduler):
             self._send(instruction.to_dict())
-        elif isinstance(instruction, Execute):
+        elif isinstance(instruction, wsm.Execute):
             self._execute(instruction.key)
-        elif isinstance(instruction, GatherDep):
+        elif isinstance(instruction, wsm.GatherDep):
             self._gather(instruction.worker, instruction.to_gather, instruction.total_nbytes)
-        elif isinstance(instruction, RetryBusyWorkerLater):
+        elif isinstance(instruction, wsm.RetryBusyWorkerLater):
             self.queue.after(_RETRY_BUSY, self._retry, instruction.worker)
         else:
             raise TypeError(f"the twin does not know the instruction {instruction!r}")
 
     def _retry(self, peer: str) -> None:
         self.stimulate(
-            RetryBusyWorkerEvent(worker=peer, stimulus_id=f"retry-busy-{self.queue.now}")
+            wsm.RetryBusyWorkerEvent(worker=peer, stimulus_id=f"retry-busy-{self.queue.now}")
         )
 
     def use_disk(self, nbytes: int) -> None:
@@ -241,7 +185,7 @@ class Worker:
         """Pause for a reason; several may apply at once."""
         if self.alive and not self.paused:
             self._paused_at = self.queue.now
-            self._change_status("paused", PauseEvent)
+            self._change_status("paused", wsm.PauseEvent)
         self._reasons_to_pause.add(reason)
 
     def unpause(self, reason: str) -> None:
@@ -250,7 +194,7 @@ class Worker:
             self._reasons_to_pause.remove(reason)
             if self.alive and not self.paused:
                 self._cluster.recorder.paused(self.index, self._paused_at, self.queue.now)
-                self._change_status("running", UnpauseEvent)
+                self._change_status("running", wsm.UnpauseEvent)
 
     def note_pause(self) -> None:
         """Record a pause that is still going on."""
@@ -260,7 +204,7 @@ class Worker:
     def _monitored(self, full: bool) -> None:
         (self.pause if full else self.unpause)("memory")
 
-    def _change_status(self, status: str, event: Callable[..., StateMachineEvent]) -> None:
+    def _change_status(self, status: str, event: Callable[..., wsm.StateMachineEvent]) -> None:
         stimulus_id = f"worker-status-change-{self.queue.now}"
         message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
         self._send(message)
@@ -300,7 +244,7 @@ class Worker:
         execution = self.executing.pop(key)
         self.monitor.promise(-execution.nbytes)
         self.stimulate(
-            ExecuteSuccessEvent(
+            wsm.ExecuteSuccessEvent(
                 key=key,
                 run_id=execution.run_id,
                 value=Result(execution.nbytes),
@@ -318,7 +262,7 @@ class Worker:
         if execution is not None:
             self.monitor.promise(-execution.nbytes)
             stimulus_id = f"reschedule-{self.queue.now}"
-            self.stimulate(RescheduleEvent(key=key, stimulus_id=stimulus_id))
+            self.stimulate(wsm.RescheduleEvent(key=key, stimulus_id=stimulus_id))
 
     def _gather(self, address: str, keys: set[Any], total_nbytes: int) -> None:
         latency, now = self._cluster.latency, self.queue.now
@@ -360,10 +304,14 @@ class Worker:
             self.bandwidth = self.bandwidth * 0.95 + speed * 0.05
             total, count = self.peers.get(request.peer, (0.0, 0))
             self.peers[request.peer] = (total + speed, count + 1)
-        self.fetch_ended(request, GatherDepSuccessEvent, "success", data=request.data)
+        self.fetch_ended(request, wsm.GatherDepSuccessEvent, "success", data=request.data)
 
     def fetch_ended(
-        self, request: FetchRequest, event: Callable[..., StateMachineEvent], how: str, **more: Any
+        self,
+        request: FetchRequest,
+        event: Callable[..., wsm.StateMachineEvent],
+        how: str,
+        **more: Any,
     ) -> None:
         """Tell the state machine how a request ended."""
         self.monitor.promise(-request.total_nbytes)

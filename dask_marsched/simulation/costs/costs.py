@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import toolz  # type: ignore[import-untyped]  # it has no types
+
 from dask_marsched.simulation.costs import costs_file
 from dask_marsched.simulation.costs.held_results import Places, find_held_results
 
@@ -74,10 +76,8 @@ class Costs:
         if not unknown:
             return self
         present = set(dsk)
-        recorded: dict[Any, list[Any]] = {}
-        for key in self.nbytes:
-            if key not in present:
-                recorded.setdefault(without_token(key), []).append(key)
+        absent = (key for key in self.nbytes if key not in present)
+        recorded: dict[Any, list[Any]] = toolz.groupby(without_token, absent)
         names = {_name(bare) for bare in recorded}
         nbytes, seconds = dict(self.nbytes), dict(self.seconds)
         input_nbytes = dict(self.input_nbytes)

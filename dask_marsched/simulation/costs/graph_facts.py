@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import toolz  # type: ignore[import-untyped]  # it has no types
+from dask.core import reverse_dict
 from dask.utils import key_split
 
 from dask_marsched.core.chunk_sizes import Grid
@@ -63,19 +65,13 @@ class GraphFacts:
     @functools.cached_property
     def groups(self) -> dict[str, list[Any]]:
         """The keys of each group (``dask.utils.key_split``)."""
-        found: dict[str, list[Any]] = {}
-        for key in self.tasks:
-            found.setdefault(key_split(key), []).append(key)
+        found: dict[str, list[Any]] = toolz.groupby(key_split, self.tasks)
         return found
 
     @functools.cached_property
-    def dependents(self) -> dict[Any, list[Any]]:
+    def dependents(self) -> dict[Any, set[Any]]:
         """The tasks that need the result of each task."""
-        found: dict[Any, list[Any]] = {key: [] for key in self.tasks}
-        for key, task in self.tasks.items():
-            for dependency in task.dependencies:
-                found[dependency].append(key)
-        return found
+        return reverse_dict({key: task.dependencies for key, task in self.tasks.items()})
 
     def grid(self, key: Any) -> Grid | None:
         """Return the chunk grid of the array that a result belongs to, if the graph tells."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from dask.optimization import cull
 
 from dask_marsched.host.graph.literals import placeholder_data
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
@@ -55,20 +57,9 @@ def _needs_many(facts: GraphFacts, key: Any, members: set[Any]) -> bool:
     return False
 
 
-def _with_ancestors(tasks: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:
-    seen = set(keys)
-    stack = list(seen)
-    while stack:
-        for dependency in tasks[stack.pop()].dependencies:
-            if dependency not in seen:
-                seen.add(dependency)
-                stack.append(dependency)
-    return {key: tasks[key] for key in seen}
-
-
 def split_in_two(facts: GraphFacts, barrier: set[Any]) -> tuple[PersistedGraph, PersistedGraph]:
     """Return a graph that computes the barrier, and one that computes the rest from its results."""
-    first = _with_ancestors(facts.tasks, barrier)
+    first = cull(facts.tasks, barrier)[0]
     given: Mapping[Any, Any] = {**facts.tasks, **{key: placeholder_data(key) for key in barrier}}
-    second = _with_ancestors(given, facts.keys)
+    second = cull(given, facts.keys)[0]
     return PersistedGraph(first, barrier, None), PersistedGraph(second, facts.keys, None)

@@ -1,11 +1,14 @@
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
+from dask_marsched.simulation.cluster.machine import Cores, EventLoop
 
 
 def stream(queue, got, interval=0.005, latency=0.001):
-    return BatchedStream(
-        queue, interval, latency, lambda batch: got.append((queue.now - EPOCH, batch))
-    )
+    def deliver(batch):
+        got.append((queue.now - EPOCH, batch))
+
+    loop = EventLoop(queue, Cores(queue, None))
+    return BatchedStream(queue, interval, latency, deliver, loop, cost=0.0)
 
 
 def run(queue):
