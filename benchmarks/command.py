@@ -20,8 +20,7 @@ from benchmarks.frisky import cluster as frisky
 from benchmarks.publishing import prepare, publish
 from dask_marsched.bench import command, runner
 from dask_marsched.bench.metrics import aggregate
-from dask_marsched.bench.workloads import Kind
-from dask_marsched.bench.workloads.registry import GENERAL
+from dask_marsched.bench.workloads import GENERAL, Kind
 
 
 def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F]:

@@ -17,7 +17,7 @@ from distributed import wait
 from benchmarks.kernels.expressions import DESIGN, REAL
 from dask_marsched.bench.cluster import BenchCluster, Setting
 from dask_marsched.bench.metrics import STOCK, geometric_mean, median
-from dask_marsched.bench.workloads.arrays import random_grid
+from dask_marsched.bench.workloads import random_grid
 
 BAR_COLD, BAR_WARM, BAR_WORST = 1.0, 0.45, 0.97
 #: Chunks of each of the three arrays, at size 1.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.arrays import Array, random_grid
-from dask_marsched.bench.workloads.registry import Kind, Parameters, register
+from dask_marsched.bench.workloads import Array, Kind, Parameters, random_grid, register
 
 
 def _bands(parameters: Parameters) -> tuple[Array, ...]:

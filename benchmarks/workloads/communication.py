@@ -8,8 +8,14 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.arrays import Array, random_grid, random_series
-from dask_marsched.bench.workloads.registry import Kind, Parameters, no_inputs, register
+from dask_marsched.bench.workloads import (
+    Array,
+    Kind,
+    Parameters,
+    random_grid,
+    random_series,
+    register,
+)
 
 
 def smooth(block: Any) -> Any:
@@ -112,7 +118,7 @@ register(
 register(
     "tiny-tasks",
     "ten thousand independent tasks that do nothing",
-    no_inputs,
+    lambda _: (),
     _tiny_tasks,
     kind=Kind.OVERHEAD,
 )

@@ -9,8 +9,14 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.bench.workloads.arrays import Array, random_grid, random_series
-from dask_marsched.bench.workloads.registry import Kind, Parameters, no_inputs, register
+from dask_marsched.bench.workloads import (
+    Array,
+    Kind,
+    Parameters,
+    random_grid,
+    random_series,
+    register,
+)
 
 
 def _grids(seeds: tuple[int, ...], base: int) -> Any:
@@ -196,7 +202,7 @@ _hold(
 _hold(
     "uneven-map-reduce",
     "histograms of neighbouring parts that differ in size",
-    no_inputs,
+    lambda _: (),
     _map_reduce,
 )
 _hold("histogram", "histogram of (x - x.mean(0))", _grids((58,), 8), _histogram)
@@ -226,4 +232,6 @@ _hold(
     _zonal,
     requires=("zarr",),
 )
-_hold("bag-filter", "two hundred partitions of a bag, flattened, filtered, summed", no_inputs, _bag)
+_hold(
+    "bag-filter", "two hundred partitions of a bag, flattened, filtered, summed", lambda _: (), _bag
+)

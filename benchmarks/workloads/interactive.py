@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dask.array as da
 
-from dask_marsched.bench.workloads.arrays import Array, random_series
-from dask_marsched.bench.workloads.registry import Kind, Parameters, register
+from dask_marsched.bench.workloads import Array, Kind, Parameters, random_series, register
 
 
 def _series(parameters: Parameters) -> tuple[Array]:

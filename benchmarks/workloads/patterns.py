@@ -9,8 +9,7 @@ import dask.array as da
 import numpy as np
 
 from benchmarks.workloads.communication import smooth
-from dask_marsched.bench.workloads.arrays import Array, random_grid
-from dask_marsched.bench.workloads.registry import Kind, Parameters, no_inputs, register
+from dask_marsched.bench.workloads import Array, Kind, Parameters, random_grid, register
 
 
 def _stencil(_: Parameters, x: Array) -> tuple[Array]:
@@ -78,7 +77,7 @@ def _tiny_stencil(_: Parameters, x: Array) -> tuple[Array]:
 
 
 register("tall-skinny-svd", "SVD of a tall, thin matrix (tsqr)", _tall, _tall_skinny_svd)
-register("small-trees", "many independent binary trees of eight leaves", no_inputs, _trees)
+register("small-trees", "many independent binary trees of eight leaves", lambda _: (), _trees)
 register(
     "stencil",
     "a five-point mean on a torus, four steps one after another",

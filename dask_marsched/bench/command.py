@@ -16,8 +16,7 @@ from dask.utils import parse_bytes
 from dask_marsched.bench import report, runner, workloads
 from dask_marsched.bench.cluster import DEFAULT, Setting, policy_plugin
 from dask_marsched.bench.metrics import STOCK, Measurement, Row, aggregate, summarise
-from dask_marsched.bench.workloads import Kind, Parameters, Workload
-from dask_marsched.bench.workloads.registry import GENERAL
+from dask_marsched.bench.workloads import GENERAL, Kind, Parameters, Workload
 
 F = TypeVar("F", bound=Callable[..., Any])
 

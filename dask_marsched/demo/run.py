@@ -13,10 +13,10 @@ import numpy as np
 import xarray as xr
 from distributed import Client
 
-from dask_marsched.bench import probes, runner
-from dask_marsched.bench.cluster import DEFAULT, BenchCluster, RunFailed, Setting, trim_memory
+from dask_marsched.bench import runner
+from dask_marsched.bench.cluster import DEFAULT, BenchCluster, RunFailed, Setting
 from dask_marsched.bench.killer import Killer
-from dask_marsched.bench.metrics import STOCK, Measurement, digest
+from dask_marsched.bench.metrics import STOCK, Measurement
 from dask_marsched.bench.workloads import Parameters, Workload
 from dask_marsched.demo.analyses import ANALYSES, KILLED, Analysis
 
@@ -31,8 +31,11 @@ BUDGET = 45.0
 class DemoCluster(BenchCluster):
     """A cluster whose workers have imported xarray, and one of which can be killed in a run."""
 
+    killing = False  #: whether the present run kills a worker
+
     def open(self) -> None:
         """Start the cluster, then let each worker run the analyses on a few values."""
+        self.chosen = ()  # no workloads to warm up: the analyses are
         super().open()
         assert self.client is not None
         cluster: Any = self.cluster
@@ -41,34 +44,22 @@ class DemoCluster(BenchCluster):
         cluster.loop.add_callback(cluster.scheduler.add_plugin, self.killer)
         self.client.run(warm_up)
 
+    def healthy(self) -> bool:
+        """Return whether no worker died but the one that was killed on purpose."""
+        return self.killing or super().healthy()
+
     def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
         """Run an analysis once and measure it; failures are raised."""
-        if workload.name == KILLED.title:
-            return self._killed(client, workload, repetition)
-        return replace(super().attempt(client, workload, repetition), again=self.killer.again)
-
-    def _killed(self, client: Client, workload: Workload, repetition: int) -> Measurement:
-        """Kill a worker in the middle, whose transfers and memory remain unknown."""
-        collections = workload.expression(self.setting.parameters)
-        client.run(trim_memory)
-        client.run_on_scheduler(probes.reset_probe)
-        self.killer.pids = dict(self.pids)
-        start = time.perf_counter()
-        results = self._compute(client, collections)
-        seconds = time.perf_counter() - start
+        self.killing = workload.name == KILLED.title
+        self.measures_pss = not self.killing
+        self.killer.pids = dict(self.pids) if self.killing else {}
+        found = replace(super().attempt(client, workload, repetition), again=self.killer.again)
+        if not self.killing:
+            return found
         if self.killer.pids:
             raise RunFailed("no worker was killed")
-        managed, sent = client.run_on_scheduler(probes.read_probe)
-        return Measurement(
-            workload=workload.name,
-            policy=self.policy,
-            repetition=repetition,
-            seconds=seconds,
-            managed=managed,
-            sent=sent,
-            digest=digest(results),
-            again=self.killer.again,
-        )
+        # The counts of the worker that was killed are lost.
+        return replace(found, moved=None, mapped=None, pss=None, cpu=None)
 
 
 def warm_up() -> None:
@@ -91,7 +82,7 @@ def run_all(
     """
     chosen = tuple(_workload(analysis, store) for analysis in (*ANALYSES, KILLED))
     setting = Setting(WORKERS, 1, Parameters(), TIMEOUT)
-    openers: dict[str, runner.Opener] = dict.fromkeys((STOCK, OURS), _open)
+    openers: dict[str, runner.Opener] = dict.fromkeys((STOCK, OURS), DemoCluster)
     outcome = runner.Outcome()
     began = time.monotonic()
     # A plugin that the user's configuration preloads would run on the stock side too.
@@ -104,11 +95,6 @@ def run_all(
             outcome.measurements += found.measurements
             outcome.reports += found.reports
     return outcome
-
-
-def _open(policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> DemoCluster:
-    # No workloads to warm up: `DemoCluster` does it.
-    return DemoCluster(policy, setting, ())
 
 
 def _workload(analysis: Analysis, store: Path) -> Workload:
