@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 from distributed import Client
 
-from dask_marsched.bench.probes import Background
+from benchmarks.background import Background
 
 #: Seconds between two samples.
 _EVERY = 10.0

@@ -6,7 +6,6 @@ import os
 import signal
 from typing import Any
 
-import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 
@@ -21,12 +20,9 @@ class Killer(SchedulerPlugin):
         self.total = 0  # 0 before the first graph
         self.ran = self.again = self.lost = 0
 
-    async def start(self, scheduler: distributed.Scheduler) -> None:
-        """Keep the scheduler."""
-        self.scheduler = scheduler
-
     def update_graph(self, scheduler: Any, *, tasks: list[Any], **kwargs: Any) -> None:
         """Count tasks."""
+        self.scheduler = scheduler
         self.ran = self.again = self.lost = 0
         self.total = len(tasks)
 
