@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from dask.utils import format_bytes
 
-from dask_marsched.demo import requirements
-from dask_marsched.demo.layout import Layout
+from dask_marsched.bench.metrics import STOCK, Measurement
+from dask_marsched.bench.report import facts, text_table
+from dask_marsched.demo.layout import Layout, layout_for
 
 if TYPE_CHECKING:
-    from dask_marsched.bench.metrics import Measurement
     from dask_marsched.demo.comparison import Comparison
+
+
+MODULES = ("xarray", "zarr", "matplotlib")
 
 
 @click.command()
@@ -49,13 +53,12 @@ def demo(resolution: float | None, picture: Path) -> None:
     if not picture.absolute().parent.is_dir():
         raise click.ClickException(f"{picture}: there is no directory {picture.parent}")
     try:
-        requirements.check_modules()
-        layout = requirements.layout_for(resolution, Path(tempfile.gettempdir()))
+        check_modules()
+        layout = layout_for(resolution, Path(tempfile.gettempdir()))
     except ValueError as error:
         raise click.ClickException(str(error)) from None
 
     # Imported after the check of the packages that they need.
-    from dask_marsched.bench.report import facts, text_table
     from dask_marsched.demo import comparison
     from dask_marsched.demo.picture import draw
     from dask_marsched.demo.run import WORKERS, run_all
@@ -81,9 +84,16 @@ def demo(resolution: float | None, picture: Path) -> None:
     click.echo("All results are equal bit for bit.")
 
 
-def _progress(measurement: Measurement) -> None:
-    from dask_marsched.bench.metrics import STOCK
+def check_modules() -> None:
+    """Raise a ClickException if an optional package is not installed."""
+    missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise click.ClickException(
+            f"The demo needs {', '.join(missing)}: run  pip install 'dask-marsched[demo]'"
+        )
 
+
+def _progress(measurement: Measurement) -> None:
     side = "stock Dask" if measurement.policy == STOCK else "dask-marsched"
     if measurement.error is not None:
         raise click.ClickException(f"{measurement.workload}, {side}: {measurement.error}")

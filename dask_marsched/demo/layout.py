@@ -1,14 +1,26 @@
-"""Defines the size and the chunks of the demo's store."""
+"""Defines the size and the chunks of the demo's store, and checks that memory and disk suffice."""
 
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import psutil
+from dask.utils import format_bytes
 
 #: Names of the store's fields, all float32: air temperature, and the wind to the east and north.
 VARIABLES = ("t", "u", "v")
 STEPS_PER_DAY = 24
 _ITEMSIZE = 4
+PROCESSES_NBYTES = 8 * 150 * 2**20
+"""Bytes of the worker processes of two clusters, with xarray and zarr imported."""
+COPIES = 2
+"""Copies of the data that the eddy fluxes may hold at once: values and deviations."""
+RESOLUTIONS = (2.0, 3.0)
+"""Degrees to try, the finer one first: chunks of 22 MiB, and of 10 MiB."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +63,37 @@ class Layout:
     def chunk_nbytes(self) -> int:
         """Bytes of a chunk in memory."""
         return math.prod(self.chunks) * _ITEMSIZE
+
+
+def layout_for(resolution: float | None, directory: Path) -> Layout:
+    """Return the layout of a resolution in degrees, or the finest that memory and disk allow.
+
+    Raises ValueError for a resolution that is not accepted, and a ClickException if memory or disk
+    do not suffice even for the coarsest layout.
+    """
+    missing = ""
+    for wanted in RESOLUTIONS if resolution is None else (resolution,):
+        layout = Layout(wanted)
+        missing = _missing(layout, directory)
+        if not missing:
+            return layout
+    raise click.ClickException(missing)
+
+
+def _missing(layout: Layout, directory: Path) -> str:
+    needed = PROCESSES_NBYTES + COPIES * layout.nbytes
+    available = psutil.virtual_memory().available
+    if available < needed:
+        return (
+            f"At {layout.resolution} degrees the analyses need {format_bytes(needed)} of memory, "
+            f"and {format_bytes(available)} are available: close other programs, or use a "
+            "coarser --resolution"
+        )
+    free = shutil.disk_usage(directory).free
+    if free < layout.nbytes:  # without compression
+        return (
+            f"The store needs up to {format_bytes(layout.nbytes)} on the disk of {directory}, "
+            f"where {format_bytes(free)} are free: set TMPDIR to a directory on another disk, or "
+            "use a coarser --resolution"
+        )
+    return ""

@@ -40,7 +40,6 @@ class DemoCluster(BenchCluster):
         assert self.client is not None
         cluster: Any = self.cluster
         self.killer = Killer({})
-        self.killer.scheduler = cluster.scheduler  # in this process
         cluster.loop.add_callback(cluster.scheduler.add_plugin, self.killer)
         self.client.run(warm_up)
 

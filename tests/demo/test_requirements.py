@@ -6,8 +6,8 @@ import psutil
 import pytest
 from click import ClickException
 
-from dask_marsched.demo import requirements
-from dask_marsched.demo.requirements import layout_for
+from dask_marsched.demo.command import check_modules
+from dask_marsched.demo.layout import layout_for
 
 GIB = 2**30
 
@@ -18,10 +18,10 @@ def has(monkeypatch, memory, disk):
 
 
 def test_missing_package_is_named(monkeypatch):
-    requirements.check_modules()
+    check_modules()
     monkeypatch.setitem(sys.modules, "zarr", None)  # as Python does for what cannot be imported
     with pytest.raises(ClickException, match=r"needs zarr: .* 'dask-marsched\[demo\]'"):
-        requirements.check_modules()
+        check_modules()
 
 
 @pytest.mark.parametrize(
