@@ -57,6 +57,11 @@ class AdviceContext:
             return None
         return outcome.report, memory_need(outcome.report, self.facts.temporaries)
 
+    def relief(self, name: str, **changes: Any) -> tuple[SimulationReport, MemoryNeed] | None:
+        """Simulate with other arguments; None unless a worker's peak shrinks enough."""
+        found = self.what_if(name, **changes)
+        return None if found is None or found[1].total > _WORTH * self.need.total else found
+
 
 def advise(context: AdviceContext) -> list[Advice]:
     """Return the advice of all rules, the most important first."""
@@ -87,8 +92,8 @@ def gathered_result(context: AdviceContext) -> Iterator[Advice]:
     crowded = context.need.limit > context.memory_limit or nbytes > context.memory_limit / 4
     if not (crowded and nbytes > context.need.held / 4) or "finalize" not in str(largest):
         return
-    found = context.what_if("results kept", collection=as_persisted(context.collections))
-    if found is None or found[1].total > _WORTH * context.need.total:
+    found = context.relief("results kept", collection=as_persisted(context.collections))
+    if found is None:
         return
     yield Advice(
         "gathered-result",
@@ -115,13 +120,11 @@ def held_for_reduction(context: AdviceContext) -> Iterator[Advice]:
     )
     found = []
     for number, collection in enumerate(passes, 1):
-        run = context.what_if(f"pass {number} of 2", collection=collection, costs=costs)
+        run = context.relief(f"pass {number} of 2", collection=collection, costs=costs)
         if run is None:
             return
         found.append(run)
     need = max((need for _, need in found), key=lambda need: need.total)
-    if need.total > _WORTH * context.need.total:
-        return
     name = key_split(next(iter(barrier)))
     makespan = sum(report.makespan for report, _ in found)
     yield Advice(
@@ -179,8 +182,8 @@ def fewer_threads(context: AdviceContext) -> Iterator[Advice]:
     report, need = context.report, context.need
     if report.threads == 1 or need.limit <= context.memory_limit:
         return
-    found = context.what_if("1 thread", threads=1)
-    if found is None or found[1].total > _WORTH * need.total:
+    found = context.relief("1 thread", threads=1)
+    if found is None:
         return
     yield Advice(
         "fewer-threads",
@@ -261,8 +264,8 @@ def other_order(context: AdviceContext) -> Iterator[Advice]:
     """Find out whether another order of execution needs less memory, if it is short."""
     if context.need.limit <= context.memory_limit or not context.runner.has_default_policy:
         return
-    found = context.what_if("deepest first", policy=MarsSchedulerPlugin(ordering="mars"))
-    if found is None or found[1].total > _WORTH * context.need.total:
+    found = context.relief("deepest first", policy=MarsSchedulerPlugin(ordering="mars"))
+    if found is None:
         return
     yield Advice(
         "other-order",

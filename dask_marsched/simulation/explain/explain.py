@@ -25,7 +25,7 @@ from dask_marsched.simulation.explain.forecast_runs import ForecastRuns
 from dask_marsched.simulation.explain.results import MemoryGroup
 from dask_marsched.simulation.explain.runs import SimulationRunner
 from dask_marsched.simulation.explain.worker_choice import Target
-from dask_marsched.simulation.report.peaks import PeakGroup
+from dask_marsched.simulation.report.timeline import PeakGroup
 
 
 def explain(

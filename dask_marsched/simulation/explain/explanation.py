@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dask.utils import format_bytes
+from dask.utils import format_bytes, format_time
 
 from dask_marsched.simulation.costs.fused_expressions import FusedExpression
 from dask_marsched.simulation.explain.advice import Advice
@@ -17,15 +17,9 @@ from dask_marsched.simulation.explain.results import (
     Size,
     WorkerChoice,
 )
-from dask_marsched.simulation.explain.sections import (
-    choices_section,
-    forecast_section,
-    joined_section,
-    kernels_section,
-    memory_section,
-    sizes_sentence,
-)
 
+#: Most rows in the sections about fusion.
+_MOST_FUSED = 8
 #: Share of guessed sizes from which on verdicts are left out.
 _DOUBT = 0.5
 
@@ -103,13 +97,13 @@ class Explanation:
             f"{format_bytes(limit)} each, {cluster['source']}"
         )
         yield Section(
-            f"{self.title}: {self.tasks} tasks", paragraphs=(where, sizes_sentence(self.sizes))
+            f"{self.title}: {self.tasks} tasks", paragraphs=(where, _sizes_sentence(self.sizes))
         )
-        yield forecast_section(self.stock, self.marsched, limit, guessed=guessed)
-        yield choices_section(self.choices, self.best, guessed=guessed)
-        yield memory_section(self.groups)
+        yield _forecast_section(self.stock, self.marsched, limit, guessed=guessed)
+        yield _choices_section(self.choices, self.best, guessed=guessed)
+        yield _memory_section(self.groups)
         if self.joined:
-            yield joined_section(self.joined)
+            yield _joined_section(self.joined)
         advice = tuple(
             f"{number}. {advice.reason} {advice.change} [{advice.checked}]"
             for number, advice in enumerate(self.advice, 1)
@@ -117,7 +111,7 @@ class Explanation:
         nothing = ("None of the rules found anything.",)
         yield Section("What to change", paragraphs=advice or nothing)
         if self.fused:
-            yield kernels_section(self.fused)
+            yield _kernels_section(self.fused)
         notes = [f"Not simulated: {what}" for what in self.not_simulated] + self.notes
         if self.skipped:
             notes.append(f"Skipped for lack of time: {', '.join(self.skipped)}.")
@@ -129,3 +123,125 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         return html_page(self._sections())
+
+
+def _sizes_sentence(sizes: Mapping[str, int]) -> str:
+    total = max(1, sum(sizes.values()))
+    shares = [f"{count / total:.0%} {kind}" for kind, count in sorted(sizes.items()) if count]
+    line = f"Sizes of results: {', '.join(shares)}."
+    if sizes.get("guessed"):
+        line += (
+            " A guessed size is that of the largest input, or the mean of those known: peaks, bytes"
+            " moved and makespan are no better than the guesses."
+        )
+    return line
+
+
+def _forecast_section(
+    stock: PolicyForecast, ours: PolicyForecast, limit: int, *, guessed: bool
+) -> Section:
+    """Return the table of both forecasts, without verdicts if most sizes are guessed."""
+    names = (
+        "makespan", "bytes moved between workers", "peak on the whole cluster",
+        "peak of a worker, results", "  with what running tasks make", "written to disk",
+    )  # fmt: skip
+    verdicts = ("will it fit?", "smallest limit that fits")
+    columns = []
+    for forecast in (stock, ours):
+        numbers = _numbers(forecast, limit)
+        known = [_fit(forecast), _smallest_limit(forecast)]
+        if guessed:
+            numbers, known = [f"{cell} (guess)" for cell in numbers], ["unknown", "unknown"]
+        columns.append(numbers + known)
+    rows = tuple(zip(names + verdicts, *columns, strict=True))
+    errors = dict.fromkeys(f"It cannot run: {f.error}." for f in (stock, ours) if f.error)
+    return Section(
+        "What to expect", ("", "stock Dask", "dask_marsched"), rows, paragraphs=tuple(errors)
+    )
+
+
+def _numbers(forecast: PolicyForecast, limit: int) -> list[str]:
+    held = forecast.peak_per_worker
+    return [
+        format_time(forecast.makespan).strip(),
+        format_bytes(forecast.bytes_moved),
+        format_bytes(forecast.peak_memory),
+        f"{format_bytes(held)} ({held / limit:.0%} of the limit)",
+        format_bytes(forecast.peak_with_tasks),
+        format_bytes(forecast.bytes_spilled),
+    ]
+
+
+def _fit(forecast: PolicyForecast) -> str:
+    if forecast.fits:
+        return "yes"
+    if forecast.error:
+        return "no, it cannot run"
+    if forecast.bytes_spilled or forecast.seconds_paused:
+        return "no, it spills or pauses"
+    return "no, running tasks need more"
+
+
+def _smallest_limit(forecast: PolicyForecast) -> str:
+    how = "simulated" if forecast.verified else "computed"
+    return f"{format_bytes(forecast.smallest_limit)} ({how})"
+
+
+def _choices_section(choices: Sequence[Size], best: WorkerChoice, *, guessed: bool) -> Section:
+    rows = tuple(
+        (
+            f"{size.workers}{' *' if size.workers == best.workers else ''}",
+            format_time(size.makespan).strip(),
+            f"{size.worker_seconds / 3600:.4g}",
+            format_bytes(size.peak_per_worker),
+            format_bytes(size.smallest_limit),
+            "unknown" if guessed else "yes" if size.fits else "no",
+        )
+        for size in choices
+    )
+    header = ("workers", "makespan", "worker-hours", "peak of a worker", "limit needed", "fits")
+    return Section("How many workers, with dask_marsched", header, rows, paragraphs=(best.reason,))
+
+
+def _memory_section(groups: Sequence[MemoryGroup]) -> Section:
+    rows = []
+    for group in groups:
+        each = format_bytes(round(group.nbytes / max(1, group.alive)))
+        parts = [] if group.shape is None else [" x ".join(map(str, group.shape)) or "scalar"]
+        parts += [] if group.dtype is None else [group.dtype]
+        rows.append(
+            (
+                group.name,
+                format_bytes(group.nbytes),
+                f"{group.share:.0%}",
+                str(group.alive),
+                str(group.tasks),
+                ", ".join([*parts, f"{each} each"]),
+            )
+        )
+    header = ("group", "bytes", "share", "chunks alive", "of", "largest chunk")
+    return Section("What holds the memory at the peak of dask_marsched", header, tuple(rows))
+
+
+def _joined_section(joined: Mapping[str, int]) -> Section:
+    rows = tuple((what, f"{count:,}") for what, count in list(joined.items())[:_MOST_FUSED])
+    return Section("What becomes one task", ("tasks joined", "how often"), rows)
+
+
+def _kernels_section(found: Sequence[FusedExpression]) -> Section:
+    rows = tuple(
+        (
+            one.text,
+            str(one.tasks),
+            ", ".join(one.backends) or "-",
+            format_time(one.saved).strip() if one.backends else "-",
+        )
+        for one in found[:_MOST_FUSED]
+    )
+    left = len(found) - len(rows)
+    return Section(
+        "Evaluated in one pass, with marsched.fusion.kernels",
+        ("expression", "tasks", "chosen so far", "saved so far"),
+        rows,
+        paragraphs=(f"and {left} more",) if left else (),
+    )

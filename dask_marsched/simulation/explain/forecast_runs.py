@@ -9,7 +9,6 @@ from dask_marsched.simulation.explain.cluster_size import ClusterSize
 from dask_marsched.simulation.explain.memory_need import (
     MemoryNeed,
     memory_need,
-    next_orderable,
     round_up_to_orderable,
 )
 from dask_marsched.simulation.explain.results import PolicyForecast, Size
@@ -95,7 +94,7 @@ class ForecastRuns:
             if verified or outcome is None:
                 continue
             fits = self._fits(outcome, limit)
-            self._limits[name] = (limit, True) if fits else (next_orderable(limit), False)
+            self._limits[name] = (limit if fits else round_up_to_orderable(limit + 1), fits)
             raised = raised or not fits
         return raised
 

@@ -67,8 +67,3 @@ def round_up_to_orderable(nbytes: float) -> int:
             return size + size // 2
         size *= 2
     return size
-
-
-def next_orderable(nbytes: int) -> int:
-    """Return the next amount that can be ordered."""
-    return round_up_to_orderable(nbytes + 1)

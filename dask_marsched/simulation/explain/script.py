@@ -15,7 +15,7 @@ from typing import Any
 from dask_marsched.simulation.explain.computations import intercept_computations
 from dask_marsched.simulation.explain.explain import explain
 from dask_marsched.simulation.explain.explanation import Explanation
-from dask_marsched.simulation.explain.stub_clients import RequestedCluster, stub_clients
+from dask_marsched.simulation.explain.stub_clients import RequestedSize, stub_clients
 from dask_marsched.simulation.explain.write_interception import intercept_writes
 
 
@@ -39,49 +39,6 @@ class ScriptError(Exception):
         self.report = report
 
 
-class _Explainer:
-    """Explains each computation before it runs."""
-
-    def __init__(
-        self,
-        path: Path,
-        arguments: dict[str, Any],
-        show: Callable[[str, Explanation], None],
-        stop: bool,
-    ) -> None:
-        self.requested = RequestedCluster()
-        self.count = 0
-        self._path = str(path)
-        self._arguments = arguments
-        self._show = show
-        self._stop = stop
-        self._lock = threading.Lock()
-
-    def __call__(self, collections: list[Any], persist: bool) -> None:
-        with self._lock:
-            if not (self._stop and self.count):
-                self.count += 1
-                verb = "persisted" if persist else "computed"
-                where = f"Computation {self.count}, {verb} in {self._line()}"
-                arguments = self.requested.arguments() | self._arguments
-                try:
-                    explanation = explain(collections, persist=persist, **arguments)
-                except Exception as error:
-                    raise _Failure(error) from error
-                self._show(where, explanation)
-        if self._stop:
-            raise _Stop
-
-    def _line(self) -> str:
-        """Return the innermost line of the script that is running."""
-        frame = inspect.currentframe()
-        while frame is not None:
-            if frame.f_code.co_filename == self._path:
-                return f"line {frame.f_lineno} of {Path(self._path).name}"
-            frame = frame.f_back
-        return Path(self._path).name
-
-
 def explain_script(
     path: Path,
     script_arguments: Sequence[str],
@@ -98,21 +55,49 @@ def explain_script(
     that the script asks for. A ScriptError carries the script's exception; SystemExit passes;
     TypeError, ValueError and RuntimeError say that a computation cannot be explained.
     """
-    explainer = _Explainer(path, arguments, show, stop=not everything)
+    requested: RequestedSize = {}
+    lock = threading.Lock()
+    count = 0
+
+    def before_compute(collections: list[Any], persist: bool) -> None:
+        nonlocal count
+        with lock:
+            if everything or not count:
+                count += 1
+                verb = "persisted" if persist else "computed"
+                where = f"Computation {count}, {verb} in {_line(path)}"
+                try:
+                    explanation = explain(collections, persist=persist, **requested | arguments)
+                except Exception as error:
+                    raise _Failure(error) from error
+                show(where, explanation)
+        if not everything:
+            raise _Stop
+
     writing = contextlib.nullcontext() if everything else intercept_writes()
     try:
         with (
             _script_environment(path, script_arguments),
-            stub_clients(explainer.requested, as_default=not everything),
+            stub_clients(requested, as_default=not everything),
             writing,
-            intercept_computations(explainer),
+            intercept_computations(before_compute),
         ):
             _run(str(path))
     except _Stop:
         pass
     except _Failure as failure:
         raise failure.error from None
-    return explainer.count
+    return count
+
+
+def _line(path: Path) -> str:
+    """Return the innermost line of the script that is running."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_filename == str(path):
+            return f"line {frame.f_lineno} of {path.name}"
+        frame = frame.f_back
+    return path.name
 
 
 def _run(path: str) -> None:

@@ -29,17 +29,6 @@ _WRITERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
-class Sink:
-    """A target of ``dask.array.store`` that drops all chunks."""
-
-    def __setitem__(self, index: Any, chunk: Any) -> None:
-        pass
-
-
-def nothing(part: Any) -> None:
-    """Take the place of a function that writes a partition of a bag."""
-
-
 @contextlib.contextmanager
 def intercept_writes() -> Iterator[None]:
     """Replace writers, which touch files before they compute, by functions that only compute."""
@@ -83,12 +72,10 @@ def _collections(values: Iterable[Any]) -> Iterator[Any]:
 def _parts(collection: Any) -> list[Any]:
     """Return what writing a collection computes, chunk by chunk, without gathering results."""
     if isinstance(collection, dask.array.Array):
-        sink: Any = Sink()
+        sink: Any = {}
         return [dask.array.store(collection, sink, lock=False, compute=False)]
     if hasattr(collection, "map_partitions"):
-        if hasattr(collection, "divisions"):
-            return [collection.map_partitions(len)]
-        return [collection.map_partitions(nothing)]
+        return [collection.map_partitions(len)]
     if hasattr(collection, "subtree"):  # an xarray.DataTree
         return [part for node in collection.subtree for part in _parts(node.to_dataset())]
     if hasattr(collection, "to_dataset") and not hasattr(collection, "data_vars"):
