@@ -15,7 +15,6 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
 from dask_marsched.config import Settings
-from dask_marsched.config.checks import FUSION
 from dask_marsched.host.graph.layer_names import layer_names
 from dask_marsched.host.graph.task_order import order_for
 from dask_marsched.host.scheduler.materialization import compress_for
@@ -127,28 +126,26 @@ def simulate(
     return isolation.call(job.run, isolated, layer_names(items), spec.seed)
 
 
-def _plugins(policy: str | SchedulerPlugin) -> tuple[str, list[SchedulerPlugin]]:
+def _plugin(policy: str | SchedulerPlugin) -> tuple[str, SchedulerPlugin | None]:
+    """Return the name of a policy and its plugin, if it has one."""
     if isinstance(policy, SchedulerPlugin):
-        return type(policy).__name__, [policy]
+        return type(policy).__name__, policy
     if policy == "stock":
-        return policy, []
+        return policy, None
     from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
     name, _, fusion = policy.partition("+")
-    if fusion and fusion not in FUSION:
-        raise ValueError(f"unknown fusion {fusion!r}; accepted are {', '.join(map(repr, FUSION))}")
-    if name == "default":
-        return policy, [MarsSchedulerPlugin(fusion=fusion or None)]
-    if name not in registry.names("assignment"):
+    assignment = None if name == "default" else name
+    if assignment is not None and assignment not in registry.names("assignment"):
         accepted = ", ".join(map(repr, registry.names("assignment")))
         raise ValueError(
             f"unknown policy {policy!r}; accepted are 'stock', 'default', the assignments "
             f"{accepted}, or a scheduler plugin"
         )
-    return policy, [MarsSchedulerPlugin(assignment=name, fusion=fusion or None)]
+    return policy, MarsSchedulerPlugin(assignment=assignment, fusion=fusion or None)
 
 
-def _batches_releases(plugin: SchedulerPlugin) -> bool:
+def _batches_releases(plugin: SchedulerPlugin | None) -> bool:
     settings = getattr(plugin, "settings", None)
     return isinstance(settings, Settings) and settings.enabled
 
@@ -168,7 +165,7 @@ class _SimulationJob:
 
     def run(self) -> SimulationReport:
         """Simulate in this thread, which must not run an event loop."""
-        chosen = _plugins(self.policy)
+        chosen = _plugin(self.policy)
         queue = EventQueue()
         loop = TwinLoop(queue)
         collecting = gc.isenabled()
@@ -189,7 +186,7 @@ class _SimulationJob:
         return report
 
     async def _main(
-        self, loop: TwinLoop, queue: EventQueue, name: str, plugins: list[SchedulerPlugin]
+        self, loop: TwinLoop, queue: EventQueue, name: str, plugin: Any
     ) -> SimulationReport:
         use_virtual_clock(IOLoop.current(), queue.time)
         cluster = Cluster(
@@ -197,22 +194,21 @@ class _SimulationJob:
             queue,
             timeline=self.timeline,
             validate=self.validate,
-            batches_releases=any(map(_batches_releases, plugins)),
+            batches_releases=_batches_releases(plugin),
         )
         try:
-            await cluster.scheduler.start_twin(plugins)
+            await cluster.scheduler.start_twin(plugin)
             for index in range(self.spec.workers):
                 await cluster.join(index)
             for fault in self.faults:
                 cluster.plan(fault)
             graph, costs = self._graph(cluster.scheduler)
             await cluster.run(loop, graph, costs)
-            reports = [plugin.report() for plugin in plugins if hasattr(plugin, "report")]
-            for found in reports:
-                found.pop("registered", None)  # the process, another one each time
-            if reports and costs.joined:
-                reports[0].setdefault("fusion", {})["expressions"] = costs.joined
-            return cluster.report(name, graph, reports[0] if reports else {}, costs.sources)
+            report = plugin.report() if hasattr(plugin, "report") else {}
+            report.pop("registered", None)  # the process, another one each time
+            if report and costs.joined:
+                report.setdefault("fusion", {})["expressions"] = costs.joined
+            return cluster.report(name, graph, report, costs.sources)
         finally:
             await cluster.scheduler.finish()
 

@@ -198,7 +198,7 @@ def test_an_unknown_argument_is_an_error_that_lists_the_accepted(run):
             {"policy": "no-such-policy"},
             "unknown policy 'no-such-policy'; accepted are 'stock', 'default', the assignments",
         ),
-        ({"policy": "default+all"}, "unknown fusion 'all'; accepted are 'off', 'chains'"),
+        ({"policy": "default+all"}, "must be one of off, chains, subgraphs, not 'all'"),
         ({"latency": "soon"}, "latency must be seconds or a text like '1ms', not 'soon'"),
         ({"bandwidth": "fast"}, "bandwidth must be bytes per second or a text like '1GB/s'"),
         ({"memory_limit": "much"}, "memory_limit must be bytes or a text like '16GiB'"),

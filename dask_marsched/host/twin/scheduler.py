@@ -8,7 +8,8 @@ import itertools
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -39,33 +40,8 @@ _LOGGERS = (
 class _NullComm:
     """The connection over which a worker registers; drops what is written to it."""
 
-    name = "twin"
-
     async def write(self, msg: Any, **kwargs: Any) -> int:
         return 0
-
-    def closed(self) -> bool:
-        return False
-
-
-class _ClientComm:
-    """The scheduler's stream to the client: passes every message to a function."""
-
-    def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
-        self._receive = receive
-
-    def send(self, *messages: dict[str, Any]) -> None:
-        for message in messages:
-            self._receive(message)
-
-    def closed(self) -> bool:
-        return False
-
-    def abort(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
 
 def _counted_worker_state(scheduler: TwinScheduler) -> type[distributed.scheduler.WorkerState]:
@@ -106,7 +82,12 @@ class TwinScheduler(Scheduler):
         self._address = "tcp://10.255.255.254:8786"
         self.status = Status.running
         self.clients[_CLIENT] = ClientState(_CLIENT, versions={})
-        self.client_comms[_CLIENT] = _ClientComm(to_client)  # type: ignore[assignment]  # a stand-in
+
+        def send(*messages: dict[str, Any]) -> None:
+            for message in messages:
+                to_client(message)
+
+        self.client_comms[_CLIENT] = SimpleNamespace(send=send)  # type: ignore[assignment]  # a stand-in
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Start nothing; only the attributes exist."""
@@ -119,12 +100,12 @@ class TwinScheduler(Scheduler):
         self.stream_comms[worker] = stream = self._open_stream(worker)
         stream.send(*waiting.buffer)
 
-    async def start_twin(self, plugins: Iterable[Any]) -> None:
-        """Start the plugins and the periodic work of extensions."""
-        for name, plugin in list(self.plugins.items()):
+    async def start_twin(self, plugin: Any) -> None:
+        """Start the periodic work of extensions and a plugin, unless None."""
+        for name, extension in list(self.plugins.items()):
             if name != "shuffle":
-                await plugin.start(self)
-        for plugin in plugins:
+                await extension.start(self)
+        if plugin is not None:
             await self.register_scheduler_plugin(plugin, idempotent=False)
 
     async def join(
@@ -218,32 +199,17 @@ def parse_bandwidth_default() -> float:
 def worker_metrics(
     managed: int, bandwidth: float, peers: Mapping[str, tuple[float, int]]
 ) -> dict[str, Any]:
-    """Return the metrics of a heartbeat of a worker without unmanaged memory.
+    """Return the metrics of a heartbeat that the scheduler reads, without unmanaged memory.
 
     ``bandwidth`` is in bytes per second; ``peers`` has the sum of the measured bandwidths and their
     count, by peer address.
     """
     return {
-        "task_counts": {},
         "bandwidth": {"total": bandwidth, "workers": dict(peers), "types": {}},
         "digests_total_since_heartbeat": {},
         "managed_bytes": managed,
         "spilled_bytes": {"memory": 0, "disk": 0},
-        "transfer": {
-            "incoming_bytes": 0,
-            "incoming_count": 0,
-            "incoming_count_total": 0,
-            "outgoing_bytes": 0,
-            "outgoing_count": 0,
-            "outgoing_count_total": 0,
-        },
-        "event_loop_interval": 0.02,
-        "cpu": 0.0,
         "memory": managed,
-        "time": 0.0,
-        "host_net_io": {"read_bps": 0.0, "write_bps": 0.0},
-        "host_disk_io": {"read_bps": 0.0, "write_bps": 0.0},
-        "num_fds": 0,
     }
 
 

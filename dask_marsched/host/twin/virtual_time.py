@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import distributed.metrics
 import distributed.scheduler
@@ -31,28 +31,18 @@ _CLOCKED = (
 THREAD = 0.05
 
 
-class Timer(Protocol):
-    """The event queue, as the event loop sees it."""
-
-    def time(self) -> float:
-        """Return the virtual time, in seconds."""
-
-    def at(self, time: float, action: Callable[..., object], *args: Any, daemon: bool) -> Any:
-        """Call ``action`` at a virtual time."""
-
-
 class TwinLoop(asyncio.SelectorEventLoop):
-    """An event loop with timers in the simulation's event queue; `settle` runs due callbacks."""
+    """An event loop with timers in the simulation's `EventQueue`; `settle` runs due callbacks."""
 
-    def __init__(self, timer: Timer) -> None:
-        self._timer = timer
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
         #: How many callbacks were ever made due.
         self.calls = 0
         super().__init__()
 
     def time(self) -> float:
         """Return the virtual time, in seconds."""
-        return self._timer.time()
+        return float(self._queue.now)
 
     def call_soon(  # type: ignore[override]  # no type variables
         self, callback: Any, *args: Any, context: Any = None
@@ -71,7 +61,7 @@ class TwinLoop(asyncio.SelectorEventLoop):
             if not handle.cancelled():
                 self.call_soon(callback, *args, context=context)
 
-        self._timer.at(when, due, daemon=True)
+        self._queue.at(when, due, daemon=True)
         return handle
 
     def run_in_executor(  # type: ignore[override]  # no type variables

@@ -60,7 +60,7 @@ class Cluster:
         *,
         timeline: bool,
         validate: bool,
-        batches_releases: bool = False,
+        batches_releases: bool,
     ) -> None:
         self.spec = spec
         self.queue = queue
@@ -71,7 +71,6 @@ class Cluster:
         self.workers_by_address: dict[str, Worker] = {}
         self.recorder = Recorder(EPOCH, timeline)
         self.workers: list[Worker] = []
-        self._joined: list[tuple[float, float | None]] = []
         self._hosts: dict[str, Host] = {}
         self._costs: CostOf = {}.__getitem__
         self._validate = validate
@@ -182,7 +181,6 @@ class Cluster:
         worker = Worker(self, index, address, host, state)
         self.workers_by_address[address] = worker
         self.workers.append(worker)
-        self._joined.append((self.queue.now, None))
         self.recorder.joined(index)
         await self.scheduler.join(
             address, index, spec.threads, spec.memory_limit, dict(spec.resources)
@@ -195,8 +193,6 @@ class Cluster:
         """Kill a worker; the scheduler notices the broken connection."""
         worker.kill()
         self.shuffles.lost(worker)
-        place = self.workers.index(worker)
-        self._joined[place] = (self._joined[place][0], self.queue.now)
         noticed = max(self.queue.now, self._back_at) + self.latency
         self.queue.at(noticed, self._lost, worker.address)
 
@@ -356,7 +352,8 @@ class Cluster:
                 f"distributed.worker.memory.terminate: {full[:10]}"
             )
         present = sum(
-            (left if left is not None else self._end) - joined for joined, left in self._joined
+            (self._end if worker.died_at is None else worker.died_at) - worker.joined_at
+            for worker in self.workers
         )
         return self.recorder.report(
             policy=policy,

@@ -70,12 +70,14 @@ class Worker:
         self.address = address
         self.host = host
         self.alive = True
+        self.died_at: float | None = None
         self.outgoing = 0
         self.slowness = 1.0
         self.bandwidth = cluster.assumed_bandwidth
         self.peers: dict[str, tuple[float, int]] = {}
         self.executing: dict[Any, _Execution] = {}
         self.queue: EventQueue = cluster.queue
+        self.joined_at = self.queue.now
         self._cluster = cluster
         spec: ClusterSpec = cluster.spec
         self.local_in = Link(spec.local_bandwidth)
@@ -127,6 +129,7 @@ class Worker:
         """Die at once: nothing is sent or received any more, and all results are lost."""
         self.note_pause()
         self.alive = False
+        self.died_at = self.queue.now
         self.to_scheduler.abort()
         self.monitor.lose_all()
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from dask.utils import key_split
 
+from dask_marsched.host.graph.operation_kinds import TaskOperations
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.derived import DerivedSeconds, fill_missing_sizes
+from dask_marsched.simulation.costs.derived import derived_seconds, fill_missing_sizes
 
 #: Seconds, and bytes per second, of a usual task. Ratios to it carry durations over to other sizes.
 _USUAL = (0.0005, 1e9)
@@ -37,7 +38,7 @@ class CostModel:
         groups = _GroupMeans(costs)
         costs = costs.renamed(dsk, known.exact)
         nbytes = self._sized(dsk, costs, groups, known.exact, known.estimated)
-        derived = DerivedSeconds(expr, dsk, nbytes)
+        operations = TaskOperations(expr, dsk, nbytes)
         self._costs: dict[Any, tuple[float, int]] = {}
         for key, task in dsk.items():
             if key in costs.held:
@@ -49,7 +50,7 @@ class CostModel:
                 touched = nbytes[key] + sum(nbytes[other] for other in task.dependencies)
                 seconds, source = groups.seconds(key, touched), "learnt"
             if seconds is None:
-                seconds, source = derived(key), "derived"
+                seconds, source = derived_seconds(operations.of(key)), "derived"
             self.durations[source] += 1
             self._costs[key] = (seconds, nbytes[key])
 

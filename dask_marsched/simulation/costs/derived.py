@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import graphlib
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import dask
 from dask.utils import parse_bytes
 
-from dask_marsched.host.graph.operation_kinds import TaskOperation, TaskOperations, multiplications
+from dask_marsched.host.graph.operation_kinds import TaskOperation, multiplications
 
 #: Seconds that a task takes besides its operations.
 OVERHEAD = 0.0002
 
 
+_bytes_in, _bytes_out = operator.attrgetter("input_nbytes"), operator.attrgetter("nbytes")
+
+
 def _bytes_in_and_out(operation: TaskOperation) -> float:
     return operation.input_nbytes + operation.nbytes
-
-
-def _bytes_in(operation: TaskOperation) -> float:
-    return operation.input_nbytes
-
-
-def _bytes_out(operation: TaskOperation) -> float:
-    return operation.nbytes
 
 
 def _qr_multiplications(operation: TaskOperation) -> float:
@@ -77,15 +73,9 @@ def seconds_of(operation: TaskOperation) -> float:
     return seconds
 
 
-class DerivedSeconds:
-    """Durations of tasks, derived from their operations and the bytes of results."""
-
-    def __init__(self, expr: Any, dsk: Mapping[Any, Any], nbytes: Mapping[Any, int]) -> None:
-        self._operations = TaskOperations(expr, dsk, nbytes)
-
-    def __call__(self, key: Any) -> float:
-        """Return the seconds of a task."""
-        return OVERHEAD + sum(map(seconds_of, self._operations.of(key)))
+def derived_seconds(operations: Iterable[TaskOperation]) -> float:
+    """Return how long a task takes, derived from its operations, in seconds."""
+    return OVERHEAD + sum(map(seconds_of, operations))
 
 
 def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:

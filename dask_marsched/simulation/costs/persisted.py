@@ -22,11 +22,7 @@ class PersistedGraph(DaskMethodsMixin):
     ) -> None:
         self._graph = graph
         self._keys = list(keys)
-        self._optimize = optimize
-
-    @property
-    def __dask_optimize__(self) -> Callable[..., Any] | None:
-        return self._optimize
+        self.__dask_optimize__ = optimize
 
     def __dask_graph__(self) -> Mapping[Any, Any]:
         return self._graph

@@ -8,7 +8,6 @@ import numpy as np
 from dask.utils import format_bytes
 
 from dask_marsched.monitoring.html import Markup, element, table
-from dask_marsched.simulation.report.peaks import peak_groups
 from dask_marsched.simulation.report.timeline import Timeline, fault_name, highest, level_at
 
 _WIDTH, _HEIGHT, _BINS = 480, 80, 160
@@ -30,7 +29,7 @@ def _timeline_facts(timeline: Timeline) -> list[tuple[str, str]]:
     if timeline:
         groups = (
             f"{group.group} ({group.count:,}, {format_bytes(group.nbytes)})"
-            for group in peak_groups(timeline, 3, None)
+            for group in timeline.peak_groups(3)
         )
         facts.append(("held at the peak", ", ".join(groups)))
     if timeline.faults:

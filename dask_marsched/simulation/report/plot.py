@@ -10,7 +10,6 @@ from dask.utils import format_bytes
 
 from dask_marsched.monitoring.palette import DARK_INK, FAINT_INK, RED, SET, YELLOW
 from dask_marsched.report.charts import byte_scale
-from dask_marsched.simulation.report.peaks import peak_groups
 from dask_marsched.simulation.report.timeline import (
     Floats,
     Timeline,
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = (*SET[:6], YELLOW)
-_INK, _FAINT, _ALARM = DARK_INK, FAINT_INK, RED
 _REST = "#BBBBBB"
 _BINS = 600
 #: Most workers that are drawn with a line each; of more, bands are drawn.
@@ -62,27 +60,25 @@ def plot_timeline(
     _draw_each(each, timeline, edges, workers, memory_limit)
     image = _draw_active(active, timeline, edges, np.array(workers), threads)
     bar = figure.colorbar(image, cax=active.inset_axes((1.01, 0, 0.015, 1)))
-    bar.set_label("share of threads busy", fontsize=9, color=_INK)
+    bar.set_label("share of threads busy", fontsize=9, color=DARK_INK)
     for panel in (total, each, active):
-        panel.vlines(
-            faults, 0, 1, transform=panel.get_xaxis_transform(), color=_ALARM, linestyle=":"
-        )
+        panel.vlines(faults, 0, 1, transform=panel.get_xaxis_transform(), color=RED, linestyle=":")
         panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=9, colors=_FAINT)
+        panel.tick_params(labelsize=9, colors=FAINT_INK)
     for time, what, worker in timeline.faults:
         total.annotate(
             fault_name(what, worker), (time, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
-            textcoords="offset points", fontsize=8, color=_ALARM, rotation=90, va="top",
+            textcoords="offset points", fontsize=8, color=RED, rotation=90, va="top",
         )  # fmt: skip
-    active.set_xlabel("virtual time (s)", color=_INK)
+    active.set_xlabel("virtual time (s)", color=DARK_INK)
     active.set_xlim(0, makespan)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=_INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=DARK_INK)
     return figure
 
 
 def _title(panel: Any, text: str, unit: str) -> None:
-    panel.set_title(text, loc="left", fontsize=11, color=_INK)
-    panel.set_ylabel(unit, color=_INK)
+    panel.set_title(text, loc="left", fontsize=11, color=DARK_INK)
+    panel.set_ylabel(unit, color=DARK_INK)
 
 
 def _shortened(name: str) -> str:
@@ -101,7 +97,7 @@ def _draw_total(panel: Any, timeline: Timeline, edges: Floats) -> None:
     rest = level_at(held, positions)
     names, of_key = timeline.groups
     stack, labels = [], []
-    for group in peak_groups(timeline, _GROUPS, None):
+    for group in timeline.peak_groups(_GROUPS):
         own = of_key[rows["key"]] == names.index(group.group)
         part = level_at(np.cumsum(np.where(own, rows["bytes"], 0)), positions)
         rest = rest - part
@@ -142,7 +138,7 @@ def _draw_each(
         panel.step(edges[:-1], middle, where="post", color=colour, label="median worker")
     title = f"Results in memory of each worker: at most {format_bytes(largest)}"
     if drawn:
-        panel.axhline(limit / scale, color=_ALARM, linestyle="--", label="memory limit")
+        panel.axhline(limit / scale, color=RED, linestyle="--", label="memory limit")
     else:
         title += f" (limit {format_bytes(limit)})"
     panel.set_ylim(0, None)
@@ -164,7 +160,7 @@ def _draw_active(panel: Any, timeline: Timeline, edges: Floats, numbers: Any, th
         vmin=0, vmax=1, extent=(0, edges[-1], -0.5, len(shares) * per_row - 0.5),
     )  # fmt: skip
     for worker, start, stop in timeline.pauses:
-        panel.hlines(np.searchsorted(numbers, worker), start, stop, color=_ALARM, linewidth=3)
+        panel.hlines(np.searchsorted(numbers, worker), start, stop, color=RED, linewidth=3)
     shared = f" ({per_row} to a row)" if per_row > 1 else ""
     paused = ", red while paused" if len(timeline.pauses) else ""
     _title(panel, f"Activity of the workers{shared}{paused}", "worker")

@@ -11,9 +11,8 @@ import numpy as np
 from dask.utils import format_bytes
 
 from dask_marsched.simulation.report.notebook import report_html
-from dask_marsched.simulation.report.peaks import PeakGroup, peak_groups
 from dask_marsched.simulation.report.plot import plot_timeline
-from dask_marsched.simulation.report.timeline import Table, Timeline
+from dask_marsched.simulation.report.timeline import PeakGroup, Table, Timeline
 from dask_marsched.simulation.report.trace import write_trace
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class SimulationReport:
         if worker is not None and worker not in self.peak_memory_per_worker:
             last = max(self.peak_memory_per_worker)
             raise ValueError(f"worker must be a number from 0 to {last}, not {worker!r}")
-        return peak_groups(self._kept_timeline("peak_groups"), n, worker)
+        return self._kept_timeline("peak_groups").peak_groups(n, worker)
 
     def _kept_timeline(self, method: str) -> Timeline:
         if not self.timeline:

@@ -54,6 +54,16 @@ class Table(Sequence[tuple[Any, ...]]):
 
 
 @dataclasses.dataclass(frozen=True)
+class PeakGroup:
+    """Chunks of one group (``dask.utils.key_split``) in memory at a peak, replicas included."""
+
+    group: str
+    nbytes: int
+    count: int
+    share: float  #: Of all bytes held at that moment, 0 to 1.
+
+
+@dataclasses.dataclass(frozen=True)
 class Timeline:
     """The events of a simulation; times are seconds from the submission of the graph."""
 
@@ -94,6 +104,36 @@ class Timeline:
         numbers: dict[str, int] = {}
         of_key = [numbers.setdefault(key_split(key), len(numbers)) for key in self.keys]
         return list(numbers), np.array(of_key, dtype=np.int32)
+
+    def peak_groups(self, n: int, worker: int | None = None) -> list[PeakGroup]:
+        """Return the groups that hold most, largest first; see `SimulationReport.peak_groups`."""
+        changes = self.changes.rows
+        if worker is not None:
+            changes = changes[changes["worker"] == worker]
+        if not len(changes):
+            return []
+        changes = changes[: int(np.argmax(np.cumsum(changes["bytes"]))) + 1]
+        # The bytes of a key on a worker are the sum of its changes: one slot for each such pair.
+        pairs, slot = np.unique(
+            changes["worker"].astype(np.int64) * len(self.keys) + changes["key"],
+            return_inverse=True,
+        )
+        held = np.zeros(len(pairs), dtype=np.int64)
+        np.add.at(held, slot, changes["bytes"])
+        names, of_key = self.groups
+        group = of_key[pairs % len(self.keys)]
+        nbytes = np.zeros(len(names), dtype=np.int64)
+        np.add.at(nbytes, group, held)
+        count = np.bincount(group[held > 0], minlength=len(names))
+        total = int(nbytes.sum())
+        largest = sorted(range(len(names)), key=lambda index: (-int(nbytes[index]), names[index]))
+        return [
+            PeakGroup(
+                names[index], int(nbytes[index]), int(count[index]), int(nbytes[index]) / total
+            )
+            for index in largest[:n]
+            if nbytes[index] > 0
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tables as dicts of lists, keys as texts; and the faults."""

@@ -4,12 +4,12 @@ import pytest
 from dask import delayed
 
 from benchmarks.rates import OPERATIONS
-from dask_marsched.host.graph.operation_kinds import KINDS, TaskOperation
+from dask_marsched.host.graph.operation_kinds import KINDS, TaskOperation, TaskOperations
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.derived import (
     OVERHEAD,
     RATES,
-    DerivedSeconds,
+    derived_seconds,
     seconds_of,
 )
 from tests.simulation.local_costs import derive_costs, record_costs
@@ -20,8 +20,8 @@ MIB = 2**20
 def durations(collection):
     expr, keys = expression([collection])
     dsk, _ = materialize(expr, keys)
-    seconds = DerivedSeconds(expr, dsk, derive_costs(collection).nbytes)
-    return {key: seconds(key) for key in dsk}
+    operations = TaskOperations(expr, dsk, derive_costs(collection).nbytes)
+    return {key: derived_seconds(operations.of(key)) for key in dsk}
 
 
 def test_every_kind_of_operation_has_a_rate_and_a_measurement():

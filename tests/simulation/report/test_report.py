@@ -9,7 +9,7 @@ import pytest
 
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster.recorder import Recorder
-from dask_marsched.simulation.report.peaks import PeakGroup
+from dask_marsched.simulation.report.timeline import PeakGroup
 from tests.recorded_reports import FACTS, small_report, wide_report
 
 KEYS = {
