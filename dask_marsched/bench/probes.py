@@ -58,8 +58,8 @@ def reset_traffic(dask_worker: Worker) -> None:
 
 def read_traffic(dask_worker: Worker) -> dict[Connection, int]:
     """Return the bytes written, by connection. Runs on the workers."""
-    meter: Any = dask_worker.plugins[METER]
-    return dict(meter.written)
+    meter: Any = dask_worker.plugins.get(METER)
+    return {} if meter is None else dict(meter.written)  # one that was killed is starting again
 
 
 def bytes_between_workers(written: Mapping[str, Mapping[Connection, int]]) -> int:

@@ -208,7 +208,8 @@ class _SimulationJob:
             report.pop("registered", None)  # the process, another one each time
             if report and costs.joined:
                 report.setdefault("fusion", {})["expressions"] = costs.joined
-            return cluster.report(name, graph, report, costs.sources)
+            sources = {"sizes": dict(costs.sizes), "durations": dict(costs.durations)}
+            return cluster.report(graph, policy=name, plugin=report, cost_sources=sources)
         finally:
             await cluster.scheduler.finish()
 

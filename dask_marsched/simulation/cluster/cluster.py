@@ -334,14 +334,8 @@ class Cluster:
             parts.append(f"paused for lack of memory: workers {paused[:10]}")
         return ", ".join(parts)
 
-    def report(
-        self,
-        policy: str,
-        graph: TwinGraph,
-        plugin: Mapping[str, Any],
-        cost_sources: Mapping[str, dict[str, int]],
-    ) -> SimulationReport:
-        """Return the report of the simulation that just ended."""
+    def report(self, graph: TwinGraph, **facts: Any) -> SimulationReport:
+        """Return the report of the simulation that just ended, with ``facts`` known elsewhere."""
         for worker in self.workers:
             worker.note_pause()
         not_simulated = list(graph.not_simulated)
@@ -356,13 +350,11 @@ class Cluster:
             for worker in self.workers
         )
         return self.recorder.report(
-            policy=policy,
+            **facts,
             cluster=dataclasses.asdict(self.spec),
             tasks=len(graph.dsk),
             end=self._end,
             thread_seconds=present * self.spec.threads,
             peak_managed=self.scheduler.peak_managed,
-            plugin=dict(plugin),
-            cost_sources=dict(cost_sources),
             not_simulated=tuple(not_simulated),
         )

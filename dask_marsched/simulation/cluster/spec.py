@@ -9,7 +9,7 @@ from typing import Any
 from dask_marsched.simulation.amounts import read_bytes, read_rate, read_seconds
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """Size and speed of a simulated cluster.
 
@@ -59,35 +59,23 @@ class ClusterSpec:
     latency: float
     hosts: int
     cores: float | None
-    disk_bandwidth: float
+    disk_bandwidth: float = 1e9
     resources: Mapping[str, float]
-    task_overhead: float
-    message_cost: float
-    batch_cost: float
-    transfer_cost: float
-    copy_bandwidth: float
-    idle_load: float
-    overhead: float
-    noise: float
+    # The costs were measured as CPU time of the processes of a LocalCluster (4 workers, distributed
+    # 2026.8.0): 1.3 ms of a worker and 0.7 ms of the scheduler for each of 2,000 trivial tasks;
+    # 1.0 ms of either end for each small transfer; 0.4 ns of either end for each byte of large
+    # ones; and 3 % of a core for each idle process.
+    task_overhead: float = 0.0007
+    message_cost: float = 0.0001
+    batch_cost: float = 0.0003
+    transfer_cost: float = 0.001
+    copy_bandwidth: float = 2.5e9
+    idle_load: float = 0.03
+    overhead: float = 1.0
+    noise: float = 0.05
     seed: int
 
 
-#: Parameters that rarely matter, and their defaults. The costs were measured as CPU time of the
-#: processes of a LocalCluster (4 workers, distributed 2026.8.0): 1.3 ms of a worker and 0.7 ms of
-#: the scheduler for each of 2,000 trivial tasks; 1.0 ms of either end for each small transfer;
-#: 0.4 ns of either end for each byte of large ones; and 3 % of a core for each idle process.
-DETAILS: dict[str, Any] = {
-    "disk_bandwidth": "1GB/s",
-    "resources": None,
-    "task_overhead": "0.7ms",
-    "message_cost": "0.1ms",
-    "batch_cost": "0.3ms",
-    "transfer_cost": "1ms",
-    "copy_bandwidth": "2.5GB/s",
-    "idle_load": 0.03,
-    "overhead": 1.0,
-    "noise": 0.05,
-}
 _SLOWED = ("task_overhead", "message_cost", "batch_cost", "transfer_cost", "idle_load")
 _RATES = ("bandwidth", "local_bandwidth", "disk_bandwidth", "copy_bandwidth")
 _TIMES = ("latency", "task_overhead", "message_cost", "batch_cost", "transfer_cost")
@@ -98,22 +86,21 @@ def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
     if hosts is None:
         hosts = given["workers"] if given["cores"] is None else 1
     explicit = given.keys()
-    given = DETAILS | {"local_bandwidth": given["bandwidth"], "hosts": hosts} | given
-    for name in given:
+    given = {"local_bandwidth": given["bandwidth"], "hosts": hosts} | given
+    for name, value in given.items():
         if name not in ClusterSpec.__dataclass_fields__:
             accepted = ", ".join(sorted(ClusterSpec.__dataclass_fields__))
             raise TypeError(f"unknown argument {name!r}; the cluster's are {accepted}")
-    usual = DETAILS.keys() - explicit
-    for name in _RATES:
-        given[name] = read_rate(name, given[name])
-    for name in _TIMES:
-        given[name] = read_seconds(name, given[name], zero=True)
+        if name in _RATES:
+            given[name] = read_rate(name, value)
+        elif name in _TIMES:
+            given[name] = read_seconds(name, value, zero=True)
     given["memory_limit"] = read_bytes("memory_limit", given["memory_limit"])
-    given["resources"] = dict(given["resources"] or {})
+    given["resources"] = dict(given.get("resources") or {})
     spec = ClusterSpec(**given)
     _check(spec)
     factors = dict.fromkeys(_SLOWED, spec.overhead) | {"copy_bandwidth": 1 / spec.overhead}
-    slowed = {name: getattr(spec, name) * x for name, x in factors.items() if name in usual}
+    slowed = {name: getattr(spec, name) * x for name, x in factors.items() if name not in explicit}
     return dataclasses.replace(spec, **slowed)
 
 

@@ -79,11 +79,6 @@ class CostModel:
         fill_missing_sizes(dsk, nbytes, likely)
         return nbytes
 
-    @property
-    def sources(self) -> dict[str, dict[str, int]]:
-        """``sizes`` and ``durations`` as plain dicts."""
-        return {"sizes": dict(self.sizes), "durations": dict(self.durations)}
-
     def bundle(self, bundles: Mapping[Any, Sequence[Any]]) -> None:
         """Set the costs of tasks that make several results at once, or pick one of them."""
         for key, members in bundles.items():

@@ -40,9 +40,7 @@ class Costs:
 
     def save(self, path: str | Path) -> None:
         """Write to a Parquet file."""
-        columns = {"nbytes": self.nbytes, "seconds": self.seconds}
-        columns["input_nbytes"] = self.input_nbytes
-        costs_file.write(os.fspath(path), columns, {"overhead": self.overhead})
+        costs_file.write(os.fspath(path), vars(self), {"overhead": self.overhead})
 
     @staticmethod
     def load(path: str | Path) -> Costs:

@@ -19,7 +19,7 @@ def write(
     facts: Mapping[str, Any],
     executions: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
-    """Write a row for each task from ``costs``, whose columns are by key.
+    """Write a row for each task from ``costs``, which has `Costs`'s columns by key.
 
     Keys of strings, numbers and nested tuples of these are kept exactly; other parts become their
     ``repr``. ``facts`` go to the metadata as JSON. Of ``executions``, columns as in `Recording`,

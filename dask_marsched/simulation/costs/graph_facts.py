@@ -14,7 +14,6 @@ from dask.utils import key_split
 
 from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.graph.array_layers import ArrayLayers, read_layers
-from dask_marsched.host.graph.literals import data_nbytes
 from dask_marsched.host.graph.temporaries import temporaries
 from dask_marsched.host.twin.graph import check_keys
 from dask_marsched.host.twin.scheduler import expression, materialize
@@ -52,16 +51,6 @@ class GraphFacts:
         inputs = sum(map(self.nbytes, self.tasks[key].dependencies))
         return inputs + self.nbytes(key) + self.temporaries.get(key, 0)
 
-    @property
-    def share_guessed(self) -> float:
-        """Share of the results whose size is guessed, 0 to 1."""
-        return self.sizes.get("guessed", 0) / max(1, len(self.tasks))
-
-    @property
-    def nbytes_in_graph(self) -> int:
-        """Bytes of the data inside the graph."""
-        return data_nbytes(self.tasks.values())
-
     @functools.cached_property
     def groups(self) -> dict[str, list[Any]]:
         """The keys of each group (``dask.utils.key_split``)."""
@@ -89,15 +78,11 @@ class GraphFacts:
 
     def chunk(self, group: str) -> tuple[tuple[int, ...] | None, str | None]:
         """Return shape and dtype of a group's largest chunk, if the graph tells."""
-        best: tuple[int, tuple[int, ...], str | None] | None = None
-        for key in self.groups[group]:
-            grid = self.grid(key)
-            if grid is None:
-                continue
-            nbytes, shape = grid.nbytes(key) or 0, grid.shape(key)
-            if shape is not None and (best is None or nbytes > best[0]):
-                best = (nbytes, shape, self._dtype(key[0], grid))
-        return (None, None) if best is None else best[1:]
+        grids = {key: grid for key in self.groups[group] if (grid := self.grid(key)) is not None}
+        if not grids:
+            return None, None
+        key = max(grids, key=lambda key: grids[key].nbytes(key) or 0)
+        return grids[key].shape(key), self._dtype(key[0], grids[key])
 
     def _dtype(self, layer: str, grid: Grid) -> str | None:
         kind = self._layers.kinds.get(layer)

@@ -33,7 +33,9 @@ def find_held_results(
             clients[id(client)] = client
     for client in clients.values():
         own = [future for future in futures.values() if future.client is client]
-        number = {address: i for i, address in enumerate(_addresses(client))}
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        addresses = sorted(workers, key=lambda address: (get_address_host(address), address))
+        number = {address: i for i, address in enumerate(addresses)}
         # The scheduler may not know a future yet, or may have lost it.
         for key, holders in client.who_has(own).items():
             places[key] = tuple(sorted(number[w] for w in holders if w in number))
@@ -41,11 +43,6 @@ def find_held_results(
         sizes = client.nbytes(there, summary=False) if there else {}
         nbytes.update((key, int(size)) for key, size in sizes.items())
     return nbytes, places
-
-
-def _addresses(client: distributed.Client) -> list[str]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return sorted(workers, key=lambda address: (get_address_host(address), address))
 
 
 def _futures(collections: Iterable[Any]) -> Iterator[Future[Any]]:

@@ -260,8 +260,7 @@ class Recording(RecordedBlock):
             },
         }
         costs = self.costs
-        columns = {name: getattr(costs, name) for name in ("nbytes", "seconds", "input_nbytes")}
-        write(os.fspath(path), columns, facts | {"overhead": costs.overhead}, self._ended())
+        write(os.fspath(path), vars(costs), facts | {"overhead": costs.overhead}, self._ended())
 
     def _ended(self) -> dict[str, Any]:
         if not self.executions:

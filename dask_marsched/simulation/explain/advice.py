@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from dask.utils import format_bytes, format_time, key_split
 
+from dask_marsched.host.graph.literals import data_nbytes
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
@@ -197,7 +198,7 @@ def fewer_threads(context: AdviceContext) -> Iterator[Advice]:
 def all_to_all(context: AdviceContext) -> Iterator[Advice]:
     """Find rechunking in which every new chunk needs pieces of most old ones."""
     facts = context.facts
-    at_peak = {group.group: group for group in context.report.peak_groups(5)}
+    at_peak = context.report.peak_groups(5)
     for name, keys in facts.groups.items():
         last = [key for key in keys if _ends_rechunking(facts, key)]
         if not last:
@@ -207,9 +208,9 @@ def all_to_all(context: AdviceContext) -> Iterator[Advice]:
         fewest = min(map(len, sources))
         before = set(map(key_split, whole))
         share = sum(
-            found.share
-            for group, found in at_peak.items()
-            if group in before or group.startswith(_RECHUNKING)
+            held.share
+            for held in at_peak
+            if held.group in before or held.group.startswith(_RECHUNKING)
         )
         if fewest < max(4, len(whole) / 2) or share < 0.5:
             continue
@@ -262,7 +263,7 @@ def _sources(facts: GraphFacts, key: Any) -> set[Any]:
 
 def other_order(context: AdviceContext) -> Iterator[Advice]:
     """Find out whether another order of execution needs less memory, if it is short."""
-    if context.need.limit <= context.memory_limit or not context.runner.has_default_policy:
+    if context.need.limit <= context.memory_limit or context.report.policy != "default":
         return
     found = context.relief("deepest first", policy=MarsSchedulerPlugin(ordering="mars"))
     if found is None:
@@ -279,7 +280,7 @@ def other_order(context: AdviceContext) -> Iterator[Advice]:
 def tiny_chunks(context: AdviceContext) -> Iterator[Advice]:
     """Find tasks so short that overhead takes most of the time."""
     seconds = np.array(list(map(context.facts.seconds, context.facts.tasks)))
-    if len(seconds) < 500 or float(np.median(seconds)) > _SHORT:
+    if len(seconds) < 500 or (typical := float(np.median(seconds))) > _SHORT:
         return
     found = context.what_if("no overhead", task_overhead=0, message_cost=0, batch_cost=0)
     if found is None or found[0].makespan > _WORTH * context.report.makespan:
@@ -288,13 +289,12 @@ def tiny_chunks(context: AdviceContext) -> Iterator[Advice]:
     group = max(facts.groups, key=lambda name: sum(map(facts.nbytes, facts.groups[name])))
     keys = facts.groups[group]
     size = float(np.median([facts.nbytes(key) for key in keys]))
-    factor = math.ceil(_SHORT / max(float(np.median(seconds)), 1e-3))
+    factor = math.ceil(_SHORT / max(typical, 1e-3))
     factor = max(2, min(factor, int(_LARGE_CHUNK / max(size, 1))))
     yield Advice(
         "tiny-chunks",
-        f"{len(seconds)} tasks, half of them shorter than "
-        f"{_time(float(np.median(seconds)))}; the {len(keys)} chunks of {group} have "
-        f"{format_bytes(int(size))} each.",
+        f"{len(seconds)} tasks, half of them shorter than {_time(typical)}; the {len(keys)} chunks "
+        f"of {group} have {format_bytes(int(size))} each.",
         f"Make the chunks about {factor} times larger: fewer tasks for the same work.",
         "simulated without overhead: " + _makespans(context.report.makespan, found[0].makespan),
     )
@@ -325,7 +325,7 @@ def one_long_task(context: AdviceContext) -> Iterator[Advice]:
 
 def literals_in_graph(context: AdviceContext) -> Iterator[Advice]:
     """Find large data inside the graph."""
-    nbytes = context.facts.nbytes_in_graph
+    nbytes = data_nbytes(context.facts.tasks.values())
     if nbytes < _LARGE_LITERALS:
         return
     yield Advice(
@@ -339,7 +339,8 @@ def literals_in_graph(context: AdviceContext) -> Iterator[Advice]:
 
 def guessed_sizes(context: AdviceContext) -> Iterator[Advice]:
     """Find out whether many sizes are guessed."""
-    share = context.facts.share_guessed
+    facts = context.facts
+    share = facts.sizes.get("guessed", 0) / max(1, len(facts.tasks))
     if share < 0.1:
         return
     yield Advice(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,17 +139,14 @@ class _ExplainJob:
         items = self.collections
         facts = GraphFacts(items, self.costs)
         size = self.size
-        cluster = {
-            "workers": size.workers,
-            "threads": size.threads,
-            "memory_limit": size.memory_limit,
-            "bandwidth": self.bandwidth,
-        }
+        cluster = {name: getattr(size, name) for name in ("workers", "threads", "memory_limit")}
+        cluster["bandwidth"] = self.bandwidth
         arguments = {**cluster, **size.details, "costs": self.costs, "policy": self.policy}
         left = self.seconds - (time.monotonic() - began)
         runner = SimulationRunner(items, len(facts.tasks), arguments, left, self.parallel)
         forecast_runs = ForecastRuns(runner, facts.temporaries, size, self.policy, self.most)
         report, need = forecast_runs.smooth_runs[self.policy]
+        joined: dict[str, int] = report.plugin.get("fusion", {}).get("expressions", {})
         context = AdviceContext(items, facts, report, need, size.memory_limit, runner)
         return Explanation(
             title=self.title,
@@ -162,17 +158,13 @@ class _ExplainJob:
             choices=forecast_runs.sizes,
             best=self.target.choose(forecast_runs.sizes),
             groups=[_memory_group(facts, group) for group in report.peak_groups(3)],
-            joined=_most_first(report.plugin.get("fusion", {}).get("expressions", {})),
+            joined=dict(sorted(joined.items(), key=lambda item: (-item[1], item[0]))),
             advice=advise(context),
             not_simulated=list(report.not_simulated),
             notes=size.notes,
             skipped=runner.skipped,
             fused=fused_expressions(facts.tasks.values(), self.known),
         )
-
-
-def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _memory_group(facts: GraphFacts, group: PeakGroup) -> MemoryGroup:

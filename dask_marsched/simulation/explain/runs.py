@@ -47,11 +47,6 @@ class SimulationRunner:
         self._processes = min(2, os.cpu_count() or 1) if parallel and tasks > _LARGE else 1
         self._longest = 0.0
 
-    @property
-    def has_default_policy(self) -> bool:
-        """Whether the plugin runs with its defaults."""
-        return bool(self._arguments.get("policy", "default") == "default")
-
     def run(
         self, wanted: Mapping[str, Mapping[str, Any]], *, must: bool = False
     ) -> dict[str, SimulationOutcome]:

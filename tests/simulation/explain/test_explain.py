@@ -14,7 +14,6 @@ from dask_marsched.simulation import simulate
 from dask_marsched.simulation.explain.advice import AdviceContext, other_order
 from dask_marsched.simulation.explain.explain import explain
 from dask_marsched.simulation.explain.memory_need import MemoryNeed
-from dask_marsched.simulation.explain.runs import SimulationRunner
 from tests.processes import local_cluster
 from tests.simulation.local_costs import record_costs
 
@@ -337,10 +336,9 @@ def test_another_order_is_advised_only_if_it_was_simulated_to_need_less(part, ad
             assert changes["policy"].policies.ordering.name == "mars"
             return report, MemoryNeed(GiB, int(part * 4 * GiB))
 
-    runner = SimulationRunner([], 0, {"policy": "default"}, 100.0, False)
-    context = Simulated([], None, report, MemoryNeed(GiB, 4 * GiB), GiB, runner)
+    context = Simulated([], None, report, MemoryNeed(GiB, 4 * GiB), GiB, None)
     assert bool(list(other_order(context))) is advised
     roomy = dataclasses.replace(context, memory_limit=64 * GiB)
     assert not list(other_order(roomy))
-    stock = SimulationRunner([], 0, {"policy": "dfs"}, 100.0, False)
-    assert not list(other_order(dataclasses.replace(context, runner=stock)))
+    dfs = dataclasses.replace(report, policy="dfs")
+    assert not list(other_order(dataclasses.replace(context, report=dfs)))
