@@ -56,7 +56,9 @@ def _write_nothing(*args: Any, **kwargs: Any) -> Any:
     """Compute the chunks of the collections among the arguments, as a writer would."""
     written = [part for item in _collections([*args, *kwargs.values()]) for part in _parts(item)]
     if not kwargs.get("compute", True):
-        return dask.delayed(list)(written)
+        # `delayed` takes no data frames that are inside of a list
+        in_parts = [p.to_delayed() if hasattr(type(p), "map_partitions") else p for p in written]
+        return dask.delayed(list)(in_parts)
     dask.compute(written)
     return None
 

@@ -97,6 +97,8 @@ def test_every_way_to_compute_is_explained(explained, call):
         "import dask.bag as db; db.from_sequence(range(99)).map(str).to_textfiles({path!r})",
         "import dask.dataframe as dd; dd.from_dict({{'a': range(99)}}, 20)"
         ".to_parquet({path!r}, overwrite=True)",
+        "import dask.dataframe as dd; dd.from_dict({{'a': range(99)}}, 20)"
+        ".to_parquet({path!r}, compute=False).compute()",
     ],
 )
 def test_what_would_be_written_is_explained_and_not_touched(explained, tmp_path, call):
