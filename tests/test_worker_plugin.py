@@ -249,7 +249,7 @@ async def test_removal_while_an_operand_is_deferred(c, s, a):
     await async_poll_for(lambda: bool(a.state.executing), 5)
     leave_free(a, MB)
     deferred = c.submit(array, 2, key="array-2")
-    await async_poll_for(lambda: admission_of(a).counts.deferrals, 5)
+    await async_poll_for(lambda: admission_of(a).counts["deferrals"], 5)
     await c.unregister_scheduler_plugin("marsched")
     await wait(deferred)
     assert not blocked.done()
@@ -345,7 +345,7 @@ async def test_operands_that_do_not_fit_wait(c, s, a):
     await Event("gate").clear()
     leave_free(a, 60 * MB)
     futures = [c.submit(gated, "gate", key=f"gated-{n}", nbytes=40 * MB) for n in range(3)]
-    await async_poll_for(lambda: admission_of(a).counts.deferrals, 5)
+    await async_poll_for(lambda: admission_of(a).counts["deferrals"], 5)
     assert len(a.state.executing) == 1
     assert counts_of(a)["queued"] >= 40 * MB
     await Event("gate").set()
@@ -363,7 +363,7 @@ async def test_cold_results_are_evicted_to_make_room(c, s, a):
     await async_poll_for(lambda: bool(a.state.executing), 5)
     leave_free(a, -5 * MB)
     more = c.submit(array, 3, key="array-3")
-    await async_poll_for(lambda: admission_of(a).evictor.counts.evictions, 5)
+    await async_poll_for(lambda: admission_of(a).evictor.counts["evictions"], 5)
     # What runs reads x, so that y had to go.
     assert set(a.data.slow) == {y.key}
     await Event("gate").set()
@@ -407,7 +407,7 @@ async def test_an_edge_does_not_keep_a_chunk_in_memory(c, s, a):
     assert a.data["edge-0"].base is a.data["whole"]
     leave_free(a, -8 * MB)
     assert await c.submit(inc, 1) == 2
-    await async_poll_for(lambda: admission_of(a).evictor.counts.parted == 3, 5)
+    await async_poll_for(lambda: admission_of(a).evictor.counts["parted"] == 3, 5)
     assert a.data.is_spilled("whole")
     assert a.data.held < MB
     assert counts_of(a)["evicted_bytes"] >= 10 * MB
@@ -426,7 +426,7 @@ async def test_pieces_of_a_chunk_are_evicted_together(c, s, a):
     assert a.data.held == pytest.approx(10 * MB, rel=0.01)
     leave_free(a, -8 * MB)
     assert await c.submit(inc, 1) == 2
-    await async_poll_for(lambda: admission_of(a).evictor.counts.evictions >= 4, 5)
+    await async_poll_for(lambda: admission_of(a).evictor.counts["evictions"] >= 4, 5)
     assert a.data.held < MB
     assert sum(await c.gather([c.submit(np.sum, p) for p in pieces])) == 10 * MB / 8
 
@@ -466,7 +466,7 @@ async def test_inputs_that_are_released_early_are_evicted_before_a_forced_start(
 @planned_cluster(ONE, plugin=with_quota)
 async def test_an_input_read_from_disk_is_released_while_its_reader_runs(c, s, a):
     x = await c.scatter(array(1), hash=False)
-    assert a.data.evict_key(x.key) == 10 * MB
+    assert a.data.evict(x.key) == 10 * MB
     leave_free(a, 40 * MB)
     assert (await a_fused_reader(c, x.key))[0] == 3
 
@@ -477,7 +477,7 @@ async def test_a_released_input_does_not_hide_working_space(c, s, a):
     if not admission._meter.available:
         pytest.skip("this kernel does not tell")
     x = await c.scatter(array(1, 100 * MB), hash=False)
-    assert a.data.evict_key(x.key) == 100 * MB
+    assert a.data.evict(x.key) == 100 * MB
     leave_free(a, 250 * MB)
     await a_fused_reader(c, x.key)
     assert admission.needs.footprint(OperandKind("reader", 1, 100 * MB)) > 180 * MB
@@ -652,7 +652,7 @@ def compute_a_little():
 async def test_the_event_loop_does_not_count_as_work(c, s, a):
     blocked, opening = await blocked_and_opener(c, a)
     admission = admission_of(a)
-    await async_poll_for(lambda: admission.counts.deferrals, 5)
+    await async_poll_for(lambda: admission.counts["deferrals"], 5)
     admission._look()
     since = admission._idle.since
     compute_a_little()
@@ -687,7 +687,7 @@ async def test_inputs_are_fetched_when_there_is_room(c, s, a, b):
     await async_poll_for(lambda: bool(a.state.executing), 5)
     leave_free(a, 5 * MB)
     total = c.submit(np.sum, x, workers=[a.address], key="total")
-    await async_poll_for(lambda: admission_of(a).counts.throttled, 5)
+    await async_poll_for(lambda: admission_of(a).counts["throttled"], 5)
     assert "x" not in a.data
     await gate.set()
     assert await total == 10 * MB / 8
@@ -712,7 +712,7 @@ async def test_small_inputs_are_fetched_even_if_nothing_is_free(c, s, a, b):
 async def test_spilled_results_are_sent(c, s, a, b):
     x = c.submit(array, 4, workers=[a.address], key="x")
     await wait(x)
-    assert a.data.evict_key("x") > 0
+    assert a.data.evict("x") > 0
     leave_free(a, MB)
     assert await c.submit(np.sum, x, workers=[b.address], key="sum") == 4 * 10 * MB / 8
     assert "x" in a.data.slow
@@ -877,7 +877,7 @@ async def test_copies_made_for_sending_count(c, s, a):
     sending = object()
     host._outgoing[sending] = ["whole", "apart", "gone"]
     assert host.transfers() == 8 * MB
-    a.data.evict_key("whole")
+    a.data.evict("whole")
     assert host.transfers() == 18 * MB
     del host._outgoing[sending]
     assert host.transfers() == 0
@@ -910,7 +910,7 @@ async def test_the_store_obeys_the_quota(c, s, a):
 async def test_a_worker_that_closes_keeps_its_store(c, s, a):
     await c.register_plugin(with_quota())
     x = await c.scatter(array(1), hash=False)
-    assert a.data.evict_key(x.key) > 0
+    assert a.data.evict(x.key) > 0
     await a.close()
     assert type(a.data) is WorkerStore
     assert "marsched" not in a.plugins

@@ -7,7 +7,7 @@ that this package uses and that are missing or different.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import distributed
@@ -27,6 +27,28 @@ def misfits_of_function(
         return [f"{label}.{name} is missing"]
     there = inspect.signature(function).parameters
     return [f"{label}.{name} takes no {p!r}" for p in parameters if p not in there]
+
+
+def misfits_of_paths(
+    root: Any, attributes: Mapping[str, Iterable[str]], functions: Mapping[str, Iterable[str]]
+) -> list[str]:
+    """Return the misfits of attributes, by their owner's path, and of functions, by their own.
+
+    A path begins with a name for ``root``, for example ``worker.state``.
+    """
+    found: list[str] = []
+    for path, names in attributes.items():
+        found += misfits_of_attributes(path, _find(root, path), names)
+    for path, parameters in functions.items():
+        owner, _, name = path.rpartition(".")
+        found += misfits_of_function(owner, _find(root, owner), name, parameters)
+    return found
+
+
+def _find(root: Any, path: str) -> Any:
+    for name in path.split(".")[1:]:
+        root = getattr(root, name, None)
+    return root
 
 
 def misfits_of_handler(scheduler: Any, table: str, operation: str, method: str) -> list[str]:

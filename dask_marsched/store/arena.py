@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import is_
 
@@ -71,19 +70,6 @@ class SharedChunk:
         return bool(self.address) and is_modified(self.address, self._extent.filled)
 
 
-@dataclass
-class ArenaCounters:
-    """Counts since the arena was created."""
-
-    published: int = 0
-    #: published chunks that reused memory
-    recycled: int = 0
-    #: published chunks that needed no copy
-    made_here: int = 0
-    #: chunks that did not fit under the cap or in the system's memory
-    refused: int = 0
-
-
 class Arena:
     """The owner's side of a segment, of ``segment_size(cap)`` bytes. Thread-safe.
 
@@ -93,7 +79,10 @@ class Arena:
 
     def __init__(self, address: SegmentAddress, cap: int, makers: int = 1) -> None:
         self.address = address
-        self.counters = ArenaCounters()
+        #: published chunks; of these, those that reused memory, and those that needed no copy
+        self.published = self.recycled = self.made_here = 0
+        #: chunks that did not fit under the cap or in the system's memory
+        self.refused = 0
         fd = open_segment(address)
         try:
             file_ranges.is_unread(fd, 0, 1)  # fails if the kernel lacks these locks
@@ -149,14 +138,14 @@ class Arena:
         offsets, nbytes = frame_offsets(lengths)
         made_here = self._take(frames[0]) if plain else None
         if made_here is not None:
-            self.counters.made_here += 1
+            self.made_here += 1
             address = self._memory.address + made_here.offset
             return self._publish(made_here, header, lengths, plain, address)
         allocation = self._allocate(nbytes)
         if allocation is None and self._withdraw():
             allocation = self._allocate(nbytes)
         if allocation is None:
-            self.counters.refused += 1
+            self.refused += 1
             return None
         extent, there = allocation.extent, allocation.filled_before
         if extent.filled >= LARGE_PAGE > there and fill(
@@ -169,12 +158,12 @@ class Arena:
         except OSError as error:
             logger.info("no more shared memory: %s", error)
             self._abandon(extent)
-            self.counters.refused += 1
+            self.refused += 1
             return None
         except BaseException:
             self._abandon(extent)
             raise
-        self.counters.recycled += allocation.filled_before > 0
+        self.recycled += allocation.filled_before > 0
         return self._publish(extent, header, lengths, plain)
 
     def grant(self, sizes: Iterable[int]) -> None:
@@ -277,7 +266,7 @@ class Arena:
         stamp = next(self._next_stamp)
         self._stamps[extent.slot] = stamp
         self._flags[extent.slot] = 1
-        self.counters.published += 1
+        self.published += 1
         handle = Handle(self.address, extent.slot, extent.offset, header, lengths, plain)
         chunk = SharedChunk(self, extent, handle, stamp, address)
         self._releases.at_end_of(chunk, self._release, extent)

@@ -40,7 +40,8 @@ def read_charge(fd: int) -> Charge:
 
 def charged_memory(pid: int | str, charge: Charge) -> int:
     """Return the bytes to charge to a process (a pid or ``self``); may raise OSError."""
-    return _charged(_resident(pid), charge)
+    total, _, shared = _resident(pid)
+    return total - _surplus(shared, charge)
 
 
 def unreclaimable_memory(pid: int | str, charge: Charge) -> int:
@@ -48,31 +49,24 @@ def unreclaimable_memory(pid: int | str, charge: Charge) -> int:
 
     Among them are results that are read from the spill file by mapping it.
     """
-    resident = _resident(pid)
-    return _charged(resident, charge) - resident.files
+    total, files, shared = _resident(pid)
+    return total - files - _surplus(shared, charge)
 
 
 def shared_surplus(pid: int | str, charge: Charge) -> int:
     """Return by how many bytes the resident memory exceeds `charged_memory`."""
-    return min(_resident(pid).shared, charge.mapped) - charge.held - charge.adopted
+    return _surplus(_resident(pid)[2], charge)
 
 
-class _Resident(NamedTuple):
-    """Resident bytes of a process: all, those of files, those of shared memory."""
-
-    total: int
-    files: int
-    shared: int
-
-
-def _charged(resident: _Resident, charge: Charge) -> int:
+def _surplus(shared: int, charge: Charge) -> int:
     # The kernel counts all shared pages that a process has touched as resident. Those that may be
     # ours are replaced by the process's own share.
-    return resident.total - min(resident.shared, charge.mapped) + charge.held + charge.adopted
+    return min(shared, charge.mapped) - charge.held - charge.adopted
 
 
-def _resident(pid: int | str) -> _Resident:
+def _resident(pid: int | str) -> tuple[int, ...]:
+    """Return the resident bytes of a process: all, those of files, those of shared memory."""
     found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")
-    return _Resident(*(1024 * int(kib) for kib in found.groups()))
+    return tuple(1024 * int(kib) for kib in found.groups())

@@ -121,23 +121,15 @@ class NextUseLRU(zict.LRU[Key, object]):
         for key in self.heavy or ():
             if key not in self._leaving:
                 return key
-        chosen: list[Key] = []
-        latest: Any = None
-        spare: list[Key] = []
-        for key in islice(self.order, _CANDIDATES):
-            if key in self._leaving:
-                continue
-            if not self.weights[key]:
-                spare.append(key)
-                continue
-            use = self.next_use(key) if self.next_use is not None else None
-            if use is None:
+        keys = [key for key in islice(self.order, _CANDIDATES) if key not in self._leaving]
+        uses: dict[Key, Any] = {}
+        for key in filter(self.weights.__getitem__, keys):
+            uses[key] = self.next_use(key) if self.next_use is not None else None
+            if uses[key] is None:
                 return key
-            if not chosen or use > latest:
-                chosen, latest = [key], use
-        for key in (*chosen, *spare):
-            return key
-        raise KeyError("evict(): nothing to evict")
+        if not keys:
+            raise KeyError("evict(): nothing to evict")
+        return max(uses, key=uses.__getitem__, default=keys[0])
 
 
 class SpillingBuffer(zict.Buffer[Key, object]):
@@ -156,29 +148,17 @@ class SpillingBuffer(zict.Buffer[Key, object]):
         self.set_noevict(key, value)
         self.fast.settle(key)
 
-    @locked
-    def set_noevict(self, key: Key, value: object) -> None:
-        """Store a key without evicting others."""
-        self.slow.discard(key)
-        self.fast.set_noevict(key, value)
-
     def __getitem__(self, key: Key) -> object:
-        with self.lock:
-            if key in self.fast:
-                return self.fast[key]
-        return self.slow_to_fast(key)
-
-    def slow_to_fast(self, key: Key) -> object:
-        """Read a key from disk, and promote it if allowed."""
+        """Return a value; one read from disk is promoted if allowed."""
         while True:
             with self.lock:
-                if key in self.fast:  # promoted in the meantime
+                if key in self.fast:
                     return self.fast[key]
-                entry = self.slow.entry(key)
+                entry = self.slow.entries[key]
             value = self.slow.read(entry)
             with self.lock:
-                if not self.slow.has(key, entry):
-                    continue  # replaced or deleted in the meantime
+                if self.slow.entries.get(key) is not entry:
+                    continue  # replaced, deleted or promoted in the meantime
                 weight = self.weight(key, value)
                 if weight > self.n or not self.may_promote(key, entry.weight.memory):
                     return value
@@ -188,16 +168,5 @@ class SpillingBuffer(zict.Buffer[Key, object]):
             return value
 
     @locked
-    def __delitem__(self, key: Key) -> None:
-        if key in self.fast:
-            del self.fast[key]
-        else:
-            del self.slow[key]
-
-    @locked
     def __contains__(self, key: object) -> bool:
         return key in self.fast or key in self.slow
-
-    @locked
-    def __len__(self) -> int:
-        return len(self.fast) + len(self.slow)

@@ -50,7 +50,8 @@ def put(
     if first is None:
         return None
     parts = tuple((position, chunk.handle, chunk.stamp) for position, chunk in apart)
-    return first.handle.of_parts(header, parts), [first, *(chunk for _, chunk in apart)]
+    handle = first.handle._replace(header=header, plain=False, apart=parts)
+    return handle, [first, *(chunk for _, chunk in apart)]
 
 
 def exchanged(value: object, handle: Handle, chunks: Sequence[SharedChunk]) -> object:

@@ -61,10 +61,6 @@ class Handle(NamedTuple):
         parts = tuple((position, cls.from_message(part), stamp) for position, part, stamp in apart)
         return cls(SegmentAddress(*segment), slot, offset, header, tuple(lengths), plain, parts)
 
-    def of_parts(self, header: bytes, apart: tuple[tuple[int, Handle, int], ...]) -> Handle:
-        """Return the handle of an object made of this chunk and others."""
-        return self._replace(header=header, plain=False, apart=apart)
-
     def to_message(self) -> tuple[Any, ...]:
         """Return it as plain tuples."""
         parts = [(position, part.to_message(), stamp) for position, part, stamp in self.apart]

@@ -88,7 +88,7 @@ class SpillTier(MutableMapping[Key, object]):
         self.counters = SpillCounters()
         self.total_weight = SpilledSize(0, 0)
         self._file = SpillFile(directory)
-        self._entries: dict[Key, Entry] = {}
+        self.entries: dict[Key, Entry] = {}
         self._origins: IdentityMap[_Origin] = IdentityMap()
         # By address and length. Changed only in atomic steps, as finalizers change it too.
         self._places: dict[tuple[int, int], _Written] = {}
@@ -98,39 +98,27 @@ class SpillTier(MutableMapping[Key, object]):
         self.put(key, self.write(key, value))
 
     def __getitem__(self, key: Key) -> object:
-        return self.read(self.entry(key))
+        return self.read(self.entries[key])
 
     def __delitem__(self, key: Key) -> None:
         with self._lock:
-            self.total_weight -= self._entries.pop(key).weight
+            self.total_weight -= self.entries.pop(key).weight
 
     def __contains__(self, key: object) -> bool:
-        return key in self._entries
+        return key in self.entries
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._entries)
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def discard(self, key: Key) -> None:
-        """Delete a key, if it is here."""
-        if key in self._entries:
-            del self[key]
-
-    def entry(self, key: Key) -> Entry:
-        """Return the entry of a key; raise KeyError if there is none."""
-        return self._entries[key]
-
-    def has(self, key: Key, entry: Entry) -> bool:
-        """Whether a key still has this entry."""
-        return self._entries.get(key) is entry
+        return len(self.entries)
 
     def put(self, key: Key, entry: Entry) -> None:
         """Store an entry under a key, in place of an earlier one."""
         with self._lock:
-            self.discard(key)
-            self._entries[key] = entry
+            if key in self.entries:
+                del self[key]
+            self.entries[key] = entry
             self.total_weight += entry.weight
 
     def lend(self, values: dict[Key, object]) -> None:
@@ -139,7 +127,7 @@ class SpillTier(MutableMapping[Key, object]):
         Most objects are found while they exist; lists and strings have no weak references.
         """
         for key in values:
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             if entry is not None and not (entry.value and entry.value[0]() is not None):
                 entry.value[:] = [partial(values.get, key)]
 

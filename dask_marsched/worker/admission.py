@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
@@ -44,17 +43,6 @@ _SHUFFLES = 0.1
 PATIENCE = 10.0
 
 
-@dataclass
-class AdmissionCounts:
-    """Numbers of operands and fetches of one worker, by what was decided."""
-
-    admitted: int = 0
-    deferrals: int = 0
-    forced: int = 0
-    throttled: int = 0
-    untried: int = 0
-
-
 class Admission:
     """The hooks of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
 
@@ -74,7 +62,9 @@ class Admission:
         self.host = WorkerAdapter(worker, store, self)
         self.counters = Counters()
         self.failure: str | None = None
-        self.counts = AdmissionCounts()
+        #: numbers of operands and fetches, by what was decided
+        decisions = ("admitted", "deferrals", "forced", "throttled", "untried")
+        self.counts = dict.fromkeys(decisions, 0)
         limit = int(self.host.memory_limit * settings.quota_fraction)
         self.quota = Quota(limit)
         self.needs = NeedModel()
@@ -149,7 +139,7 @@ class Admission:
         self._kinds[ts.key] = kind
         self._deferred.pop(ts.key, None)
         self._idle.stop()
-        self.counts.admitted += 1
+        self.counts["admitted"] += 1
         return ts
 
     def _is_being_tried(self, kind: OperandKind, need: MemoryNeed) -> bool:
@@ -162,14 +152,14 @@ class Admission:
             return False
         if kind.prefix not in self._footprints.prefixes() or self._stuck():
             return False
-        self.counts.untried += 1
+        self.counts["untried"] += 1
         return True
 
     def _refuse(self, ts: TaskState, request: MemoryRequest) -> MemoryRequest | None:
         """Make room for the first operand of the queue; grant it if nothing else helps."""
         nbytes = request.need.total
         if ts.key not in self._deferred:
-            self.counts.deferrals += 1
+            self.counts["deferrals"] += 1
         self._deferred[ts.key] = nbytes
         idle = not self.host.state.executing or self._stuck()
         if idle and self.host.are_storing(self._kinds):
@@ -183,7 +173,7 @@ class Admission:
             nbytes - self.quota.free, inputs, None if idle else ts.priority
         )
         if idle and not evicting:
-            self.counts.forced += 1
+            self.counts["forced"] += 1
             self._warn_if_hopeless(ts, nbytes)
             self.quota.force(request)
             return request
@@ -222,7 +212,7 @@ class Admission:
             nbytes - self.quota.free, (), first[1] if release_expected else None
         )
         if release_expected or evicting:
-            self.counts.throttled += 1
+            self.counts["throttled"] += 1
             self._refused_at = self.quota.used
             self._watch()
             return 0
@@ -389,8 +379,8 @@ class Admission:
             "held": quota.held,
             "transfers": quota.transfers,
             "unmanaged": quota.unmanaged,
-            **vars(self.counts),
-            **vars(self.evictor.counts),
+            **self.counts,
+            **self.evictor.counts,
             **self.counters.failures(),
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from dask.typing import Key
@@ -18,23 +17,17 @@ from dask_marsched.policies.eviction import Resident, coldest
 _RETRY = 1.0
 
 
-@dataclass
-class EvictionCounts:
-    """Counts of one worker; `parted` small views were copied so that their base can be freed."""
-
-    evictions: int = 0
-    evicted_bytes: int = 0
-    failed_evictions: int = 0
-    parted: int = 0
-
-
 class Evictor:
-    """Writes the coldest results of a worker to disk, in threads."""
+    """Writes the coldest results of a worker to disk, in threads.
+
+    In `counts`, small views were ``parted``: copied so that their base can be freed.
+    """
 
     def __init__(self, host: WorkerAdapter, counters: Counters) -> None:
         self.host = host
         self.counters = counters
-        self.counts = EvictionCounts()
+        counted = ("evictions", "evicted_bytes", "failed_evictions", "parted")
+        self.counts = dict.fromkeys(counted, 0)
         self._under_way: set[Key] = set()
         self._leaving = 0
         self._tasks: set[asyncio.Future[None]] = set()
@@ -76,16 +69,16 @@ class Evictor:
         """Write the results that share memory; return whether all could be written."""
         loop, store = asyncio.get_running_loop(), self.host.store
         for key in victim.keys:
-            nbytes = await loop.run_in_executor(self.host.disk, store.evict_key, key)
+            nbytes = await loop.run_in_executor(self.host.disk, store.evict, key)
             if nbytes < 0:
-                self.counts.failed_evictions += 1
+                self.counts["failed_evictions"] += 1
                 self._not_before = time.monotonic() + _RETRY
                 return False
-            self.counts.evictions += 1
-            self.counts.evicted_bytes += nbytes
+            self.counts["evictions"] += 1
+            self.counts["evicted_bytes"] += nbytes
         if victim.staying:
             await loop.run_in_executor(self.host.disk, store.copy_views, victim.staying)
-            self.counts.parted += len(victim.staying)
+            self.counts["parted"] += len(victim.staying)
         return True
 
     def _end(self, victim: Resident) -> None:

@@ -99,7 +99,7 @@ def test_memory_is_recycled_and_not_before_the_last_peer_let_go(arena):
         assert peer.do("attachments.mapped") == 0
         third = arena.put(*to_frames(X + 1))
         assert third.handle.offset == offset
-        assert arena.counters.recycled == 1
+        assert arena.recycled == 1
         assert blocks(arena.fd) < 2.1 * X.nbytes
 
 
@@ -175,7 +175,7 @@ def test_the_cap_holds_and_refusals_change_nothing(arena):
     chunks = [arena.put(*to_frames(X)) for _ in range(4)]
     assert all(chunks)
     assert arena.put(*to_frames(X)) is None
-    assert arena.counters.refused == 1
+    assert arena.refused == 1
     assert arena.filled == 4 * X.nbytes
     chunks.pop()
     assert arena.put(*to_frames(X[: X.size // 2])) is not None
@@ -342,7 +342,7 @@ from dask_marsched.store.frames import to_frames
 arena = Arena(segment.create_segment(segment_size(1 << 26)), 1 << 26)
 kept = arena.put(*to_frames(np.ones(200_000)))
 assert arena.put(*to_frames(np.ones(1 << 20))) is None
-assert arena.counters.refused == 1
+assert arena.refused == 1
 again = arena.put(*to_frames(np.full(200_000, 2.0)))
 for chunk, n in ((kept, 200_000), (again, 400_000)):
     assert np.asarray(chunk.map()).view(float).sum() == n

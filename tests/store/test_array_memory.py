@@ -79,7 +79,7 @@ def test_nothing_is_copied(arena):
     x = here(numbers)
     assert is_here(arena, x)
     chunk = put(arena, x)
-    assert (arena.counters.made_here, arena.counters.published) == (1, 1)
+    assert (arena.made_here, arena.published) == (1, 1)
     view = read(chunk.handle, chunk.map())
     assert np.array_equal(view, numbers())
     view[0] = -1
@@ -107,7 +107,7 @@ def test_writes_after_publishing_stay_private(arena):
         assert np.array_equal(after, numbers())
         assert peer.do("before.sum()") == numbers().sum()
         assert x[2] == -1, "its own writes are there"
-        assert arena.counters.made_here == 1
+        assert arena.made_here == 1
         other = put(arena, x)  # published again, as it is now
         assert np.array_equal(read(other.handle, attachments.map(other.handle)), x)
 
@@ -141,7 +141,7 @@ def test_concurrent_writers_do_not_change_published_chunks(arena):
         assert shown.sum() == first
         assert x.sum() > first
         del x, shown, chunk, writers, writer
-    assert large.counters.made_here == 5
+    assert large.made_here == 5
     large.close()
     os.close(address.fd)
 
@@ -157,7 +157,7 @@ def test_an_extent_written_to_after_publishing_is_shared_again(arena):
         shown = read(chunk.handle, Attachments().map(chunk.handle))
         assert (shown == i).all()
         del x, chunk, shown
-    assert arena.counters.made_here == 8
+    assert arena.made_here == 8
     assert len(places) < 8
 
 
@@ -166,7 +166,7 @@ def test_arrays_are_copied_if_mappings_cannot_be_exchanged(arena):
     arena.grant([MIB])
     x = here(numbers)
     assert put(arena, x) is not None
-    assert arena.counters.made_here == 0
+    assert arena.made_here == 0
     arena._memory.copy = copy
 
 
@@ -177,11 +177,11 @@ def test_missed_sizes_are_reported_once_and_then_granted(arena):
     assert array_memory.sizes_wanted() == [MIB]
     assert array_memory.sizes_wanted() == []
     assert put(arena, x) is not None
-    assert arena.counters.made_here == 0
+    assert arena.made_here == 0
     arena.grant([MIB])
     x = here(numbers)
     assert put(arena, x) is not None
-    assert arena.counters.made_here == 1
+    assert arena.made_here == 1
     assert array_memory.sizes_wanted() == [MIB]  # the one that is to be there next
 
 
@@ -247,7 +247,7 @@ def test_a_part_of_a_large_array_is_copied(arena):
     assert is_here(arena, x)
     assert not is_here(arena, x[:N])
     chunk = put(arena, x[:N])
-    assert arena.counters.made_here == 0
+    assert arena.made_here == 0
     assert np.array_equal(read(chunk.handle, chunk.map()), numbers())
 
 
@@ -258,7 +258,7 @@ def test_the_same_array_twice_is_copied_the_second_time(arena):
     assert not is_here(arena, x)
     second = put(arena, x)
     assert first.handle.offset != second.handle.offset
-    assert arena.counters.made_here == 1
+    assert arena.made_here == 1
 
 
 def test_resizing_an_array_does_not_change_its_chunk(arena):
@@ -383,7 +383,7 @@ def test_copies_use_large_or_small_pages(arena):
     x = numbers(4 * N + 1000)
     chunk = put(arena, x)
     assert np.array_equal(read(chunk.handle, chunk.map()), x)
-    assert arena.counters.made_here == 0
+    assert arena.made_here == 0
     assert blocks(arena.fd) <= x.nbytes + MIB
 
 
@@ -423,7 +423,7 @@ def test_arrays_outlast_the_arena(arena):
     assert is_here(other, x)
     assert not is_here(arena, x)
     assert put(arena, x) is not None
-    assert arena.counters.made_here == 0
+    assert arena.made_here == 0
     other.close()
     os.close(address.fd)
     del other
@@ -432,7 +432,7 @@ def test_arrays_outlast_the_arena(arena):
     del x
     # what was its place belongs to no arena that publishes
     assert put(arena, here(numbers)) is not None
-    assert arena.counters.made_here == 0
+    assert arena.made_here == 0
 
 
 def test_a_closed_arenas_memory_goes_with_its_arrays():
@@ -535,7 +535,7 @@ def test_a_forked_process_may_grant_memory_of_its_own(arena):
         x = here(numbers)
         chunk = put(own, x)
         view = read(chunk.handle, chunk.map())
-        return own.counters.made_here, view.sum()
+        return own.made_here, view.sum()
 
     assert Child(make).call() == (1, numbers().sum())
 
@@ -548,4 +548,4 @@ def test_without_the_compiled_part_all_is_copied(arena, monkeypatch):
     assert array_memory.sizes_wanted() == []
     chunk = put(arena, x)
     assert np.array_equal(read(chunk.handle, chunk.map()), numbers())
-    assert arena.counters.made_here == 0
+    assert arena.made_here == 0

@@ -34,7 +34,7 @@ def assert_same(found, expected):
 def test_frames_in_shared_memory_are_not_copied(arena, moments):  # noqa: F811
     assert scattered.array_bytes(arena, moments) == (2 * MIB, MIB)
     handle, chunks = scattered.put(arena, *to_frames(moments))
-    assert arena.counters.made_here == 1
+    assert arena.made_here == 1
     assert sum(n for chunk in chunks for n in chunk.handle.lengths) < 2 * MIB + 1000
     assert_same(read(Attachments(), handle, chunks[0].stamp), moments)
 
@@ -50,7 +50,7 @@ def test_all_frames_may_be_in_shared_memory(arena):  # noqa: F811
     arena.grant([MIB] * 2)
     pair = [here(numbers), here(numbers)]
     handle, chunks = scattered.put(arena, *to_frames(pair))
-    assert arena.counters.made_here == len(chunks) == 2
+    assert arena.made_here == len(chunks) == 2
     assert np.array_equal(read(Attachments(), handle, chunks[0].stamp), pair)
 
 

@@ -5,7 +5,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.worker.heartbeat_metrics import METRIC, HeartbeatMetrics, figures
+from dask_marsched.worker.heartbeat_metrics import METRIC, figures, install
 
 BIG = 10**15
 
@@ -61,23 +61,18 @@ class StandIn:
 
 def test_a_failing_report_is_counted_and_does_not_affect_the_heartbeat():
     worker, caught = StandIn(), []
-    telling = HeartbeatMetrics(
-        worker, lambda: 1 / 0, lambda where, error: caught.append((where, error))
-    )
-    telling.install()
+    uninstall = install(worker, lambda: 1 / 0, lambda where, error: caught.append((where, error)))
     assert worker.metrics[METRIC](worker) == {}
     assert [where for where, _ in caught] == ["heartbeat"]
-    telling.uninstall()
-    telling.uninstall()
+    uninstall()
+    uninstall()
     assert list(worker.metrics) == ["other"]
 
 
 def test_a_metric_of_another_registration_stays():
     worker = StandIn()
-    first, second = (HeartbeatMetrics(worker, dict, lambda *_: None) for _ in range(2))
-    first.install()
-    second.install()
-    first.uninstall()
+    first, _ = (install(worker, dict, lambda *_: None) for _ in range(2))
+    first()
     assert METRIC in worker.metrics
 
 

@@ -94,7 +94,7 @@ async def test_an_object_without_weak_references_is_read_once_from_disk(c, s, a)
     assert await x[0] == "long" * 1000
     assert a.data.slow.counters.read == 2
     # nothing keeps it in memory
-    assert all(entry.value[0]() is None for entry in a.data.slow._entries.values() if entry.value)
+    assert all(entry.value[0]() is None for entry in a.data.slow.entries.values() if entry.value)
 
 
 def metrics_of_spilled_results(plugin):

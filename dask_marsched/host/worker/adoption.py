@@ -23,12 +23,6 @@ from dask_marsched.store.frames import from_frames
 from dask_marsched.store.scattered import frames_of
 from dask_marsched.store.segment import Handle
 
-#: Events of the state machine that are created, with the fields used.
-EVENTS: dict[Any, set[str]] = {
-    UpdateDataEvent: {"data", "stimulus_id"},
-    ReleaseWorkerDataMsg: {"key", "stimulus_id"},
-}
-
 #: Seconds for which mapped chunks are kept for a scheduler that may have died.
 _OFFERED = 30.0
 #: Seconds to wait for aborted fetches, which normally end at once.

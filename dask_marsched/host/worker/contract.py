@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
+from distributed import worker_state_machine as events
 
-from dask_marsched.host.contract import misfits_of_attributes, misfits_of_function
+from dask_marsched.host.contract import misfits_of_function, misfits_of_paths
 from dask_marsched.host.worker import shuffle_buffers
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -56,27 +55,12 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
 
 def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what the adapter expects; empty if it does not."""
-    found: list[str] = []
-    for path, names in _ATTRIBUTES.items():
-        owner = _find(worker, path)
-        found += misfits_of_attributes(path, owner, names)
-    for path, parameters in _FUNCTIONS.items():
-        label, _, name = path.rpartition(".")
-        found += misfits_of_function(label, _find(worker, label), name, parameters)
+    found = misfits_of_paths(worker, _ATTRIBUTES, _FUNCTIONS)
     # The state's class is exchanged, which works only without a dictionary.
     if hasattr(getattr(worker, "state", None), "__dict__"):
         found.append("worker.state has a __dict__")
-    if "stimulus_id" not in inspect.signature(UnpauseEvent).parameters:
-        found.append("UnpauseEvent takes no 'stimulus_id'")
-    if "annotations" not in inspect.signature(ComputeTaskEvent).parameters:
-        found.append("ComputeTaskEvent takes no 'annotations'")
+    found += misfits_of_function("events", events, "UnpauseEvent", ("stimulus_id",))
+    found += misfits_of_function("events", events, "ComputeTaskEvent", ("annotations",))
     if (shuffles := getattr(worker, "plugins", {}).get("shuffle")) is not None:
         found += shuffle_buffers.misfits(shuffles)
     return found
-
-
-def _find(worker: Any, path: str) -> Any:
-    owner = worker
-    for name in path.split(".")[1:]:
-        owner = getattr(owner, name, None)
-    return owner

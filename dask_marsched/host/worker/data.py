@@ -17,26 +17,25 @@ from distributed.spill import HandledError, SpillBuffer, SpilledSize
 from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
-from dask_marsched.host.contract import demand
+from dask_marsched.host.contract import demand, misfits_of_attributes
 from dask_marsched.store.buffers import EvictionGroup
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.frames import is_strided
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.spill_tier import SpillTier
 
-#: Attributes of `SpillBuffer` and `zict.Buffer` that the store relies on.
-_INHERITED = ("_capture_metrics", "_handle_errors", "memory", "disk")
 #: States of tasks that still read their inputs.
 _WAITING = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
 
 
 def misfits(worker: Any) -> list[str]:
     """Return how distributed differs from what the store expects; empty if it does not."""
-    found = [f"SpillBuffer has no {n}" for n in _INHERITED if not hasattr(SpillBuffer, n)]
-    for label, owner in (("worker.memory_manager", "memory_manager"), ("worker.state", "state")):
-        if not isinstance(getattr(getattr(worker, owner, None), "data", None), MutableMapping):
-            found.append(f"{label}.data is no mapping")
-    return found
+    names = ("_capture_metrics", "_handle_errors", "memory", "disk")
+    return misfits_of_attributes("SpillBuffer", SpillBuffer, names) + [
+        f"worker.{owner}.data is no mapping"
+        for owner in ("memory_manager", "state")
+        if not isinstance(getattr(getattr(worker, owner, None), "data", None), MutableMapping)
+    ]
 
 
 class NotApplicable(RuntimeError):
@@ -87,11 +86,6 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         self.cumulative_metrics = defaultdict(float)
 
     @property
-    def spill_tier(self) -> SpillTier:
-        """The disk tier, with its counters."""
-        return self.slow
-
-    @property
     def spilled_total(self) -> SpilledSize:
         """Bytes of spilled data: their size in memory, and on disk."""
         return self.slow.total_weight
@@ -127,20 +121,15 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         with self.lock:
             if key in self.fast:
                 return self.fast.d[key]
-            entry = self.slow.entry(key)
+            entry = self.slow.entries[key]
         return self.slow.read(entry)
 
-    def evict(self) -> int:
-        """Move the key needed last to disk; return its bytes, or -1 on failure."""
-        # Also -1 if other threads write all that is left, or distributed would ask again at once.
-        return self._evict(nodefault)
+    def evict(self, key: Key | NoDefault = nodefault) -> int:
+        """Move a key, or the one needed last, to disk; return its bytes, or -1 on failure.
 
-    def evict_key(self, key: Key) -> int:
-        """Move a key to disk; return its bytes, 0 if not in memory, -1 on failure."""
-        # Any thread may call it. A failure is logged and leaves the value in memory.
-        return self._evict(key)
-
-    def _evict(self, key: Key | NoDefault) -> int:
+        0 if the given key is not in memory. Any thread may call it. A failure is logged and leaves
+        the value in memory.
+        """
         if self.give_back is not None:
             self.give_back()
         try:
@@ -149,15 +138,12 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         except HandledError:
             return -1
         except KeyError:
+            # Other threads write all that is left: after a 0 distributed would ask again at once.
             return -1 if key is nodefault else 0
 
     def in_memory(self, key: Key) -> object | None:
         """Return the value in memory under a key, or None, without touching the eviction order."""
         return self.fast.d.get(key)
-
-    def exchange(self, key: Key, old: object, new: object) -> None:
-        """Replace a value in memory by an equal object, if it is still there."""
-        self.fast.exchange(key, old, new)
 
     @property
     def held(self) -> int:
@@ -185,7 +171,7 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             if type(view) is np.ndarray:
                 own = view.copy(order="K")
                 own.flags.writeable = view.flags.writeable
-                self.exchange(key, view, own)
+                self.fast.exchange(key, view, own)
 
     def is_spilled(self, key: Key) -> bool:
         """Whether a result is on disk only."""

@@ -18,7 +18,7 @@ from distributed import Reschedule, Worker
 from distributed.metrics import time
 from distributed.worker_state_machine import RescheduleEvent
 
-from dask_marsched.host.contract import demand, misfits_of_attributes
+from dask_marsched.host.contract import demand, misfits_of_paths
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.stimuli import CANCEL, INTERRUPT, SECOND_RUN
 from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
@@ -182,12 +182,10 @@ lost_interrupts = LostInterrupts()
 
 def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what interrupting expects; empty if it does not."""
-    names = ("state", "stream_handlers", "execute", "executors")
-    found = misfits_of_attributes("Worker", worker, names)
+    names = {"worker": ("execute", "executors"), "worker.state": ("tasks",)}
+    found = misfits_of_paths(worker, names, {})
     if "free-keys" not in getattr(worker, "stream_handlers", {}):
         found.append("the worker has no stream handler 'free-keys'")
-    if getattr(worker, "nanny", None) is not None and not hasattr(worker.state, "tasks"):
-        found.append("the worker's state has no tasks")
     return found
 
 

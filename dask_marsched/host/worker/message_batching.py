@@ -10,7 +10,7 @@ from typing import Any
 from dask.typing import Key
 from distributed import Worker
 
-from dask_marsched.host.contract import demand, misfits_of_function
+from dask_marsched.host.contract import demand, misfits_of_paths
 
 #: Longest delay of an answer, seconds.
 PATIENCE = 1.0
@@ -86,11 +86,10 @@ def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what batching expects; empty if it does not."""
     handlers = getattr(worker, "stream_handlers", {})
     found = [f"the worker has no stream handler {op!r}" for op in FREEING if op not in handlers]
-    if not callable(getattr(worker, "batched_send", None)):
-        found.append("Worker has no method batched_send")
     if "update_data" not in getattr(worker, "handlers", {}):
         found.append("the worker has no handler 'update_data'")
-    return found + misfits_of_function("Worker", worker, "update_data", ("data",))
+    functions = {"worker.batched_send": (), "worker.update_data": ("data",)}
+    return found + misfits_of_paths(worker, {}, functions)
 
 
 class WorkerReleaseBatching:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask.sizeof import sizeof
 from dask.typing import Key
@@ -26,26 +26,13 @@ from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 from dask_marsched.store.segment import Handle
 
+if TYPE_CHECKING:
+    from dask_marsched.host.worker.retention import ResultRetainer
+
 #: Arrays are allocated in shared memory while results take at most this share of the arena's cap.
 _ROOMY = 0.5
 #: Seconds between the release of a result and the return of its memory, which batches releases.
 _RELEASE_DELAY = 0.002
-
-
-class Retainer(Protocol):
-    """Keeps results in shared memory in case this worker dies (see `ResultRetainer`)."""
-
-    def made(self, key: Key, value: object) -> None:
-        """Note that a task has returned a result."""
-
-    def let_go(self, key: Key) -> None:
-        """Note that a result has left the worker's memory."""
-
-    def announce_again(self) -> None:
-        """Announce all copies."""
-
-    def close(self) -> None:
-        """Release all copies."""
 
 
 class Published(NamedTuple):
@@ -81,7 +68,8 @@ class Publisher:
         self._arena: Arena | None = None
         self._spare = self._filled = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
-        self.retainer: Retainer | None = None
+        #: keeps results in case this worker dies
+        self.retainer: ResultRetainer | None = None
         self._release_pending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._caught = caught
@@ -102,7 +90,7 @@ class Publisher:
         worker.execute = self._execute
 
     def announce_to(
-        self, announce: Callable[[Key, Handle, int], None], retainer: Retainer | None
+        self, announce: Callable[[Key, Handle, int], None], retainer: ResultRetainer | None
     ) -> None:
         """Announce published results; retain others as well if a retainer is given."""
         self._announce = announce
@@ -191,7 +179,7 @@ class Publisher:
         if view is not None:
             self._published.set(view, Published(chunk.handle, mapping, chunk.stamp))
             self._asked.set(view, True)
-            self.store.exchange(key, value, view)
+            self.store.fast.exchange(key, value, view)
             # An earlier chunk ends with the value that this view replaces.
             self.announce(key, chunk.handle, chunk.stamp)
         # Freeing the private memory takes a fifth of the time of the copy. The caller keeps the
@@ -259,7 +247,7 @@ class Publisher:
             return
         self.ahead += 1
         self._published.set(view, Published(chunk.handle, mapping, chunk.stamp, ahead=True))
-        self.store.exchange(key, value, view)
+        self.store.fast.exchange(key, value, view)
         self.announce(key, chunk.handle, chunk.stamp)
 
     async def announce_published(self, key: Key, value: object) -> bool:
@@ -295,7 +283,7 @@ class Publisher:
         """Whether shared memory may be reserved for arrays that may never be published."""
         # When memory is short, the spilling it causes costs more than a copy.
         assert self._arena is not None
-        return not self.store.spill_tier and self.store.held < _ROOMY * self._arena.cap
+        return not self.store.slow and self.store.held < _ROOMY * self._arena.cap
 
     def _is_in_arena(self, value: object) -> bool:
         assert self._arena is not None

@@ -35,7 +35,7 @@ from distributed.worker_state_machine import (
 from dask_marsched.host.client import patient_calls
 from dask_marsched.host.client.patient_calls import PatientCalls
 from dask_marsched.host.client.reconnection import resumable
-from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.contract import demand, misfits_of_paths
 from dask_marsched.host.worker import lost_shuffles
 
 logger = logging.getLogger("dask_marsched")
@@ -61,17 +61,16 @@ _KEPT = ("memory", "executing", "long-running", "error")
 def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what coming back expects; empty if it does not."""
     names = ("batched_stream", "periodic_callbacks", "scheduler", "state", "contact_address")
-    return [
-        *patient_calls.misfits(),
-        *lost_shuffles.misfits(worker),
-        *misfits_of_attributes("worker", worker, names),
-        *misfits_of_function("worker", worker, "close", ("reason",)),
-        *misfits_of_function("worker", worker, "handle_scheduler", ("comm",)),
-        *misfits_of_function("worker", worker, "plugin_add", ("plugin", "name")),
-        *misfits_of_function("worker", worker, "_get_client", ("timeout",)),
-        *misfits_of_function("worker", worker, "get_startup_information"),
-        *misfits_of_function("worker", worker, "_update_latency", ("latency",)),
-    ]
+    functions = {
+        "worker.close": ("reason",),
+        "worker.handle_scheduler": ("comm",),
+        "worker.plugin_add": ("plugin", "name"),
+        "worker._get_client": ("timeout",),
+        "worker.get_startup_information": (),
+        "worker._update_latency": ("latency",),
+    }
+    found = misfits_of_paths(worker, {"worker": names}, functions)
+    return [*patient_calls.misfits(), *lost_shuffles.misfits(worker), *found]
 
 
 class Reconnection:

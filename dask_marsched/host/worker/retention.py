@@ -183,7 +183,7 @@ class ResultRetainer:
         if self._store.in_memory(key) is not value:
             self.let_go(key)
             return
-        self._store.exchange(key, value, new)
+        self._store.fast.exchange(key, value, new)
         with self._twice_lock:
             self._twice.pop(key, None)
 

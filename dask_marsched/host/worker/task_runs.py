@@ -32,7 +32,7 @@ from distributed.worker_state_machine import (
     TaskState,
 )
 
-from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.contract import demand, misfits_of_paths
 from dask_marsched.host.worker.batched_messages import BatchedMessages
 from dask_marsched.host.worker.execution_events import event_of
 from dask_marsched.host.worker.interrupts import Guard, Interrupts
@@ -89,7 +89,7 @@ class _Progress:
 
 
 class TaskRuns:
-    """Replaces the execution of tiny tasks on a worker.
+    """Replaces the execution of tiny tasks on a worker on which the quota is in force.
 
     `at_ease` returns whether memory is so plentiful that tiny tasks need not be admitted one by
     one. `retain` is called with each result. `caught` is called with exceptions; tasks are executed
@@ -364,7 +364,7 @@ def _raise(error: BaseException) -> None:
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return how a worker differs from what runs expect; empty if it does not."""
+    """Return how a worker differs from what runs, and not the quota, expect of it."""
     names = (
         "executors",
         "execution_state",
@@ -375,18 +375,8 @@ def misfits(worker: Any) -> list[str]:
         "scheduler_delay",
         "threads",
     )
-    state = getattr(worker, "state", None)
-    return [
-        *misfits_of_attributes("worker", worker, names),
-        *misfits_of_attributes(
-            "worker.state", state, ("ready", "executing", "constrained", "running", "actors")
-        ),
-        *misfits_of_function("worker.state", state, "handle_stimulus", ("stims",)),
-        *misfits_of_function(
-            "worker.state", state, "_transitions", ("recommendations", "stimulus_id")
-        ),
-        *([] if hasattr(worker.data, "in_memory") else ["the worker's data are not in our store"]),
-    ]
+    functions = {"worker.state._transitions": ("recommendations", "stimulus_id")}
+    return misfits_of_paths(worker, {"worker": names, "worker.state": ("actors",)}, functions)
 
 
 def _state_with_runs(stock: type, runs: TaskRuns) -> type:

@@ -17,11 +17,13 @@ from distributed.worker_state_machine import (
     ExecuteSuccessEvent,
     GatherDepNetworkFailureEvent,
     GatherDepSuccessEvent,
+    ReleaseWorkerDataMsg,
+    UpdateDataEvent,
 )
 
-from dask_marsched.host.contract import explain
+from dask_marsched.host.contract import explain, misfits_of_function, misfits_of_paths
 from dask_marsched.host.scheduler.adopters import KEPT, READY
-from dask_marsched.host.worker import adoption, nanny
+from dask_marsched.host.worker import nanny
 from dask_marsched.host.worker.adoption import ResultAdopter, TransferCounters, make_object
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published, Publisher
@@ -47,25 +49,22 @@ _TIDY = 5.0
 _MOST_FAILURES = 3
 
 #: Events of the state machine that are created or changed, with the fields used.
-_EVENTS: dict[Any, set[str]] = {
-    GatherDepSuccessEvent: {"worker", "total_nbytes", "data", "stimulus_id"},
-    GatherDepNetworkFailureEvent: {"worker", "total_nbytes", "stimulus_id"},
-    ExecuteSuccessEvent: {"key", "value", "nbytes", "start", "stop"},
-    **adoption.EVENTS,
+_EVENTS: dict[Any, tuple[str, ...]] = {
+    GatherDepSuccessEvent: ("worker", "total_nbytes", "data", "stimulus_id"),
+    GatherDepNetworkFailureEvent: ("worker", "total_nbytes", "stimulus_id"),
+    ExecuteSuccessEvent: ("key", "value", "nbytes", "start", "stop"),
+    UpdateDataEvent: ("data", "stimulus_id"),
+    ReleaseWorkerDataMsg: ("key", "stimulus_id"),
 }
 
 
 def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what the transfer expects; empty if it does not."""
-    names = (
-        "execute", "gather_dep", "handlers", "monitor", "nanny", "rpc", "transfer_incoming_log",
-    )  # fmt: skip
-    found = [f"Worker has no attribute {n}" for n in names if not hasattr(worker, n)]
-    if not callable(getattr(getattr(worker, "monitor", None), "get_process_memory", None)):
-        found.append("the worker's monitor has no get_process_memory")
-    for event, expected in _EVENTS.items():
-        fields = set(event.__dataclass_fields__)
-        found += [f"{event.__name__} has no {n}" for n in sorted(expected - fields)]
+    names = ("execute", "gather_dep", "handlers", "nanny", "rpc", "transfer_incoming_log")
+    functions = {"worker.monitor.get_process_memory": ()}
+    found = misfits_of_paths(worker, {"worker": names}, functions)
+    for event, fields in _EVENTS.items():
+        found += misfits_of_function(event.__name__, event, "__init__", fields)
     return found
 
 
@@ -189,7 +188,7 @@ class HandleTransfer:
         return {
             "published": arena.live if arena is not None else 0,
             "filled": arena.filled if arena is not None else 0,
-            "made_here": arena.counters.made_here if arena is not None else 0,
+            "made_here": arena.made_here if arena is not None else 0,
             "mapped": self.attachments.mapped,
             "ahead": self.publisher.ahead,
             "ahead_read": self.publisher.ahead_read,

@@ -163,9 +163,9 @@ async def test_answers_about_scattered_data_are_not_held_back(c, s, a, b, copies
     ("changes", "text"),
     [
         ({"stream_handlers": {}}, "the worker has no stream handler 'free-keys'"),
-        ({"batched_send": None}, "Worker has no method batched_send"),
+        ({"batched_send": None}, "worker.batched_send is missing"),
         ({"handlers": {}}, "the worker has no handler 'update_data'"),
-        ({"update_data": None}, "Worker.update_data is missing"),
+        ({"update_data": None}, "worker.update_data is missing"),
     ],
 )
 @gen_cluster(nthreads=[("127.0.0.1", 1)])

@@ -37,8 +37,8 @@ async def test_another_worker_is_found(s, a):
         monitor = None
 
     found = misfits(Other())
-    assert "Worker has no attribute gather_dep" in found
-    assert "the worker's monitor has no get_process_memory" in found
+    assert "worker has no attribute gather_dep" in found
+    assert "worker.monitor.get_process_memory is missing" in found
 
 
 def test_segments_of_the_past_are_kept_as_long_as_somebody_reads():
@@ -122,8 +122,6 @@ async def test_a_worker_is_not_killed_for_pages_of_its_spill_file(c, s):
         for n in range(10):
             xs.append(c.submit(numbers, 4 * MIB, key=f"x-{n}"))
             await wait(xs)
-            await c.run(
-                lambda dask_worker: [dask_worker.data.evict_key(k) for k in dask_worker.data]
-            )
+            await c.run(lambda dask_worker: [dask_worker.data.evict(k) for k in dask_worker.data])
         assert await c.submit(resident_while_read, *xs) > 400e6, "stock would have killed it"
         assert nanny.pid == pid

@@ -44,9 +44,7 @@ def publisher(arena, monkeypatch):
         )
 
     fast = Held()
-    store = SimpleNamespace(
-        fast=fast, foreign=IdentityMap(), in_memory=fast.get, held=0, spill_tier=[]
-    )
+    store = SimpleNamespace(fast=fast, foreign=IdentityMap(), in_memory=fast.get, held=0, slow=[])
     worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
     made = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
     made.install(arena)
@@ -81,7 +79,7 @@ def test_a_stored_result_stays_published_until_it_leaves_memory(publisher, arena
 
 def test_a_result_released_before_its_turn_is_not_published(publisher, arena):
     asyncio.run(made(publisher, "a", "b", stored=False))
-    assert (arena.counters.published, arena.live) == (0, 0)
+    assert (arena.published, arena.live) == (0, 0)
 
 
 def test_a_result_released_during_its_copy_does_not_stay_published(publisher, arena, monkeypatch):
@@ -94,7 +92,7 @@ def test_a_result_released_during_its_copy_does_not_stay_published(publisher, ar
 
     monkeypatch.setattr(publisher, "copy", copy_of_what_goes)
     asyncio.run(made(publisher, "a", "b", stored=True))
-    assert (arena.counters.published, arena.live) == (2, 0)
+    assert (arena.published, arena.live) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_unshared_arrays_use_shared_memory_only_with_room(
     async def execute(key, *, stimulus_id):
         return None
 
-    store = SimpleNamespace(held=held, spill_tier=spilled)
+    store = SimpleNamespace(held=held, slow=spilled)
     worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
     publisher = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
     publisher.install(arena)
@@ -130,10 +128,10 @@ def test_copies_take_a_small_share_of_memory(publisher, arena, monkeypatch):
 def test_retention_takes_a_small_share_of_time(publisher, arena):
     publisher.budget.kept(1 << 40)
     asyncio.run(made(publisher, "a", "b", stored=True))
-    assert arena.counters.published == 0
+    assert arena.published == 0
     publisher.budget.worked(1e6)
     asyncio.run(made(publisher, "a", "b", stored=True))
-    assert arena.counters.published == 2
+    assert arena.published == 2
 
 
 def test_released_memory_returns_before_the_next_task_ends(publisher, arena):

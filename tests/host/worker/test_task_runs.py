@@ -443,7 +443,7 @@ async def test_with_a_stock_scheduler(c: Any, s: Any, a: Any) -> None:
 
 @gen_cluster(nthreads=ONE)
 async def test_misfits_are_named(s: Any, a: Any) -> None:
-    assert misfits(a) == ["the worker's data are not in our store"]
+    assert misfits(a) == []
     del a.threads
     assert "worker has no attribute threads" in misfits(a)
     a.threads = {}
