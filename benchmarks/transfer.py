@@ -6,6 +6,7 @@ page of the chunk has been read: mapping is quick, reading what was mapped is pa
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import statistics
 import time
@@ -91,7 +92,7 @@ class _Sharing(WorkerPlugin):
 
 async def _ready(dask_worker: Worker) -> str | None:
     sharing: Any = dask_worker.plugins[NAME]
-    await sharing.transfer.started()
+    await asyncio.wait([sharing.transfer.starting])
     reason: str | None = sharing.transfer.reason
     return reason
 

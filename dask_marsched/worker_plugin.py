@@ -290,7 +290,7 @@ class MarsWorkerPlugin(WorkerPlugin):
     def _report_of_runs(self) -> dict[str, Any] | None:
         if self._runs is None:
             return None
-        return {**self._runs.report(), **self._run_failures.failures()}
+        return {**self._runs.counts, **self._run_failures.failures()}
 
     def _report_of_shared(self) -> dict[str, Any] | None:
         if self._transfer is None or self._transfer.reason is not None:

@@ -158,7 +158,7 @@ async def test_removal_restores_the_worker_exactly(c, s, a):
     x = await c.scatter(array(1), hash=False)
     assert admission_of(a)
     shuffles = a.plugins["shuffle"]
-    admission_of(a).host.shuffles.bound(1000)
+    admission_of(a).host.bound_shuffles(1000)
     assert shuffles.memory_limiter_comms.limit == shuffles.memory_limiter_disk.limit == 1000
     assert all(old != new for old, new in zip(picture()[:2], before[:2], strict=True))
     plugin = plugin_of(s)

@@ -79,6 +79,8 @@ class Arena:
 
     def __init__(self, address: SegmentAddress, cap: int, makers: int = 1) -> None:
         self.address = address
+        #: upper bound on the memory used, bytes
+        self.cap = cap
         #: published chunks; of these, those that reused memory, and those that needed no copy
         self.published = self.recycled = self.made_here = 0
         #: chunks that did not fit under the cap or in the system's memory
@@ -102,11 +104,6 @@ class Arena:
         self._closed = False
         #: private mappings of our own chunks
         self.pool = MappingPool(self._releases)
-
-    @property
-    def cap(self) -> int:
-        """Upper bound on the memory used, bytes."""
-        return self._table.cap
 
     @property
     def fd(self) -> int:
@@ -199,7 +196,8 @@ class Arena:
         unused, granted = int(_UNUSED * self.cap), int(_UNPUBLISHED * self.cap)
         if nbytes > unused:
             return False
-        excess = max(self._grants.unused - unused, self._grants.nbytes - granted) + nbytes
+        waiting = self._grants.filled + self._grants.empty
+        excess = max(waiting - unused, self._grants.nbytes - granted) + nbytes
         with self._releases.held():
             self._let_go(self._grants.withdraw_oldest(excess))
         return self._grants.nbytes + nbytes <= granted
@@ -221,7 +219,7 @@ class Arena:
     def trim_excess(self) -> int:
         """Return all unused memory but `spare` bytes. Not on the event loop."""
         return self._trim(
-            lambda: self._table.trim_excess(self._grants.filled + self._table.idle - self.spare)
+            lambda: self._table.trim(self._grants.filled + self._table.idle - self.spare)
         )
 
     def trim_unneeded(self) -> int:

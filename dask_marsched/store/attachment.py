@@ -108,17 +108,14 @@ class Attachments:
                 if attachment.idle_since is None:
                     attachment.idle_since = now
                 elif now - attachment.idle_since > _IDLE:
-                    self._close(identity)
+                    self._open.pop(identity).close()
 
     def retire(self) -> None:
         """Close each segment once unused, as `sweep` is not called any more."""
         with self.releases.held():
             self._retired = True
             for identity in [i for i, a in self._open.items() if not a.chunks]:
-                self._close(identity)
-
-    def _close(self, identity: bytes) -> None:
-        self._open.pop(identity).close()
+                self._open.pop(identity).close()
 
     @property
     def mapped(self) -> int:
@@ -143,4 +140,4 @@ class Attachments:
         del attachment.chunks[place]
         file_ranges.unlock(attachment.fd, place[1], place[2])
         if self._retired and not attachment.chunks:
-            self._close(identity)
+            self._open.pop(identity).close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from dask.typing import Key
@@ -95,12 +96,9 @@ class Buffers:
         """Yield the results, grouped by buffer."""
         for buffer in list(self._buffers.values()):
             views, room = buffer.views, buffer.nbytes * _COPIED
-            staying: list[Key] = []
-            for key in sorted(views, key=views.__getitem__):
-                room -= views[key]
-                if room < 0:
-                    break
-                staying.append(key)
+            smallest = sorted(views, key=views.__getitem__)
+            totals = accumulate(views[key] for key in smallest)
+            staying = tuple(key for key, n in zip(smallest, totals, strict=True) if n <= room)
             leaving = tuple(key for key in views if key not in staying)
             nbytes = buffer.nbytes - sum(views[key] for key in staying)
-            yield EvictionGroup(leaving, tuple(staying), nbytes)
+            yield EvictionGroup(leaving, staying, nbytes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 
 from sortedcontainers import SortedKeyList
 
@@ -14,14 +14,6 @@ PAGE = 4096
 _SMALLEST_CLASS = 4 * PAGE
 #: Extents of at least this size are aligned to it, bytes.
 LARGE_PAGE = 2 * 1024 * 1024
-
-
-class ExtentState(Enum):
-    """Use of an extent."""
-
-    LIVE = "live"  #: held by its owner
-    ORPHANED = "orphaned"  #: released by its owner; others may still read it
-    FREE = "free"
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +26,8 @@ class Extent:
     size: int
     #: bytes from the start that hold memory or disk space
     filled: int = 0
-    state: ExtentState = ExtentState.FREE
+    #: whether its owner holds it; if not, it is an orphan, which others may still read, or free
+    is_live: bool = False
 
 
 @dataclass(slots=True)
@@ -112,15 +105,15 @@ class ExtentTable:
         before = extent.filled
         extent.filled += growth
         self.filled += growth
-        extent.state = ExtentState.LIVE
+        extent.is_live = True
         self.live += extent.filled
         self._least_idle = min(self._least_idle, self.idle)
         return Allocation(extent, before, to_punch)
 
     def release(self, extent: Extent) -> None:
         """Mark a live extent as released by its owner; others may still read it."""
-        assert extent.state is ExtentState.LIVE
-        extent.state = ExtentState.ORPHANED
+        assert extent.is_live
+        extent.is_live = False
         self.live -= extent.filled
         self.orphaned += extent.filled
         self.orphans.add(extent)
@@ -131,22 +124,19 @@ class ExtentTable:
         for extent in freed:
             self.orphans.remove(extent)
             self.orphaned -= extent.filled
-            extent.state = ExtentState.FREE
             self._free.add(extent)
         return freed
 
     def empty(self, extent: Extent) -> None:
         """Count a free extent as empty; its space must be punched."""
-        assert extent.state is ExtentState.FREE
         self._empty(extent)
         self._least_idle = min(self._least_idle, self.idle)
 
-    def trim(self) -> list[Extent]:
-        """Count all free extents as empty; return those whose space must be punched."""
-        return self.trim_excess(self.idle)
+    def trim(self, nbytes: float = math.inf) -> list[Extent]:
+        """Empty free extents of ``nbytes`` bytes in all, largest first, and return them.
 
-    def trim_excess(self, nbytes: int) -> list[Extent]:
-        """Empty free extents of ``nbytes`` bytes in all, largest first, and return them."""
+        Their space must be punched.
+        """
         victims = []
         for extent in [e for e in reversed(self._free) if e.filled]:
             if nbytes <= 0:
@@ -191,7 +181,7 @@ class ExtentTable:
         return victims if excess <= 0 else None
 
     def _empty(self, extent: Extent) -> None:
-        self._free.remove(extent)  # its key changes
+        self._free.remove(extent)  # its key changes; raises ValueError if it is not free
         self.filled -= extent.filled
         extent.filled = 0
         self._free.add(extent)

@@ -33,6 +33,3 @@ class IdentityMap(Generic[V]):
 
     def __contains__(self, thing: object) -> bool:
         return self.get(thing) is not None
-
-    def __len__(self) -> int:
-        return len(self._entries)

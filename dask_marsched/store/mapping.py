@@ -146,9 +146,6 @@ class MappingPool:
         self._releases = releases
         self._closed = False
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     @property
     def nbytes(self) -> int:
         """Bytes of addresses kept."""

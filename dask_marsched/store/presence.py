@@ -10,6 +10,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import lru_cache
 
 #: Increased whenever a worker could no longer read another one's handles.
@@ -24,25 +25,17 @@ def _name(address: str) -> bytes:
     return b"\0dask-marsched-" + digest.encode()
 
 
-class AddressClaim:
-    """Claims a worker's addresses for peers to find; OSError if taken or not supported."""
+def claim(addresses: Iterable[str]) -> ExitStack:
+    """Claim a worker's addresses for peers to find, until the claim is closed.
 
-    def __init__(self, addresses: Iterable[str]) -> None:
-        self._sockets: list[socket.socket] = []
-        try:
-            for address in sorted(set(addresses)):
-                # A datagram socket, so that a probe opens no connection to accept.
-                made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._sockets.append(made)
-                made.bind(_name(address))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Withdraw the claim."""
-        for made in self._sockets:
-            made.close()
+    Raises OSError if one is taken, or if this is not supported.
+    """
+    with ExitStack() as sockets:
+        for address in sorted(set(addresses)):
+            # A datagram socket, so that a probe opens no connection to accept.
+            made = sockets.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            made.bind(_name(address))
+        return sockets.pop_all()
 
 
 def is_claimed(address: str) -> bool:

@@ -17,22 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 logger = logging.getLogger(__name__)
-
-
-class Interruptible(Protocol):
-    """A task in whose thread exceptions may arrive."""
-
-    #: whether they wait
-    held_back: bool
-
-    def hold_back(self) -> None:
-        """Let them wait. One that is on its way arrives at the next call, at the latest."""
-
-    def let_through(self) -> None:
-        """Let them arrive again, also one that has waited."""
 
 
 _here = threading.local()
@@ -40,8 +27,12 @@ _all: tuple[weakref.ref[Releases], ...] = ()
 _all_lock = threading.Lock()
 
 
-def expect_interrupts(task: Interruptible) -> None:
-    """Note that exceptions may arrive in this thread until `expect_none`."""
+def expect_interrupts(task: Any) -> None:
+    """Note that exceptions may arrive in this thread until `expect_none`; the task can delay them.
+
+    See `host.worker.interrupts.Guard`. One that is on its way when they are held back arrives at
+    the next call, at the latest.
+    """
     _here.task = task
 
 
@@ -103,7 +94,7 @@ class Releases:
 
     def drain(self) -> None:
         """Make the calls that are due, unless the lock is taken: its holder does then."""
-        task: Interruptible | None = getattr(_here, "task", None)
+        task = getattr(_here, "task", None)
         if task is None or task.held_back:
             self._drain_now()
             return

@@ -50,7 +50,8 @@ def put(
     if first is None:
         return None
     parts = tuple((position, chunk.handle, chunk.stamp) for position, chunk in apart)
-    handle = first.handle._replace(header=header, plain=False, apart=parts)
+    segment, slot, offset, _, lengths, *_ = first.handle
+    handle = Handle(segment, slot, offset, header, lengths, plain=False, apart=parts)
     return handle, [first, *(chunk for _, chunk in apart)]
 
 

@@ -6,6 +6,8 @@ import ctypes
 import mmap
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
@@ -40,38 +42,29 @@ _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
 _PRIVATE = mmap.MAP_PRIVATE | _MAP_NORESERVE
 
 
-class _Addresses:
-    """An unused range of addresses, aligned to a large page."""
-
-    def __init__(self, length: int) -> None:
-        nothing = _PRIVATE | mmap.MAP_ANONYMOUS
-        self._length, self._size = length, length + LARGE_PAGE
-        self._start = _libc.mmap(None, self._size, _NO_ACCESS, nothing, -1, 0)
-        self.first = -(-self._start // LARGE_PAGE) * LARGE_PAGE if self._start != _FAILED else None
-
-    def leave(self) -> None:
-        """Free the range, so that the next mapping of its length lands there."""
-        if self.first is not None:
-            _libc.munmap(self.first, self._length)
-
-    def close(self) -> None:
-        """Free the addresses before and behind the range."""
-        if self.first is not None:
-            before, used = self.first - self._start, self._length
-            for at, size in (self._start, before), (self.first + used, self._size - before - used):
-                if size:
-                    _libc.munmap(at, size)
+@contextmanager
+def _aligned_addresses(length: int) -> Iterator[int | None]:
+    """Reserve addresses aligned to a large page for the block to use; yield the first, if any."""
+    start = _libc.mmap(None, length + LARGE_PAGE, _NO_ACCESS, _PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if start == _FAILED:
+        yield None
+        return
+    first = -(-start // LARGE_PAGE) * LARGE_PAGE
+    before = first - start
+    try:
+        yield first
+    finally:
+        for at, size in (start, before), (first + length, LARGE_PAGE - before):
+            if size:
+                _libc.munmap(at, size)
 
 
 def _map_aligned(length: int, how: int, fd: int) -> int:
-    gap = _Addresses(length)
-    try:
-        if gap.first is not None:
+    with _aligned_addresses(length) as first:
+        if first is not None:
             how |= _MAP_FIXED
-        address: int = _libc.mmap(gap.first, length, _ACCESS, how, fd, 0)
+        address: int = _libc.mmap(first, length, _ACCESS, how, fd, 0)
         return address
-    finally:
-        gap.close()
 
 
 class SharedMemory(mmap.mmap):
@@ -91,12 +84,10 @@ class SharedMemory(mmap.mmap):
         unaligned: list[Self] = []
         try:
             while len(unaligned) < _ATTEMPTS:
-                gap = _Addresses(length)
-                gap.leave()  # the kernel chooses the highest gap that fits
-                try:
+                with _aligned_addresses(length) as first:
+                    if first is not None:
+                        _libc.munmap(first, length)  # the kernel chooses the highest gap that fits
                     made = super().__new__(cls, fd, length)
-                finally:
-                    gap.close()
                 if np.frombuffer(made, np.uint8).ctypes.data % LARGE_PAGE == 0:
                     return made
                 unaligned.append(made)  # it fills a higher gap that something unmapped has left

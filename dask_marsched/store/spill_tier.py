@@ -60,19 +60,6 @@ class _Written:
     layout: tuple[object, ...]
 
 
-@dataclass
-class SpillCounters:
-    """Counts of chunks, and of their bytes."""
-
-    written: int = 0
-    written_bytes: int = 0
-    #: chunks not written: unmodified since read from disk, or sharing memory with such
-    unchanged: int = 0
-    unchanged_bytes: int = 0
-    read: int = 0
-    read_bytes: int = 0
-
-
 class SpillTier(MutableMapping[Key, object]):
     """The disk tier: an uncompressed array is mapped back. Thread-safe for different keys.
 
@@ -85,7 +72,10 @@ class SpillTier(MutableMapping[Key, object]):
     ) -> None:
         self.max_weight = max_weight
         self.compression = compression
-        self.counters = SpillCounters()
+        # Of chunks, and of their bytes. The unchanged were not written: they were unmodified since
+        # read from disk, or shared memory with such.
+        kinds = ("written", "unchanged", "read")
+        self.counters = {f"{kind}{unit}": 0 for kind in kinds for unit in ("", "_bytes")}
         self.total_weight = SpilledSize(0, 0)
         self._file = SpillFile(directory)
         self.entries: dict[Key, Entry] = {}
@@ -140,8 +130,8 @@ class SpillTier(MutableMapping[Key, object]):
         nbytes = entry.weight.disk
         context_meter.digest_metric("disk-read", 1, "count")
         context_meter.digest_metric("disk-read", nbytes, "bytes")
-        self.counters.read += 1
-        self.counters.read_bytes += nbytes
+        self.counters["read"] += 1
+        self.counters["read_bytes"] += nbytes
         # measured like compression, by distributed itself
         unpacked = decompress({"compression": entry.codecs}, frames)
         with context_meter.meter("deserialize"):
@@ -160,8 +150,8 @@ class SpillTier(MutableMapping[Key, object]):
             entry = self._write(key, value)
             self._note(value, entry)
         else:
-            self.counters.unchanged += 1
-            self.counters.unchanged_bytes += entry.weight.disk
+            self.counters["unchanged"] += 1
+            self.counters["unchanged_bytes"] += entry.weight.disk
         _remember(entry, value)
         return entry
 
@@ -224,8 +214,8 @@ class SpillTier(MutableMapping[Key, object]):
             spilled = self._file.write(lengths, frames)
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", nbytes, "bytes")
-        self.counters.written += 1
-        self.counters.written_bytes += nbytes
+        self.counters["written"] += 1
+        self.counters["written_bytes"] += nbytes
         weight = SpilledSize(safe_sizeof(value), nbytes)
         return Entry(header, tuple(codecs), spilled, weight, [])
 

@@ -47,7 +47,7 @@ class Admission:
     """The hooks of a `WorkerAdapter`: asks the quota, learns needs, orders evictions.
 
     `surplus` returns the bytes of shared memory that the kernel counts in this process, but
-    `WorkerAdapter.resident_memory` does not. `install` raises NotApplicable if the worker has no
+    the worker's monitor does not. `install` raises NotApplicable if the worker has no
     memory limit, and RuntimeError if the contract checks fail.
     """
 
@@ -88,8 +88,7 @@ class Admission:
             raise NotApplicable("the worker has no memory limit")
         self.host.install()
         self.host.raise_spill_threshold(self.settings.quota_fraction)
-        self.host.shuffles.bound(int(self.quota.limit * _SHUFFLES))
-        self.host.shuffles.patch_new()
+        self.host.bound_shuffles(int(self.quota.limit * _SHUFFLES))
         self._refresh(exact=True)
 
     async def uninstall(self) -> None:
@@ -312,7 +311,7 @@ class Admission:
         left = held < self._held_seen - _SMALL * quota.limit
         if exact or left or now - self._observed > age:
             self._observed, self._held_seen = now, held
-            resident = self.host.resident_memory()
+            resident = int(self.host.worker.monitor.get_process_memory())
             counted = resident if self.host.counts_unmanaged() else held
             quota.observe(counted, held, self.host.transfers())
             self._footprints.settle(resident - held, not (quota.grants or quota.transfers))

@@ -12,7 +12,7 @@ import pickle, sys
 import numpy as np
 from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
-from dask_marsched.store.presence import AddressClaim, is_claimed
+from dask_marsched.store.presence import claim, is_claimed
 from dask_marsched.store.segment import create_segment
 
 names = globals()

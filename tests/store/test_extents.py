@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.store.extents import PAGE, ExtentState, ExtentTable, size_class, whole_pages
+from dask_marsched.store.extents import PAGE, ExtentTable, size_class, whole_pages
 
 MIB = 1 << 20
 
@@ -104,6 +104,10 @@ operations = st.lists(
 def test_invariants(steps):
     extents = table()
     held, everything, read = [], set(), set()
+
+    def is_free(extent):
+        return extent not in held and extent not in extents.orphans
+
     for step, n in steps:
         if step == "allocate":
             allocation = extents.allocate(n)
@@ -112,7 +116,7 @@ def test_invariants(steps):
                 assert extent not in held
                 assert extent not in read, "somebody reads what is overwritten"
                 assert whole_pages(n) <= extent.filled <= extent.size
-                assert all(v.state is ExtentState.FREE for v in allocation.to_punch)
+                assert all(is_free(v) for v in allocation.to_punch)
                 held.append(extent)
                 everything.add(extent)
         elif step == "release" and held:
@@ -123,25 +127,25 @@ def test_invariants(steps):
             extents.reclaim(lambda e, read=read: e not in read)
         elif step == "empty":
             idle = extents.idle
-            free = sorted((e.slot, e) for e in everything if e.state is ExtentState.FREE)
+            free = sorted((e.slot, e) for e in everything if is_free(e))
             if free:
                 _, extent = free[n % len(free)]
                 filled = extent.filled
                 extents.empty(extent)
                 assert (extent.filled, extents.idle) == (0, idle - filled)
         elif step == "trim":
-            assert all(v.state is ExtentState.FREE for v in extents.trim())
+            assert all(is_free(v) for v in extents.trim())
         elif step == "trim unneeded":
             idle = extents.idle
             victims = extents.trim_unneeded()
-            assert all(v.state is ExtentState.FREE and not v.filled for v in victims)
+            assert all(is_free(v) and not v.filled for v in victims)
             assert extents.idle <= idle
         elif step == "trim excess":
             idle = extents.idle
-            victims = extents.trim_excess(n)
-            assert all(v.state is ExtentState.FREE and not v.filled for v in victims)
+            victims = extents.trim(n)
+            assert all(is_free(v) and not v.filled for v in victims)
             assert extents.idle <= max(0, idle - n)
-        assert extents.idle == sum(e.filled for e in everything if e.state is ExtentState.FREE)
+        assert extents.idle == sum(e.filled for e in everything if is_free(e))
         assert extents.filled == sum(e.filled for e in everything) <= extents.cap
         assert extents.live == sum(e.filled for e in held)
         places = sorted((e.offset, e.offset + e.size) for e in everything)

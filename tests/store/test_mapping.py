@@ -118,11 +118,11 @@ def test_a_kept_mapping_shows_the_current_content(pool, fd):
     assert view.sum() == 0
     address = view.ctypes.data
     del view
-    assert (len(pool), pool.nbytes) == (1, LENGTH)
+    assert (len(pool._waiting), pool.nbytes) == (1, LENGTH)
     os.pwrite(fd, b"\x01" * LENGTH, 0)
     view = mapped(pool, fd)
     assert view.ctypes.data == address
-    assert len(pool) == 0
+    assert len(pool._waiting) == 0
     assert view.sum() == LENGTH
 
 
@@ -132,25 +132,25 @@ def test_a_chunk_in_use_is_mapped_beside(pool, fd):
     first[0] = 7
     assert second[0] == 0
     del first, second
-    assert len(pool) == 1  # one was written to
+    assert len(pool._waiting) == 1  # one was written to
 
 
 def test_a_modified_mapping_is_not_reused(pool, fd):
     view = mapped(pool, fd)
     view[-1] = 1
     del view
-    assert len(pool) == 0
+    assert len(pool._waiting) == 0
     assert mapped(pool, fd)[-1] == 0
 
 
 def test_also_behind_a_shorter_chunk(pool, fd):
     mapped(pool, fd).sum()
-    assert len(pool) == 1
+    assert len(pool._waiting) == 1
     view = mapped(pool, fd, length=LENGTH // 2)
     assert view.size == LENGTH // 2
     view[0] = 1
     del view
-    assert len(pool) == 0
+    assert len(pool._waiting) == 0
     assert mapped(pool, fd)[0] == 0
 
 
@@ -177,11 +177,11 @@ def test_a_kept_mapping_does_not_keep_the_chunk(pool, fd):
 
 def test_small_ones_do_not_wait_and_many_neither(pool, fd, monkeypatch):
     mapped(pool, fd, length=4096).sum()
-    assert len(pool) == 0
+    assert len(pool._waiting) == 0
     monkeypatch.setattr(mappings, "_MOST_KEPT", 3)
     views = [mapped(pool, fd, n * LENGTH) for n in range(5)]
     views.clear()
-    assert len(pool) == 3
+    assert len(pool._waiting) == 3
 
 
 def test_a_closed_pool_keeps_nothing(pool, fd):
@@ -189,7 +189,7 @@ def test_a_closed_pool_keeps_nothing(pool, fd):
     mapped(pool, fd, LENGTH).sum()
     pool.close()
     del view
-    assert len(pool) == 0
+    assert len(pool._waiting) == 0
 
 
 def test_many_threads(pool, fd):
@@ -203,6 +203,6 @@ def test_many_threads(pool, fd):
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(use, range(4)))
-    assert len(pool) <= 4
+    assert len(pool._waiting) <= 4
     for n in range(4):
         assert mapped(pool, fd, n * LENGTH)[0] == 0

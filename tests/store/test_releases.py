@@ -180,7 +180,7 @@ def test_an_identity_map_knows_things_by_themselves():
     assert known.get(a) == "again"
     del a
     gc.collect()
-    assert len(known) == 0
+    assert not known._entries
 
 
 def test_an_identity_map_forgets_things_during_an_interrupt():
@@ -190,7 +190,7 @@ def test_an_identity_map_forgets_things_during_an_interrupt():
         known.set(thing, "there")
     del thing
     end_during_an_interrupt(things)
-    assert len(known) == 0
+    assert not known._entries
 
 
 def test_objects_without_weak_references_are_not_stored():

@@ -90,9 +90,9 @@ async def test_an_object_without_weak_references_is_read_once_from_disk(c, s, a)
     x = await c.scatter(["long" * 1000], hash=False)
     assert a.data.is_spilled(x[0].key)
     await wait(c.submit(len, x[0]))
-    assert a.data.slow.counters.read == 1
+    assert a.data.slow.counters["read"] == 1
     assert await x[0] == "long" * 1000
-    assert a.data.slow.counters.read == 2
+    assert a.data.slow.counters["read"] == 2
     # nothing keeps it in memory
     assert all(entry.value[0]() is None for entry in a.data.slow.entries.values() if entry.value)
 

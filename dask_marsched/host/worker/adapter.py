@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
-import math
 import sys
 import time
 import traceback
@@ -20,7 +20,8 @@ from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import RescheduleEvent, TaskState, UnpauseEvent
 
 from dask_marsched.host.contract import demand
-from dask_marsched.host.worker import contract
+from dask_marsched.host.replacements import Replacements
+from dask_marsched.host.worker import contract, shuffle_buffers
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.input_release import (
     InputReleasingTask,
@@ -28,7 +29,6 @@ from dask_marsched.host.worker.input_release import (
     runs_in_thread,
 )
 from dask_marsched.host.worker.plain_replies import PlainReply
-from dask_marsched.host.worker.shuffle_buffers import ShuffleBuffers
 from dask_marsched.policies.eviction import Resident
 
 logger = logging.getLogger("dask_marsched")
@@ -60,27 +60,23 @@ class WorkerAdapter:
         self._outgoing: dict[object, Collection[Key]] = {}
         self._promoted: set[Key] = set()
         self._poked = False
-        self.shuffles = ShuffleBuffers(worker)
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Replace the decisions on starting tasks and fetching; RuntimeError on a misfit."""
         demand(contract.misfits(self.worker), "the worker stays as it is")
-        worker, state = self.worker, self.state
-        store = self.store
-        self._target, self._stock_promotion = store.fast.n, store.may_promote
+        worker, state, store, undo = self.worker, self.state, self.store, self._undo
         self._users_thresholds = _are_users_thresholds(worker.memory_manager)
         if not self._users_thresholds:
-            store.may_promote = lambda key, _: key in self._promoted
+            undo.attribute(store, "may_promote", lambda key, _: key in self._promoted)
             # Storing a result must not evict others on the event loop.
-            store.fast.n = sys.maxsize
-        store.fast.most = worker.memory_manager.memory_limit
+            undo.attribute(store.fast, "n", sys.maxsize)
+        undo.attribute(store.fast, "most", worker.memory_manager.memory_limit)
         self._incoming_limit = state.transfer_incoming_bytes_limit
-        self._state_class = type(state)
-        state.__class__ = _quota_state(type(state), self)
-        self._stock = {"execute": worker.execute, "get_data": worker.handlers["get_data"]}
-        worker.execute = self._execute
-        worker.handlers["get_data"] = self._get_data
-        self._spill_fraction = worker.memory_manager.memory_spill_fraction
+        undo.callback(setattr, state, "transfer_incoming_bytes_limit", self._incoming_limit)
+        undo.attribute(state, "__class__", _quota_state(type(state), self))
+        self._stock_execute = undo.attribute(worker, "execute", self._execute)
+        self._stock_get_data = undo.entry(worker.handlers, "get_data", self._get_data)
         self.installed = True
 
     async def uninstall(self) -> None:
@@ -90,15 +86,7 @@ class WorkerAdapter:
         self.installed = False
         # Pending writes finish first.
         await asyncio.to_thread(self.disk.shutdown)
-        worker, state = self.worker, self.state
-        state.__class__ = self._state_class
-        state.transfer_incoming_bytes_limit = self._incoming_limit
-        worker.handlers["get_data"] = self._stock["get_data"]
-        del worker.execute
-        worker.memory_manager.memory_spill_fraction = self._spill_fraction
-        self.shuffles.restore()
-        self.store.fast.n, self.store.may_promote = self._target, self._stock_promotion
-        self.store.fast.most = math.inf
+        self._undo.close()
         self.poke()
 
     def raise_spill_threshold(self, fraction: float) -> None:
@@ -107,20 +95,22 @@ class WorkerAdapter:
         if manager.memory_spill_fraction is not False and not self._users_thresholds:
             highest = manager.memory_pause_fraction or 1.0
             least = (fraction + highest) / 2 if fraction < highest else highest
-            manager.memory_spill_fraction = max(manager.memory_spill_fraction, least)
+            raised = max(manager.memory_spill_fraction, least)
+            self._undo.attribute(manager, "memory_spill_fraction", raised)
+
+    def bound_shuffles(self, nbytes: int) -> None:
+        """Bound each buffer of shuffles, bytes (see `shuffle_buffers`)."""
+        shuffle_buffers.bound(self.worker, nbytes, self._undo)
 
     @property
     def memory_limit(self) -> int:
         """The worker's memory limit, bytes; 0 without one."""
         return self.worker.memory_manager.memory_limit or 0
 
-    def resident_memory(self) -> int:
-        """Return the memory of the process, bytes, as distributed measures it."""
-        return int(self.worker.monitor.get_process_memory())
-
     def counts_unmanaged(self) -> bool:
         """Whether other memory of the process may spill results; the user may forbid it."""
-        return not self._users_thresholds or self._spill_fraction is not False
+        manager = self.worker.memory_manager
+        return not self._users_thresholds or manager.memory_spill_fraction is not False
 
     def transfers(self) -> int:
         """Return the bytes that transfers take in addition to the results in memory."""
@@ -221,18 +211,12 @@ class WorkerAdapter:
         return stock() if chosen is LEAVE_TO_DASK else None
 
     def _queue(self) -> Iterator[TaskState]:
-        """Yield the tasks that distributed would start, in its order."""
+        """Return the tasks that distributed would start, in its order."""
         state = self.state
-        constrained = state.constrained.peek() if state.constrained else None
-        if constrained is not None and not state._resource_restrictions_satisfied(constrained):
-            constrained = None
-        for ts in self._ready():
-            if constrained is not None and constrained.priority < ts.priority:
-                yield constrained
-                constrained = None
-            yield ts
-        if constrained is not None:
-            yield constrained
+        first = state.constrained.peek() if state.constrained else None
+        if first is None or not state._resource_restrictions_satisfied(first):
+            return self._ready()
+        return heapq.merge(self._ready(), [first], key=lambda ts: ts.priority)
 
     def _ready(self) -> Iterator[TaskState]:
         ready = self.state.ready
@@ -254,22 +238,18 @@ class WorkerAdapter:
         stand_in = None
         try:
             loaded = await self._load(ts)
-            if self._lacks_inputs(ts):
+            if any(dep.state != "memory" for dep in ts.dependencies):
+                # Freed: the task was cancelled, maybe sent again, before it began.
                 return RescheduleEvent(key=key, stimulus_id=f"marsched-freed-{time.time()}")
             self.hooks.starting(ts)
             if runs_in_thread(self.worker, ts):
                 stand_in = ts.run_spec = InputReleasingTask(ts.run_spec, loaded)
-            return await self._stock["execute"](key, stimulus_id=stimulus_id)
+            return await self._stock_execute(key, stimulus_id=stimulus_id)
         finally:
             if stand_in is not None and ts.run_spec is stand_in:  # else it was resubmitted
                 ts.run_spec = stand_in.compute
             loaded.clear()
             self.hooks.finished(ts)
-
-    @staticmethod
-    def _lacks_inputs(ts: TaskState) -> bool:
-        """Whether inputs were freed: the task was cancelled, maybe sent again, before it began."""
-        return any(dep.state != "memory" for dep in ts.dependencies)
 
     async def _load(self, ts: TaskState) -> dict[Key, object]:
         spilled = [dep for dep in ts.dependencies if self.store.is_spilled(dep.key)]
@@ -293,7 +273,7 @@ class WorkerAdapter:
     async def _get_data(
         self, comm: Any, keys: Any, who: Any = None, serializers: Any = None
     ) -> Any:
-        worker, stock = self.worker, self._stock["get_data"]
+        worker, stock = self.worker, self._stock_get_data
         comm = PlainReply(comm)
         # distributed will tell the peer to retry, so nothing is read for it.
         if worker.transfer_outgoing_count >= worker.transfer_outgoing_count_limit:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -33,22 +31,6 @@ _AGAIN = 0.1
 _BUSY = frozenset({"flight", "executing", "long-running", "cancelled", "resumed"})
 
 
-@dataclass
-class TransferCounters:
-    """Counts of chunks, and of their bytes, since the transfer was installed."""
-
-    #: chunks that were mapped
-    by_handle: int = 0
-    bytes_by_handle: int = 0
-    #: chunks fetched as in stock Dask
-    by_comm: int = 0
-    bytes_by_comm: int = 0
-    #: chunks taken over from workers that died
-    adopted: int = 0
-    #: large chunks of this host that were fetched: mapping ``failed`` or ``not published``
-    fallbacks: Counter[str] = field(default_factory=Counter)
-
-
 class ResultAdopter:
     """Adopts results of dead peers into a worker's data; what fails is computed again."""
 
@@ -57,7 +39,7 @@ class ResultAdopter:
         worker: Worker,
         store: WorkerStore,
         attachments: Attachments,
-        counters: TransferCounters,
+        counters: dict[str, int],
         caught: Callable[[str, Exception], None],
     ) -> None:
         self._worker: Any = worker
@@ -121,7 +103,7 @@ class ResultAdopter:
             self._caught("adopt", error)
         for key in keys:
             if key in worker.data:
-                self._counters.adopted += 1
+                self._counters["adopted"] += 1
                 tasks[key].run_id = run_id  # tells another scheduler of which task it is
             else:
                 message = ReleaseWorkerDataMsg(key=key, stimulus_id=stimulus_id)

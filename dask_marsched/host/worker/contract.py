@@ -12,9 +12,6 @@ from dask_marsched.host.worker import shuffle_buffers
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "worker": (
         "handlers",
-        "memory_manager",
-        "monitor",
-        "state",
         "status",
         "transfer_outgoing_count",
         "transfer_outgoing_count_limit",

@@ -58,8 +58,7 @@ class _Values(BufferValuesView[object]):
     _mapping: WorkerStore
 
     def __iter__(self) -> Iterator[object]:
-        for _, value in _Items(self._mapping):
-            yield value
+        return (value for _, value in _Items(self._mapping))
 
 
 class WorkerStore(SpillBuffer, SpillingBuffer):
@@ -188,7 +187,7 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             "memory": self.held,
             "spilled": int(spilled.memory),
             "disk": int(spilled.disk),
-            **vars(self.slow.counters),
+            **self.slow.counters,
         }
 
 

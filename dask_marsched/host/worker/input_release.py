@@ -54,10 +54,14 @@ def leave_out_of_tracebacks(function: Any) -> None:
 def consume(compute: Callable[[Any], Any], values: Mapping[Key, Any]) -> Any:
     """Return the result of a task, or a wrapper of one, from its inputs by key."""
     # A fused task empties `OwnedInputs`.
-    if type(values) is not OwnedInputs or not _is_fused(compute):
-        return compute(values)
-    assert isinstance(compute, Task)
-    return _run(compute, values)
+    if (
+        type(values) is OwnedInputs
+        and type(compute) is Task
+        and compute.func is _execute_subgraph
+        and not compute.kwargs
+    ):
+        return _run(compute, values)
+    return compute(values)
 
 
 def releases_inputs(compute: Any) -> bool:
@@ -73,10 +77,6 @@ def runs_in_thread(worker: Any, ts: Any) -> bool:
         return False
     executor = worker.executors.get((ts.annotations or {}).get("executor", "default"))
     return "ThreadPoolExecutor" in str(type(executor))
-
-
-def _is_fused(task: Any) -> bool:
-    return type(task) is Task and task.func is _execute_subgraph and not task.kwargs
 
 
 def _run(task: Task, values: OwnedInputs) -> Any:

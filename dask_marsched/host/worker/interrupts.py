@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dask.typing import Key
@@ -20,6 +20,7 @@ from distributed.worker_state_machine import RescheduleEvent
 
 from dask_marsched.host.contract import demand, misfits_of_paths
 from dask_marsched.host.graph.task_effects import Effects, effects
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.stimuli import CANCEL, INTERRUPT, SECOND_RUN
 from dask_marsched.host.worker.input_release import consume, leave_out_of_tracebacks, runs_in_thread
 from dask_marsched.store.releases import expect_interrupts, expect_none
@@ -196,31 +197,20 @@ class Interrupts:
         self.worker: Any = worker
         self.interrupted = 0
         self._running: dict[Key, Guard] = {}
-        self._installed = False
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Run tasks inside guards, and intercept freed keys; RuntimeError on a misfit."""
         demand(misfits(self.worker), "running tasks are not interrupted")
-        worker = self.worker
-        self._own_execute = vars(worker).get("execute")
-        self._stock_execute = worker.execute
-        self._stock_free_keys = worker.stream_handlers["free-keys"]
-        worker.execute = self._execute
-        worker.stream_handlers["free-keys"] = self._free_keys
+        handlers, undo = self.worker.stream_handlers, self._undo
+        self._stock_execute = undo.attribute(self.worker, "execute", self._execute)
+        self._stock_free_keys = undo.entry(handlers, "free-keys", self._free_keys)
         lost_interrupts.install()
-        self._installed = True
+        undo.callback(lost_interrupts.uninstall)
 
     def uninstall(self) -> None:
         """Restore the worker. Idempotent."""
-        if not self._installed:
-            return
-        self._installed = False
-        lost_interrupts.uninstall()
-        worker = self.worker
-        worker.stream_handlers["free-keys"] = self._stock_free_keys
-        del worker.execute
-        if self._own_execute is not None:
-            worker.execute = self._own_execute
+        self._undo.close()
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
@@ -266,11 +256,7 @@ class Interrupts:
             guard = self._running.get(key)
             if guard is None or tasks[key].state != "cancelled":
                 continue
-            if asked or may_be_stopped(guard.compute, tasks[key].annotations):
+            # A kernel wraps the task that it replaces.
+            spec = getattr(guard.compute, "_task", guard.compute)
+            if asked or effects(spec, tasks[key].annotations) is Effects.NONE:
                 self.interrupted += guard.interrupt()
-
-
-def may_be_stopped(spec: Any, annotations: Mapping[str, Any] | None) -> bool:
-    """Whether a task can be interrupted without harm."""
-    # A kernel wraps the task that it replaces.
-    return effects(getattr(spec, "_task", spec), annotations) is Effects.NONE

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from dask.typing import Key
 from distributed import Worker
 
 from dask_marsched.host.contract import demand, misfits_of_paths
+from dask_marsched.host.replacements import Replacements
 
 #: Longest delay of an answer, seconds.
 PATIENCE = 1.0
@@ -99,20 +101,28 @@ class WorkerReleaseBatching:
         self.worker: Any = worker
         self._batcher: ReleaseBatcher | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Intercept messages that free keys, and those sent; RuntimeError on a misfit."""
-        worker = self.worker
+        worker, undo = self.worker, self._undo
         demand(misfits(worker), "answers to freed keys are not delayed")
-        self._batcher = ReleaseBatcher(worker.batched_send, self._call_later)
-        self._stock = {op: worker.stream_handlers[op] for op in FREEING}
+        batcher = self._batcher = ReleaseBatcher(worker.batched_send, self._call_later)
+
+        def free(stock: Callable[..., Any], keys: Collection[Key], **kwargs: Any) -> Any:
+            with batcher.freeing(keys):
+                return stock(keys=keys, **kwargs)
+
+        def update_data(data: dict[Key, object], **kwargs: Any) -> Any:
+            batcher.stored(data.keys())
+            return stock_update(data=data, **kwargs)
+
         for op in FREEING:
-            worker.stream_handlers[op] = self._intercept(self._batcher, self._stock[op])
-        worker.batched_send = self._batcher.send
+            undo.entry(worker.stream_handlers, op, partial(free, worker.stream_handlers[op]))
+        undo.attribute(worker, "batched_send", batcher.send)
         # Called for data that a client scatters, and for copies that the scheduler asks for.
-        self._stock_update = worker.handlers["update_data"]
-        noting = self._noting(self._batcher, self._stock_update)
-        worker.handlers["update_data"] = worker.update_data = noting
+        stock_update = undo.entry(worker.handlers, "update_data", update_data)
+        undo.attribute(worker, "update_data", update_data)
 
     def uninstall(self) -> None:
         """Send what is held back, and restore the worker. Idempotent."""
@@ -122,9 +132,7 @@ class WorkerReleaseBatching:
             self._timer.cancel()
         self._batcher.flush()
         self._batcher = None
-        del self.worker.batched_send, self.worker.update_data
-        self.worker.stream_handlers.update(self._stock)
-        self.worker.handlers["update_data"] = self._stock_update
+        self._undo.close()
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
@@ -133,19 +141,3 @@ class WorkerReleaseBatching:
     def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
         # There is one timer at a time: the next is started after this one has fired.
         self._timer = asyncio.get_running_loop().call_later(seconds, call)
-
-    @staticmethod
-    def _noting(batcher: ReleaseBatcher, stock: Callable[..., Any]) -> Callable[..., Any]:
-        def update_data(data: dict[Key, object], **kwargs: Any) -> Any:
-            batcher.stored(data.keys())
-            return stock(data=data, **kwargs)
-
-        return update_data
-
-    @staticmethod
-    def _intercept(batcher: ReleaseBatcher, stock: Callable[..., Any]) -> Callable[..., Any]:
-        def handle(keys: Collection[Key], **kwargs: Any) -> Any:
-            with batcher.freeing(keys):
-                return stock(keys=keys, **kwargs)
-
-        return handle

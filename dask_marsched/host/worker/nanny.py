@@ -19,6 +19,7 @@ from distributed.metrics import monotonic
 from distributed.protocol.pickle import dumps
 from tornado.ioloop import PeriodicCallback
 
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.store import file_ranges
 from dask_marsched.store.charge import read_charge, unreclaimable_memory
 from dask_marsched.store.segment import SegmentAddress, create_segment
@@ -42,21 +43,18 @@ class SegmentOwner(NannyPlugin):
         self.size = size
         self.segment: SegmentAddress | None = None
         self._retired = dict.fromkeys(retired, True)
-        self._sweeping: PeriodicCallback | None = None
-        self._stock_monitor: Callable[[], Any] | None = None
-        self._restart: PatientRestart | None = None
+        self._sweeping = PeriodicCallback(self._sweep, _SWEEP * 1000)
+        self._undo = Replacements()
 
     def setup(self, nanny: Nanny) -> None:
         """Create the segment (may raise OSError), correct the memory monitor, delay restarts."""
         self.segment = create_segment(self.size)
         monitor = nanny.periodic_callbacks.get("memory_monitor")
         if monitor is not None:
-            self._stock_monitor = monitor.callback
-            monitor.callback = lambda: self._monitor(nanny)
-        self._restart = PatientRestart(nanny)
-        self._restart.install()
+            stock = monitor.callback
+            self._undo.attribute(monitor, "callback", lambda: self._monitor(nanny, stock))
+        restart_patiently(nanny, self._undo)
         if self._retired:
-            self._sweeping = PeriodicCallback(self._sweep, _SWEEP * 1000)
             self._sweeping.start()
 
     def retire(self) -> list[SegmentAddress]:
@@ -75,26 +73,18 @@ class SegmentOwner(NannyPlugin):
             else:
                 del self._retired[segment]
                 os.close(segment.fd)
-        if not self._retired and self._sweeping is not None:
+        if not self._retired:
             self._sweeping.stop()
 
     def teardown(self, nanny: Nanny) -> None:
         """Close the segment, which ends with the last process that has it mapped."""
-        monitor = nanny.periodic_callbacks.get("memory_monitor")
-        if monitor is not None and self._stock_monitor is not None:
-            monitor.callback = self._stock_monitor
-        if self._restart is not None:
-            self._restart.uninstall()
-        if self._sweeping is not None:
-            self._sweeping.stop()
+        self._undo.close()
+        self._sweeping.stop()
         for segment in self.retire():
             os.close(segment.fd)
 
-    def _monitor(self, nanny: Nanny) -> Any:
-        if self._is_within_limit(nanny):
-            return None
-        assert self._stock_monitor is not None
-        return self._stock_monitor()
+    def _monitor(self, nanny: Nanny, stock: Callable[[], Any]) -> Any:
+        return None if self._is_within_limit(nanny) else stock()
 
     def _is_within_limit(self, nanny: Nanny) -> bool:
         """Whether the worker is below the limit without what the kernel can take back."""
@@ -166,50 +156,40 @@ _LONGEST = 3.0
 _HOOK = "_unregister"
 
 
-class PatientRestart:
-    """Makes a nanny wait for an idle processor before it replaces a dead process.
+def _idle_seconds() -> float:
+    """Return the total idle seconds of this machine's processors."""
+    times = psutil.cpu_times()
+    return float(times.idle + getattr(times, "iowait", 0.0))
+
+
+def restart_patiently(
+    nanny: Any, undo: Replacements, idle_seconds: Callable[[], float] = _idle_seconds
+) -> None:
+    """Make a nanny wait for an idle processor before it replaces a dead process.
 
     The imports of a new worker take a second or more of a processor. On a busy host they slow down
     the workers that have taken over, and short programs end before the new one is ready.
-    `idle` returns the total idle seconds of this machine's processors.
     """
+    if not hasattr(nanny, _HOOK):
+        return
 
-    def __init__(self, nanny: Nanny, idle: Callable[[], float] | None = None) -> None:
-        self.nanny: Any = nanny
-        self._idle = idle or _idle_seconds
-        self._stock: Any = None
-
-    def install(self) -> None:
-        """Wrap the step between the end of a process and the next start, if there is one."""
-        self._stock = getattr(self.nanny, _HOOK, None)
-        if self._stock is not None:
-            vars(self.nanny)[_HOOK] = self._unregister
-
-    def uninstall(self) -> None:
-        """Restore the nanny. Idempotent."""
-        if self._stock is not None:
-            vars(self.nanny).pop(_HOOK, None)
-            self._stock = None
-
-    async def _unregister(self, *args: Any, **kwargs: Any) -> None:
-        await self._stock(*args, **kwargs)
+    async def unregister(*args: Any, **kwargs: Any) -> None:
+        await stock(*args, **kwargs)
         until = monotonic() + _LONGEST
         # Ends early if the nanny closes, or its user restarts it.
-        while self._is_between_processes() and monotonic() < until:
-            idle, began = self._idle(), monotonic()
+        while _is_between_processes(nanny) and monotonic() < until:
+            idle, began = idle_seconds(), monotonic()
             await asyncio.sleep(_LOOK)
-            if self._idle() - idle >= _LEAST_IDLE * (monotonic() - began):
+            if idle_seconds() - idle >= _LEAST_IDLE * (monotonic() - began):
                 break
 
-    def _is_between_processes(self) -> bool:
-        process = self.nanny.process
-        return (
-            self.nanny.status == Status.running
-            and process is not None
-            and process.status == Status.stopped
-        )
+    # the step between the end of a process and the next start
+    stock = undo.attribute(nanny, _HOOK, unregister)
 
 
-def _idle_seconds() -> float:
-    times = psutil.cpu_times()
-    return float(times.idle + getattr(times, "iowait", 0.0))
+def _is_between_processes(nanny: Any) -> bool:
+    return (
+        nanny.status == Status.running
+        and nanny.process is not None
+        and nanny.process.status == Status.stopped
+    )

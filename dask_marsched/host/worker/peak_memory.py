@@ -13,18 +13,10 @@ class PeakMeter:
 
     def __init__(self) -> None:
         self._of_this_process.add(self)
-        self._files: tuple[int, int] | None = None
+        self._files: list[int] = []
         try:
-            status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return
-        try:
-            reset = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            os.close(status)
-            return
-        self._files = (status, reset)
-        try:
+            for name, access in (("status", os.O_RDONLY), ("clear_refs", os.O_WRONLY)):
+                self._files.append(os.open(f"/proc/self/{name}", access | os.O_CLOEXEC))
             self.lap()
         except (OSError, ValueError):
             self.close()
@@ -32,11 +24,11 @@ class PeakMeter:
     @property
     def available(self) -> bool:
         """Whether the mark can be used, and for this worker alone."""
-        return self._files is not None and len(self._of_this_process) == 1
+        return bool(self._files) and len(self._of_this_process) == 1
 
     def lap(self) -> int:
         """Return the peak since the last call, bytes, and reset it."""
-        if self._files is None:
+        if not self._files:
             return 0
         status, reset = self._files
         text = os.pread(status, 4096, 0)
@@ -48,6 +40,5 @@ class PeakMeter:
     def close(self) -> None:
         """Close the files, and leave the mark to other workers."""
         self._of_this_process.discard(self)
-        for number in self._files or ():
-            os.close(number)
-        self._files = None
+        while self._files:
+            os.close(self._files.pop())

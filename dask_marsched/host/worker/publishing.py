@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dask.sizeof import sizeof
 from dask.typing import Key
@@ -16,6 +16,7 @@ from distributed.core import Status
 from distributed.worker_state_machine import ExecuteSuccessEvent
 from numpy.typing import NDArray
 
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.scheduler.task_hints import is_shared
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.policies.sharing import RetentionBudget, ShareModel
@@ -25,9 +26,6 @@ from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
 from dask_marsched.store.segment import Handle
-
-if TYPE_CHECKING:
-    from dask_marsched.host.worker.retention import ResultRetainer
 
 #: Arrays are allocated in shared memory while results take at most this share of the arena's cap.
 _ROOMY = 0.5
@@ -68,35 +66,33 @@ class Publisher:
         self._arena: Arena | None = None
         self._spare = self._filled = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
-        #: keeps results in case this worker dies
-        self.retainer: ResultRetainer | None = None
+        #: a `ResultRetainer`, which keeps results in case this worker dies; None without
+        self.retainer: Any = None
         self._release_pending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._caught = caught
+        self._undo = Replacements()
         self._published: IdentityMap[Published] = IdentityMap()
         self._asked: IdentityMap[bool] = IdentityMap()
         self._publishing: dict[Key, asyncio.Future[Any]] = {}
         # Parallel copies are no faster, and tasks need the processors.
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="marsched-publish")
 
-    def install(self, arena: Arena) -> None:
-        """Intercept `Worker.execute`, so that each result is seen before it is stored."""
-        worker = self.worker
-        self._arena = arena
-        self._spare = arena.spare
-        # The quota may have replaced it before; hooks are removed in reverse order.
-        self._execute_there = vars(worker).get("execute")
-        self._stock: Callable[..., Any] = worker.execute
-        worker.execute = self._execute
-
-    def announce_to(
-        self, announce: Callable[[Key, Handle, int], None], retainer: ResultRetainer | None
+    def install(
+        self,
+        arena: Arena,
+        announce: Callable[[Key, Handle, int], None] | None = None,
+        retainer: Any = None,
     ) -> None:
-        """Announce published results; retain others as well if a retainer is given."""
-        self._announce = announce
-        self.retainer = retainer
+        """Intercept `Worker.execute`, so that each result is seen before it is stored.
+
+        Published results are announced; others are retained as well by a `ResultRetainer`.
+        """
+        self._arena, self._announce, self.retainer = arena, announce, retainer
+        self._spare = arena.spare
         if retainer is not None:
             self.store.fast.gone = self._left_memory
+        self._stock = self._undo.attribute(self.worker, "execute", self._execute)
 
     def uninstall(self) -> None:
         """Restore the worker. Chunks that its data are views of stay published."""
@@ -104,9 +100,7 @@ class Publisher:
         if self.retainer is not None:
             self.retainer.close()
             self.retainer = None
-        del self.worker.execute
-        if self._execute_there is not None:
-            self.worker.execute = self._execute_there
+        self._undo.close()
 
     def give_back(self) -> None:
         """Return shared memory that has been unused for a while to the system."""
@@ -227,9 +221,7 @@ class Publisher:
             if self.retainer is not None:
                 self.retainer.made(event.key, value)
             return event
-        known = self._published.get(value)
-        if known is not None and not known.mapping.modified():
-            self.announce(event.key, known.handle, known.stamp)
+        if self._announce_if_published(event.key, value):
             return event
         chunk, view, mapping = await self._put(event.key, value)
         if chunk is None:
@@ -254,6 +246,9 @@ class Publisher:
         """Announce a result if it is published already; return whether it is."""
         while key in self._publishing:
             await asyncio.wait([self._publishing[key]])
+        return self._announce_if_published(key, value)
+
+    def _announce_if_published(self, key: Key, value: object) -> bool:
         known = self._published.get(value)
         if known is None or known.mapping.modified():
             return False
@@ -263,9 +258,7 @@ class Publisher:
     def announce_again(self) -> None:
         """Announce all results in memory that are published or retained."""
         for key in list(self.worker.state.tasks):
-            known = self._published.get(self.store.in_memory(key))
-            if known is not None and not known.mapping.modified():
-                self.announce(key, known.handle, known.stamp)
+            self._announce_if_published(key, self.store.in_memory(key))
         if self.retainer is not None:
             self.retainer.announce_again()
 

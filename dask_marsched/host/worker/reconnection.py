@@ -36,6 +36,7 @@ from dask_marsched.host.client import patient_calls
 from dask_marsched.host.client.patient_calls import PatientCalls
 from dask_marsched.host.client.reconnection import resumable
 from dask_marsched.host.contract import demand, misfits_of_paths
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.worker import lost_shuffles
 
 logger = logging.getLogger("dask_marsched")
@@ -92,24 +93,21 @@ class Reconnection:
         self._on_return = on_return
         self._is_outdated = is_outdated
         self.returned = 0  #: How often the worker has come back.
-        self._calls: PatientCalls | None = None
+        self._undo = Replacements()
         self._waiting: asyncio.Task[None] | None = None
 
     def install(self) -> None:
         """Intercept the end of the connection, or raise a RuntimeError and change nothing."""
         demand(misfits(self.worker), "the worker closes when its scheduler dies")
-        self.worker.close = self._close
-        self.worker._get_client = self._get_client
-        self._calls = PatientCalls(self.worker.scheduler, self)
-        self._calls.install()
+        self._undo.attribute(self.worker, "close", self._close)
+        self._undo.attribute(self.worker, "_get_client", self._get_client)
+        calls = PatientCalls(self.worker.scheduler, self)
+        calls.install()
+        self._undo.callback(calls.uninstall)
 
     def uninstall(self) -> None:
         """Restore the worker. Idempotent."""
-        if self._calls is not None:
-            for name in ("close", "_get_client"):
-                vars(self.worker).pop(name, None)
-            self._calls.uninstall()
-            self._calls = None
+        self._undo.close()
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""

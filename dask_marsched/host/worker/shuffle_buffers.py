@@ -11,6 +11,8 @@ from distributed.shuffle._buffer import ShardsBuffer
 from distributed.shuffle._comms import CommShardsBuffer
 from distributed.shuffle._core import ShuffleRun
 
+from dask_marsched.host.replacements import Replacements
+
 _LIMITERS = ("memory_limiter_comms", "memory_limiter_disk")
 _BUFFERS = ("_comm_buffer", "_disk_buffer")
 
@@ -32,60 +34,42 @@ def misfits(shuffles: Any) -> list[str]:
     return found
 
 
-class ShuffleBuffers:
-    """Bounds the buffers of a worker's shuffles, if any, and empties messages after use.
+def bound(worker: Worker, nbytes: int, undo: Replacements) -> None:
+    """Bound the buffers of a worker's shuffles, if any, and empty messages after use.
 
     Each of distributed's ten sending tasks, and the writing one, keeps its last message: 355 MiB in
-    a rechunk of 125 MB partitions to two workers, which no buffer accounts for.
+    a rechunk of 125 MB partitions to two workers, which no buffer accounts for. The bound of each
+    buffer, one gigabyte by default, becomes ``nbytes``, if that is less. A worker's own shards are
+    delivered without a socket.
     """
+    shuffles: Any = worker.plugins.get("shuffle")
+    if shuffles is None:
+        return
+    for name in _LIMITERS:
+        limiter = getattr(shuffles, name)
+        if limiter.limit is not None and limiter.limit > nbytes:
+            undo.attribute(limiter, "limit", nbytes)
+    runs = shuffles.shuffle_runs
 
-    def __init__(self, worker: Worker) -> None:
-        self._shuffles: Any = worker.plugins.get("shuffle")
-        self._limits: list[tuple[Any, int]] = []
-        self._refresh: Any = None
-
-    def bound(self, nbytes: int) -> None:
-        """Lower the bound of each buffer, one gigabyte by default, to this many bytes."""
-        for name in _LIMITERS:
-            limiter: Any = getattr(self._shuffles, name, None)
-            limit = getattr(limiter, "limit", None)
-            if limit is not None and limit > nbytes:
-                self._limits.append((limiter, limit))
-                limiter.limit = nbytes
-
-    def patch_new(self) -> None:
-        """Patch new shuffles: empty handled messages, deliver a worker's own without a socket."""
-        if self._shuffles is None:
-            return
-        runs = self._shuffles.shuffle_runs
-        self._refresh = refresh = runs._refresh
-
-        async def refresh_and_patch(*args: Any, **kwargs: Any) -> Any:
-            run = await refresh(*args, **kwargs)
-            for buffer in _buffers(run):
-                if "process" not in vars(buffer):
-                    buffer.process = _emptying(buffer)
-                    if isinstance(buffer, CommShardsBuffer):
-                        buffer.send = _handing_over(run)
-            return run
-
-        runs._refresh = refresh_and_patch
-
-    def restore(self) -> None:
-        """Restore the bounds and all shuffles. Idempotent."""
-        for limiter, limit in self._limits:
-            limiter.limit = limit
-        self._limits.clear()
-        if self._refresh is None:
-            return
-        runs = self._shuffles.shuffle_runs
-        del runs._refresh
-        self._refresh = None
-        for run in runs._runs:
-            for buffer in _buffers(run):
-                vars(buffer).pop("process", None)
+    async def refresh_and_patch(*args: Any, **kwargs: Any) -> Any:
+        run = await refresh(*args, **kwargs)
+        for buffer in _buffers(run):
+            if "process" not in vars(buffer):
+                buffer.process = _emptying(buffer)
                 if isinstance(buffer, CommShardsBuffer):
-                    buffer.send = run.send
+                    buffer.send = _handing_over(run)
+        return run
+
+    refresh = undo.attribute(runs, "_refresh", refresh_and_patch)
+    undo.callback(_restore_runs, runs)
+
+
+def _restore_runs(runs: Any) -> None:
+    for run in runs._runs:
+        for buffer in _buffers(run):
+            vars(buffer).pop("process", None)
+            if isinstance(buffer, CommShardsBuffer):
+                buffer.send = run.send
 
 
 def _buffers(run: Any) -> list[Any]:

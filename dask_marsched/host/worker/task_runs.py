@@ -80,14 +80,6 @@ class _Run:
         self.measured[kind] = self.measured.get(kind, 0.0) + value
 
 
-@dataclass
-class _Progress:
-    """What the threads have done since the state machine was told."""
-
-    begun: list[_Offer] = field(default_factory=list)
-    ended: list[tuple[_Offer, Any]] = field(default_factory=list)
-
-
 class TaskRuns:
     """Replaces the execution of tiny tasks on a worker on which the quota is in force.
 
@@ -114,7 +106,9 @@ class TaskRuns:
         self._rule = TinyTaskRule(worker, at_ease)
         self._lock = threading.Lock()  # for all below, and for taking offers
         self._offers: OrderedDict[TaskState, _Offer] = OrderedDict()
-        self._progress = _Progress()
+        # What the threads have done since the state machine was told.
+        self._begun_since: list[_Offer] = []
+        self._ended_since: list[tuple[_Offer, Any]] = []
         self._runs: set[_Run] = set()
         self._idle = asyncio.Event()  # set while there are no runs
         self._idle.set()
@@ -140,10 +134,6 @@ class TaskRuns:
         await self._idle.wait()
         self.state.__class__ = self._class
 
-    def report(self) -> dict[str, Any]:
-        """Return counts, as plain values for JSON."""
-        return dict(self.counts)
-
     def stimulate(
         self, stock: Callable[..., list[Any]], stims: tuple[StateMachineEvent, ...]
     ) -> list[Any]:
@@ -168,11 +158,12 @@ class TaskRuns:
                         run.closed = True
 
     def _settle(self, stock: Callable[..., list[Any]]) -> list[Any]:
-        progress, self._progress = self._progress, _Progress()
-        if not progress.begun and not progress.ended:
+        begun, self._begun_since = self._begun_since, []
+        ended, self._ended_since = self._ended_since, []
+        if not begun and not ended:
             return []
-        self._announce(progress.begun)
-        events = [self._event(offer, result) for offer, result in progress.ended]
+        self._announce(begun)
+        events = [self._event(offer, result) for offer, result in ended]
         for run in self._runs:
             run.nbytes = 0
             measured, run.measured = run.measured, {}
@@ -327,7 +318,7 @@ class TaskRuns:
     def _next(self, run: _Run, offer: _Offer, result: Any) -> _Offer | None:
         """Record a result, and take the next task."""
         with self._lock:
-            self._progress.ended.append((offer, result))
+            self._ended_since.append((offer, result))
             run.current = None
             run.nbytes += result.get("nbytes", 0)
             slow = result["stop"] - result["start"] > _SLOW
@@ -336,7 +327,7 @@ class TaskRuns:
                 return None
             _, run.current = self._offers.popitem(last=False)
             run.current.ts.start_time = time()
-            self._progress.begun.append(run.current)
+            self._begun_since.append(run.current)
             if len(self._offers) == _FEW // 2:
                 self._loop.call_soon_threadsafe(self._tell)
             return run.current

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import replace
 from time import monotonic, time
 from typing import Any
@@ -22,9 +23,10 @@ from distributed.worker_state_machine import (
 )
 
 from dask_marsched.host.contract import explain, misfits_of_function, misfits_of_paths
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.scheduler.adopters import KEPT, READY
 from dask_marsched.host.worker import nanny
-from dask_marsched.host.worker.adoption import ResultAdopter, TransferCounters, make_object
+from dask_marsched.host.worker.adoption import ResultAdopter, make_object
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published, Publisher
 from dask_marsched.host.worker.retention import ResultRetainer
@@ -32,7 +34,7 @@ from dask_marsched.store.arena import Arena, segment_size
 from dask_marsched.store.attachment import Attachments
 from dask_marsched.store.charge import Charge, charged_memory, shared_surplus, write_charge
 from dask_marsched.store.frames import is_plain_array
-from dask_marsched.store.presence import AddressClaim, is_claimed
+from dask_marsched.store.presence import claim, is_claimed
 from dask_marsched.store.segment import Handle
 
 # Sent only to workers whose claim is found, so that stock workers never see it.
@@ -96,7 +98,12 @@ class HandleTransfer:
         self.store = store
         self.cap = cap
         self.least = least
-        self.counters = TransferCounters()
+        # Chunks, and their bytes, that were mapped or fetched as in stock Dask, and chunks taken
+        # over from workers that died.
+        counted = ("by_handle", "bytes_by_handle", "by_comm", "bytes_by_comm", "adopted")
+        self.counters = dict.fromkeys(counted, 0)
+        #: large chunks of this host that were fetched: mapping ``failed`` or ``not published``
+        self.fallbacks: Counter[str] = Counter()
         #: why nothing is shared; None if it is
         self.reason: str | None = "not started"
         self.arena: Arena | None = None
@@ -104,22 +111,18 @@ class HandleTransfer:
         self._caught = caught
         self._failures: Counter[str] = Counter()
         self._seen: dict[str, float] = {}
-        self._claim: AddressClaim | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._claim: ExitStack | None = None
+        #: waits for the nanny, which answers only after the worker has started
+        self.starting: asyncio.Task[None] | None = None
         self._charged = _NOTHING
         self._tidied = 0.0
+        self._undo = Replacements()
         self.publisher = Publisher(worker, store, least=least, caught=caught)
         self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
 
     def start(self) -> None:
         """Start sharing once the nanny has provided memory; else `reason` says why not."""
-        self._starting = asyncio.create_task(self._start())
-
-    async def started(self) -> None:
-        """Wait until sharing has started or failed; must not delay the worker's start."""
-        # The nanny answers only after the worker has started.
-        if self._starting is not None:
-            await asyncio.wait([self._starting])
+        self.starting = asyncio.create_task(self._start())
 
     async def _start(self) -> None:
         worker = self.worker
@@ -131,36 +134,35 @@ class HandleTransfer:
         try:
             segment = await nanny.ask_for_segment(worker, segment_size(self.cap))
             self.arena = Arena(segment, self.cap, worker.state.nthreads)
-            self._claim = AddressClaim([worker.address, worker.contact_address or worker.address])
+            self._claim = claim([worker.address, worker.contact_address or worker.address])
         except Exception as error:
             self.arena = None
             self.reason = f"{error}: all chunks are sent"
             if not isinstance(error, OSError):
                 self._caught("start", error)
             return
-        self._stock: Callable[..., Any] = worker.gather_dep
-        self._stock_memory: Callable[[], int] = worker.monitor.get_process_memory
+        undo = self._undo
+        self._stock = undo.attribute(worker, "gather_dep", self._gather_dep)
         worker.handlers[OPERATION] = self._publish_for_peer
-        worker.gather_dep = self._gather_dep
         worker.handlers[ADOPTION] = self._adopter.adopt
         worker.stream_handlers[ADOPTED] = self._adopter.accept
-        if self._announces:
-            retainer = None
-            if self._keeps:
-                retainer = ResultRetainer(self.publisher, self.arena, self._caught)
-            self.publisher.announce_to(self._announce, retainer)
-        self.publisher.install(self.arena)
-        worker.monitor.get_process_memory = self._process_memory
-        self.store.give_back = self.arena.trim
+        retainer = None
+        if self._announces and self._keeps:
+            retainer = ResultRetainer(self.publisher, self.arena, self._caught)
+        announce = self._announce if self._announces else None
+        self.publisher.install(self.arena, announce, retainer)
+        memory = self._process_memory
+        self._stock_memory = undo.attribute(worker.monitor, "get_process_memory", memory)
+        undo.attribute(self.store, "give_back", self.arena.trim)
         self.reason = None
         if self._announces:
             worker.log_event(READY, worker.address)
 
     async def uninstall(self) -> None:
         """Restore the worker; mappings and published chunks stay valid. Idempotent."""
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.wait([self._starting])
+        if self.starting is not None:
+            self.starting.cancel()
+            await asyncio.wait([self.starting])
         self.publisher.close()
         if self._claim is None or self.arena is None:
             return
@@ -170,10 +172,9 @@ class HandleTransfer:
         self.reason = "removed from the worker"
         worker = self.worker
         self.publisher.uninstall()
-        del worker.gather_dep, worker.monitor.get_process_memory
+        self._undo.close()
         worker.handlers.pop(OPERATION, None)
         worker.handlers.pop(ADOPTION, None)  # that of ADOPTED stays: one may be on its way
-        self.store.give_back = None
         self.arena.close()
         if worker.status not in (Status.running, Status.paused):
             return  # a closing nanny no longer answers, and releases the segment itself
@@ -192,8 +193,8 @@ class HandleTransfer:
             "mapped": self.attachments.mapped,
             "ahead": self.publisher.ahead,
             "ahead_read": self.publisher.ahead_read,
-            **vars(self.counters),
-            "fallbacks": dict(self.counters.fallbacks),
+            **self.counters,
+            "fallbacks": dict(self.fallbacks),
         }
 
     def surplus(self) -> int:
@@ -227,10 +228,11 @@ class HandleTransfer:
             if charge != self._charged:
                 write_charge(arena.fd, charge)
                 self._charged = charge
-            return charged_memory("self", charge) if charge.mapped else self._stock_memory()
+            if charge.mapped:
+                return charged_memory("self", charge)
         except OSError as error:
             self._caught("process_memory", error)
-            return self._stock_memory()
+        return int(self._stock_memory())
 
     def _tidy(self, now: float) -> None:
         self.attachments.sweep(now)
@@ -288,14 +290,14 @@ class HandleTransfer:
                 stimulus_id=f"gather-dep-network-failure-{time()}",
             )
         rest = [key for key in to_gather if key not in received]
-        self.counters.by_handle += len(received)
-        self.counters.bytes_by_handle += sum(sizes[key] for key in received)
+        self.counters["by_handle"] += len(received)
+        self.counters["bytes_by_handle"] += sum(sizes[key] for key in received)
         if rest:
             event = await self._stock(worker, rest, total_nbytes, stimulus_id=stimulus_id)
             if not isinstance(event, GatherDepSuccessEvent):
                 return event  # mapped chunks are requested again with the rest
-            self.counters.by_comm += len(event.data)
-            self.counters.bytes_by_comm += sum(sizes.get(key, 0) for key in event.data)
+            self.counters["by_comm"] += len(event.data)
+            self.counters["bytes_by_comm"] += sum(sizes.get(key, 0) for key in event.data)
             if not received:
                 return event
             return replace(event, data={**event.data, **received})
@@ -316,12 +318,12 @@ class HandleTransfer:
         except Exception as error:
             self._failures[address] += 1
             self._seen.pop(address, None)
-            self.counters.fallbacks["failed"] += len(keys)
+            self.fallbacks["failed"] += len(keys)
             if not isinstance(error, OSError):
                 self._caught("fetch", error)
             return None if isinstance(error, _Unreachable) else {}
         self._failures[address] = 0
-        self.counters.fallbacks["not published"] += len(keys) - len(received)
+        self.fallbacks["not published"] += len(keys) - len(received)
         if received:
             self._log(address, list(received), start, time())
         return received

@@ -1,5 +1,6 @@
 """Workers that share memory, and what tests ask of them."""
 
+import asyncio
 import contextlib
 
 import dask
@@ -43,11 +44,11 @@ class Sharing(WorkerPlugin):
 def state(dask_worker):
     """Run in a worker: its counters."""
     plugin = dask_worker.plugins["sharing"]
-    counters, arena = plugin.transfer.counters, plugin.transfer.arena
+    arena = plugin.transfer.arena
     assert plugin.caught == []
     return {
-        **vars(counters),
-        "fallbacks": {k: n for k, n in counters.fallbacks.items() if n},
+        **plugin.transfer.counters,
+        "fallbacks": {k: n for k, n in plugin.transfer.fallbacks.items() if n},
         "published": arena.published,
         "recycled": arena.recycled,
         "made here": arena.made_here,
@@ -72,7 +73,7 @@ async def set_up(dask_worker):
 
     await async_poll_for(there, 30)
     sharing = dask_worker.plugins["sharing"].transfer
-    await sharing.started()
+    await asyncio.wait([sharing.starting])
     return sharing.reason
 
 

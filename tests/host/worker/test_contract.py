@@ -40,5 +40,5 @@ async def test_each_difference_is_named(s, a, changes, text):
 
 def test_nothing_at_all_is_no_worker():
     found = contract.misfits(object())
-    assert "worker has no attribute state" in found
+    assert "worker.state has no attribute tasks" in found
     assert "worker.get_data is missing" in found

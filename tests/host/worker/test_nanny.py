@@ -22,7 +22,7 @@ async def test_without_a_nanny_nothing_is_shared(s, a):
     before = set(a.handlers), set(vars(a)), set(vars(a.monitor))
     sharing = HandleTransfer(a, data, cap=MIB, least=1, caught=pytest.fail)
     sharing.start()
-    await sharing.started()
+    await asyncio.wait([sharing.starting])
     assert "no nanny" in sharing.reason
     await sharing.uninstall()
     assert (set(a.handlers), set(vars(a)), set(vars(a.monitor))) == before

@@ -47,9 +47,8 @@ def publisher(arena, monkeypatch):
     store = SimpleNamespace(fast=fast, foreign=IdentityMap(), in_memory=fast.get, held=0, slow=[])
     worker = SimpleNamespace(execute=execute, state=SimpleNamespace(tasks={}))
     made = publishing.Publisher(worker, store, least=0, caught=pytest.fail)
-    made.install(arena)
     retainer = retention.ResultRetainer(made, arena, pytest.fail)
-    made.announce_to(lambda *announced: None, retainer)
+    made.install(arena, lambda *announced: None, retainer)
     yield made
     made.close()
 

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 from distributed.core import Status
 
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.worker import nanny as restarting
-from dask_marsched.host.worker.nanny import PatientRestart
+from dask_marsched.host.worker.nanny import restart_patiently
 
 #: Seconds that processors have been idle by far too long.
 LONG = 1e9
@@ -27,10 +28,9 @@ class Dead:
 async def looks(nanny, *readings):
     """Return how many of the readings of idle time are left when the nanny may go on."""
     left = list(readings)
-    restart = PatientRestart(nanny, lambda: left.pop(0))
-    restart.install()
-    await nanny._unregister(timeout=1)
-    restart.uninstall()
+    with Replacements() as undo:
+        restart_patiently(nanny, undo, lambda: left.pop(0))
+        await nanny._unregister(timeout=1)
     assert "_unregister" not in vars(nanny)
     assert nanny.unregistered == 1
     return len(left)
@@ -60,8 +60,7 @@ async def test_a_nanny_with_a_new_process_does_not_wait():
         nanny.process.status = Status.starting
         return 0
 
-    restart = PatientRestart(nanny, reading)
-    restart.install()
+    restart_patiently(nanny, Replacements(), reading)
     await nanny._unregister()
     nanny.process = None
     await nanny._unregister()
@@ -69,7 +68,6 @@ async def test_a_nanny_with_a_new_process_does_not_wait():
 
 def test_a_nanny_without_that_place_is_left_alone():
     other = SimpleNamespace()
-    restart = PatientRestart(other)
-    restart.install()
-    restart.uninstall()
+    with Replacements() as undo:
+        restart_patiently(other, undo)
     assert vars(other) == {}

@@ -14,8 +14,8 @@ from distributed.shuffle._core import ShuffleRun
 from distributed.shuffle._rechunk import ArrayRechunkRun
 from distributed.utils_test import async_poll_for, gen_cluster
 
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.worker import shuffle_buffers
-from dask_marsched.host.worker.shuffle_buffers import ShuffleBuffers
 
 ROWS = 6
 
@@ -39,9 +39,9 @@ async def test_sent_shards_are_released_during_the_shuffle(c, s, a, b, monkeypat
         return out
 
     monkeypatch.setattr(ArrayRechunkRun, "_shard_partition", noted)
-    buffers = [ShuffleBuffers(worker) for worker in (a, b)]
-    for shuffles in buffers:
-        shuffles.patch_new()
+    undo = Replacements()
+    for worker in (a, b):
+        shuffle_buffers.bound(worker, 1 << 60, undo)
     x = da.map_blocks(row, chunks=((1,) * ROWS, (60_000,)), dtype=float)
     with dask.config.set({"array.chunk-size": 480_000}):  # or rows are joined before they are cut
         columns = x.rechunk((ROWS, 15_000), method="p2p")
@@ -60,9 +60,7 @@ async def test_sent_shards_are_released_during_the_shuffle(c, s, a, b, monkeypat
     assert len(made) == 4 * (ROWS - 1)
     await Event("go").set()
     assert (await result == sum(range(ROWS))).all()
-    for shuffles in buffers:
-        shuffles.restore()
-        shuffles.restore()
+    undo.close()
     assert "_refresh" not in vars(a.plugins["shuffle"].shuffle_runs)
 
 
@@ -76,9 +74,9 @@ async def test_a_worker_sends_nothing_to_itself(c, s, a, b, monkeypatch):
         return await stock(self, address, shards)
 
     monkeypatch.setattr(ArrayRechunkRun, "_send", noted)
-    buffers = [ShuffleBuffers(worker) for worker in (a, b)]
-    for shuffles in buffers:
-        shuffles.patch_new()
+    undo = Replacements()
+    for worker in (a, b):
+        shuffle_buffers.bound(worker, 1 << 60, undo)
     x = np.arange(64.0).reshape(8, 8)
     columns = da.from_array(x, chunks=(1, 8)).rechunk((8, 1), method="p2p")
     assert (await c.compute(columns) == x).all()
@@ -88,8 +86,7 @@ async def test_a_worker_sends_nothing_to_itself(c, s, a, b, monkeypatch):
     measured = {key[2:4] for w in (a, b) for key in w.digests_total if key[0] == "p2p"}
     assert ("background-comms", "send") in measured
     assert ("background-comms", "disk-limiter") not in measured, "that is the receiver's"
-    for shuffles in buffers:
-        shuffles.restore()
+    undo.close()
     columns = da.from_array(2 * x, chunks=(1, 8)).rechunk((8, 1), method="p2p")
     assert (await c.compute(columns) == 2 * x).all()
     assert any(sender == receiver for sender, receiver in sent)
@@ -99,20 +96,18 @@ async def test_a_worker_sends_nothing_to_itself(c, s, a, b, monkeypatch):
 async def test_bounds_are_taken_back(s, a):
     shuffles = a.plugins["shuffle"]
     before = shuffles.memory_limiter_comms.limit, shuffles.memory_limiter_disk.limit
-    buffers = ShuffleBuffers(a)
-    buffers.bound(1000)
+    undo = Replacements()
+    shuffle_buffers.bound(a, 1000, undo)
     assert shuffles.memory_limiter_comms.limit == shuffles.memory_limiter_disk.limit == 1000
-    buffers.restore()
+    undo.close()
     assert (shuffles.memory_limiter_comms.limit, shuffles.memory_limiter_disk.limit) == before
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])
 async def test_a_worker_without_shuffles_is_left_alone(s, a: Worker):
     await a.plugin_remove("shuffle")
-    buffers = ShuffleBuffers(a)
-    buffers.bound(1000)
-    buffers.patch_new()
-    buffers.restore()
+    with Replacements() as undo:
+        shuffle_buffers.bound(a, 1000, undo)
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)])

@@ -15,7 +15,7 @@ from distributed.utils_test import async_poll_for, inc
 from dask_marsched.host.worker import transfer
 from dask_marsched.host.worker.transfer import OPERATION
 from dask_marsched.store import array_memory
-from dask_marsched.store.presence import AddressClaim
+from dask_marsched.store.presence import claim
 from tests.host.worker.sharing import (
     MIB,
     Sharing,
@@ -267,7 +267,7 @@ def test_a_dead_peer_is_not_tried_again(client, workers):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can
         address = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
-        with contextlib.closing(AddressClaim([address])):
+        with contextlib.closing(claim([address])):
             reader = workers.addresses[0]
             assert client.run(ask_one_that_goes, address, workers=[reader]) == {reader: None}
 
