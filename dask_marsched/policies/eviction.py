@@ -14,8 +14,8 @@ class Resident:
 
     keys: tuple[Any, ...]
     nbytes: int  #: Bytes freed by the eviction.
-    next_use: Any  #: Priority of the next operand known to read one of them, or None.
-    made: Any  #: Their own priority.
+    next_use: Any = None  #: Priority of the next operand known to read one of them, or None.
+    made: Any = None  #: Their own priority.
     staying: tuple[Any, ...] = ()  #: Keys of small views that are copied instead.
 
 

@@ -9,22 +9,11 @@ from itertools import accumulate
 import numpy as np
 from dask.typing import Key
 
+from dask_marsched.policies.eviction import Resident
 from dask_marsched.store.mapping import Mapping
 
 #: Views are copied to free their base if all of them take at most this share of its bytes.
 _COPIED = 1 / 8
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionGroup:
-    """Results that must leave memory together to free anything."""
-
-    #: results that go to disk
-    leaving: tuple[Key, ...]
-    #: small views to copy
-    staying: tuple[Key, ...]
-    #: bytes freed then
-    nbytes: int
 
 
 @dataclass(slots=True)
@@ -92,8 +81,8 @@ class Buffers:
     def __contains__(self, key: object) -> bool:
         return key in self._of
 
-    def together(self) -> Iterator[EvictionGroup]:
-        """Yield the results, grouped by buffer."""
+    def together(self) -> Iterator[Resident]:
+        """Yield the results, grouped by buffer, as they must leave memory to free anything."""
         for buffer in list(self._buffers.values()):
             views, room = buffer.views, buffer.nbytes * _COPIED
             smallest = sorted(views, key=views.__getitem__)
@@ -101,4 +90,4 @@ class Buffers:
             staying = tuple(key for key, n in zip(smallest, totals, strict=True) if n <= room)
             leaving = tuple(key for key in views if key not in staying)
             nbytes = buffer.nbytes - sum(views[key] for key in staying)
-            yield EvictionGroup(leaving, staying, nbytes)
+            yield Resident(leaving, nbytes, staying=staying)

@@ -118,23 +118,12 @@ class Mapping:
         return is_modified(self.address, self.length)
 
 
-def map_part(fd: int, offset: int, length: int, keep: object, releases: Releases) -> Mapping:
-    """Map a part of a file until the last view has ended; raises OSError if the kernel refuses.
-
-    `offset` is a multiple of a page, `length` not 0, bytes; `fd` may be closed afterwards. `keep`
-    lives until it is unmapped, so that this part does not change.
-    """
-    mapping = Mapping(_map(fd, offset, length), length, releases)
-    releases.at_end_of(mapping, _unmap, mapping.address, length, keep, in_child=True)
-    return mapping
-
-
-def _unmap(address: int, length: int, keep: object = None) -> None:
+def _unmap(address: int, length: int) -> None:
     _libc.munmap(address, length)
 
 
 class MappingPool:
-    """Keeps private mappings of parts of one file for reuse. Thread-safe.
+    """Maps parts of one file privately, and keeps the mappings for reuse. Thread-safe.
 
     A recycled chunk lies at the same place, so that an unmodified old mapping shows it at once; a
     new one takes longer to fault in than a copy. Kept mappings keep an unnamed file in existence.
@@ -152,7 +141,11 @@ class MappingPool:
         return sum(length for _, length in list(self._waiting.values()))
 
     def map(self, fd: int, offset: int, length: int, keep: object) -> Mapping:
-        """Return a new or kept mapping (see `map_part`); raises OSError."""
+        """Map a part of a file until the last view has ended; raises OSError if the kernel refuses.
+
+        `offset` is a multiple of a page, `length` not 0, bytes; `fd` may be closed afterwards.
+        `keep` lives until the last view has ended, so that this part does not change.
+        """
         found = self._waiting.pop(offset, None)
         if found is not None and found[1] < length:
             _unmap(*found)
@@ -164,7 +157,7 @@ class MappingPool:
         return mapping
 
     def close(self) -> None:
-        """Unmap all kept mappings, and those that come back later."""
+        """Keep no mappings from now on: unmap those kept, and those that come back later."""
         self._closed = True
         while self._waiting:
             self._drop_one()

@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_marsched.store.extents import Extent, ExtentTable
 from dask_marsched.store.file_ranges import punch
-from dask_marsched.store.mapping import Mapping, frame_offsets, map_part
+from dask_marsched.store.mapping import Mapping, MappingPool, frame_offsets
 from dask_marsched.store.releases import Releases
 
 # Smaller chunks are copied, which costs less than a mapping, bytes.
@@ -38,7 +38,7 @@ class SpilledFrames:
             return [memoryview(b"") for _ in self.lengths], None
         if self.nbytes >= _LEAST_MAPPED:
             file = self._file
-            mapping = map_part(file.fd, self._extent.offset, self.nbytes, self, file.releases)
+            mapping = file.pool.map(file.fd, self._extent.offset, self.nbytes, keep=self)
             return mapping.frames(self.lengths), mapping
         copy = np.empty(self.nbytes, np.uint8).data
         if os.preadv(self._file.fd, [copy], self._extent.offset) != self.nbytes:
@@ -79,6 +79,8 @@ class SpillFile:
         self.live = 0
         self._table = ExtentTable(start=0, end=_ENDLESS, cap=_ENDLESS, slots=_ENDLESS)
         self.releases = Releases()
+        self.pool = MappingPool(self.releases)
+        self.pool.close()  # it keeps none: the space of frames is released with them
 
     def write(
         self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]

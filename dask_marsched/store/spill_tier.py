@@ -44,20 +44,7 @@ class Entry:
     value: list[Callable[[], object | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    entry: Entry
-    mapping: Mapping
-    layout: tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Written:
-    """An entry with the same bytes as an array, as long as that array exists."""
-
-    array: weakref.ref[NDArray[Any]]
-    entry: Entry
-    layout: tuple[object, ...]
+_Layout = tuple[object, ...]
 
 
 class SpillTier(MutableMapping[Key, object]):
@@ -79,9 +66,11 @@ class SpillTier(MutableMapping[Key, object]):
         self.total_weight = SpilledSize(0, 0)
         self._file = SpillFile(directory)
         self.entries: dict[Key, Entry] = {}
-        self._origins: IdentityMap[_Origin] = IdentityMap()
-        # By address and length. Changed only in atomic steps, as finalizers change it too.
-        self._places: dict[tuple[int, int], _Written] = {}
+        # By array: the entry from which it was mapped, the mapping, and its layout then.
+        self._origins: IdentityMap[tuple[Entry, Mapping, _Layout]] = IdentityMap()
+        # By address and length: an array, an entry with the same bytes while it exists, and its
+        # layout. Changed only in atomic steps, as finalizers change it too.
+        self._places: dict[tuple[int, int], tuple[weakref.ref[NDArray[Any]], Entry, _Layout]] = {}
         self._lock = threading.RLock()
 
     def __setitem__(self, key: Key, value: object) -> None:
@@ -137,7 +126,7 @@ class SpillTier(MutableMapping[Key, object]):
         with context_meter.meter("deserialize"):
             value = from_frames(entry.header, unpacked)
             if mapping is not None and not any(entry.codecs) and is_plain_array(value):
-                self._origins.set(value, _Origin(entry, mapping, _layout(value)))
+                self._origins.set(value, (entry, mapping, _layout(value)))
                 self._note(value, entry)
         _remember(entry, value)
         return value
@@ -157,9 +146,10 @@ class SpillTier(MutableMapping[Key, object]):
 
     def _unchanged(self, value: object) -> Entry | None:
         origin = self._origins.get(value)
-        if origin is None or origin.layout != _layout(value) or origin.mapping.modified():
+        if origin is None:
             return None
-        return origin.entry
+        entry, mapping, layout = origin
+        return None if layout != _layout(value) or mapping.modified() else entry
 
     def _on_disk(self, value: object) -> Entry | None:
         """Return an entry with the bytes of an array that is another array's memory."""
@@ -167,14 +157,11 @@ class SpillTier(MutableMapping[Key, object]):
         if not self._is_noted(value):
             return None
         written = self._places.get(_place(value))
-        if (
-            written is None
-            or written.array() is None
-            or written.layout != _layout(value)
-            or not written.entry.frames.holds(to_frames(value)[1])
-        ):
+        if written is None:
             return None
-        return written.entry
+        array, entry, layout = written
+        is_same = array() is not None and layout == _layout(value)
+        return entry if is_same and entry.frames.holds(to_frames(value)[1]) else None
 
     def _note(self, value: object, entry: Entry) -> None:
         """Record that an entry holds the bytes at an array's place in memory."""
@@ -184,7 +171,7 @@ class SpillTier(MutableMapping[Key, object]):
         # Called before the array's memory is free, so that there is no other array at its place. As
         # in `IdentityMap`, no function in Python.
         forget = partial(self._places.pop, place)
-        self._places[place] = _Written(weakref.ref(value, forget), entry, _layout(value))
+        self._places[place] = weakref.ref(value, forget), entry, _layout(value)
 
     def _is_noted(self, value: object) -> TypeGuard[NDArray[Any]]:
         return self.compression is None and is_plain_array(value) and value.nbytes >= _LEAST_NOTED
@@ -231,7 +218,7 @@ def _place(array: NDArray[Any]) -> tuple[int, int]:
     return array.__array_interface__["data"][0], array.nbytes
 
 
-def _layout(array: object) -> tuple[object, ...]:
+def _layout(array: object) -> _Layout:
     assert isinstance(array, np.ndarray)
     return array.shape, array.strides, array.dtype, array.flags.writeable
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.store.buffers import Buffers, EvictionGroup, buffer_of
-from dask_marsched.store.mapping import map_part
+from dask_marsched.policies.eviction import Resident
+from dask_marsched.store.buffers import Buffers, buffer_of
+from dask_marsched.store.mapping import MappingPool
 from dask_marsched.store.releases import Releases
 
 N = 8000
@@ -40,7 +41,7 @@ def test_arrays_of_one_message_share_a_buffer():
 def test_a_mapped_array_counts_its_whole_mapping(tmp_path):
     with open(tmp_path / "file", "wb+") as file:
         file.truncate(N)
-        mapping = map_part(file.fileno(), 0, N, None, Releases())
+        mapping = MappingPool(Releases()).map(file.fileno(), 0, N, None)
     (frame,) = mapping.frames([N])
     assert buffer_of(np.frombuffer(frame)[:3]) == (id(mapping), N)
 
@@ -74,12 +75,12 @@ def test_a_small_view_is_copied_and_the_rest_goes():
     x = np.zeros(N // 8)
     buffers = buffers_with(whole=x, view=x[:], edge=x[:2], other=np.ones(3))
     assert list(buffers.together()) == [
-        EvictionGroup(("whole", "view"), ("edge",), N - 16),
-        EvictionGroup(("other",), (), 24),
+        Resident(("whole", "view"), N - 16, staying=("edge",)),
+        Resident(("other",), 24),
     ]
     buffers.discard("whole")
     buffers.discard("view")
-    assert next(buffers.together()) == EvictionGroup((), ("edge",), N - 16)
+    assert next(buffers.together()) == Resident((), N - 16, staying=("edge",))
 
 
 @pytest.mark.parametrize("n", [2, 4, 7])
@@ -87,14 +88,14 @@ def test_pieces_that_are_not_small_leave_together(n):
     pieces = np.zeros((n, N // 8))
     buffers = buffers_with(**{str(i): piece for i, piece in enumerate(pieces)})
     (together,) = buffers.together()
-    assert together == EvictionGroup(tuple(map(str, range(n))), (), n * N)
+    assert together == Resident(tuple(map(str, range(n))), n * N)
 
 
 def test_not_all_small_pieces_are_copied():
     pieces = np.zeros((16, N // 8))
     buffers = buffers_with(**{str(i): piece for i, piece in enumerate(pieces)})
     (together,) = buffers.together()
-    assert (len(together.leaving), len(together.staying)) == (14, 2)
+    assert (len(together.keys), len(together.staying)) == (14, 2)
     assert together.nbytes == 14 * N
 
 
@@ -112,7 +113,7 @@ def test_the_totals_match_the_results_in_memory(changes):
     expected = sum(r.nbytes for r in roots if any(v.base is r for v in there.values()))
     assert held(there.values(), buffers) == expected
     groups = list(buffers.together())
-    assert sorted(k for g in groups for k in (*g.leaving, *g.staying)) == sorted(there)
+    assert sorted(k for g in groups for k in (*g.keys, *g.staying)) == sorted(there)
     stays = sum(there[k].nbytes for g in groups for k in g.staying)
     assert sum(g.nbytes for g in groups) == expected - stays
     assert stays <= expected / 8

@@ -10,7 +10,7 @@ import pytest
 
 from dask_marsched.store import mapping as mappings
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.mapping import ALIGNMENT, MappingPool, frame_offsets, map_part
+from dask_marsched.store.mapping import ALIGNMENT, MappingPool, frame_offsets
 from dask_marsched.store.releases import Releases
 from tests.store.arrays import kinds, same
 
@@ -26,12 +26,18 @@ def file(tmp_path):
         yield made
 
 
+def map_part(file, offset, length, keep=None):
+    pool = MappingPool(Releases())
+    pool.close()
+    return pool.map(file.fileno(), offset, length, keep)
+
+
 class Guard:
     """Something to keep alive."""
 
 
 def test_writes_stay_here_and_are_noticed(file):
-    mapping = map_part(file.fileno(), PAGE, 2 * PAGE, None, Releases())
+    mapping = map_part(file, PAGE, 2 * PAGE)
     (view,) = mapping.frames([2 * PAGE])
     assert view[0] == 0
     assert view[1] == 1
@@ -44,14 +50,14 @@ def test_writes_stay_here_and_are_noticed(file):
 
 
 def test_a_mapping_that_was_not_read_is_not_modified(file):
-    assert not map_part(file.fileno(), 0, PAGE, None, Releases()).modified()
+    assert not map_part(file, 0, PAGE).modified()
 
 
 @pytest.mark.extended
 def test_any_view_keeps_it(file):
     guard = Guard()
     gone = weakref.ref(guard)
-    (frame,) = map_part(file.fileno(), 0, PAGE, guard, Releases()).frames([PAGE])
+    (frame,) = map_part(file, 0, PAGE, guard).frames([PAGE])
     del guard
     array = np.frombuffer(frame, np.float64)[3:].reshape(-1, 1)[::2]
     del frame
@@ -66,14 +72,14 @@ def test_any_view_keeps_it(file):
 
 def test_a_mapping_keeps_no_descriptor(file):
     before = len(os.listdir("/proc/self/fd"))
-    mappings = [map_part(file.fileno(), 0, PAGE, None, Releases()) for _ in range(50)]
+    mappings = [map_part(file, 0, PAGE) for _ in range(50)]
     assert len(os.listdir("/proc/self/fd")) == before
     del mappings
 
 
 def test_a_failed_mapping_raises(file):
     with pytest.raises(OSError, match="cannot map"):
-        map_part(file.fileno(), 1, PAGE, None, Releases())  # not at a page
+        map_part(file, 1, PAGE)  # not at a page
 
 
 def test_frames_are_aligned():

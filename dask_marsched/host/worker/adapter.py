@@ -164,14 +164,12 @@ class WorkerAdapter:
         """Return the results in memory with their next use."""
         tasks, found = self.state.tasks, []
         for some in self.store.evictable():
-            leaving = [tasks[key] for key in some.leaving if key in tasks]
+            leaving = [tasks[key] for key in some.keys if key in tasks]
             if leaving or some.staying:
                 read = [use for ts in leaving if (use := self.next_use(ts)) is not None]
                 made = leaving[0].priority if leaving else None
-                resident = Resident(
-                    some.leaving, some.nbytes, min(read, default=None), made, some.staying
-                )
-                found.append(resident)
+                use = min(read, default=None)
+                found.append(Resident(some.keys, some.nbytes, use, made, some.staying))
         return found
 
     def next_use(self, ts: TaskState) -> Any:

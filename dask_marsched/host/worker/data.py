@@ -18,7 +18,7 @@ from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
 from dask_marsched.host.contract import demand, misfits_of_attributes
-from dask_marsched.store.buffers import EvictionGroup
+from dask_marsched.policies.eviction import Resident
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.frames import is_strided
 from dask_marsched.store.identities import IdentityMap
@@ -149,18 +149,14 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         """Bytes of the results in memory; a buffer shared by several counts once, in full."""
         return int(self.fast.total_weight) + self.fast.buffers.hidden
 
-    def evictable(self) -> list[EvictionGroup]:
+    def evictable(self) -> list[Resident]:
         """Return the results in memory whose eviction frees memory, in groups."""
         with self.lock:
             weights, buffers = dict(self.fast.weights), self.fast.buffers
             found = list(buffers.together())
-            found += [
-                EvictionGroup((k,), (), int(w))
-                for k, w in weights.items()
-                if w and k not in buffers
-            ]
+            found += [Resident((k,), int(w)) for k, w in weights.items() if w and k not in buffers]
         failed = self.logged_pickle_errors
-        return [some for some in found if failed.isdisjoint(some.leaving)]
+        return [some for some in found if failed.isdisjoint(some.keys)]
 
     def copy_views(self, keys: Iterable[Key]) -> None:
         """Copy small views, so that the buffers under them can be freed. Thread-safe."""

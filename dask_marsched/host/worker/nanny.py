@@ -98,8 +98,8 @@ class SegmentOwner(NannyPlugin):
         return memory <= manager.memory_limit * manager.memory_terminate_fraction
 
 
-async def _own_segment(size: int, dask_worker: Nanny) -> tuple[int, int, bytes]:
-    # Runs in the nanny, by its `run`, so that nothing has to be installed there before.
+async def own_segment(size: int, dask_worker: Nanny) -> SegmentAddress:
+    """Create a segment of ``size`` bytes, in `run_in_nanny`; OSError if that cannot be."""
     retired = []
     before: Any = dask_worker.plugins.get(NAME)
     if before is not None:
@@ -110,28 +110,21 @@ async def _own_segment(size: int, dask_worker: Nanny) -> tuple[int, int, bytes]:
     if owner.segment is None:
         dask_worker.plugins.pop(NAME, None)
         raise OSError(f"the nanny has no segment: {answer.get('text', answer)}")
-    pid, fd, identity = owner.segment
-    return pid, fd, identity
+    return owner.segment
 
 
-async def _give_up_segment(dask_worker: Nanny) -> None:
+async def give_up_segment(dask_worker: Nanny) -> None:
+    """Release the segment, if there is one, in `run_in_nanny`."""
     if NAME in dask_worker.plugins:
         await dask_worker.plugin_remove(NAME)
 
 
-async def ask_for_segment(worker: Worker, size: int) -> SegmentAddress:
-    """Have a worker's nanny create a segment of ``size`` bytes; OSError if it cannot."""
-    # A starting nanny answers only after its worker has started: do not await this before.
-    return SegmentAddress(*await run_in_nanny(worker, _own_segment, size=size))
-
-
-async def give_up_segment(worker: Worker) -> None:
-    """Have a worker's nanny release its segment; raises OSError if the nanny does not answer."""
-    await run_in_nanny(worker, _give_up_segment)
-
-
 async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: Any) -> Any:
-    """Have a worker's nanny call a function with itself as ``dask_worker``; OSError on failure."""
+    """Have a worker's nanny call a function with itself as ``dask_worker``; OSError on failure.
+
+    Nothing has to be installed there before. A starting nanny answers only after its worker has
+    started: do not await this before.
+    """
     address: Any = worker.nanny
     if not address:
         raise OSError("the worker has no nanny to own shared memory")

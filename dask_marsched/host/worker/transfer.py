@@ -132,7 +132,8 @@ class HandleTransfer:
             return
         self.reason = "waiting for the nanny"
         try:
-            segment = await nanny.ask_for_segment(worker, segment_size(self.cap))
+            size = segment_size(self.cap)
+            segment = await nanny.run_in_nanny(worker, nanny.own_segment, size=size)
             self.arena = Arena(segment, self.cap, worker.state.nthreads)
             self._claim = claim([worker.address, worker.contact_address or worker.address])
         except Exception as error:
@@ -179,7 +180,7 @@ class HandleTransfer:
         if worker.status not in (Status.running, Status.paused):
             return  # a closing nanny no longer answers, and releases the segment itself
         try:
-            await nanny.give_up_segment(worker)
+            await nanny.run_in_nanny(worker, nanny.give_up_segment)
         except OSError as error:
             self._caught("give_up_segment", error)
 

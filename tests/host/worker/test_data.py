@@ -248,7 +248,7 @@ def test_a_shared_base_counts_once(store):
     store["whole"], store["view"], store["edge"] = whole, whole[:], whole[:2]
     del whole
     assert store.held == N
-    assert [(s.leaving, s.staying) for s in store.evictable()] == [(("whole", "view"), ("edge",))]
+    assert [(s.keys, s.staying) for s in store.evictable()] == [(("whole", "view"), ("edge",))]
     store.evict("whole")
     store.evict("view")
     assert store.held == N  # the edge keeps it
@@ -347,7 +347,7 @@ def test_weightless_keys_are_spilled_last(store):
     store["foreign"] = foreign
     store["own"] = array()
     assert store.held == dask.sizeof.sizeof(array())
-    assert [some.leaving for some in store.evictable()] == [("own",)]
+    assert [some.keys for some in store.evictable()] == [("own",)]
     store.evict()
     assert list(store.slow) == ["own"]
     assert store.evict() == 0
