@@ -6,7 +6,6 @@ import asyncio
 import logging
 import pickle
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -24,8 +23,8 @@ from dask_marsched.host.worker.message_batching import WorkerReleaseBatching
 from dask_marsched.host.worker.task_runs import TaskRuns
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
-from dask_marsched.worker import heartbeat_metrics
 from dask_marsched.worker.admission import Admission
+from dask_marsched.worker.heartbeat_metrics import HeartbeatMetrics
 
 if TYPE_CHECKING:
     from dask_marsched.host.worker.reconnection import Reconnection
@@ -80,7 +79,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         self._kernels: WorkerKernels | None = None
         self._runs: TaskRuns | None = None
         self._run_failures = Counters()
-        self._end_metrics: Callable[[], None] | None = None
+        self._heartbeat: HeartbeatMetrics | None = None
         self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -133,9 +132,8 @@ class MarsWorkerPlugin(WorkerPlugin):
                 "runs",
             )
         if on:
-            self._end_metrics = heartbeat_metrics.install(
-                worker, self.report, self._transfer_failures.caught
-            )
+            self._heartbeat = HeartbeatMetrics(worker, self.report, self._transfer_failures.caught)
+            self._heartbeat.install()
 
     def _installed(self, part: _P, name: str) -> _P | None:
         """Install a part; return it, or None if its contract checks fail."""
@@ -209,9 +207,9 @@ class MarsWorkerPlugin(WorkerPlugin):
             await self._tear_down(worker)
 
     async def _tear_down(self, worker: Worker) -> None:
-        if self._end_metrics is not None:
-            self._end_metrics()
-            self._end_metrics = None
+        if self._heartbeat is not None:
+            self._heartbeat.uninstall()
+            self._heartbeat = None
         self._reasons = dict.fromkeys(WORKER_PARTS, "removed from the worker")
         if self._runs is not None:
             await self._runs.uninstall()
@@ -290,7 +288,7 @@ class MarsWorkerPlugin(WorkerPlugin):
     def _report_of_runs(self) -> dict[str, Any] | None:
         if self._runs is None:
             return None
-        return {**self._runs.counts, **self._run_failures.failures()}
+        return {**self._runs.report(), **self._run_failures.failures()}
 
     def _report_of_shared(self) -> dict[str, Any] | None:
         if self._transfer is None or self._transfer.reason is not None:

@@ -62,27 +62,31 @@ def _truncate(text: str) -> str:
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-def install(
-    worker: Any,
-    report: Callable[[], Mapping[str, Any]],
-    caught: Callable[[str, Exception], None],
-) -> Callable[[], None]:
-    """Add the metric to a worker's heartbeats; return the function that removes it, idempotent.
+class HeartbeatMetrics:
+    """Adds a metric to the heartbeats of a worker; `caught` is called with exceptions."""
 
-    ``caught`` is called with exceptions.
-    """
+    def __init__(
+        self,
+        worker: Any,
+        report: Callable[[], Mapping[str, Any]],
+        caught: Callable[[str, Exception], None],
+    ) -> None:
+        self._worker = worker
+        self._report = report
+        self._caught = caught
 
-    def measure(worker: Any) -> dict[str, Any]:
+    def install(self) -> None:
+        """Add the metric."""
+        self._worker.metrics[METRIC] = self._measure
+
+    def uninstall(self) -> None:
+        """Remove the metric, unless another registration has replaced it. Idempotent."""
+        if getattr(self._worker.metrics.get(METRIC), "__self__", None) is self:
+            del self._worker.metrics[METRIC]
+
+    def _measure(self, worker: Any) -> dict[str, Any]:
         try:
-            return figures(report())
+            return figures(self._report())
         except Exception as error:
-            caught("heartbeat", error)
+            self._caught("heartbeat", error)
             return {}
-
-    def uninstall() -> None:
-        # unless another registration has replaced it
-        if worker.metrics.get(METRIC) is measure:
-            del worker.metrics[METRIC]
-
-    worker.metrics[METRIC] = measure
-    return uninstall

@@ -5,7 +5,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from dask_marsched.worker.heartbeat_metrics import METRIC, figures, install
+from dask_marsched.worker.heartbeat_metrics import METRIC, HeartbeatMetrics, figures
 
 BIG = 10**15
 
@@ -61,18 +61,23 @@ class StandIn:
 
 def test_a_failing_report_is_counted_and_does_not_affect_the_heartbeat():
     worker, caught = StandIn(), []
-    uninstall = install(worker, lambda: 1 / 0, lambda where, error: caught.append((where, error)))
+    telling = HeartbeatMetrics(
+        worker, lambda: 1 / 0, lambda where, error: caught.append((where, error))
+    )
+    telling.install()
     assert worker.metrics[METRIC](worker) == {}
     assert [where for where, _ in caught] == ["heartbeat"]
-    uninstall()
-    uninstall()
+    telling.uninstall()
+    telling.uninstall()
     assert list(worker.metrics) == ["other"]
 
 
 def test_a_metric_of_another_registration_stays():
     worker = StandIn()
-    first, _ = (install(worker, dict, lambda *_: None) for _ in range(2))
-    first()
+    first, second = (HeartbeatMetrics(worker, dict, lambda *_: None) for _ in range(2))
+    first.install()
+    second.install()
+    first.uninstall()
     assert METRIC in worker.metrics
 
 

@@ -134,6 +134,10 @@ class TaskRuns:
         await self._idle.wait()
         self.state.__class__ = self._class
 
+    def report(self) -> dict[str, Any]:
+        """Return counts, as plain values for JSON."""
+        return dict(self.counts)
+
     def stimulate(
         self, stock: Callable[..., list[Any]], stims: tuple[StateMachineEvent, ...]
     ) -> list[Any]:
