@@ -196,8 +196,7 @@ class Arena:
         unused, granted = int(_UNUSED * self.cap), int(_UNPUBLISHED * self.cap)
         if nbytes > unused:
             return False
-        waiting = self._grants.filled + self._grants.empty
-        excess = max(waiting - unused, self._grants.nbytes - granted) + nbytes
+        excess = max(self._grants.unused - unused, self._grants.nbytes - granted) + nbytes
         with self._releases.held():
             self._let_go(self._grants.withdraw_oldest(excess))
         return self._grants.nbytes + nbytes <= granted

@@ -66,6 +66,11 @@ class Grants:
         return True
 
     @property
+    def unused(self) -> int:
+        """Bytes of addresses in unused grants."""
+        return sum(self._unused())
+
+    @property
     def filled(self) -> int:
         """Bytes of memory in unused grants."""
         return self._unused()[0]
