@@ -7,7 +7,7 @@ Where to look in the source:
 
 - an option: ``config/settings.py`` says how to add one;
 - the worker of a task whose inputs are in memory: ``policies/placement.py``, asked by
-  ``scheduling/placement.py``;
+  ``scheduling/task_placement.py``;
 - tasks without inputs: ``policies/assignment.py`` groups them into units; ``policies/registry.py``
   names the policies;
 - memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; ``quota_fraction`` in

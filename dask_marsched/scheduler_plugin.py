@@ -333,7 +333,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if self._adapter is not None and self._adapter.installed:
             self._adapter.worker_left()
         if self._failover is not None:
-            self._failover.worker_lost(worker, stimulus_id)
+            self._failover.worker_left(worker, stimulus_id)
         if self.observer is not None:
             self.observer.worker_left(worker)
 

@@ -28,10 +28,10 @@ from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.withholding import BINDING_BYTES
 from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.dispatch_of_withheld import Dispatcher
-from dask_marsched.scheduling.placement import TaskPlacement
 from dask_marsched.scheduling.planner import Planner
 from dask_marsched.scheduling.prepared_plans import PreparedGraph
 from dask_marsched.scheduling.retries import Retries
+from dask_marsched.scheduling.task_placement import TaskPlacement
 from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
 
 #: Seconds that operands of unknown duration wait behind others before they may be stolen.
@@ -168,7 +168,7 @@ class PlacementEngine:
                 self._joined[ws.address] = next(self._numbers)
         for ws in self._running - running:
             self.policies.withholding.release(ws.address)
-            self.dispatcher.free_slots.worker_left(ws)
+            self.dispatcher.free_slots.forget(ws)
         # A paused worker keeps its number.
         for address in [a for a in self._joined if a not in self.scheduler.workers]:
             del self._joined[address]

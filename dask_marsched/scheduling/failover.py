@@ -89,15 +89,15 @@ class Failover:
             if self._adoption is not None:
                 self._adoption.forget(ts.key)
 
-    def worker_lost(self, worker: str, stimulus_id: str) -> None:
+    def worker_left(self, worker: str, stimulus_id: str) -> None:
         """Note that a worker was removed."""
         if self._second_runs is not None:
-            self._second_runs.worker_lost(worker)
+            self._second_runs.worker_left(worker)
         adopted, reassigned = 0, None
         if self._adoption is not None:
             adopted = self._adoption.adopted(worker)
             reassigned = self._adoption.reassigned(worker)
-        self.recoveries.worker_lost(worker, stimulus_id, adopted=adopted, reassigned=reassigned)
+        self.recoveries.worker_left(worker, stimulus_id, adopted=adopted, reassigned=reassigned)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Handle the events by which workers announce shared results and readiness to adopt."""

@@ -43,7 +43,7 @@ class FreeSlots:
             ws.nthreads, in_progress(ws)
         )
 
-    def worker_left(self, ws: WorkerState) -> None:
+    def forget(self, ws: WorkerState) -> None:
         """Forget a worker that left, paused or retires."""
         self.finished.pop(ws, None)
         self._free.discard(ws)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from dask.typing import Key
 from dask.utils import key_split
@@ -37,7 +37,7 @@ class Recoveries:
         self.moved = self._moves.note
 
     @guarded(lambda: None)
-    def worker_lost(
+    def worker_left(
         self,
         worker: str,
         stimulus_id: str,
@@ -97,18 +97,12 @@ class Recoveries:
         return {**{name: self._totals[name] for name in _TOTALS}, "last": list(self._last)}
 
 
-class _OpenRecovery:
-    """A recovery under way, with the keys still to be computed."""
-
-    __slots__ = ("event", "missing")
-
-    def __init__(self, event: dict[str, Any], missing: set[Key]) -> None:
-        self.event = event
-        self.missing = missing
+class _OpenRecovery(NamedTuple):
+    event: dict[str, Any]
+    missing: set[Key]  # still to be computed
 
 
 def _event(worker: str, loss: Loss, adopted: int) -> dict[str, Any]:
-    least = loss.recovery
     why = {
         str(key): "a client wants it" if by is None else f"{by} reads it"
         for key, by in list(loss.because.items())[:_MOST]
@@ -121,14 +115,9 @@ def _event(worker: str, loss: Loss, adopted: int) -> dict[str, Any]:
         "interrupted": len(loss.interrupted),
         "again": len(loss.again),
         "again_lost": sum(key in of_loss for key in loss.again),
-        "excess": len(loss.again) - len(least.again),
-        "not_needed": len(least.spared),
-        "groups": _groups(loss.again),
+        "excess": len(loss.again) - loss.needed,
+        "not_needed": loss.spared,
+        "groups": dict(Counter(map(key_split, loss.again)).most_common(_MOST)),
         "why": why,
         "seconds": None,
     }
-
-
-def _groups(keys: Iterable[Key]) -> dict[str, int]:
-    """Count keys by the name of their operation."""
-    return dict(Counter(map(key_split, keys)).most_common(_MOST))

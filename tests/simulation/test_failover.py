@@ -13,9 +13,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.core.graph import Edges
 from dask_marsched.host.scheduler.snapshot import topological
-from dask_marsched.policies.recomputation import Lineage, smallest_recovery
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.simulation.test_invariants import EXAMPLES, Job, faults, jobs, many
@@ -47,17 +45,11 @@ class Watcher(SchedulerPlugin):
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         self.losses += 1
-        tasks = topological(list(scheduler.tasks.values()))
-        number = {ts: i for i, ts in enumerate(tasks)}
-        inputs = Edges.of(sorted(number[dts] for dts in ts.dependencies) for ts in tasks)
-        graph = Lineage(
-            inputs,
-            bytes(ts.nbytes >= 0 for ts in tasks),
-            bytes(bool(ts.who_has) for ts in tasks),
-            bytes(bool(ts.who_wants) for ts in tasks),
-        )
-        found = smallest_recovery(graph, inputs.reversed(), [])
-        self.needed.update(tasks[i].key for i in found.again)
+        needed: set[Any] = set()
+        for ts in reversed(topological(list(scheduler.tasks.values()))):
+            if not ts.who_has and (ts.who_wants or not needed.isdisjoint(ts.dependents)):
+                needed.add(ts)
+        self.needed.update(ts.key for ts in needed if ts.nbytes >= 0)
 
 
 class WatchedMars(MarsSchedulerPlugin):

@@ -9,9 +9,7 @@ from typing import Any
 from dask.typing import Key
 from distributed.scheduler import TaskState
 
-from dask_marsched.core.graph import Edges
 from dask_marsched.host.scheduler.snapshot import topological
-from dask_marsched.policies.recomputation import Lineage, Recovery, smallest_recovery
 
 #: Topic of the events on lost workers and second runs, for ``client.get_events`` and
 #: ``client.subscribe_topic``.
@@ -31,7 +29,8 @@ class Loss:
     interrupted: list[Key]
     again: list[Key]  #: Keys of operands that had a result and are recomputed.
     pending: list[Key]  #: Keys among ``interrupted`` and ``again`` that still have no result.
-    recovery: Recovery  #: The recomputation that would have sufficed.
+    needed: int  #: How many operands it would have sufficed to recompute.
+    spared: int  #: Lost results that are not needed.
     #: For each recomputed operand a reader that has to run; None if a client wants it.
     because: dict[Key, Key | None]
 
@@ -76,8 +75,9 @@ def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:
     pending = [
         key for key in {**interrupted, **again} if key in tasks and tasks[key].state in _PENDING
     ]
-    recovery = _sufficient_recovery(touched, lost)
-    return Loss(list(lost), list(interrupted), list(again), pending, recovery, because)
+    needed = smallest_recovery(touched)
+    spared = sum(ts.key in lost and ts not in needed for ts in touched)
+    return Loss(list(lost), list(interrupted), list(again), pending, len(needed), spared, because)
 
 
 def _reader(ts: TaskState) -> Key | None:
@@ -85,20 +85,12 @@ def _reader(ts: TaskState) -> Key | None:
     return None if ts.who_wants else next(readers, None)
 
 
-def _sufficient_recovery(tasks: list[TaskState], lost: dict[Key, None]) -> Recovery:
-    """Scan the part of the graph that the loss touched."""
-    tasks = topological(tasks)
-    number = {ts: i for i, ts in enumerate(tasks)}
-    inputs = Edges.of(
-        sorted(number[dts] for dts in ts.dependencies if dts in number) for ts in tasks
-    )
-    wanted = bytes(
-        bool(ts.who_wants)
-        or any(dts.state in _PENDING and dts not in number for dts in ts.dependents)
-        for ts in tasks
-    )
-    n = len(tasks)
-    numbers_lost = [i for i, ts in enumerate(tasks) if ts.key in lost]
-    return smallest_recovery(
-        Lineage(inputs, b"\1" * n, bytes(n), wanted), inputs.reversed(), numbers_lost
-    )
+def smallest_recovery(gone: list[TaskState]) -> set[TaskState]:
+    """Return the tasks without a result to run again: those wanted, or read by what has to run."""
+    among, needed = set(gone), set[TaskState]()
+    for ts in reversed(topological(gone)):
+        if ts.who_wants or any(
+            dts in needed if dts in among else dts.state in _PENDING for dts in ts.dependents
+        ):
+            needed.add(ts)
+    return needed

@@ -81,7 +81,7 @@ class SpeculativeExecution(PeriodicCheck):
         if second is not None:
             self._free(second.worker, ts.key)
 
-    def worker_lost(self, ws_address: str) -> None:
+    def worker_left(self, ws_address: str) -> None:
         """Record that a worker was removed."""
         for ts, second in list(self._seconds.items()):
             if second.worker.address == ws_address:
