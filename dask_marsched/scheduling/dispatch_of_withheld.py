@@ -180,7 +180,7 @@ class Dispatcher:
         """
         having = in_progress(ws) + len(more)
         backlog = ws.occupancy + sum(more.values())
-        ahead = self.planner.has_tiles and self.slots.may_fetch(ws.nthreads, having)
+        ahead = bool(self.planner.tiled) and self.slots.may_fetch(ws.nthreads, having)
         if not ahead and self.slots.is_full(ws.nthreads, having, backlog):
             return None  # the frequent case, checked before the expensive search for an offer
         offer = self._offer(ws)
@@ -200,7 +200,7 @@ class Dispatcher:
                 snapshot.mean_nbytes(offer.operand),
                 read=bool(offer.operand.dependents),
             )
-            ahead = ahead and offer.how == "own" and self.planner.in_tile(offer.operand)
+            ahead = ahead and offer.how == "own" and offer.operand in self.planner.tiled
             if not admitted and not ahead and not self._may_wait(ws, having, more, offer.operand):
                 return None
         more[offer.operand] = duration or 0.0

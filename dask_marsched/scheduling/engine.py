@@ -19,6 +19,7 @@ from dask_marsched.config import Settings
 from dask_marsched.core.plan import Unit
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
+from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler import snapshot, task_hints
 from dask_marsched.host.scheduler.adapter import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.monitoring.observer_hooks import OperandTracker
@@ -64,14 +65,16 @@ class PlacementEngine:
         """Report plans and transfers to an observer from now on."""
         self.observer = self.planner.observer = observer
 
-    def graph_arrives(self, sizes: Any, prepared: PreparedGraph | None = None) -> None:
+    def graph_arrives(
+        self, sizes: ChunkSizes | None, prepared: PreparedGraph | None = None
+    ) -> None:
         """Keep what is known of a graph until its tasks exist."""
         self.planner.graph_arrives(sizes, prepared)
 
     @guarded(dict)
     def hints_for(self, ts: TaskState) -> dict[str, Any]:
         """Return the hints that a worker gets with a task: size of its result, whether to share."""
-        nbytes = self.planner.known_nbytes(ts) if self.settings.quota_enabled else None
+        nbytes = self.planner.known_nbytes.get(ts.key) if self.settings.quota_enabled else None
         shared = (
             self.settings.store_shared
             and self._expected_nbytes(ts) >= LEAST_SHARED
@@ -83,7 +86,7 @@ class PlacementEngine:
         """Return the known or expected bytes of a result, 0 if there is no estimate."""
         if ts.nbytes >= 0:
             return float(ts.nbytes)
-        nbytes = self.planner.known_nbytes(ts)
+        nbytes = self.planner.known_nbytes.get(ts.key)
         if nbytes is None:
             mean = snapshot.mean_nbytes(ts)
             return mean if math.isfinite(mean) else 0.0

@@ -73,10 +73,10 @@ class PlanFinder:
         if prepared is not None and not prepared.fits(graph, workers, pending):
             prepared = None
         digest = prepared.digest if prepared else plan_digest(graph, workers, pending)
-        units = self._recall(digest)
-        if units is not None:
+        if digest in self._remembered:
+            self._remembered.move_to_end(digest)
             self._counters.recalled += 1
-            return units, False
+            return self._remembered[digest], False
         loop = _running_loop()
         if prepared is None or prepared.units is None:
             beside = loop is not None
@@ -143,23 +143,13 @@ class PlanFinder:
                 self._counters.caught("search", Exception(repr(error)))
             else:
                 self._remember(digest, future.result())
-            if wanted:
-                for each in adopters:
-                    self._deliver(each, future.result() if error is None else [])
+            for each in adopters if wanted else ():
+                try:
+                    each(future.result() if error is None else [])
+                except Exception as failure:  # the present plan stays
+                    self._counters.caught("adopt", failure)
 
         future.add_done_callback(done)
-
-    def _deliver(self, adopt: Adopt, units: list[Unit]) -> None:
-        try:
-            adopt(units)
-        except Exception as error:  # the present plan stays
-            self._counters.caught("adopt", error)
-
-    def _recall(self, digest: bytes) -> list[Unit] | None:
-        units = self._remembered.get(digest)
-        if units is not None:
-            self._remembered.move_to_end(digest)
-        return units
 
     def _remember(self, digest: bytes, units: list[Unit]) -> None:
         if digest in self._remembered:
@@ -204,12 +194,9 @@ def plan_digest(
     for floats in (graph.nbytes, graph.home_bytes):
         found.update(np.asarray(floats, dtype=np.float64).data)
     found.update(graph.known)
-    found.update(repr((everything, [_slot(w) for w in workers], _places(graph.keys))).encode())
+    slots = [(w.nthreads, w.memory_limit, w.bound, w.host) for w in workers]
+    found.update(repr((everything, slots, _places(graph.keys))).encode())
     return found.digest()
-
-
-def _slot(worker: WorkerSlot) -> tuple[Hashable, ...]:
-    return worker.nthreads, worker.memory_limit, worker.bound, worker.host
 
 
 def _places(keys: Sequence[Hashable]) -> list[tuple[Hashable, ...]]:

@@ -17,6 +17,7 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import cut_up_operands
 from dask_marsched.core.size_model import SizeModel, kinds
 from dask_marsched.fallbacks.counters import Counters
+from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler import snapshot
 from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.scheduling.chosen_policies import Policies
@@ -69,15 +70,17 @@ class Planner:
         self.workers: list[str] = []
         self.observer: OperandTracker | None = None
         self._finder = PlanFinder(policies.assignment, counters)
-        self._sizes: Any = None
+        self._sizes: ChunkSizes | None = None
         self._prepared: PreparedGraph | None = None
         self._model = SizeModel()
         self._unlearned: dict[TaskState, Any] = {}
         self._plans: dict[_Plan, None] = {}
         self._plan_of: dict[TaskState, _Plan] = {}
         self._cut_up: set[TaskState] = set()
-        self._tiled: set[TaskState] = set()
-        self._known: dict[Key, int] = {}
+        #: Tasks of unfinished tiles: their workers may prefetch inputs.
+        self.tiled: set[TaskState] = set()
+        #: Exact bytes of results as derived from their graphs, by key.
+        self.known_nbytes: dict[Key, int] = {}
         self._new_kinds = False
         self._next_replan = self._observed = 0
 
@@ -87,19 +90,6 @@ class Planner:
         It runs where the result is, as cutting is cheaper than moving the result.
         """
         return len(ts.dependencies) == 1 and not self._cut_up.isdisjoint(ts.dependencies)
-
-    @property
-    def has_tiles(self) -> bool:
-        """Whether any plan has an unfinished tile."""
-        return bool(self._tiled)
-
-    def in_tile(self, ts: TaskState) -> bool:
-        """Whether a task belongs to a tile, so that its worker may prefetch inputs."""
-        return ts in self._tiled
-
-    def known_nbytes(self, ts: TaskState) -> int | None:
-        """Return the exact bytes of a result as derived from its graph, None if unknown."""
-        return self._known.get(ts.key)
 
     def prepare(self, graph: OperandGraph, exact: Mapping[Key, int]) -> PreparedGraph:
         """Plan a graph before its tasks exist; runs in the scheduler's offload thread."""
@@ -111,7 +101,9 @@ class Planner:
         known = {key: size for key in keys if (size := exact.get(key)) is not None}
         return PreparedGraph(graph, plan, threads, cut_up, known, GraphArrays.of(graph))
 
-    def graph_arrives(self, sizes: Any, prepared: PreparedGraph | None = None) -> None:
+    def graph_arrives(
+        self, sizes: ChunkSizes | None, prepared: PreparedGraph | None = None
+    ) -> None:
         """Keep what is known of a graph until its tasks exist."""
         self._sizes, self._prepared = sizes, prepared
         if prepared is not None:
@@ -128,8 +120,7 @@ class Planner:
             return False
         self._sizes = self._prepared = None
         plan = _Plan(prepared.graph, found, {})
-        fresh = self._fresh(found, created=True) if annotated else range(len(found))
-        self._carry_out(plan, fresh, prepared.exact, prepared)
+        self._carry_out(plan, self._fresh(found) if annotated else range(len(found)), prepared)
         return True
 
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
@@ -139,37 +130,31 @@ class Planner:
         if len(tasks) < 2:
             self.counters.left_to_dask["graph of a single operand"] += len(tasks)
             return
+        sizes = sizes if sizes is not None else ChunkSizes()
         plan = _Plan(*self._read(tasks, sizes))
-        get = (sizes.exact if sizes is not None else {}).get
+        graph, threads, get = plan.graph, self.scheduler.total_nthreads, sizes.exact.get
         exact = {ts.key: size for ts in plan.tasks if (size := get(ts.key)) is not None}
-        self._carry_out(plan, self._fresh(plan.tasks, created=False), exact)
+        cut_up = cut_up_operands(graph, threads)
+        found = PreparedGraph(graph, None, threads, cut_up, exact, None)
+        self._carry_out(plan, self._fresh(plan.tasks), found)
 
-    def _carry_out(
-        self,
-        plan: _Plan,
-        fresh: Collection[int],
-        exact: Mapping[Key, int],
-        prepared: PreparedGraph | None = None,
-    ) -> None:
+    def _carry_out(self, plan: _Plan, fresh: Collection[int], prepared: PreparedGraph) -> None:
         """Make a plan and put it in force; units may hold the `fresh` tasks."""
         graph, tasks, guessed = plan.graph, plan.tasks, plan.guessed
         self._order(graph, tasks)
         threads = self.scheduler.total_nthreads
-        same = prepared is not None and prepared.threads == threads
-        cut_up = (
-            prepared.cut_up if prepared is not None and same else cut_up_operands(graph, threads)
-        )
+        same = prepared.threads == threads
+        cut_up = prepared.cut_up if same else cut_up_operands(graph, threads)
         self._cut_up.update(tasks[i] for i in cut_up)
-        units = self._assign(plan, fresh, prepared.plan if prepared is not None else None)
+        units = self._assign(plan, fresh, prepared.plan)
         self._apply(plan, units)
         if self.observer is not None:
-            arrays = prepared.arrays if prepared is not None else None
-            self.observer.planned(graph, tasks, units, arrays)
+            self.observer.planned(graph, tasks, units, prepared.arrays)
         self.counters.graphs_planned += 1
         self.counters.operands_planned += len(tasks)
-        self.counters.exact_sizes += len(exact)
+        self.counters.exact_sizes += len(prepared.exact)
         if self.settings.quota_enabled or self.settings.store_shared:
-            self._known.update(exact)
+            self.known_nbytes.update(prepared.exact)
         learning = bool(guessed and graph.inputs.flat)  # sizes place nothing without edges
         # Only a larger cluster could improve other plans, which is no reason to keep the graph.
         plan.lasting = plan.bound_to_workers or learning or not self.workers
@@ -182,18 +167,13 @@ class Planner:
             self._unlearned.update((tasks[i], own_kinds) for i, own_kinds in guessed.items())
             self._next_replan = self._observed + max(4, 2 * len(self.workers))
 
-    def _fresh(self, tasks: list[TaskState], *, created: bool) -> Collection[int]:
-        """Return the tasks that units may hold; none is planned if all were just created."""
-        restricted = snapshot.restricted
-        if created:
-            if not any(map(restricted, tasks)):
-                return range(len(tasks))
-            return {i for i, ts in enumerate(tasks) if not restricted(ts)}
-        planned = self.policies.withholding.planned
+    def _fresh(self, tasks: list[TaskState]) -> set[int]:
+        """Return the tasks that units may hold."""
+        restricted, planned = snapshot.restricted, self.policies.withholding.planned
         return {i for i, ts in enumerate(tasks) if not planned(ts) and not restricted(ts)}
 
     def _read(
-        self, tasks: list[TaskState], sizes: Any
+        self, tasks: list[TaskState], sizes: ChunkSizes
     ) -> tuple[OperandGraph, list[TaskState], dict[int, Any]]:
         """Return the graph of tasks, the tasks in its order, and the kinds of unknown sizes."""
         guessed: dict[int, Any] = {}
@@ -204,15 +184,15 @@ class Planner:
             tasks, guessed = snapshot.topological(tasks), {}
             return self._graph(tasks, sizes, guessed), tasks, guessed
 
-    def _graph(self, tasks: list[TaskState], sizes: Any, guessed: dict[int, Any]) -> OperandGraph:
-        exact = sizes.exact if sizes is not None else {}
-        estimated = sizes.estimated if sizes is not None else {}
-        nbytes = [exact.get(ts.key, -1.0) for ts in tasks]
+    def _graph(
+        self, tasks: list[TaskState], sizes: ChunkSizes, guessed: dict[int, Any]
+    ) -> OperandGraph:
+        nbytes: list[float] = [sizes.exact.get(ts.key, -1.0) for ts in tasks]
         unknown = [i for i, size in enumerate(nbytes) if size < 0]
         known = bytearray(b"\1" * len(tasks))
         for i in unknown:
             ts = tasks[i]
-            size = estimated.get(ts.key)
+            size: float | None = sizes.estimated.get(ts.key)
             if size is None:
                 index = ts.key[1:] if isinstance(ts.key, tuple) else ()
                 own_kinds = kinds(ts.group.name, len(ts.dependencies), len(ts.dependents), index)
@@ -257,9 +237,9 @@ class Planner:
         return units
 
     def _apply(self, plan: _Plan, units: list[Unit]) -> None:
-        plan.bound_to_workers, plan.n_workers = _bound(units), len(self.workers)
-        tasks = plan.tasks
-        self._tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
+        plan.bound_to_workers = any(unit.worker is not None for unit in units)
+        plan.n_workers, tasks = len(self.workers), plan.tasks
+        self.tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
         self.apply_units(tasks, units)
 
     def _adopt(self, plan: _Plan, workers: list[WorkerSlot], units: list[Unit]) -> None:
@@ -360,8 +340,8 @@ class Planner:
         """Drop a task that Dask has forgotten."""
         self._unlearned.pop(ts, None)
         self._cut_up.discard(ts)
-        self._tiled.discard(ts)
-        self._known.pop(ts.key, None)
+        self.tiled.discard(ts)
+        self.known_nbytes.pop(ts.key, None)
         self.started(ts)
         group = ts.group
         # Group names contain tokens, so most never recur.
@@ -381,10 +361,6 @@ class Planner:
         self._plan_of.clear()
         self._unlearned.clear()
         self._cut_up.clear()
-        self._tiled.clear()
-        self._known.clear()
+        self.tiled.clear()
+        self.known_nbytes.clear()
         self._model = SizeModel()
-
-
-def _bound(units: list[Unit]) -> bool:
-    return any(unit.worker is not None for unit in units)

@@ -17,27 +17,13 @@ from dask_marsched.policies.planning.plan_search import Search
 
 @dataclass(frozen=True, eq=False)
 class PreparedPlan:
-    """The plan of a graph none of whose tasks has begun, for the workers of that moment.
-
-    Attributes
-    ----------
-    graph
-        The graph.
-    workers
-        The workers.
-    digest
-        The digest of both.
-    extent
-        When to search for a better plan.
-    units
-        The plan to begin with; None if a plan of this digest was remembered.
-    """
+    """The plan of a graph none of whose tasks has begun, for the workers of that moment."""
 
     graph: OperandGraph
     workers: Sequence[WorkerSlot]
-    digest: bytes
-    extent: Search = Search.NONE
-    units: list[Unit] | None = None
+    digest: bytes  #: Of both.
+    extent: Search = Search.NONE  #: When to search for a better plan.
+    units: list[Unit] | None = None  #: To begin with; None if a plan of this digest is remembered.
 
     def fits(
         self, graph: OperandGraph, workers: Sequence[WorkerSlot], pending: Collection[int]
@@ -48,32 +34,15 @@ class PreparedPlan:
 
 @dataclass(eq=False)
 class PreparedGraph:
-    """A graph that was read in the offload thread.
-
-    Attributes
-    ----------
-    graph
-        The graph.
-    plan
-        Its plan; None if the policy has to be asked on the event loop.
-    threads
-        Threads of the cluster at that moment.
-    cut_up
-        Operands that are cut up, given those threads (`core.roles.cut_up_operands`).
-    exact
-        Exact sizes of results, bytes, by key.
-    arrays
-        The graph as the observer keeps it.
-    known_before
-        Tasks that the scheduler had when it was about to create those of the graph.
-    """
+    """A graph that was read, in the offload thread if there are `arrays`."""
 
     graph: OperandGraph
-    plan: PreparedPlan | None
-    threads: int
-    cut_up: list[int]
-    exact: Mapping[Key, int]
-    arrays: GraphArrays
+    plan: PreparedPlan | None  #: None if the policy has to be asked on the event loop.
+    threads: int  #: Of the cluster at that moment.
+    cut_up: list[int]  #: Operands (`core.roles.cut_up_operands`), given those threads.
+    exact: Mapping[Key, int]  #: Exact sizes of results, bytes, by key.
+    arrays: GraphArrays | None  #: The graph as the observer keeps it.
+    #: Tasks that the scheduler had when it was about to create those of the graph.
     known_before: int = -1
 
     def tasks(self, touched: int, known: Mapping[Key, TaskState]) -> list[TaskState] | None:

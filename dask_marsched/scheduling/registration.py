@@ -60,10 +60,7 @@ class Registration:
         """Return this registration and the replaced one, as plain values for JSON."""
         before = self.replaced
         found: dict[str, Any] = {
-            "by": self.origin.by,
-            "user": self.origin.user,
-            "host": self.origin.host,
-            "pid": self.origin.pid,
+            **vars(self.origin),
             "clients": [name for name in self.origin.clients if name in connected],
             "time": self.time,
             "replaced": None,

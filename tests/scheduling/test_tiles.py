@@ -31,11 +31,11 @@ async def test_products_in_tiles_are_equal_and_forgotten(c, s, *workers):
     expected = x.compute(scheduler="sync") @ y.compute(scheduler="sync")
     future = c.compute(x @ y)
     planner = plugin_of(s)._engine.planner
-    await async_poll_for(lambda: planner.has_tiles, 10)
+    await async_poll_for(lambda: planner.tiled, 10)
     np.testing.assert_array_equal(await future, expected)
     del future
     await async_poll_for(lambda: not s.tasks, 10)
-    assert not planner.has_tiles
+    assert not planner.tiled
 
 
 @pytest.mark.extended
@@ -44,6 +44,6 @@ async def test_tiles_survive_the_loss_of_a_worker(c, s, *workers):
     x = matrix(0)
     expected = x.compute(scheduler="sync")
     future = c.compute(x @ x)
-    await async_poll_for(lambda: plugin_of(s)._engine.planner.has_tiles, 10)
+    await async_poll_for(lambda: plugin_of(s)._engine.planner.tiled, 10)
     await workers[1].close()
     np.testing.assert_array_equal(await future, expected @ expected)
