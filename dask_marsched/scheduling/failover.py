@@ -17,7 +17,6 @@ from dask_marsched.config import Settings
 from dask_marsched.host.scheduler.adopters import KEPT, READY
 from dask_marsched.host.scheduler.adoption import Adoption
 from dask_marsched.host.scheduler.queue_recall import QueueRecall
-from dask_marsched.host.scheduler.replica_removal import ReplicaRemoval
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.loss_records import Recoveries
@@ -41,21 +40,18 @@ class Failover:
         self.scheduler = scheduler
         caught = engine.counters.caught
         self.recoveries = Recoveries(scheduler, engine.counters, clock)
-        self._dropping = ReplicaRemoval(scheduler)
         self._adoption: Adoption | None = None
         self._second_runs: SpeculativeExecution | None = None
         self._recall = _installed(QueueRecall(scheduler, caught))
         if settings.adopts:
             self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
+            if self._adoption is not None:
+                engine.replicas.keepers = self._adoption.keepers
         if settings.second_runs:
             self._second_runs = _installed(SpeculativeExecution(scheduler, caught))
-        if self._adoption is not None:
-            engine.replicas.keepers = self._dropping.keepers = self._adoption.keepers
-            self._dropping.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        self._dropping.uninstall()
         for part in (self._adoption, self._second_runs, self._recall):
             if part is not None:
                 part.uninstall()
@@ -96,7 +92,7 @@ class Failover:
         adopted, reassigned = 0, None
         if self._adoption is not None:
             adopted = self._adoption.adopted(worker)
-            reassigned = self._adoption.reassigned(worker)
+            reassigned = self._adoption.departed.reassigned(worker)
         self.recoveries.worker_left(worker, stimulus_id, adopted=adopted, reassigned=reassigned)
 
     def log_event(self, topic: str, msg: Any) -> None:

@@ -60,8 +60,14 @@ class TaskPlacement:
         if snapshot.duration(ts) is None:
             return ws
         there = snapshot.input_bytes(ts)  # a single task waits for the transfer of all its inputs
-        ws = self._less_busy(ts, ws, holders, there)
-        return self._spare(ts, ws, there) if s.idle else ws
+        near = [other for other in holders if 2 * there[other] >= there[ws] and other is not ws]
+        placement = self.policies.placement
+        if near:
+            ws = self._earlier(ts, ws, near, there, placement.relief, met=True)
+        idle = [other for other in s.idle.values() if not other.processing]
+        if idle and len(ws.processing) >= ws.nthreads:
+            ws = self._earlier(ts, ws, idle, there, placement.spare, met=False)
+        return ws
 
     def _last_wave(self) -> bool:
         """Whether so few tasks are withheld that workers which finish early will idle."""
@@ -86,41 +92,28 @@ class TaskPlacement:
         most = max(there[ws.host] for ws in holders)
         return [ws for ws in holders if there[ws.host] == most]
 
-    def _less_busy(
+    def _earlier(
         self,
         ts: TaskState,
         chosen: WorkerState,
-        holders: list[WorkerState],
+        others: list[WorkerState],
         there: dict[WorkerState, int],
+        ask: Callable[[Candidate, list[Candidate], float], int | None],
+        *,
+        met: bool,
     ) -> WorkerState:
-        """Return the worker with inputs that would start a task earlier, or the chosen one."""
-        near = [ws for ws in holders if 2 * there[ws] >= there[chosen] and ws is not chosen]
-        if not near:
-            return chosen
-        near = heapq.nsmallest(
-            _MOST_ALTERNATIVES, near, key=lambda ws: (-there[ws], self.seniority(ws))
+        """Return another worker that would start a task earlier, or the chosen one."""
+        others = heapq.nsmallest(
+            _MOST_ALTERNATIVES, others, key=lambda ws: (-there.get(ws, 0), self.seniority(ws))
         )
-        met = snapshot.met_bytes(ts, [chosen, *near])
-        index = self.policies.placement.relief(
-            snapshot.candidate(chosen, ts.get_nbytes_deps(), met[chosen], backlog=True),
-            [snapshot.candidate(ws, there[ws], met[ws], backlog=True) for ws in near],
-            self.scheduler.bandwidth,
-        )
-        return chosen if index is None else near[index]
+        all_met = snapshot.met_bytes(ts, [chosen, *others]) if met else {}
 
-    def _spare(
-        self, ts: TaskState, chosen: WorkerState, there: dict[WorkerState, int]
-    ) -> WorkerState:
-        """Return an idle worker that would start a task much earlier, or the chosen one."""
-        idle = [ws for ws in self.scheduler.idle.values() if not ws.processing]
-        if not idle or len(chosen.processing) < chosen.nthreads:
-            return chosen
-        idle = heapq.nsmallest(
-            _MOST_ALTERNATIVES, idle, key=lambda ws: (-there.get(ws, 0), self.seniority(ws))
-        )
-        index = self.policies.placement.spare(
-            snapshot.candidate(chosen, ts.get_nbytes_deps(), backlog=True),
-            [snapshot.candidate(ws, there.get(ws, 0), backlog=True) for ws in idle],
+        def candidate(ws: WorkerState, held: float) -> Candidate:
+            return snapshot.candidate(ws, held, all_met.get(ws, 0), backlog=True)
+
+        index = ask(
+            candidate(chosen, ts.get_nbytes_deps()),
+            [candidate(ws, there.get(ws, 0)) for ws in others],
             self.scheduler.bandwidth,
         )
-        return chosen if index is None else idle[index]
+        return chosen if index is None else others[index]

@@ -24,22 +24,17 @@ _last: WeakKeyDictionary[Scheduler, asyncio.Task[None]] = WeakKeyDictionary()
 # a setting.
 _LOAD = """
 def load(settings):
-    from distributed.diagnostics.plugin import WorkerPlugin
+    from distributed.diagnostics.plugin import {empty}
     try:
-        from dask_marsched.worker_plugin import MarsWorkerPlugin
-        return MarsWorkerPlugin(**settings)
+        from dask_marsched.{module} import {plugin}
+        return {plugin}(**settings)
     except Exception:
-        return WorkerPlugin()
+        return {empty}()
 """
-_LOAD_ON_NANNY = """
-def load(settings):
-    from distributed.diagnostics.plugin import NannyPlugin
-    try:
-        from dask_marsched.host.worker.nanny_registration import LastingRegistration
-        return LastingRegistration()
-    except Exception:
-        return NannyPlugin()
-"""
+_ON_WORKER = _LOAD.format(empty="WorkerPlugin", module="worker_plugin", plugin="MarsWorkerPlugin")
+_ON_NANNY = _LOAD.format(
+    empty="NannyPlugin", module="host.worker.nanny_registration", plugin="LastingRegistration"
+)
 _CALL = "[space := {}, exec(text, space), space['load'](settings)][-1]"
 
 
@@ -62,7 +57,7 @@ class WorkerRegistration:
         # Policies may be registered here and unknown there.
         ours = ("quota_", "store_", "interrupt", "adopt", "kernels_", "journal_")
         chosen = {k: v for k, v in vars(settings).items() if k.startswith(ours)}
-        self._plugin = pickle.dumps(_Parcel(_LOAD, chosen))
+        self._plugin = pickle.dumps(_Parcel(_ON_WORKER, chosen))
         self._journaled = settings.journal_directory is not None
         self._under_way: set[asyncio.Future[Any]] = set()
 
@@ -71,7 +66,7 @@ class WorkerRegistration:
         self.scheduler.worker_plugins[NAME] = self._plugin
         if self._journaled:
             # For nannies that come later: those that are there have registered.
-            self.scheduler.nanny_plugins[ON_NANNIES] = pickle.dumps(_Parcel(_LOAD_ON_NANNY, {}))
+            self.scheduler.nanny_plugins[ON_NANNIES] = pickle.dumps(_Parcel(_ON_NANNY, {}))
         self._send({"op": "plugin-add", "plugin": self._plugin, "name": NAME})
         await self.done()
 

@@ -106,7 +106,7 @@ async def test_recovery_is_timed_from_the_death_of_the_worker(c, s, a, b, meanwh
     (_, recovered) = s.get_events("marsched-failover")[1]
     assert (recovered["action"], recovered["time"]) == ("recovered", lost["time"])
     assert recovered["seconds"] >= removed - lost["time"]
-    assert not adoption._departed._reassigned
+    assert not adoption.departed._reassigned
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)

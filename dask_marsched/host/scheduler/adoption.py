@@ -2,12 +2,14 @@
 
 Results in shared memory belong to the nanny, so they outlive the worker's process. The stock
 `remove_worker` releases them before any plugin is called. This module runs first: other workers of
-the machine, or the process that the nanny starts next, map the results.
+the machine, or the process that the nanny starts next, map the results. It also keeps Dask's Active
+Memory Manager from dropping the copies that can be adopted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Set
 from typing import Any
 
@@ -20,7 +22,7 @@ from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_
 from dask_marsched.host.restart.process import next_run
 from dask_marsched.host.scheduler import departed_workers
 from dask_marsched.host.scheduler.adopters import Adopters
-from dask_marsched.host.scheduler.departed_workers import DepartedWorkers, ReassignedTasks
+from dask_marsched.host.scheduler.departed_workers import DepartedWorkers
 
 #: Seconds that a worker has to map results; mapping takes milliseconds.
 _ADOPTION_TIMEOUT = 5.0
@@ -36,6 +38,14 @@ def misfits(scheduler: Any) -> list[str]:
         ),
         *departed_workers.misfits(scheduler),
     ]
+
+
+def _memory_manager(scheduler: Any) -> Any:
+    """Return the Active Memory Manager, None if it is off or chooses replicas in another way."""
+    manager = scheduler.extensions.get("amm")
+    dropper = getattr(manager, "_find_dropper", None)
+    there = [] if dropper is None else list(inspect.signature(dropper).parameters)
+    return manager if there == ["ts", "candidates", "pending_drop"] else None
 
 
 class Adoption:
@@ -54,8 +64,9 @@ class Adoption:
         # Handle and stamp by worker: several machines may hold a copy.
         self._kept: dict[Key, dict[str, tuple[Any, int]]] = {}
         self._under_way: dict[str, asyncio.Future[Set[WorkerState]]] = {}
-        self._departed = DepartedWorkers(scheduler, caught, self._under_way)
+        self.departed = DepartedWorkers(scheduler, caught, self._under_way)
         self._moved: dict[str, list[Key]] = {}
+        self._manager: Any = None
         self._handler: Any = None
 
     def install(self) -> None:
@@ -65,7 +76,10 @@ class Adoption:
         self._handler = s.handlers[_UNREGISTER]
         s.remove_worker = self._remove_worker
         s.handlers[_UNREGISTER] = self._remove_worker
-        self._departed.install()
+        self._manager = _memory_manager(s)
+        if self._manager is not None:
+            self._manager._find_dropper = self._find_dropper
+        self.departed.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
@@ -74,7 +88,9 @@ class Adoption:
             vars(s).pop("remove_worker", None)
             s.handlers[_UNREGISTER] = self._handler
             self._handler = None
-        self._departed.uninstall()
+        if self._manager is not None:
+            vars(self._manager).pop("_find_dropper", None)
+        self.departed.uninstall()
         self.adopters.clear()
         self._kept.clear()
 
@@ -103,14 +119,16 @@ class Adoption:
         """Return how many results of a worker that is being removed were adopted."""
         return len(self._moved.get(worker, ()))
 
-    def reassigned(self, worker: str) -> ReassignedTasks | None:
-        """Return and forget the tasks that a dead worker lost before its delayed removal."""
-        return self._departed.reassigned(worker)
+    def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
+        # A retiring worker names itself as the candidate; it may drop whatever others hold.
+        if candidates is None and (keepers := self.keepers(ts)):
+            candidates = (ts.who_has or set()) - set(keepers[:1])
+        return type(self._manager)._find_dropper(self._manager, ts, candidates, pending_drop)
 
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
         s = self.scheduler
         address = s.coerce_address(address)
-        if address in self._departed:
+        if address in self.departed:
             return "OK"  # the nanny waits for this answer before it starts another process
         dying: Set[WorkerState] = set()
         if s.workers.get(address) is not None:
@@ -121,8 +139,8 @@ class Adoption:
         ws = s.workers.get(address)
         if ws is None or kwargs.get("expected") or not self._needs_an_adopter(ws, dying):
             return await self._remove(address, stimulus_id, kwargs)
-        if address not in self._departed:
-            self._departed.hold(
+        if address not in self.departed:
+            self.departed.hold(
                 ws,
                 stimulus_id,
                 self._wait_for_adopters(ws),

@@ -82,28 +82,23 @@ class DepartedWorkers:
     ) -> None:
         """Keep a dead worker until ``until`` ends or fails, then remove it by ``then``."""
         ended = asyncio.create_task(until)
-        removal = asyncio.create_task(self._wait(ws, stimulus_id, ended, then))
-        self._waiting[ws.address] = (ended, removal)
 
-    async def _wait(
-        self,
-        ws: WorkerState,
-        stimulus_id: str,
-        ended: asyncio.Task[None],
-        then: Callable[[], Awaitable[Any]],
-    ) -> None:
-        try:
-            self._free_name(ws)
-            self.scheduler.handle_worker_status_change(Status.paused, ws, stimulus_id)
-            self._reassigned[ws.address] = ReassignedTasks(time(), self._reassign(ws, stimulus_id))
-            await asyncio.wait([ended])
-            if not ended.cancelled():
-                ended.result()
-        except Exception as error:
-            self._caught("delayed_removal", error)
-        finally:
-            del self._waiting[ws.address]
-        await then()
+        async def remove() -> None:
+            try:
+                self._free_name(ws)
+                self.scheduler.handle_worker_status_change(Status.paused, ws, stimulus_id)
+                released = self._reassign(ws, stimulus_id)
+                self._reassigned[ws.address] = ReassignedTasks(time(), released)
+                await asyncio.wait([ended])
+                if not ended.cancelled():
+                    ended.result()
+            except Exception as error:
+                self._caught("delayed_removal", error)
+            finally:
+                del self._waiting[ws.address]
+            await then()
+
+        self._waiting[ws.address] = (ended, asyncio.create_task(remove()))
 
     def _free_name(self, ws: WorkerState) -> None:
         aliases = self.scheduler.aliases

@@ -128,7 +128,7 @@ async def test_a_worker_that_comes_back_waits_until_its_results_are_adopted(c, s
     await x
     s.handlers["register-worker"], stock = register, s.handlers["register-worker"]
     adoption = Adoption(s, caught=None)
-    adoption._departed.install()
+    adoption.departed.install()
     adoption.adopters.ready(b.address)
     adoption.announced(a.address, x.key, None, 1)
     removal = asyncio.create_task(adoption._remove_worker(a.address, stimulus_id="test"))
@@ -154,7 +154,7 @@ async def test_only_a_worker_that_is_there_is_told_that_it_is(c, s, a, b):
         raise ValueError("of a handler")
 
     s.handlers["register-worker"], stock = fail, s.handlers["register-worker"]
-    departed = Adoption(s, caught=None)._departed
+    departed = Adoption(s, caught=None).departed
     departed.install()
     with pytest.raises(ValueError, match="of a handler"):
         await s.handlers["register-worker"](Comm(), address="tcp://127.0.0.1:1")
