@@ -82,7 +82,16 @@ def compress(
     - they share the group's large hubs: otherwise they would have to run where the hub is;
     - the critical path does not grow beyond its bound.
     """
-    return _Compression(graph, roles, kinds, limits).run()
+    if limits is None:
+        joined = _lines(graph, roles, kinds)
+    else:
+        groups = _Compression(graph, roles, kinds, limits).run()
+        joined = {head: group.members for head, group in groups.items()}
+    heads = list(graph)
+    for head, members in joined.items():
+        for j in members:
+            heads[j] = head
+    return heads
 
 
 def durations(graph: OperandGraph) -> list[float]:
@@ -96,6 +105,24 @@ def durations(graph: OperandGraph) -> list[float]:
         else:
             out.append(size / _SOURCE + _OVERHEAD)
     return out
+
+
+def _lines(graph: OperandGraph, roles: Sequence[int], kinds: Sequence[int]) -> dict[int, list[int]]:
+    """Return the operands of each chain but its head, by head."""
+    starts = graph.dependents.starts
+    lines: dict[int, list[int]] = {}
+    for i, own in enumerate(graph.inputs):
+        if len(own) != 1 or roles[i] == ALONE:
+            continue
+        j = own[0]
+        if roles[j] or starts[j + 1] - starts[j] != 1 or kinds[j] != kinds[i]:
+            continue
+        line = lines.get(j) or []
+        if len(line) < _MOST_OPERANDS:
+            lines.pop(j, None)
+            line.append(j)
+            lines[i] = line
+    return lines
 
 
 @dataclass(slots=True)
@@ -114,7 +141,7 @@ class _Compression:
         graph: OperandGraph,
         roles: Sequence[int],
         kinds: Sequence[int],
-        limits: GroupBounds | None,
+        limits: GroupBounds,
     ) -> None:
         self.graph = graph
         self.roles, self.kinds, self.limits = roles, kinds, limits
@@ -127,35 +154,16 @@ class _Compression:
         self.groups: dict[int, _Group] = {}
         #: Earliest finish of each head with the groups formed so far.
         self.finish = [0.0] * len(graph)
-        self.seconds: list[float] = []
+        self.seconds = durations(graph)
         #: Most operands of each batch in a group.
-        self.shares: dict[str, int] = {}
-        self.batches: Sequence[str | None] = limits.batches if limits is not None else ()
-        if limits is not None:
-            sizes = Counter(name for name in self.batches if name is not None)
-            self.shares = {name: max(1, n // limits.groups) for name, n in sizes.items()}
+        sizes = Counter(name for name in limits.batches if name is not None)
+        self.shares = {name: max(1, n // limits.groups) for name, n in sizes.items()}
 
-    def run(self) -> list[int]:
-        if self.limits is None:
-            self._join_lines()
-        else:
-            self._join_inputs(self.limits)
-        heads = list(self.graph)
-        for i, group in self.groups.items():
-            for j in group.members:
-                heads[j] = i
-        return heads
-
-    def _join_lines(self) -> None:
-        for i, own in enumerate(self.inputs):
-            if len(own) == 1 and self._joinable(own[0], i):
-                self._draw_line(i, own[0])
-
-    def _join_inputs(self, limits: GroupBounds) -> None:
-        graph, roles, finish = self.graph, self.roles, self.finish
-        self.seconds = seconds = durations(graph)
+    def run(self) -> dict[int, _Group]:
+        """Form the groups, and return them by head."""
+        roles, finish, seconds = self.roles, self.finish, self.seconds
         before = seconds.copy()
-        slack = sum(seconds) / limits.groups
+        slack = sum(seconds) / self.limits.groups
         # A group joins inputs that several members read only after one with a single reader.
         drawable = [
             times == 1 and not role for times, role in zip(self.readers, roles, strict=True)
@@ -181,6 +189,7 @@ class _Compression:
                 finish[i] = self._start(group.reads) + group.seconds
             else:
                 finish[i] = begin + seconds[i]
+        return self.groups
 
     def _group(self, i: int) -> _Group:
         """Return the group of a head; most operands never need one."""
@@ -188,25 +197,9 @@ class _Compression:
         if group is None:
             reads = dict.fromkeys(self.inputs[i], 1)
             group = self.groups[i] = _Group(reads, self.seconds[i], self.nbytes[i])
-            if self.shares and (name := self.batches[i]) is not None:
+            if self.shares and (name := self.limits.batches[i]) is not None:
                 group.batches[name] = 1
         return group
-
-    def _joinable(self, j: int, head: int) -> bool:
-        return (
-            not self.roles[j]
-            and self.readers[j] == 1
-            and self.roles[head] != ALONE
-            and self.kinds[j] == self.kinds[head]
-        )
-
-    def _draw_line(self, head: int, j: int) -> None:
-        group = self.groups.get(j) or _Group({}, 0.0, 0.0)
-        if len(group.members) >= _MOST_OPERANDS:
-            return
-        self.groups.pop(j, None)
-        group.members.append(j)
-        self.groups[head] = group
 
     def _start(self, reads: dict[int, int]) -> float:
         finish = self.finish
@@ -229,7 +222,6 @@ class _Compression:
                 return False
             self._draw(group, found)
             return True
-        assert self.limits is not None
         found = [j for j in found if self._brings_little(j, reads)]
         if not found:
             return False
@@ -256,8 +248,7 @@ class _Compression:
         if not own or (group is not None and group.little):
             return True
         nbytes, readers, most_readers = self.nbytes, self.readers, self.shared
-        small = self.limits.small if self.limits is not None else 0.0
-        most = max(nbytes[j], CRUMB)
+        small, most = self.limits.small, max(nbytes[j], CRUMB)
         new = shared = new_to_any = shared_by_any = 0.0
         for k in own:
             size = nbytes[k]
@@ -292,7 +283,6 @@ class _Compression:
         return runs
 
     def _fits(self, group: _Group, found: list[int], latest: float) -> bool:
-        assert self.limits is not None
         groups = self.groups
         seconds = sum([groups[j].seconds for j in found])
         if group.seconds + seconds > latest:  # whenever it can begin
@@ -328,8 +318,7 @@ class _Compression:
         return max(peak, live + group.peak)
 
     def _draw(self, group: _Group, found: list[int]) -> None:
-        if self.limits:
-            group.peak = self._peak(group, found)
+        group.peak = self._peak(group, found)
         reads = group.reads
         for j in found:
             del reads[j]

@@ -20,8 +20,8 @@ class DispatchPace:
     """Limits the withheld operands in flight to `SURPLUS` times those that keep the scheduler busy.
 
     An operand returns after the round trip of its messages and its duration; meanwhile the
-    scheduler handles one in every `scheduler_time` seconds (Little's law; 0 for no limit). Until
-    durations are known, the age of the oldest operand in flight stands for them.
+    scheduler handles one in every `scheduler_time` seconds (Little's law). Until durations are
+    known, the age of the oldest operand in flight stands for them.
     """
 
     def __init__(self, scheduler_time: float = SCHEDULER_TIME) -> None:
@@ -31,8 +31,7 @@ class DispatchPace:
 
     def sent(self, operand: Any, now: float) -> None:
         """Record that a withheld operand was sent to a worker."""
-        if self.scheduler_time:
-            self._on_the_way[operand] = now
+        self._on_the_way[operand] = now
 
     def ended(self, operand: Any, duration: float | None) -> None:
         """Record that an operand has ended, and the mean duration of its kind in seconds."""
@@ -47,9 +46,7 @@ class DispatchPace:
         self._on_the_way.pop(operand, None)
 
     def most(self, now: float) -> float:
-        """Return the most withheld operands that may be in flight, possibly infinity."""
-        if not self.scheduler_time:
-            return float("inf")
+        """Return the most withheld operands that may be in flight."""
         return SURPLUS * (ROUND_TRIP + self._expected(now)) / self.scheduler_time
 
     def room(self, now: float) -> float:

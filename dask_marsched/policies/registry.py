@@ -6,19 +6,19 @@ import difflib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-KINDS = ("assignment", "ordering", "placement", "withholding")
 #: The options that name a policy.
 _SETTINGS = {kind: f"marsched.{kind}.policy" for kind in ("assignment", "ordering")}
 
-#: Classes of this package's policies, by kind and name, in the module of the kind's name. These
-#: are imported on first use: all processes that read the options check names, and few make plans.
-_OWN = {
+#: Classes by kind and name. Those of this package are in the module of the kind's name, and named:
+#: they are imported on first use, as all processes that read the options check names, and few make
+#: plans.
+_registry: dict[str, dict[str, type | str]] = {
     "assignment": {"bfs": "BreadthFirst", "dfs": "DepthFirst", "units": "BoundedUnits"},
     "ordering": {"dask": "DaskOrder", "mars": "MarsOrder"},
     "placement": {"most-bytes": "MostBytes"},
     "withholding": {"units": "UnitQueues"},
 }
-_registry: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
+KINDS = tuple(_registry)
 
 PolicyT = TypeVar("PolicyT", bound=type)
 
@@ -54,7 +54,7 @@ def register(kind: str) -> Callable[[PolicyT], PolicyT]:
 
 def names(kind: str) -> tuple[str, ...]:
     """Return the names of the registered policies of a kind, sorted."""
-    return tuple(sorted({*_table(kind), *_OWN[kind]}))
+    return tuple(sorted(_table(kind)))
 
 
 def create(kind: str, name: str) -> Any:
@@ -68,15 +68,16 @@ def create(kind: str, name: str) -> Any:
             f"{_SETTINGS.get(kind, kind)}: unknown policy {name!r}; "
             f"accepted are {', '.join(map(repr, known))}.{hint}"
         )
-    if name in table:
-        return table[name]()
+    cls = table[name]
+    if isinstance(cls, type):
+        return cls()
     from dask_marsched.policies import assignment, ordering, placement, withholding
 
     module = dict(zip(KINDS, (assignment, ordering, placement, withholding), strict=True))[kind]
-    return getattr(module, _OWN[kind][name])()
+    return getattr(module, cls)()
 
 
-def _table(kind: str) -> dict[str, type]:
+def _table(kind: str) -> dict[str, type | str]:
     try:
         return _registry[kind]
     except KeyError:

@@ -30,14 +30,13 @@ class RetryRule:
         self.delay = _DELAY  #: Seconds before the first retry.
         self._names = _with_derived(errors)
 
-    def is_infrastructure(self, error: str) -> bool:
-        """Whether an exception, given by its ``repr``, is one of the infrastructure."""
-        name = error.partition("(")[0].strip()
-        return name.rpartition(".")[2] in self._names
-
     def wait(self, error: str, tried: int) -> float:
-        """Return the seconds before the next retry, which double with each; infinity for none."""
-        if tried >= self.most or not self.is_infrastructure(error):
+        """Return the seconds before the next retry, which double with each; infinity for none.
+
+        `error` is the exception's ``repr``.
+        """
+        name = error.partition("(")[0].strip().rpartition(".")[2]
+        if tried >= self.most or name not in self._names:
             return math.inf
         # The exponent is capped to avoid overflow.
         return min(self.delay * 2.0 ** min(tried, 30), _LONGEST)

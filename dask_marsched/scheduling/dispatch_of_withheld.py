@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from distributed.metrics import time
@@ -129,31 +129,8 @@ class Dispatcher:
         """
         placed: Placed = []
         room = self.pace.room(now)
-        if room <= 0:
-            return placed
-        get, withholding = self.scheduler.workers.get, self.withholding
         filled: set[WorkerState] = set()
-        self._fill(filter(None, map(get, withholding.begun())), room, placed, filled)
-        if len(placed) < room and len(withholding):
-            self._fill(sorted(self.free_slots.finished, key=self._load), room, placed, filled)
-        if len(placed) < room and len(withholding):
-            free = sorted(self.free_slots.candidates(now), key=self._load)
-            self._fill(free, room, placed, filled)
-        return placed
-
-    def _load(self, ws: WorkerState) -> tuple[int, int]:
-        return ws.nbytes, self.seniority(ws)
-
-    def _fill(
-        self,
-        turn: Iterable[WorkerState],
-        room: float,
-        placed: Placed,
-        filled: set[WorkerState],
-    ) -> None:
-        for ws in turn:
-            if len(placed) >= room:
-                return
+        for ws in self._turns(now) if room > 0 else ():
             # What was sent in this dispatch is not in `ws.processing` yet.
             if ws in filled or not self.free_slots.has_free_slot(ws):
                 continue
@@ -161,6 +138,17 @@ class Dispatcher:
             more: dict[TaskState, float] = {}
             while len(placed) < room and (offer := self._next(ws, more)) is not None:
                 placed.append((self._accept(offer, ws), ws))
+            if len(placed) >= room or not len(self.withholding):
+                break
+        return placed
+
+    def _turns(self, now: float) -> Iterator[WorkerState]:
+        yield from filter(None, map(self.scheduler.workers.get, self.withholding.begun()))
+        yield from sorted(self.free_slots.finished, key=self._load)
+        yield from sorted(self.free_slots.candidates(now), key=self._load)
+
+    def _load(self, ws: WorkerState) -> tuple[int, int]:
+        return ws.nbytes, self.seniority(ws)
 
     def _accept(self, offer: Offer, ws: WorkerState) -> TaskState:
         ts: TaskState = offer.operand

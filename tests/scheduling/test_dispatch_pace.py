@@ -18,6 +18,8 @@ from dask_marsched.simulation import Costs, SimulationReport, simulate
 from tests.compat.harness import planned_cluster
 
 WORKERS = 100
+#: Seconds for an operand with which the scheduler bounds nothing.
+FREE = 1e-9
 
 
 def trees(seconds: float, scheduler_time: float, threads: int = 1) -> SimulationReport:
@@ -53,20 +55,20 @@ def at_once(report: SimulationReport) -> int:
 
 
 def test_short_operands_do_not_go_to_all_workers() -> None:
-    bound, free = trees(0.001, SCHEDULER_TIME), trees(0.001, 0.0)
+    bound, free = trees(0.001, SCHEDULER_TIME), trees(0.001, FREE)
     assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / SCHEDULER_TIME
     assert bound.peak_memory < free.peak_memory
     assert bound.makespan < 1.2 * free.makespan
 
 
 def test_short_operands_do_not_go_to_all_threads() -> None:
-    bound, free = trees(0.001, SCHEDULER_TIME, threads=4), trees(0.001, 0.0, threads=4)
+    bound, free = trees(0.001, SCHEDULER_TIME, threads=4), trees(0.001, FREE, threads=4)
     assert at_once(bound) <= SURPLUS * (ROUND_TRIP + 0.001) / SCHEDULER_TIME
     assert bound.peak_memory < free.peak_memory
 
 
 def test_long_operands_go_to_all_workers() -> None:
-    bound, free = trees(1.0, SCHEDULER_TIME), trees(1.0, 0.0)
+    bound, free = trees(1.0, SCHEDULER_TIME), trees(1.0, FREE)
     assert at_once(bound) == WORKERS
     assert bound.makespan < 1.02 * free.makespan
 
