@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -12,7 +13,6 @@ from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import roles
 from dask_marsched.policies.planning.clustering import Clustering
 from dask_marsched.policies.planning.counterpart_merging import join_counterparts
-from dask_marsched.policies.planning.host_runs import NOT_CUT, choose_runs
 from dask_marsched.policies.planning.host_shares import (
     cut_into_shares,
     runs_to_a_host,
@@ -21,9 +21,11 @@ from dask_marsched.policies.planning.host_shares import (
 from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
     FEW,
+    NOT_CUT,
     PlanChecks,
     UnitBounds,
     choose_bounds,
+    choose_runs,
     sample,
     sample_size,
     stock_peak,
@@ -80,11 +82,6 @@ class SearchingPolicy(AssignmentPolicy, Protocol):
     ) -> list[Unit]:
         """Group initial operands without a search (`AssignmentPolicy.assign`)."""
         ...
-
-
-def _restrict(operands: Iterable[int], pending: Collection[int] | None) -> tuple[int, ...]:
-    chosen = operands if pending is None else (i for i in operands if i in pending)
-    return tuple(sorted(chosen))
 
 
 #: The bound without workers, and until a search ends. In simulation 4 and 8 moved or held more.
@@ -152,14 +149,10 @@ class _Traversal:
         own: list[int],
     ) -> int:
         """Traverse from one start, append initial operands to `own`, return the number visited."""
-        frontier = [start]
-        visited = head = 0
-        while head < len(frontier) and visited < limit:
-            if self._last_in_first_out:
-                i = frontier.pop()
-            else:
-                i = frontier[head]
-                head += 1
+        frontier = deque([start])
+        visited = 0
+        while frontier and visited < limit:
+            i = frontier.pop() if self._last_in_first_out else frontier.popleft()
             if seen[i]:
                 continue
             seen[i] = 1
@@ -315,7 +308,6 @@ def _mostly_known(graph: OperandGraph) -> bool:
 def _pending(units: list[Unit], pending: Collection[int] | None) -> list[Unit]:
     if pending is None:
         return units
-    found = [
-        replace(unit, operands=o) for unit in units if (o := _restrict(unit.operands, pending))
-    ]
+    left = ((unit, tuple(i for i in unit.operands if i in pending)) for unit in units)
+    found = [replace(unit, operands=operands) for unit, operands in left if operands]
     return sorted(found, key=lambda unit: unit.operands[0])

@@ -22,7 +22,11 @@ class Remaining:
     @property
     def work(self) -> float:
         """Thread seconds left, 0 if the mean is unknown."""
-        return max(0.0, self.left * self.mean - self._useful) if self.mean is not None else 0.0
+        if self.mean is None:
+            return 0.0
+        # An operand that runs longer than the mean has still done only its own work.
+        useful = min(self.spent, self.running * self.mean)
+        return max(0.0, self.left * self.mean - useful)
 
     @property
     def longest(self) -> float:
@@ -32,11 +36,6 @@ class Remaining:
         if self.running < self.left:
             return self.mean  # one of them has not begun
         return max(0.0, self.mean - self.spent / self.running)
-
-    @property
-    def _useful(self) -> float:
-        # An operand that runs longer than the mean has still done only its own work.
-        return min(self.spent, self.running * self.mean) if self.mean is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.withholding import BINDING_BYTES
 from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.dispatch_of_withheld import Dispatcher
+from dask_marsched.scheduling.plan_finder import PreparedGraph
 from dask_marsched.scheduling.planner import Planner
-from dask_marsched.scheduling.prepared_plans import PreparedGraph
 from dask_marsched.scheduling.retries import Retries
 from dask_marsched.scheduling.task_placement import TaskPlacement
 from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas

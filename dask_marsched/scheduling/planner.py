@@ -21,8 +21,7 @@ from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler import snapshot
 from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.scheduling.chosen_policies import Policies
-from dask_marsched.scheduling.plan_finder import PlanFinder
-from dask_marsched.scheduling.prepared_plans import PreparedGraph, PreparedPlan
+from dask_marsched.scheduling.plan_finder import PlanFinder, PreparedGraph, PreparedPlan
 
 #: A plan is made again when the number of workers has grown by this factor.
 _MANY_MORE = 4

@@ -76,11 +76,8 @@ def tasks_to_compute(
 
 def in_order(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Return the runnable tasks in the scheduler's order of priority."""
-    return sorted((ts for ts in tasks if ts.run_spec is not None and ts.priority), key=_order)
-
-
-def _order(ts: TaskState) -> tuple[float, ...]:
-    return ts.priority[1:] if ts.priority else ()
+    runnable = (ts for ts in tasks if ts.run_spec is not None and ts.priority)
+    return sorted(runnable, key=lambda ts: (ts.priority or ())[1:])
 
 
 def topological(tasks: list[TaskState]) -> list[TaskState]:

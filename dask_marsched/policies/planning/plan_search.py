@@ -1,4 +1,4 @@
-"""Chooses the bounds of units by a forecast for each candidate.
+"""Chooses the bounds of units, and how many runs of them a host gets, by forecasts.
 
 A low bound on memory moves more bytes. A high one keeps results that meet on one worker, but all
 workers hold such results at a time. In a running sum each unit waits for the one before it and
@@ -17,23 +17,25 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
 from dask_marsched.policies.planning.forecast import LINK, Forecaster, PlanForecast
+from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
 
 #: Memory bounds to try, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
 SIZES = (8, 4, 2)  #: Sizes of units to try if every memory bound holds more than stock Dask.
 FEW, _ONE_IN = 2000, 40  #: Graphs of few operands are forecast whole, of larger ones one in 40.
-CHECKED = 10_000  #: Most operands on which a choice is checked.
+_CHECKED = 10_000  #: Most operands on which a choice is checked.
 _MOST = 25_000  #: Most operands for a forecast of stock Dask alone.
 _LEAST_WORKERS = 8  #: Least workers for a forecast of a part.
 _TOLERANCE = 1.1  #: A plan may hold as much as stock Dask, or this times the leanest plan.
-FAST_LINK = 1e9  #: Bytes a second that a worker receives from another host at best.
+_FAST_LINK = 1e9  #: Bytes a second that a worker receives from another host at best.
 #: A plan may hold this times stock Dask's peak with such links. That forecast is low: in simulation
 #: 18 workloads on 16 workers held 1.33 times as much (geometric mean). With 1.15, sums of thin
 #: columns moved 0.20 of stock's bytes instead of 0.08.
 _FAST_TOLERANCE = 1.25
 _LEAST_MOVED = 0.01  #: Bytes moved below this part of stock Dask's do not count.
 _MEMORY, _TIME = 2.0, 2.0  #: Weights of memory and time relative to bytes moved.
-HARDLY_MORE = 1.1  #: A leaner plan may move this times the bytes of the plan that moves least.
+NOT_CUT = 0  #: Runs of a plan that is not cut: any worker opens the next unit.
+_HARDLY_MORE = 1.1  #: A leaner plan may move this times the bytes of the plan that moves least.
 _MUCH = 0.25  #: A check is valid until the bytes of its graph change by more than this part.
 _SAME = 0.15  #: Costs that differ by less count as equal, given the accuracy of forecasts.
 
@@ -56,7 +58,7 @@ def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _
     """Forecast stock Dask's peak bytes with fast links, scaled from at most `most` operands."""
     part = graph.head(min(len(graph), most))
     some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]
-    found = Forecaster(part, [w.nthreads or 1 for w in some]).stock(FAST_LINK)
+    found = Forecaster(part, [w.nthreads or 1 for w in some]).stock(_FAST_LINK)
     return found.peak * len(workers) / len(some)
 
 
@@ -129,12 +131,12 @@ def check_bounds(
     bottleneck, stock Dask holds less: means by month on 100 workers were forecast at 20 GB, 12 GB
     with the scheduler's time, and held 11 GB.
     """
-    part = graph.head(min(len(graph), CHECKED))
+    part = graph.head(min(len(graph), _CHECKED))
     some = workers[: math.ceil(len(workers) * len(part) / len(graph))]
     # The scheduler serves all workers, so it has less time for these.
     scheduler_time = SCHEDULER_TIME * len(workers) / len(some)
     run = Forecaster(part, [w.nthreads or 1 for w in some], scheduler_time)
-    most = run.stock(FAST_LINK).peak
+    most = run.stock(_FAST_LINK).peak
     found: dict[UnitBounds, PlanForecast] = {}
     best: UnitBounds | None = None
     least = math.inf
@@ -144,13 +146,57 @@ def check_bounds(
         units = plan(bounds, part)
         if units == before:
             continue
-        before, found[bounds] = units, run.plan(units, FAST_LINK)
+        before, found[bounds] = units, run.plan(units, _FAST_LINK)
         moved, peak = found[bounds].moved, found[bounds].peak
-        if moved > HARDLY_MORE * least:
+        if moved > _HARDLY_MORE * least:
             break
         if peak <= most:
             best, least = bounds, min(least, moved)
     return best or min(found, key=lambda bounds: found[bounds].peak)
+
+
+def choose_runs(
+    graph: OperandGraph,
+    workers: Sequence[WorkerSlot],
+    plan: Callable[[OperandGraph], list[Unit]],
+    least: int = 1,
+) -> int:
+    """Choose into how many runs for each host, at least `least`, to cut a plan; or `NOT_CUT`.
+
+    Among the numbers whose plan holds no more than stock Dask this is the lowest, or a higher one
+    that holds clearly less and hardly moves more between hosts; else the one that holds least. Of a
+    large graph the first operands are forecast, on fewer hosts.
+
+    Long runs keep results that meet on one host. But each host then holds results of its own (a
+    front) and may wait long for another's: means by month on 25 hosts of 4 workers, half a month in
+    a run, held 2.3 times as much as stock Dask.
+    """
+    part = graph.head(min(len(graph), _CHECKED))
+    some = _some_hosts(workers, len(part) / max(1, len(graph)))
+    # The scheduler serves all workers, so it has less time for these.
+    scheduler_time = SCHEDULER_TIME * len(workers) / len(some)
+    threads, hosts = [w.nthreads or 1 for w in some], [w.host for w in some]
+    run = Forecaster(part, threads, scheduler_time, hosts)
+    most = run.stock(_FAST_LINK).peak
+    units = plan(part)
+    peaks: dict[int, float] = {}
+    best, fewest = None, math.inf
+    for runs in [*(m for m in RUNS if m >= least), NOT_CUT]:
+        cut = cut_into_shares(units, some, runs) if runs != NOT_CUT else units
+        found = run.plan(cut, _FAST_LINK)
+        peaks[runs] = found.peak
+        if found.between_hosts > _HARDLY_MORE * fewest:
+            break
+        if found.peak <= most and (best is None or _HARDLY_MORE * found.peak < peaks[best]):
+            best, fewest = runs, min(fewest, found.between_hosts)
+    return min(peaks, key=peaks.__getitem__) if best is None else best
+
+
+def _some_hosts(workers: Sequence[WorkerSlot], share: float) -> list[WorkerSlot]:
+    """Return the workers of the first hosts: a share of all, at least two."""
+    hosts = list(dict.fromkeys(w.host for w in workers))
+    chosen = set(hosts[: max(2, math.ceil(share * len(hosts)))])
+    return [w for w in workers if w.host in chosen]
 
 
 class PlanChecks:
@@ -214,8 +260,8 @@ class _Checked:
 
 def _lean_with_fast_links(run: Forecaster, plans: dict[UnitBounds, list[Unit]]) -> list[UnitBounds]:
     """Return the bounds whose plans do not hold much more than stock Dask with fast links."""
-    peaks = {bounds: run.plan(units, FAST_LINK).peak for bounds, units in plans.items()}
-    stock = run.stock(FAST_LINK).peak
+    peaks = {bounds: run.plan(units, _FAST_LINK).peak for bounds, units in plans.items()}
+    stock = run.stock(_FAST_LINK).peak
     most = max(_FAST_TOLERANCE * stock, _TOLERANCE * min(peaks.values()))
     return [bounds for bounds, peak in peaks.items() if peak <= most]
 

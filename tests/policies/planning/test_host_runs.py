@@ -8,10 +8,10 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.dispatch_pace import SCHEDULER_TIME
-from dask_marsched.policies.planning import host_runs
+from dask_marsched.policies.planning import plan_search
 from dask_marsched.policies.planning.forecast import Forecaster, PlanForecast
-from dask_marsched.policies.planning.host_runs import NOT_CUT, choose_runs
 from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
+from dask_marsched.policies.planning.plan_search import NOT_CUT, choose_runs
 from tests.graphs import forecast, graph
 
 WORKERS = [WorkerSlot(f"tcp://{n}", 1, host=str(n // 2)) for n in range(16)]
@@ -107,7 +107,7 @@ def test_of_a_large_graph_a_part_is_forecast_on_a_part_of_the_hosts(
         return plan(of, *args, **kwargs)
 
     monkeypatch.setattr(Forecaster, "plan", watched)
-    monkeypatch.setattr(host_runs, "CHECKED", 400)
+    monkeypatch.setattr(plan_search, "_CHECKED", 400)
     g = months(12, 32)
     choose_runs(g, WORKERS, each_alone)
     assert {count for count, _ in made} == {400}
