@@ -68,7 +68,7 @@ class SchedulerAdapter:
         self.removed = removed
         self.failed = failed
         self.compression = compression
-        self._readers = (order,) if compression is None else (order, compression)
+        self.order = order
         self.installed = False
         self._assigned: dict[TaskState, WorkerState] = {}
         self._undispatched = False
@@ -95,8 +95,9 @@ class SchedulerAdapter:
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
         materialization.patch()
-        for part in self._readers:
-            part.install()
+        self.order.install()
+        if self.compression is not None:
+            self.compression.install()
         self.installed = True
         for ts in list(s.queued):
             self.delegate.enqueued(ts)
@@ -107,8 +108,9 @@ class SchedulerAdapter:
             return
         self.installed = False
         materialization.unpatch()
-        for part in reversed(self._readers):
-            part.uninstall()
+        if self.compression is not None:
+            self.compression.uninstall()
+        self.order.uninstall()
         s = self.scheduler
         for name in ("_TRANSITIONS_TABLE", *_REPLACED.values()):
             vars(s).pop(name, None)
