@@ -37,16 +37,14 @@ def coldest(
         and keep.isdisjoint(resident.staying)
         and (before is None or resident.next_use is None or resident.next_use > before)
     ]
-    # Evicting many small results costs more than it frees.
-    large = [resident for resident in candidates if resident.nbytes * 256 >= nbytes]
+    # Small results come last: evicting many of them costs more than it frees.
+    heap = [(r.nbytes * 256 < nbytes, _latest_first(r), n) for n, r in enumerate(candidates)]
+    heapq.heapify(heap)
     chosen: list[Resident] = []
-    for some in (large, [r for r in candidates if r.nbytes * 256 < nbytes]):
-        heap = [(_latest_first(r), n) for n, r in enumerate(some)]
-        heapq.heapify(heap)
-        while heap and nbytes > 0:
-            resident = some[heapq.heappop(heap)[1]]
-            chosen.append(resident)
-            nbytes -= resident.nbytes
+    while heap and nbytes > 0:
+        resident = candidates[heapq.heappop(heap)[2]]
+        chosen.append(resident)
+        nbytes -= resident.nbytes
     return chosen
 
 

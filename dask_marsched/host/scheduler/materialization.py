@@ -56,22 +56,23 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
     """Replace `distributed.scheduler._materialize_graph`, in the scheduler's offload thread."""
     with collector_paused():
         dsk, annotations = _stock(expr=expr, validate=validate)
-        try:
-            sizes = chunk_nbytes(expr, dsk)
-        except Exception:
-            logger.exception("sizes could not be derived from the graph; they will be learned")
-            left = compressed(dsk, annotations, None)
-        else:
-            left = SizedGraph(compressed(dsk, annotations, sizes))
-            left.sizes = sizes
-            request = current.get()
-            left.trees = request.trees if request is not None else {}
+        sizes = _sizes(expr, dsk)
+        left = SizedGraph(compressed(dsk, annotations, sizes))
+        left.sizes = sizes
+        request = current.get()
+        left.trees = request.trees if request is not None else {}
         # The scheduler has yet to remove the unwanted tasks of an `LLGExpr`.
         if len(left) == 1 or not isinstance(expr, LLGExpr):
-            prepared = order_arriving(left, getattr(left, "sizes", None))
-            if isinstance(left, SizedGraph):
-                left.prepared = prepared
+            left.prepared = order_arriving(left, sizes)
         return left, annotations
+
+
+def _sizes(expr: Any, dsk: Mapping[Key, Any]) -> ChunkSizes:
+    try:
+        return chunk_nbytes(expr, dsk)
+    except Exception:
+        logger.exception("sizes could not be derived from the graph; they will be learned")
+        return ChunkSizes()
 
 
 def _offload(func: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
@@ -110,11 +111,7 @@ def materialize_again(
     stock = _stock or scheduler_module._materialize_graph
     with collector_paused():
         dsk, annotations = stock(expr=expr, validate=scheduler.validate)
-        sizes = ChunkSizes()
-        try:
-            sizes = chunk_nbytes(expr, dsk)
-        except Exception:
-            logger.exception("sizes could not be derived from the graph; they will be learned")
+        sizes = _sizes(expr, dsk)
         if (compression := in_force.get(scheduler)) is not None:
             compression.has_fused(groups)
         return compressed_as_before(dsk, chosen, groups, sizes), annotations, sizes
