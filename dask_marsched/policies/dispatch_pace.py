@@ -65,8 +65,3 @@ class DispatchPace:
             return self._duration
         first = next(iter(self._on_the_way.values()), now)
         return max(0.0, now - first - ROUND_TRIP)
-
-    def clear(self) -> None:
-        """Forget everything, because the scheduler restarts."""
-        self._on_the_way.clear()
-        self._duration = None

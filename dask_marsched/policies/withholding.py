@@ -95,6 +95,7 @@ class WithholdingPolicy(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class _Unit:
     """Operands that belong on one worker.
 
@@ -102,21 +103,12 @@ class _Unit:
     owner, else in `UnitQueues._unopened`. `number` breaks ties of priority.
     """
 
-    __slots__ = ("first", "home", "number", "owner", "ready", "share")
-
-    def __init__(
-        self,
-        first: Priority,
-        number: int,
-        owner: Any | None = None,
-        share: Share | None = None,
-    ) -> None:
-        self.first = first
-        self.number = number
-        self.owner = owner
-        self.share = share
-        self.home: Any | None = None
-        self.ready: dict[Any, Priority] = {}
+    first: Priority
+    number: int
+    owner: Any | None = None
+    share: Share | None = None
+    home: Any | None = None
+    ready: dict[Any, Priority] = field(default_factory=dict)
 
     def head(self) -> tuple[Priority, Any]:
         operand = min(self.ready, key=self.ready.__getitem__)
@@ -234,7 +226,8 @@ class UnitQueues:
             self._leave_unopened(unit)
             unit.owner = worker
             self._running[unit] = None
-            self._push_ready(unit)
+            for each, priority in unit.ready.items():
+                self._push(worker, each, priority)
         elif offer.how == "taken":
             moved = unit.less_urgent_half(unit.ready[operand][:2])
             self.plan(moved, unit.ready[moved[0]], worker)
@@ -305,9 +298,7 @@ class UnitQueues:
         self._urgencies[urgency] = self._urgencies.get(urgency, 0) + 1
         unit.ready[operand] = priority
         if unit.owner is not None:
-            heap = self._opened.setdefault(unit.owner, [])
-            heapq.heappush(heap, (priority, self._number(), operand))
-            self._moved.add(unit.owner)
+            self._push(unit.owner, operand, priority)
             self._running[unit] = None
         elif was_empty:
             unit.home = home
@@ -333,11 +324,10 @@ class UnitQueues:
             self._opened.clear()
         return unit.ready.pop(operand)
 
-    def _push_ready(self, unit: _Unit) -> None:
-        self._moved.add(unit.owner)
-        heap = self._opened.setdefault(unit.owner, [])
-        for operand, priority in unit.ready.items():
-            heapq.heappush(heap, (priority, self._number(), operand))
+    def _push(self, owner: Any, operand: Any, priority: Priority) -> None:
+        heap = self._opened.setdefault(owner, [])
+        heapq.heappush(heap, (priority, self._number(), operand))
+        self._moved.add(owner)
 
     def _number(self) -> int:
         # itertools.count cannot be pickled from Python 3.14 on

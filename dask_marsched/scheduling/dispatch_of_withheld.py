@@ -38,8 +38,7 @@ class Dispatcher:
         self.seniority = seniority
         saturation = scheduler.WORKER_SATURATION
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
-        self.free_slots = FreeSlots(scheduler, self.slots, seniority)
-        self.pace = DispatchPace()
+        self.clear()
         #: Of this dispatch: workers that were given nothing, with those for which they wait.
         self._awaited: dict[WorkerState, list[WorkerState]] = {}
 
@@ -54,9 +53,9 @@ class Dispatcher:
         self.pace.ended(ts, snapshot.duration(ts))
 
     def clear(self) -> None:
-        """Forget everything, as the scheduler restarts."""
-        self.free_slots.clear()
-        self.pace.clear()
+        """Begin anew, as when the scheduler restarts."""
+        self.free_slots = FreeSlots(self.scheduler, self.slots, self.seniority)
+        self.pace = DispatchPace()
 
     def redispatch_after(self) -> float:
         """Return after how many seconds to dispatch again without an event, or infinity."""

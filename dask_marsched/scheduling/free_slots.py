@@ -55,12 +55,6 @@ class FreeSlots:
         self._free.update(self.finished)  # they may still have a free thread
         self.finished.clear()
 
-    def clear(self) -> None:
-        """Forget everything, as the scheduler restarts."""
-        self.finished.clear()
-        self._free.clear()
-        self._busy = []
-
     def candidates(self, now: float) -> set[WorkerState]:
         """Return the workers that may get tasks."""
         s = self.scheduler

@@ -12,11 +12,12 @@ from dask.utils import key_split
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler.departed_workers import ReassignedTasks
-from dask_marsched.host.scheduler.lost_results import TOPIC, LastTransitions, Loss, read_loss
+from dask_marsched.host.scheduler.lost_results import TOPIC, Loss, read_loss
 
 #: Losses remembered for `status`, and keys named in an event.
 _MOST = 20
-
+#: Start states of the transitions that matter for a loss.
+_RELEVANT = frozenset({"memory", "processing", "released"})
 
 _TOTALS = ("losses", "recovered", "results_lost", "results_adopted", "computed_again", "excess")
 
@@ -32,9 +33,16 @@ class Recoveries:
         self._last: deque[dict[str, Any]] = deque(maxlen=_MOST)
         self._missing: dict[Key, list[_OpenRecovery]] = {}
         self._totals: Counter[str] = Counter()
-        self._moves = LastTransitions()
-        #: hook for each transition: key, state before, state after, stimulus
-        self.moved = self._moves.note
+        self._stimulus = ""
+        self._transitions: list[tuple[Key, str, str]] = []
+
+    def moved(self, key: Key, start: str, finish: str, stimulus_id: str) -> None:
+        """Keep a transition until the next stimulus: Dask's own log may be too short."""
+        if stimulus_id != self._stimulus:
+            self._stimulus = stimulus_id
+            self._transitions = []
+        if start in _RELEVANT and not stimulus_id.startswith("update-graph"):
+            self._transitions.append((key, start, finish))
 
     @guarded(lambda: None)
     def worker_left(
@@ -52,7 +60,9 @@ class Recoveries:
         """
         died, sent_again = reassigned or (self._clock(), ())
         moves = [(key, "processing", "released") for key in sent_again]
-        loss = read_loss(self.scheduler, moves + self._moves.of(stimulus_id))
+        if stimulus_id == self._stimulus:
+            moves += self._transitions
+        loss = read_loss(self.scheduler, moves)
         if not (loss.lost or loss.interrupted or adopted):
             return  # an idle worker without results
         event = _event(worker, loss, adopted)

@@ -99,7 +99,7 @@ BOUNDED = (
     # pictures and series of bounded length; what it holds by operand is asserted below
     "observer",
     # the transitions of the last stimulus
-    "_moves",
+    "_transitions",
     # of the http server
     "_routes",
     # one for each scheduler that there is

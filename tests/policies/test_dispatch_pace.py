@@ -65,13 +65,6 @@ def test_durations_are_a_mean() -> None:
     assert 0.09 < pace.most(1.0) * 0.0007 / SURPLUS - ROUND_TRIP <= 0.1
 
 
-def test_after_a_restart_nothing_is_known() -> None:
-    pace = experienced(1.0)
-    pace.sent("a", 1.0)
-    pace.clear()
-    assert pace.room(2.0) == DispatchPace(0.0007).room(2.0)
-
-
 @given(durations, durations, st.floats(1e-5, 0.1))
 def test_longer_operands_are_never_bounded_more(a: float, b: float, seconds: float) -> None:
     short, long = sorted((a, b))

@@ -15,7 +15,7 @@ def known(**usual: float) -> Durations:
     return durations
 
 
-def running(operand: str, seconds: float, worker: str = "a", kind: str = "x") -> Running[str, str]:
+def running(operand: str, seconds: float, worker: str = "a", kind: str = "x") -> Running:
     return Running(operand, worker, kind, seconds)
 
 

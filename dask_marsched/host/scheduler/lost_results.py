@@ -16,8 +16,6 @@ from dask_marsched.host.scheduler.snapshot import topological
 TOPIC = "marsched-failover"
 
 _PENDING = frozenset({"waiting", "no-worker", "queued", "processing"})
-#: Start states of the transitions that matter for a loss.
-_RELEVANT = frozenset({"memory", "processing", "released"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +31,6 @@ class Loss:
     spared: int  #: Lost results that are not needed.
     #: For each recomputed operand a reader that has to run; None if a client wants it.
     because: dict[Key, Key | None]
-
-
-class LastTransitions:
-    """Keeps all transitions of the last stimulus; Dask's own log is bounded."""
-
-    def __init__(self) -> None:
-        self._stimulus = ""
-        self._transitions: list[tuple[Key, str, str]] = []
-
-    def note(self, key: Key, start: str, finish: str, stimulus_id: str) -> None:
-        """Record a transition."""
-        if stimulus_id != self._stimulus:
-            self._stimulus = stimulus_id
-            self._transitions = []
-        if start in _RELEVANT and not stimulus_id.startswith("update-graph"):
-            self._transitions.append((key, start, finish))
-
-    def of(self, stimulus_id: str) -> list[tuple[Key, str, str]]:
-        """Return key, start and finish of a stimulus's transitions; empty if it is not the last."""
-        return self._transitions if stimulus_id == self._stimulus else []
 
 
 def read_loss(scheduler: Any, moves: Iterable[tuple[Key, str, str]]) -> Loss:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,8 @@ def cut_into_shares(
     for w in workers:
         threads[w.host] = threads.get(w.host, 0) + w.nthreads
     operands = sum(len(unit.operands) for unit in units)
-    ends, total = [], 0
-    for count in [*threads.values()] * runs:
-        total += count
-        ends.append(total)
+    ends = list(accumulate([*threads.values()] * runs))
+    total = ends[-1]
     shares, share, before = [], 0, 0
     for unit in units:
         middle = (before + len(unit.operands) / 2) * total / operands
