@@ -41,11 +41,12 @@ class Retries:
         if failed_on is None:
             return None
         others = [ws for ws in self.scheduler.running if ws.address not in failed_on]
-        return min(
-            others,
-            key=lambda ws: (-input_bytes_on(ts, ws)[0], _load(ws), ws.address),
-            default=None,
-        )
+
+        def preference(ws: WorkerState) -> tuple[float, float, str]:
+            load = len(ws.processing) / (ws.nthreads or 1)
+            return -input_bytes_on(ts, ws)[0], load, ws.address
+
+        return min(others, key=preference, default=None)
 
     def settled(self, ts: TaskState) -> None:
         """Forget an operand that has a result or will not run again."""
@@ -54,7 +55,3 @@ class Retries:
     def clear(self) -> None:
         """Forget all operands."""
         self._failed_on.clear()
-
-
-def _load(ws: WorkerState) -> float:
-    return len(ws.processing) / (ws.nthreads or 1)
