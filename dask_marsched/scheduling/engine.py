@@ -19,7 +19,6 @@ from dask_marsched.config import Settings
 from dask_marsched.core.plan import Unit
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
-from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler import snapshot, task_hints
 from dask_marsched.host.scheduler.adapter import LEAVE_TO_DASK, WITHHOLD
 from dask_marsched.monitoring.observer_hooks import OperandTracker
@@ -29,7 +28,6 @@ from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.policies.withholding import BINDING_BYTES
 from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.dispatch_of_withheld import Dispatcher
-from dask_marsched.scheduling.plan_finder import PreparedGraph
 from dask_marsched.scheduling.planner import Planner
 from dask_marsched.scheduling.retries import Retries
 from dask_marsched.scheduling.task_placement import TaskPlacement
@@ -60,16 +58,13 @@ class PlacementEngine:
         self.dispatcher = Dispatcher(
             scheduler, policies.withholding, self.planner, self.counters, self._seniority
         )
+        # the adapter's other hooks
+        self.graph_arrives = self.planner.graph_arrives
+        self.redispatch_after = self.dispatcher.redispatch_after
 
     def observe(self, observer: OperandTracker | None) -> None:
         """Report plans and transfers to an observer from now on."""
         self.observer = self.planner.observer = observer
-
-    def graph_arrives(
-        self, sizes: ChunkSizes | None, prepared: PreparedGraph | None = None
-    ) -> None:
-        """Keep what is known of a graph until its tasks exist."""
-        self.planner.graph_arrives(sizes, prepared)
 
     @guarded(dict)
     def hints_for(self, ts: TaskState) -> dict[str, Any]:
@@ -247,10 +242,6 @@ class PlacementEngine:
         """Return the withheld tasks to send now, with their workers; None after a failure."""
         self.workers_changed()
         return self.dispatcher.dispatch()
-
-    def redispatch_after(self) -> float:
-        """Return after how many seconds to dispatch again without an event, or infinity."""
-        return self.dispatcher.redispatch_after()
 
     @guarded(lambda: True)
     def may_steal(self, ts: TaskState) -> bool:
