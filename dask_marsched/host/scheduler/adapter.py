@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from dask.typing import Key
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -29,6 +29,55 @@ WITHHOLD = "withhold"
 LEAVE_TO_DASK = "leave to dask"
 
 
+class SchedulerDelegate(Protocol):
+    """Makes the adapter's decisions. No method of it may raise."""
+
+    #: Why stock scheduling has to take over for good, or None.
+    failure: str | None
+
+    def graph_arrives(self, sizes: Any, prepared: Any = None) -> None:
+        """Record known sizes and prepared plan (or None) of a graph whose tasks will be created."""
+
+    def decide(self, ts: TaskState) -> WorkerState | str:
+        """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
+        ...
+
+    def hints_for(self, ts: TaskState) -> dict[str, Any]:
+        """Return the hints (`task_hints`) for the worker that gets a task; empty for none."""
+        ...
+
+    def enqueued(self, ts: TaskState) -> None:
+        """Record that a task entered the scheduler's queue."""
+
+    def dequeued(self, ts: TaskState) -> None:
+        """Record that a task left the scheduler's queue."""
+
+    def dispatch(self) -> list[tuple[TaskState, WorkerState]] | None:
+        """Return the queued tasks to send now, with their workers."""
+
+    def redispatch_after(self) -> float:
+        """Return the seconds after which to dispatch again if no event comes before, or inf."""
+        ...
+
+    def copied(self, worker: str, keys: Iterable[Any]) -> None:
+        """Record that a worker has fetched results."""
+
+    def superfluous(self) -> dict[WorkerState, list[TaskState]]:
+        """Return replicas that can be dropped, by worker."""
+        ...
+
+    def may_steal(self, ts: TaskState) -> bool:
+        """Return whether work stealing may consider a task."""
+        ...
+
+    def retry_after(self, ts: TaskState, worker: str, error: str) -> float:
+        """Return the seconds after which to retry a failed task; inf lets it fail."""
+        ...
+
+    def removed(self) -> None:
+        """Record that the plugin was removed."""
+
+
 #: Functions of the scheduler that methods of the adapter replace, by the method's name.
 _REPLACED = {
     "_transitions": "transitions",
@@ -43,24 +92,21 @@ _REPLACED = {
 
 
 class SchedulerAdapter:
-    """Connects a delegate (`PlacementEngine`) to a scheduler.
+    """Connects a `SchedulerDelegate` to a scheduler.
 
-    No method of the delegate may raise; its ``failure`` tells why stock scheduling has to take over
-    for good, or is None. Removing ``plugin`` from the scheduler uninstalls the adapter and then
-    calls ``removed``. ``failed`` is called after a failing policy has caused the adapter to restore
-    the scheduler.
+    Removing ``plugin`` from the scheduler uninstalls the adapter and then calls ``removed``.
+    ``failed`` is called after a failing policy has caused the adapter to restore the scheduler.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        delegate: Any,
+        delegate: SchedulerDelegate,
         plugin: SchedulerPlugin,
-        *,
-        removed: Callable[[], None],
-        failed: Callable[[], None],
-        order: RepeatableOrder,
-        compression: GraphCompression | None,
+        removed: Callable[[], None] = lambda: None,
+        compression: GraphCompression | None = None,
+        order: RepeatableOrder | None = None,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.scheduler: Any = scheduler
         self.delegate = delegate
@@ -95,9 +141,9 @@ class SchedulerAdapter:
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
         materialization.patch()
-        self.order.install()
-        if self.compression is not None:
-            self.compression.install()
+        for part in (self.order, self.compression):
+            if part is not None:
+                part.install()
         self.installed = True
         for ts in list(s.queued):
             self.delegate.enqueued(ts)
@@ -108,9 +154,9 @@ class SchedulerAdapter:
             return
         self.installed = False
         materialization.unpatch()
-        if self.compression is not None:
-            self.compression.uninstall()
-        self.order.uninstall()
+        for part in (self.compression, self.order):
+            if part is not None:
+                part.uninstall()
         s = self.scheduler
         for name in ("_TRANSITIONS_TABLE", *_REPLACED.values()):
             vars(s).pop(name, None)
