@@ -146,11 +146,11 @@ class _Looking(MarsSchedulerPlugin):
 
     def _draw(self, observer: Observer) -> None:
         """Have the picture laid out, each step a turn of the event loop of its own."""
-        picture = observer.draw(None, 2000)
+        layout = observer.record(None).layout(2000)
         done = False
         while not done:
             start = time.thread_time()
-            done = picture.advance(_SLICE)
+            done = layout.advance(_SLICE)
             self.slices.append(1e3 * (time.thread_time() - start))
 
 

@@ -113,8 +113,7 @@ class GraphRecord:
         self.replanned = 0
         self.running = 0
         self.operands = len(arrays.nbytes)
-        self._units: int | None = None
-        self._initial = 0
+        self._units: tuple[int, int] | None = None
         self.starts, self.flat, self.nbytes, self.known = arrays
         self.unit_of: Ints = np.full(self.operands, NO_UNIT, dtype=np.int32)
         self._place(units)
@@ -124,19 +123,13 @@ class GraphRecord:
         self.left: int = sum(self.counts[:FINISHED])  #: Operands not done yet.
         self.causes = Causes()
         self.series = Series(NAMES)
-        self.picture: Picture | None = None
-
-    @property
-    def initial(self) -> int:
-        """Number of operands in units."""
-        self.unit_count()
-        return self._initial
+        self._layout: PlanLayout | None = None
 
     def plan_again(self, units: Iterable[Unit]) -> None:
         """Replace the units of some operands."""
         self.replanned += 1
         self._place(units)
-        self.picture = None
+        self._layout = None
 
     def _place(self, units: Iterable[Unit]) -> None:
         self._units = None
@@ -145,11 +138,11 @@ class GraphRecord:
         operands = np.fromiter(itertools.chain.from_iterable(members), dtype=np.int64)
         self.unit_of[operands] = np.repeat(firsts, [len(own) for own in members])
 
-    def unit_count(self) -> int:
-        """Return the number of units, computed once for each plan."""
+    def units(self) -> tuple[int, int]:
+        """Return the numbers of units and of operands in them, computed once for each plan."""
         if self._units is None:
             placed = self.unit_of[self.unit_of != NO_UNIT]
-            self._initial, self._units = len(placed), len(np.unique(placed))
+            self._units = len(np.unique(placed)), len(placed)
         return self._units
 
     def set_code(self, i: int, code: int) -> None:
@@ -182,44 +175,22 @@ class GraphRecord:
         sent = workers != NO_WORKER
         np.frombuffer(self.worker_of, dtype=np.uint16)[numbers[sent]] = workers[sent]
 
-    def set_worker(self, i: int, worker: int) -> None:
-        """Record the worker that an operand was sent to."""
-        self.worker_of[i] = min(worker, NO_WORKER)
-
-    def is_done(self) -> bool:
-        """Whether all operands are done."""
-        return not self.left
-
-    def draw(self, most: int) -> Picture:
-        """Return the picture with at most `most` cells; call `Picture.advance` until it is done."""
-        if self.picture is None or self.picture.most != most:
-            self.picture = Picture(self, most)
-        return self.picture
+    def layout(self, most: int) -> PlanLayout:
+        """Return the picture with at most `most` cells; call its `advance` until it is done."""
+        if self._layout is None or self._layout.most != most:
+            self._layout = PlanLayout(self.starts, self.flat, self.unit_of, most)
+        return self._layout
 
     def code_array(self) -> Any:
         """Return a copy of the codes: a bytearray with exported buffers cannot be pickled."""
         return np.frombuffer(bytes(self.codes), dtype=np.uint8)
 
-
-class Picture:
-    """The cells of a graph: counts of states, and the workers that run them."""
-
-    def __init__(self, record: GraphRecord, most: int) -> None:
-        self.most = most
-        self.layout = PlanLayout(record.starts, record.flat, record.unit_of, most)
-        self.is_being_drawn = False  #: Whether a callback on the event loop continues the layout.
-        self._record = record
-
-    def advance(self, count: int) -> bool:
-        """Lay out `count` more operands; return whether the layout is complete."""
-        return self.layout.advance(count)
-
-    def cells(self) -> tuple[Any, Any, Any]:
+    def cells(self, layout: PlanLayout) -> tuple[Any, Any, Any]:
         """Return counts by cell and code, each cell's main worker or `NO_WORKER`, and its share."""
-        cell_of = self.layout.cell_of.astype(np.int64)
-        cells = len(self.layout.column)
-        codes = np.bincount(cell_of * CODES + self._record.code_array(), minlength=cells * CODES)
-        worker_of = np.array(self._record.worker_of, dtype=np.uint16)
+        cell_of = layout.cell_of.astype(np.int64)
+        cells = len(layout.column)
+        codes = np.bincount(cell_of * CODES + self.code_array(), minlength=cells * CODES)
+        worker_of = np.array(self.worker_of, dtype=np.uint16)
         sent = worker_of != NO_WORKER
         at = cell_of[sent] * MOST_WORKERS + np.minimum(worker_of[sent], MOST_WORKERS - 1)
         by_worker = np.bincount(at, minlength=cells * MOST_WORKERS).reshape(cells, MOST_WORKERS)

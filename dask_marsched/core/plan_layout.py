@@ -21,7 +21,8 @@ class PlanLayout:
 
     def __init__(self, starts: Ints, flat: Ints, unit_of: Ints, most: int = 2000) -> None:
         self.operands = len(unit_of)
-        self._most = max(1, most)
+        self.most = most
+        self.is_continued = False  #: Whether a callback on the event loop calls `advance`.
         self._starts, self._flat = starts, flat
         units = np.unique(unit_of[unit_of != NO_UNIT])
         self.units = len(units)
@@ -95,13 +96,13 @@ class PlanLayout:
         if not n:
             return
         deepest = self.depth = int(self._depth.max()) + 1
-        if n <= self._most:
+        if n <= self.most:
             self._cell_for_each(deepest)
             return
         # At most as many columns as a square has, and a row for each initial operand.
-        side = max(1, math.isqrt(self._most))
+        side = max(1, math.isqrt(self.most))
         self.columns = min(deepest, side)
-        self.rows = max(1, min(self._most // self.columns, 4 * side, max(1, self._initial)))
+        self.rows = max(1, min(self.most // self.columns, 4 * side, max(1, self._initial)))
         column = self._depth.astype(np.int64) * self.columns // deepest
         scale = self.rows / max(1, self.units)
         row = np.minimum((self._place * scale).astype(np.int64), self.rows - 1)

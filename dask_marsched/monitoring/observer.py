@@ -12,33 +12,20 @@ from typing import Any
 from dask_marsched.core.graph_record import (
     CANCELLED,
     FATAL,
-    FINISHED,
-    FREED,
     MOST_WORKERS,
     NAMES,
     NO_WORKER,
-    READY,
-    SENT,
-    WAITING,
     Causes,
     GraphRecord,
-    Picture,
     counts_by_state,
     split,
 )
+from dask_marsched.core.plan_layout import PlanLayout
 from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.monitoring.tracked_graphs import SHIFT
 
 #: Operands laid out in one step, a few milliseconds.
 _STEP = 10_000
-#: States of operands in the cells of a picture, but for those that depend on heartbeats.
-_CELL_STATES = (
-    ("unscheduled", WAITING),
-    ("finished", FINISHED),
-    ("freed", FREED),
-    ("fatal", FATAL),
-    ("cancelled", CANCELLED),
-)
 
 
 class Observer(OperandTracker):
@@ -62,10 +49,10 @@ class Observer(OperandTracker):
                 "number": record.number,
                 "planned": record.planned,
                 "finished": record.finished,
-                "done": record.is_done(),
+                "done": not record.left,
                 "operands": record.operands,
-                "units": record.unit_count(),
-                "initial": record.initial,
+                "units": record.units()[0],
+                "initial": record.units()[1],
                 "replanned": record.replanned,
                 "policies": dict(self._policies),
                 "counts": counts_by_state(record.counts, record.running),
@@ -84,33 +71,26 @@ class Observer(OperandTracker):
         operands, -1 for none yet) and ``worker_share`` of the operands that were sent.
         """
         self._update()
-        record = self._record(graph)
-        picture = record.draw(most)
-        if not picture.layout.done:
-            self._lay_out(picture)
-        layout = picture.layout
-        found: dict[str, Any] = {
+        record = self.record(graph)
+        layout = record.layout(most)
+        if not layout.done:
+            self._lay_out(layout)
+        names = list(self._worker_names)
+        if len(names) >= MOST_WORKERS:
+            names[MOST_WORKERS - 1 :] = ["others"]
+        return {
             "graph": record.number,
             "operands": record.operands,
-            "units": record.unit_count(),
+            "units": record.units()[0],
             "ready": layout.done,
             "share": layout.share,
             "columns": layout.columns,
             "depth": layout.depth,
             "rows": layout.rows,
             "aggregated": len(layout.column) < record.operands,
-            "workers": self._worker_names[: MOST_WORKERS - 1],
-            "cells": {},
+            "workers": names,
+            "cells": self._cells(record, layout) if layout.done else {},
         }
-        if len(self._worker_names) >= MOST_WORKERS:
-            found["workers"] = [*found["workers"], "others"]
-        if layout.done:
-            found["cells"] = self._cells(record, picture)
-        return found
-
-    def draw(self, graph: int | None, most: int) -> Picture:
-        """Return the picture of a graph on which `plan` is based, laid out or not."""
-        return self._record(graph).draw(most)
 
     async def drawn(self, graph: int | None = None, most: int = 2000) -> dict[str, Any]:
         """Return what `plan` returns once it is ready."""
@@ -118,46 +98,40 @@ class Observer(OperandTracker):
             await asyncio.sleep(0)
         return found
 
-    def _lay_out(self, picture: Picture) -> None:
+    def _lay_out(self, layout: PlanLayout) -> None:
         """Lay out a picture in steps, between which the event loop can run other callbacks."""
-        if picture.advance(_STEP) or picture.is_being_drawn:
+        if layout.advance(_STEP) or layout.is_continued:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            while not picture.advance(_STEP):
+            while not layout.advance(_STEP):
                 pass
         else:
-            picture.is_being_drawn = True
-            loop.call_soon(self._continue, picture, loop)
+            layout.is_continued = True
+            loop.call_soon(self._continue, layout, loop)
 
-    def _continue(self, picture: Picture, loop: asyncio.AbstractEventLoop) -> None:
-        if not picture.advance(_STEP):
-            loop.call_soon(self._continue, picture, loop)
+    def _continue(self, layout: PlanLayout, loop: asyncio.AbstractEventLoop) -> None:
+        if not layout.advance(_STEP):
+            loop.call_soon(self._continue, layout, loop)
 
-    def _cells(self, record: GraphRecord, picture: Picture) -> dict[str, list[Any]]:
-        by_code, worker, share = picture.cells()
-        layout = picture.layout
+    def _cells(self, record: GraphRecord, layout: PlanLayout) -> dict[str, list[Any]]:
+        by_code, worker, share = record.cells(layout)
         running = [0] * len(layout.column)
         for ws in self.scheduler.workers.values():
             for ts in ws.executing:
                 at = self._at.get(ts.key, -1)
                 if ts.processing_on is ws and self._records.get(at >> SHIFT) is record:
                     running[int(layout.cell_of[at & ((1 << SHIFT) - 1)])] += 1
-        sent = by_code[:, SENT].tolist()
-        running = [min(r, s) for r, s in zip(running, sent, strict=True)]
-        ready = [
-            q + s - r for q, s, r in zip(by_code[:, READY].tolist(), sent, running, strict=True)
-        ]
+        by_state = map(split, by_code.tolist(), running)
+        counts = zip(*by_state, strict=True) if running else [()] * len(NAMES)
         return {
             "column": layout.column.tolist(),
             "row": layout.row.tolist(),
             "operands": by_code.sum(1).tolist(),
             "worker": [-1 if w == NO_WORKER else w for w in worker.tolist()],
             "worker_share": share.tolist(),
-            "ready": ready,
-            "running": running,
-            **{name: by_code[:, code].tolist() for name, code in _CELL_STATES},
+            **{name: list(of) for name, of in zip(NAMES, counts, strict=True)},
         }
 
     def operand_counts(self, graph: int | None = None) -> dict[str, Any]:
@@ -175,7 +149,7 @@ class Observer(OperandTracker):
             )
             end = now
         else:
-            record = self._record(graph)
+            record = self.record(graph)
             counts, running, series = record.counts, record.running, record.series
             causes, end = record.causes, record.finished or now
         over_time = series.to_dict()
@@ -230,7 +204,7 @@ class Observer(OperandTracker):
 
     def _estimate(self, graph: int | None) -> tuple[dict[str, Any] | None, str | None]:
         try:
-            record = self._record(graph)
+            record = self.record(graph)
         except KeyError:
             return None, "no graph has been planned"
         threads = [ws.nthreads or 1 for ws in self.scheduler.workers.values()]

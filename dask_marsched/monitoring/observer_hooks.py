@@ -186,7 +186,7 @@ class OperandTracker(TrackedGraphs):
         at.update(zip(keys, range(first, first + len(keys)), strict=True))
         for i, code in enumerate(codes if SENT in codes else ()):
             if code == SENT:
-                record.set_worker(i, self._worker_number(tasks[i].processing_on.address))
+                record.worker_of[i] = self._worker_number(tasks[i].processing_on.address)
         self._drop_old()
         self._counted = float("-inf")  # its running tasks were not counted yet
 
@@ -302,7 +302,7 @@ class OperandTracker(TrackedGraphs):
             if code == CANCELLED != before:
                 record.causes.add(*cause_of_end(key, more))
         elif code == SENT:
-            record.set_worker(i, self._worker_number(more))
+            record.worker_of[i] = self._worker_number(more)
         elif code == FATAL != before:
             record.causes.add(*more)
         if code != before:

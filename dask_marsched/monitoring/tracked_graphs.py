@@ -54,7 +54,7 @@ class TrackedGraphs:
         for slot, record in list(self._records.items())[:-1]:
             if total <= _MOST_OPERANDS and too_many <= 0:
                 break
-            if record.is_done() or too_many > 0:
+            if not record.left or too_many > 0:
                 del self._records[slot]
                 total -= record.operands
                 too_many -= 1
@@ -95,7 +95,7 @@ class TrackedGraphs:
                 counts[code] += count
         return counts
 
-    def _record(self, graph: int | None) -> GraphRecord:
+    def record(self, graph: int | None) -> GraphRecord:
         """Return the record of a graph by its number, or the last one; raise KeyError."""
         records = list(self._records.values())
         if graph is None and records:

@@ -31,16 +31,16 @@ def record(n=4, units=((0, 1), (2, 3))):
 
 def test_counts_follow_transitions():
     found = record()
-    assert (found.operands, found.initial, found.unit_count()) == (4, 4, 2)
+    assert (found.operands, found.units()) == (4, (2, 4))
     found.set_code(0, SENT)
     found.set_code(0, SENT)
     found.set_code(1, FINISHED)
     assert found.counts[WAITING] == 2
     assert found.counts[SENT] == 1
-    assert not found.is_done()
+    assert found.left
     for i in range(4):
         found.set_code(i, FREED)
-    assert found.is_done()
+    assert not found.left
 
 
 def test_all_states_are_counted_and_only_running_operands_run():
@@ -56,28 +56,28 @@ def test_all_states_are_counted_and_only_running_operands_run():
 
 def test_planning_again_replaces_units_and_picture():
     found = record()
-    before = found.draw(10)
+    before = found.layout(10)
     found.plan_again([Unit((2,)), Unit((3,))])
-    assert found.unit_count() == 3
+    assert found.units() == (3, 4)
     assert found.replanned == 1
-    assert found.draw(10) is not before
+    assert found.layout(10) is not before
 
 
 def drawn(found, most=10):
-    picture = found.draw(most)
-    while not picture.advance(3):
+    layout = found.layout(most)
+    while not layout.advance(3):
         pass
-    return picture
+    return layout
 
 
 def test_a_cell_has_the_worker_of_most_of_its_operands():
     found = record(6, ((0, 1, 2), (3, 4, 5)))
-    picture = drawn(found, most=2)
-    assert picture.cells()[1].tolist() == [NO_WORKER, NO_WORKER]
+    layout = drawn(found, most=2)
+    assert found.cells(layout)[1].tolist() == [NO_WORKER, NO_WORKER]
     for i, worker in ((0, 7), (1, 8), (2, 8), (3, 9)):
-        found.set_worker(i, worker)
+        found.worker_of[i] = worker
         found.set_code(i, SENT)
-    by_code, worker, share = picture.cells()
+    by_code, worker, share = found.cells(layout)
     assert by_code[:, SENT].tolist() == [3, 1]
     assert worker.tolist() == [8, 9]
     assert share.tolist() == [2 / 3, 1.0]
@@ -85,9 +85,9 @@ def test_a_cell_has_the_worker_of_most_of_its_operands():
 
 def test_workers_beyond_the_limit_count_as_others():
     found = record()
-    found.set_worker(0, 5000)
+    found.worker_of[0] = 5000
     found.set_code(0, SENT)
-    assert drawn(found).cells()[1].tolist()[0] == graph_record.MOST_WORKERS - 1
+    assert found.cells(drawn(found))[1].tolist()[0] == graph_record.MOST_WORKERS - 1
 
 
 steps = st.lists(
@@ -98,15 +98,15 @@ steps = st.lists(
 @given(steps, st.integers(1, 30))
 def test_cells_agree_with_the_codes_and_workers_of_their_operands(steps, most):
     found = record(20, [range(10), range(10, 20)])
-    picture = drawn(found, most)
+    layout = drawn(found, most)
     for i, code, worker in steps:
         if code == SENT != found.codes[i]:
-            found.set_worker(i, worker)
+            found.worker_of[i] = worker
         found.set_code(i, code)
-    by_code, worker, share = picture.cells()
+    by_code, worker, share = found.cells(layout)
     assert by_code.sum(0).tolist() == found.counts
     for cell in range(len(by_code)):
-        members = [i for i in range(20) if picture.layout.cell_of[i] == cell]
+        members = [i for i in range(20) if layout.cell_of[i] == cell]
         assert by_code[cell].tolist() == [
             sum(found.codes[i] == code for i in members) for code in range(CODES)
         ]
@@ -136,4 +136,4 @@ def test_fatal_is_done():
     found = record(2, ((0, 1),))
     found.set_code(0, FATAL)
     found.set_code(1, FATAL)
-    assert found.is_done()
+    assert not found.left
