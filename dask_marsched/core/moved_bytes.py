@@ -22,15 +22,10 @@ class MovedBytes:
         self._since: dict[tuple[int, int], float] = {}
         self.total = 0.0
 
-    def add(self, sender: str | None, receiver: str, nbytes: float) -> None:
-        """Count bytes; `sender` is None if unknown."""
-        number, since = self._number, self._since
-        i = 0 if sender is None else number.get(sender, -1)
-        j = number.get(receiver, -1)
-        if i < 0 or j < 0:
-            i = 0 if sender is None else self._number_of(sender)
-            j = self._number_of(receiver)
-        since[i, j] = since.get((i, j), 0.0) + nbytes
+    def add(self, sender: str, receiver: str, nbytes: float) -> None:
+        """Count bytes."""
+        pair, since = (self._number_of(sender), self._number_of(receiver)), self._since
+        since[pair] = since.get(pair, 0.0) + nbytes
         self.total += nbytes
         if len(since) > _MOST_SINCE:
             self._settle()

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_marsched.dashboard.bars_pane import BarsPane
-from dask_marsched.dashboard.pane import number_of, set_data, set_text
-from dask_marsched.monitoring.html import Markup, element, joined, table
+from dask_marsched.dashboard.pane import set_data, set_text
+from dask_marsched.monitoring import tables
+from dask_marsched.monitoring.html import element, joined
 from dask_marsched.monitoring.palette import BLUE, ORANGE, RED, SKY
+from dask_marsched.monitoring.tables import count
 
 #: Results and tasks of a lost worker by their recovery: key, text, colour.
 _KINDS = (
@@ -18,7 +20,6 @@ _KINDS = (
     ("again", "computed again", RED),
     ("interrupted", "sent again", SKY),
 )
-_GROUPS = 3
 
 
 class FaultsPane(BarsPane):
@@ -40,7 +41,7 @@ class FaultsPane(BarsPane):
         """Show the last losses."""
         found = observer.faults()
         set_text(self.heading, _heading(found))
-        last = found.get("last", [])
+        last = found["last"]
         if not last:
             return _other_faults(found) or (
                 "Nothing has died or failed since the plugin was registered. Lost workers appear "
@@ -52,10 +53,11 @@ class FaultsPane(BarsPane):
             "label": labels,
             "worker": [event["worker"] for event in last],
             "seconds": [_seconds(event) for event in last],
-            **{key: [event.get(key, 0) for event in last] for key, _, _ in _KINDS},
+            **{key: [event[key] for event in last] for key, _, _ in _KINDS},
         }
         set_data(self.source, data)
-        set_text(self.table, _table(labels, last))
+        title = element("b", "The last losses")
+        set_text(self.table, joined([title, tables.losses(reversed(last), _clock)]))
         return None
 
 
@@ -64,15 +66,15 @@ def _clock(time: float) -> str:
 
 
 def _seconds(event: Mapping[str, Any]) -> str:
-    return "not yet" if event.get("seconds") is None else f"{event['seconds']:.1f} s"
+    return "not yet" if event["seconds"] is None else f"{event['seconds']:.1f} s"
 
 
 def _heading(found: Mapping[str, Any]) -> str:
     facts = [
-        f" {number_of(found.get('losses', 0), 'worker')} lost that held or ran something, "
-        f"{number_of(found.get('recovered', 0))} recovered; "
-        f"{number_of(found.get('results_adopted', 0), 'result')} adopted, "
-        f"{number_of(found.get('computed_again', 0), 'operand')} computed again",
+        f" {count(found['losses'], 'worker')} lost that held or ran something, "
+        f"{count(found['recovered'])} recovered; "
+        f"{count(found['results_adopted'], 'result')} adopted, "
+        f"{count(found['computed_again'], 'operand')} computed again",
     ]
     facts += [f"; {text}" for text in _others(found)]
     return element("div", element("b", "Faults:"), *facts)
@@ -86,15 +88,13 @@ def _others(found: Mapping[str, Any]) -> list[str]:
         "interrupted": ("operand", "interrupted"),
     }
     texts = [
-        f"{number_of(found[key], what)} {became}"
-        for key, (what, became) in names.items()
-        if found.get(key)
+        f"{count(found[key], what)} {became}" for key, (what, became) in names.items() if found[key]
     ]
-    if outages := found.get("outages"):
+    if outages := found["outages"]:
         texts.append(_outages(outages))
     caught = sum(found["exceptions"].values())
     if caught:
-        texts.append(f"{number_of(caught, 'exception')} in our own hooks (a defect: see status)")
+        texts.append(f"{count(caught, 'exception')} in our own hooks (a defect: see status)")
     return texts
 
 
@@ -103,12 +103,12 @@ def _outages(found: list[dict[str, Any]]) -> str:
     back = "it is not ready yet"
     if last["seconds"] is not None:
         back = (
-            f"ready after {last['seconds']:.1f} s with {number_of(last['workers'], 'worker')}, "
-            f"{number_of(last['held'], 'result')} and {number_of(last['running'])} running, "
-            f"{number_of(last['missing'], 'worker')} missing, "
-            f"{number_of(last['left'], 'operand')} left to compute"
+            f"ready after {last['seconds']:.1f} s with {count(last['workers'], 'worker')}, "
+            f"{count(last['held'], 'result')} and {count(last['running'])} running, "
+            f"{count(last['missing'], 'worker')} missing, "
+            f"{count(last['left'], 'operand')} left to compute"
         )
-    times = f"{number_of(len(found), 'outage')} of the scheduler"
+    times = f"{count(len(found), 'outage')} of the scheduler"
     return f"{times}, the last at {_clock(last['time'])}: {back}"
 
 
@@ -116,23 +116,5 @@ def _other_faults(found: Mapping[str, Any]) -> str | None:
     others = _others(found)
     if not others:
         return None
-    causes = " The page of operands lists the causes." if found.get("fatal") else ""
+    causes = " The page of operands lists the causes." if found["fatal"] else ""
     return f"No worker was lost. {', '.join(others)}.{causes}"
-
-
-def _table(labels: list[str], last: list[dict[str, Any]]) -> Markup:
-    rows = [
-        (
-            label,
-            event["worker"],
-            *(number_of(event.get(key, 0)) for key, _, _ in _KINDS),
-            number_of(event.get("excess", 0)),
-            _seconds(event),
-            ", ".join(f"{name} {n}" for name, n in list(event["groups"].items())[:_GROUPS]),
-        )
-        for label, event in reversed(list(zip(labels, last, strict=True)))
-    ]
-    header = ("time", "worker", *(text for _, text, _ in _KINDS), "more than needed",
-              "recovered after", "computed again, of")  # fmt: skip
-    title = element("b", "The last losses")
-    return joined([title, table(header, rows, range(2, 8))])

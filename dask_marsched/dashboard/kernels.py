@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dask_marsched.dashboard.bars_pane import BarsPane
-from dask_marsched.dashboard.pane import number_of, set_data, set_text
-from dask_marsched.monitoring.html import element, table
+from dask_marsched.dashboard.pane import set_data, set_text
+from dask_marsched.monitoring import tables
+from dask_marsched.monitoring.html import element
 from dask_marsched.monitoring.palette import BLUE, ORANGE
+from dask_marsched.monitoring.tables import count
 
 _ROWS, _BARS, _CHARACTERS = 50, 15, 40
 
@@ -41,8 +43,8 @@ class KernelsPane(BarsPane):
         names = ("saved", "compiled", *self.more)
         set_data(self.source, {"label": labels, **{n: [one[n] for one in shown] for n in names}})
         facts = (
-            f" {found['saved']:.3g} s of processor time saved on {number_of(found['fused'])} of "
-            f"{number_of(found['runs'])} chunks, {found['compiled']:.3g} s spent on compiling, on "
+            f" {found['saved']:.3g} s of processor time saved on {count(found['fused'])} of "
+            f"{count(found['runs'])} chunks, {found['compiled']:.3g} s spent on compiling, on "
             f"{found['workers_on']} of {found['workers']} workers"
         )
         set_text(self.heading, element("div", element("b", "Kernels:"), facts))
@@ -65,21 +67,7 @@ def _shortened(text: str) -> str:
 
 
 def _table(found: dict[str, Any]) -> str:
-    header = ("", "expression", "dtypes", "by", "chunks", "saved, s", "compiling, s", "gave up")
-    rows = [
-        (
-            i + 1,
-            element("code", one["text"]),
-            one["dtypes"],
-            one["backend"],
-            number_of(one["runs"]),
-            f"{one['saved']:.3f}",
-            f"{one['compiled']:.3f}",
-            one["given_up"] or "",
-        )
-        for i, one in enumerate(found["expressions"])
-    ]
-    shown = table(header, rows, (0, 4, 5, 6, 7))
+    shown = tables.expressions(found["expressions"])
     if found["more_expressions"]:
         more = element("p", f"and {found['more_expressions']} more, which saved less")
         return element("div", shown, more)

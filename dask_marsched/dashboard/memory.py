@@ -9,10 +9,11 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool
 from dask.utils import format_bytes
 
-from dask_marsched.dashboard.pane import Pane, number_of, set_data, set_text
+from dask_marsched.dashboard.pane import Pane, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure, make_legend, make_text
 from dask_marsched.monitoring.html import element, table
 from dask_marsched.monitoring.palette import BLUE, INK, MEMORY, ORANGE, PINK, RED
+from dask_marsched.monitoring.tables import count, size
 
 #: Upper bounds: workers with a bar, workers whose names are shown, and rows of the table.
 _MOST, _NAMED, _ROWS = 200, 40, 50
@@ -169,8 +170,8 @@ def _heading(found: dict[str, Any]) -> str:
     if found["quota_on"]:
         total = {n: sum(row[n] or 0 for row in rows) for n in ("deferrals", "forced", "evictions")}
         facts.append(
-            f"; {number_of(total['deferrals'])} operands deferred for lack of memory, "
-            f"{number_of(total['forced'])} forced, {number_of(total['evictions'])} evictions"
+            f"; {count(total['deferrals'])} operands deferred for lack of memory, "
+            f"{count(total['forced'])} forced, {count(total['evictions'])} evictions"
         )
     else:
         facts.append("; no worker has a quota (marsched.quota.enabled; it needs a memory limit)")
@@ -184,7 +185,7 @@ def _table(found: dict[str, Any]) -> str:
     rows = [
         (
             row["name"],
-            *("" if row[name] is None else format_bytes(row[name]) for name in columns),
+            *(size(row[name]) for name in columns),
             *("" if row[name] is None else row[name] for name in ("deferrals", "forced")),
         )
         for row in found["workers"][:_ROWS]

@@ -9,10 +9,12 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool
 
 from dask_marsched.core.graph_record import NAMES
-from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
+from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_legend, make_text
-from dask_marsched.monitoring.html import element, joined, table
+from dask_marsched.monitoring import tables
+from dask_marsched.monitoring.html import element, joined
 from dask_marsched.monitoring.palette import STATES
+from dask_marsched.monitoring.tables import count
 
 #: From the bottom of the chart up.
 _ORDER = ("freed", "finished", "running", "ready", "unscheduled", "fatal", "cancelled")
@@ -65,9 +67,7 @@ class OperandsPane(Pane):
         if not sum(found["counts"].values()):
             return "No operand has been submitted yet. " + NO_GRAPH
         set_data(self.source, _areas(found["series"]))
-        counts = [
-            f"{number_of(count)} {state}" for state, count in found["counts"].items() if count
-        ]
+        counts = [f"{count(number)} {state}" for state, number in found["counts"].items() if number]
         what = "All operands" if number is None else f"Graph {number}"
         set_text(self.heading, element("div", element("b", f"{what}: "), ", ".join(counts)))
         set_text(self.causes, _causes(found["causes"]))
@@ -90,6 +90,4 @@ def _areas(series: dict[str, list[float]]) -> dict[str, Any]:
 def _causes(causes: list[dict[str, Any]]) -> str:
     if not causes:
         return element("p", "No operand has failed or was cancelled.")
-    rows = [(c["state"], number_of(c["count"]), c["operand"], c["cause"]) for c in causes]
-    title = element("b", "Failed or cancelled, by cause")
-    return joined([title, table(("state", "operands", "began with", "cause"), rows, (1,))])
+    return joined([element("b", "Failed or cancelled, by cause"), tables.causes(causes)])

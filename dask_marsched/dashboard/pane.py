@@ -147,9 +147,3 @@ def _same(before: Any, now: Any) -> bool:
         floats = now.dtype.kind == "f"
         return isinstance(before, np.ndarray) and np.array_equal(before, now, equal_nan=floats)
     return isinstance(before, list) and before == now
-
-
-def number_of(count: float, what: str = "") -> str:
-    """Return a count for people, with the plural of its noun unless it is one."""
-    text = f"{int(count):,}"
-    return f"{text} {what}{'' if count == 1 else 's'}" if what else text

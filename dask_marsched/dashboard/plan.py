@@ -8,10 +8,11 @@ import numpy as np
 from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool
 
-from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, number_of, set_data, set_text
+from dask_marsched.dashboard.pane import NO_GRAPH, GraphChoice, Pane, set_data, set_text
 from dask_marsched.dashboard.theme import make_figure, make_text
 from dask_marsched.monitoring.html import Markup, element, joined
 from dask_marsched.monitoring.palette import NOBODY, STATES, colours
+from dask_marsched.monitoring.tables import count
 
 #: Upper bounds: cells, and workers in the legend.
 _CELLS, _NAMED = 2000, 16
@@ -133,10 +134,10 @@ def _heading(graph: dict[str, Any], plan: dict[str, Any]) -> Markup:
     counts = graph["counts"]
     done = counts["finished"] + counts["freed"] + counts["cached"]
     facts = [
-        f" {number_of(graph['operands'])} operands in {number_of(graph['units'])} units, "
-        f"{done / max(1, graph['operands']):.0%} done, {number_of(counts['running'])} running"
+        f" {count(graph['operands'])} operands in {count(graph['units'])} units, "
+        f"{done / max(1, graph['operands']):.0%} done, {count(counts['running'])} running"
     ]
-    facts += [f", {number_of(counts[s])} {s}" for s in ("fatal", "cancelled") if counts[s]]
+    facts += [f", {count(counts[s])} {s}" for s in ("fatal", "cancelled") if counts[s]]
     if graph["replanned"]:
         facts.append(f"; planned again {graph['replanned']} times as sizes were learned")
     if plan.get("aggregated"):

@@ -11,10 +11,11 @@ from bokeh.models.annotations import ColorBar
 from bokeh.palettes import Cividis256
 from dask.utils import format_bytes
 
-from dask_marsched.dashboard.pane import GraphChoice, Pane, number_of, set_data, set_text
+from dask_marsched.dashboard.pane import GraphChoice, Pane, set_data, set_text
 from dask_marsched.dashboard.theme import count_bytes, make_figure
 from dask_marsched.monitoring.html import element
 from dask_marsched.monitoring.palette import BLUE, INK, ORANGE, SKY
+from dask_marsched.monitoring.tables import count
 
 _MOST, _NAMED = 32, 32
 _BYTES = "0.0b"
@@ -154,7 +155,7 @@ def _heading(found: dict[str, Any]) -> str:
     else:
         part = ""
         if estimate["operands"] < estimate["of"]:
-            part = f" of its first {number_of(estimate['operands'])} operands, extrapolated"
+            part = f" of its first {count(estimate['operands'])} operands, extrapolated"
         facts.append(
             f". Estimates are forecasts of graph {estimate['graph']}{part}, "
             f"{estimate['known_sizes']:.0%} of its sizes known beforehand. Compare the plan's with "

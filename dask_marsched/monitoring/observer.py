@@ -185,7 +185,7 @@ class Observer(OperandTracker):
         now = self._update()
         host_of = {ws.address: ws.host for ws in self.scheduler.workers.values()}
         sums = self._workers.counts()
-        shares = self._workers.parts()["shared"] or sums["shared.by_handle"]
+        shares = self._workers.workers_with("shared") or sums["shared.by_handle"]
         moved = self._transfers.moved
         over_time = self._transfers.series.to_dict()
         over_time["time"].append(now)

@@ -293,20 +293,10 @@ class OperandTracker(TrackedGraphs):
             self._also.pop(key, None)
 
     def _moved_in(self, record: GraphRecord, i: int, key: Key, finish: str, more: Any) -> None:
-        before = record.codes[i]
-        code = CODE_OF.get(finish)
-        if code is None:
-            if before == FATAL:
-                return  # it stays fatal until it is retried
-            code = code_at_end(before, finish, more)
-            if code == CANCELLED != before:
-                record.causes.add(*cause_of_end(key, more))
-        elif code == SENT:
+        code = _code_after(record.codes[i], key, finish, more, record.causes)
+        if code == SENT:
             record.worker_of[i] = self._worker_number(more)
-        elif code == FATAL != before:
-            record.causes.add(*more)
-        if code != before:
-            record.set_code(i, code)
+        record.set_code(i, code)
 
     def _check_done(self, record: GraphRecord) -> None:
         if not record.left and record.finished is None:
@@ -315,15 +305,9 @@ class OperandTracker(TrackedGraphs):
 
     def _moved_loose(self, key: Key, finish: str, more: Any) -> None:
         before = self._loose.get(key)
-        code = CODE_OF.get(finish)
         if before is not None:
             self._others[before] -= 1
-        if code is None:
-            code = FATAL if before == FATAL else code_at_end(before, finish, more)
-            if code == CANCELLED != before:
-                self._causes.add(*cause_of_end(key, more))
-        elif code == FATAL != before:
-            self._causes.add(*more)
+        code = _code_after(before, key, finish, more, self._causes)
         self._others[code] += 1
         if finish == "forgotten":
             self._loose.pop(key, None)
@@ -374,3 +358,17 @@ class OperandTracker(TrackedGraphs):
                 self._count_running(now)
             self.sample(now)
         return now
+
+
+def _code_after(before: int | None, key: Key, finish: str, more: Any, causes: Causes) -> int:
+    """Return the code after a transition (see `moved`), and count the cause of a bad end."""
+    code = CODE_OF.get(finish)
+    if code is None:
+        if before == FATAL:
+            return FATAL  # it stays so until it is retried
+        code = code_at_end(before, finish, more)
+        if code == CANCELLED != before:
+            causes.add(*cause_of_end(key, more))
+    elif code == FATAL != before:
+        causes.add(*more)
+    return code

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TextIO
 
 import distributed
@@ -102,9 +103,8 @@ class Listener:
     def __init__(self, futures: list[Any], complete: bool, interval: float) -> None:
         self.client: Any = futures[0].client if futures else None
         self._futures = futures
-        self._feed = progress_feed.ProgressFeed(
-            list(dict.fromkeys(f.key for f in futures)), complete
-        )
+        keys = list(dict.fromkeys(f.key for f in futures))
+        self._setup = partial(progress_feed.begin, keys=keys, complete=complete)
         self._interval = interval
         self._task: asyncio.Task[Any] | None = None
         self.ended = threading.Event()
@@ -124,7 +124,7 @@ class Listener:
             await comm.write(
                 {
                     "op": "feed",
-                    "setup": dumps(self._feed),
+                    "setup": dumps(self._setup),
                     "function": dumps(progress_feed.look),
                     "teardown": dumps(progress_feed.end),
                     "interval": self._interval,

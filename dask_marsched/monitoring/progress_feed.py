@@ -263,18 +263,11 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 # -- for `Scheduler.feed`, which calls these on the scheduler ----------------------------------
 
 
-class ProgressFeed:
-    """Makes a tracker on the scheduler; sent by the client."""
-
-    def __init__(self, keys: list[Key], complete: bool) -> None:
-        self.keys = keys
-        self.complete = complete
-
-    def __call__(self, scheduler: Any) -> ProgressTracker:
-        """Start tracking."""
-        tracker = ProgressTracker(scheduler, self.keys, self.complete)
-        scheduler.add_plugin(tracker)
-        return tracker
+def begin(scheduler: Any, keys: list[Key], complete: bool) -> ProgressTracker:
+    """Start tracking."""
+    tracker = ProgressTracker(scheduler, keys, complete)
+    scheduler.add_plugin(tracker)
+    return tracker
 
 
 def look(scheduler: Any, tracker: ProgressTracker) -> dict[str, Any]:

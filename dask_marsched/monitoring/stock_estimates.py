@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from distributed.utils import offload
@@ -21,8 +20,8 @@ class StockEstimates:
 
     def __init__(self, caught: Callable[[str, Exception], None]) -> None:
         self._caught = caught
-        self._found: dict[GraphRecord, StockEstimate | str] = {}
-        self._running: asyncio.Future[StockEstimate] | None = None
+        self._found: dict[GraphRecord, dict[str, Any] | str] = {}
+        self._running: asyncio.Future[dict[str, Any]] | None = None
 
     def forget(self, record: GraphRecord) -> None:
         """Drop the estimate for a graph."""
@@ -44,15 +43,14 @@ class StockEstimates:
         found = self._found[record]
         if isinstance(found, str):
             return None, found
-        scale = record.operands / max(1, found.operands)
+        scale = record.operands / max(1, found["operands"])
         return {
+            **found,
             "graph": record.number,
-            "stock": found.stock * scale,
-            "plan": found.plan * scale,
+            "stock": found["stock"] * scale,
+            "plan": found["plan"] * scale,
             "moved": record.moved,
-            "operands": found.operands,
             "of": record.operands,
-            "known_sizes": found.known,
         }, None
 
     def _start(self, record: GraphRecord, threads: list[int]) -> None:
@@ -68,7 +66,7 @@ class StockEstimates:
             return
         self._found[record] = "being estimated"
 
-        def done(future: asyncio.Future[StockEstimate]) -> None:
+        def done(future: asyncio.Future[dict[str, Any]]) -> None:
             if record not in self._found or future.cancelled():
                 return
             error = future.exception()
@@ -103,24 +101,13 @@ def _units(record: GraphRecord, count: int) -> list[Unit]:
 MOST = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class StockEstimate:
-    """Forecasts of a graph or of its first operands."""
-
-    #: Bytes that stock Dask would move.
-    stock: float
-    #: Bytes that the plan moves.
-    plan: float
-    #: Number of operands in the forecast.
-    operands: int
-    #: Share of their sizes that were known, from 0 to 1.
-    known: float
-
-
-def estimate(graph: OperandGraph, units: Sequence[Unit], threads: Sequence[int]) -> StockEstimate:
+def estimate(graph: OperandGraph, units: Sequence[Unit], threads: list[int]) -> dict[str, Any]:
     """Forecast the bytes moved by stock Dask and by a plan, on workers with these threads."""
     n = len(graph)
-    run = Forecaster(graph, list(threads))
-    stock, plan = run.stock(), run.plan(units)
-    known = sum(graph.known) / n if n else 0.0
-    return StockEstimate(stock.moved, plan.moved, n, known)
+    run = Forecaster(graph, threads)
+    return {
+        "stock": run.stock().moved,
+        "plan": run.plan(units).moved,
+        "operands": n,
+        "known_sizes": sum(graph.known) / n if n else 0.0,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,17 +16,12 @@ TOTALS = ("limit", "quota", "used", "promised", "queued", "process", "private", 
 _OF_QUOTA = ("used", "promised", "queued", "deferrals", "forced", "evictions")
 #: Shares of the memory limit at which Dask's workers react.
 _THRESHOLDS = ("target", "spill", "pause", "terminate")
-#: Metrics that only grow.
+#: Metrics that only grow, and are summed up.
 _COUNTERS = frozenset(
     {
-        "quota.deferrals",
-        "quota.forced",
-        "quota.evictions",
         "shared.by_handle",
         "shared.bytes_by_handle",
-        "shared.by_comm",
         "shared.bytes_by_comm",
-        "shared.adopted",
         "interrupts.interrupted",
         "kernels.saved",
         "kernels.runs",
@@ -93,28 +88,27 @@ class ObservedWorkers:
     def counts(self) -> dict[str, float]:
         """Return the sums of the workers' counters, including removed workers."""
         sums = defaultdict(float, self._gone)
-        for ws in self._scheduler.workers.values():
-            metric = ws.metrics.get(METRIC)
-            if metric:
-                for name, value in _counts(metric).items():
-                    sums[name] += value
+        for metric in self._metrics():
+            for name, value in _counts(metric).items():
+                sums[name] += value
         return sums
 
-    def parts(self) -> Counter[str]:
-        """Return the number of workers with each part."""
-        return Counter(
-            part for ws in self._scheduler.workers.values() for part in ws.metrics.get(METRIC) or ()
-        )
+    def workers_with(self, part: str) -> int:
+        """Return the number of workers with a part."""
+        return sum(part in metric for metric in self._metrics())
+
+    def _metrics(self) -> list[Mapping[str, Any]]:
+        return [ws.metrics.get(METRIC) or {} for ws in self._scheduler.workers.values()]
 
     def kernels(self, most: int) -> dict[str, Any]:
         """Return the answer of `Observer.kernels`."""
         merged = {key: list(row) for key, row in self._gone_expressions.items()}
-        for ws in self._scheduler.workers.values():
-            _merge(merged, ws.metrics.get(METRIC) or {})
+        for metric in self._metrics():
+            _merge(merged, metric)
         rows = sorted(merged.items(), key=lambda item: -abs(item[1][1]))
         sums = self.counts()
         return {
-            "workers_on": self.parts()["kernels"],
+            "workers_on": self.workers_with("kernels"),
             "workers": len(self._scheduler.workers),
             "saved": sums["kernels.saved"],
             "runs": int(sums["kernels.runs"]),

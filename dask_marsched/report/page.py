@@ -10,6 +10,7 @@ from dask.utils import format_time
 
 from dask_marsched.monitoring.html import Markup, element
 from dask_marsched.report import sections
+from dask_marsched.report.changes import meanwhile
 from dask_marsched.report.style import STYLE
 
 #: Characters that could end a script element, as JSON escapes.
@@ -34,16 +35,20 @@ def html(found: Mapping[str, Any]) -> str:
 
 def _parts(found: Mapping[str, Any]) -> Iterator[Markup]:
     yield element("h1", found["title"])
-    yield element("p", _when(found), attributes={"class": "muted"})
+    took = format_time(found["ended"] - found["began"]).strip()
+    yield sections.muted(
+        f"{found['when']}; {took} on {found['scheduler']}, {found['workers']} workers"
+    )
     if found["error"]:
-        yield element("p", f"It failed: {found['error']}", attributes={"class": "failed"})
+        yield sections.paragraph("failed", f"It failed: {found['error']}")
     if reason := sections.nothing(found):
-        yield element("p", reason, attributes={"class": "note"})
-    observed = found["observed"]
+        yield sections.paragraph("note", reason)
+    observed = None if found["observed"] is None else meanwhile(found["observed"])
+    found = {**found, "observed": observed}
     if observed is not None:
         yield sections.summary(found)
         if not observed["from_start"]:
-            yield element("p", sections.NOT_FROM_START, attributes={"class": "note"})
+            yield sections.paragraph("note", sections.NOT_FROM_START)
         yield from sections.graphs(observed)
     yield from sections.memory(found)
     if observed is not None:
@@ -55,11 +60,6 @@ def _parts(found: Mapping[str, Any]) -> Iterator[Markup]:
     if found["code"]:
         yield element("h2", "Code")
         yield element("pre", found["code"])
-
-
-def _when(found: Mapping[str, Any]) -> str:
-    took = format_time(found["ended"] - found["began"]).strip()
-    return f"{found['when']}; {took} on {found['scheduler']}, {found['workers']} workers"
 
 
 def _data(found: Mapping[str, Any]) -> Markup:

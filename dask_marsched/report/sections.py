@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dask.utils import format_bytes, format_time
+from dask.utils import format_time
 
-from dask_marsched.monitoring.html import Markup, element
-from dask_marsched.monitoring.html import table as plain_table
-from dask_marsched.report import changes, charts
+from dask_marsched.monitoring import tables
+from dask_marsched.monitoring.html import Markup, element, table
+from dask_marsched.monitoring.tables import count, seconds, size
+from dask_marsched.report import charts
+from dask_marsched.report.changes import FAULTS
 from dask_marsched.report.style import COLOURS
 
 #: States of operands from the bottom of the chart up, and their colours.
@@ -53,29 +55,22 @@ def nothing(found: Mapping[str, Any]) -> str | None:
 def summary(found: Mapping[str, Any]) -> Markup:
     """Return the most important figures, for the top of the page."""
     observed = found["observed"]
-    before = observed["before"]
     graphs = observed["graphs"]
-    moved = changes.less(observed["transfers"]["moved"], before.get("transfers", {}).get("moved"))
-    operands = _count(sum(g["operands"] for g in graphs))
+    operands = count(sum(g["operands"] for g in graphs))
     tiles = [
-        (operands, f"operands in {_several(len(graphs), 'graph')}"),
-        (format_bytes(moved), "moved between workers"),
+        (operands, f"operands in {count(len(graphs), 'graph')}"),
+        (size(observed["transfers"]["moved"]), "moved between workers"),
     ]
     stock = [g["estimate"]["estimate"] for g in graphs]
     if graphs and all(stock):
-        total = sum(one["stock"] for one in stock)
-        tiles.append((format_bytes(round(total)), "stock Dask, estimated"))
+        tiles.append((size(sum(one["stock"] for one in stock)), "stock Dask, estimated"))
     peak = max((max(s["process"], default=0) for s in found["followed"].values()), default=0)
-    tiles.append((format_bytes(round(peak)), "most that a worker took"))
+    tiles.append((size(peak), "most that a worker took"))
     kernels = observed["kernels"]
     if kernels["workers_on"]:
-        saved = kernels["saved"] - before.get("kernels", {}).get("saved", 0.0)
-        tiles.append((_seconds(saved), "saved by fused kernels"))
-    losses = changes.less(
-        observed["faults"].get("losses", 0), before.get("faults", {}).get("losses")
-    )
-    if losses:
-        tiles.append((_count(losses), "workers lost" if losses > 1 else "worker lost"))
+        tiles.append((seconds(kernels["saved"]), "saved by fused kernels"))
+    if losses := observed["faults"]["losses"]:
+        tiles.append((count(losses), "workers lost" if losses > 1 else "worker lost"))
     shown = [element("div", element("b", value), element("span", name)) for value, name in tiles]
     return element("div", *shown, attributes={"class": "tiles"})
 
@@ -83,45 +78,36 @@ def summary(found: Mapping[str, Any]) -> Markup:
 def graphs(observed: Mapping[str, Any]) -> Iterator[Markup]:
     """Yield the plan and the operands of each graph."""
     if observed["more_graphs"]:
-        yield _muted(f"{_count(observed['more_graphs'])} earlier graphs are not shown.")
+        yield muted(f"{count(observed['more_graphs'])} earlier graphs are not shown.")
     for graph in observed["graphs"]:
         took = (graph["finished"] or graph["over_time"]["series"]["time"][-1]) - graph["planned"]
         end = format_time(took).strip() if graph["done"] else "not done when the report was made"
-        yield element("h2", f"Graph {graph['number']}: {_count(graph['operands'])} operands, {end}")
-        yield _muted(_planned(graph))
+        yield element("h2", f"Graph {graph['number']}: {count(graph['operands'])} operands, {end}")
+        yield muted(_planned(graph))
         picture = graph["plan"]
         if picture["cells"]:
             yield element("h3", "Plan: where operands ran")
             yield charts.plan(picture, picture["cells"])
             if picture["aggregated"]:
-                yield _muted("A cell stands for several operands; its colour is that of most.")
+                yield muted("A cell stands for several operands; its colour is that of most.")
         yield element("h3", "Operands by state")
         yield from _states(graph)
-        causes = graph["over_time"]["causes"]
-        if causes:
-            yield table(
-                ("state", "operand", "cause", "operands"),
-                [(c["state"], c["operand"], c["cause"], _count(c["count"])) for c in causes],
-                numbers=[3],
-            )
-
-
-def _several(count: int, what: str) -> str:
-    return f"{_count(count)} {what}{'' if count == 1 else 's'}"
+        if causes := graph["over_time"]["causes"]:
+            yield _wide(tables.causes(causes))
 
 
 def _planned(graph: Mapping[str, Any]) -> str:
     policies = ", ".join(f"{kind} {name}" for kind, name in graph["policies"].items())
-    parts = [f"{_count(graph['initial'])} initial operands in {_several(graph['units'], 'unit')}"]
+    parts = [f"{count(graph['initial'])} initial operands in {count(graph['units'], 'unit')}"]
     if graph["replanned"]:
-        parts.append(f"replanned {_several(graph['replanned'], 'time')}")
-    parts.append(f"{format_bytes(round(graph['moved']))} of its results moved")
+        parts.append(f"replanned {count(graph['replanned'], 'time')}")
+    parts.append(f"{size(graph['moved'])} of its results moved")
     found = graph["estimate"]
     if found["estimate"] is not None:
         one = found["estimate"]
         parts.append(
-            f"stock Dask would have moved {format_bytes(round(one['stock']))}: an estimate, which "
-            f"forecasts {format_bytes(round(one['plan']))} for this plan"
+            f"stock Dask would have moved {size(one['stock'])}: an estimate, which "
+            f"forecasts {size(one['plan'])} for this plan"
         )
     elif found["reason"]:
         parts.append(f"no estimate of stock Dask: {found['reason']}")
@@ -138,8 +124,8 @@ def _states(graph: Mapping[str, Any]) -> Iterator[Markup]:
     if len(set(times)) >= _LEAST_POINTS:
         yield charts.layers(times, drawn, "operands")
     counts = graph["over_time"]["counts"]
-    now = ", ".join(f"{_count(count)} {name}" for name, count in counts.items() if count)
-    yield _muted(f"At the end: {now or 'none is left'}.")
+    now = ", ".join(f"{count(number)} {name}" for name, number in counts.items() if number)
+    yield muted(f"At the end: {now or 'none is left'}.")
 
 
 def memory(found: Mapping[str, Any]) -> Iterator[Markup]:
@@ -147,7 +133,7 @@ def memory(found: Mapping[str, Any]) -> Iterator[Markup]:
     followed = found["followed"]
     yield element("h2", "Memory of the workers")
     if not followed:
-        yield element("p", "There were no workers.", attributes={"class": "note"})
+        yield paragraph("note", "There were no workers.")
         return
     began = found["began"]
     fullest = sorted(followed, key=lambda who: -max(followed[who]["process"], default=0))
@@ -172,7 +158,7 @@ def memory(found: Mapping[str, Any]) -> Iterator[Markup]:
         yield element("h3", "Memory of the process over time")
         yield charts.lines([t - began for t in times], drawn, "bytes", marked)
         if len(followed) > len(shown):
-            yield _muted(f"The fullest {len(shown)} of {_count(len(followed))} workers.")
+            yield muted(f"The fullest {len(shown)} of {count(len(followed))} workers.")
     if by_worker:
         yield element("h3", "At the end")
         yield _memory_table(list(by_worker.values()), followed)
@@ -181,7 +167,7 @@ def memory(found: Mapping[str, Any]) -> Iterator[Markup]:
 def _memory_table(rows: Sequence[Mapping[str, Any]], followed: Mapping[str, Any]) -> Markup:
     titles = {"private": "private results", "disk": "on disk", "used": "used of it"}
     sizes = ("peak", "process", "private", "shared", "mapped", "disk", "limit", "quota", "used")
-    columns = {**dict.fromkeys(sizes, _bytes), **dict.fromkeys(("deferrals", "forced"), _count)}
+    columns = {**dict.fromkeys(sizes, size), **dict.fromkeys(("deferrals", "forced"), count)}
     filled = []
     for row in rows:
         peak = max(followed.get(row["worker"], {}).get("process", ()), default=None)
@@ -189,144 +175,86 @@ def _memory_table(rows: Sequence[Mapping[str, Any]], followed: Mapping[str, Any]
     kept = [name for name in columns if any(row[name] is not None for row in filled)]
     cells = [(_name(row), *(columns[name](row[name]) for name in kept)) for row in filled]
     head = ("worker", *(titles.get(name, name) for name in kept))
-    return table(head, cells, range(1, len(kept) + 1))
+    return _wide(table(head, cells, range(1, len(kept) + 1)))
 
 
 def transfers(observed: Mapping[str, Any]) -> Iterator[Markup]:
     """Yield the bytes moved between workers."""
-    after, before = observed["transfers"], observed["before"].get("transfers", {})
-    moved = changes.less(after["moved"], before.get("moved"))
+    found = observed["transfers"]
+    moved, pairs = found["moved"], found["pairs"]
     yield element("h2", "Transfers")
     if not moved:
-        yield _muted("No results were moved between workers.")
+        yield muted("No results were moved between workers.")
         return
-    bars = [("moved", float(moved), "c0", format_bytes(round(moved)))]
+    bars = [("moved", float(moved), "c0", size(moved))]
     estimates = [one["estimate"]["estimate"] for one in observed["graphs"]]
     if estimates and all(estimates):
         stock = sum(one["stock"] for one in estimates)
-        bars.append(("stock, estimated", stock, "c7", format_bytes(round(stock))))
+        bars.append(("stock, estimated", stock, "c7", size(stock)))
     yield charts.bars(bars, "bytes", max(value for _, value, _, _ in bars))
-    own = changes.numbers(after, before, ("by_handle", "by_comm"))
-    if own["by_handle"] is not None:
+    if found["by_handle"] is not None:
         yield element(
             "p",
-            f"Of what workers received, {_bytes(own['by_handle'])} came by handle (mapped on the "
-            f"same host) and {_bytes(own['by_comm'])} by connection.",
+            f"Of what workers received, {size(found['by_handle'])} came by handle (mapped on the "
+            f"same host) and {size(found['by_comm'])} by connection.",
         )
-    pairs = changes.matrix(after["matrix"], before.get("matrix"))
-    kind = after["matrix"]["between"].removesuffix("s")
-    yield table(
-        (f"from {kind}", f"to {kind}", "bytes", "share"),
-        [(a, b, _bytes(value), f"{value / moved:.0%}") for a, b, value in pairs[:_MOST_PAIRS]],
-        numbers=(2, 3),
-    )
+    kind = found["matrix"]["between"].removesuffix("s")
+    rows = [(a, b, size(value), f"{value / moved:.0%}") for a, b, value in pairs[:_MOST_PAIRS]]
+    yield _wide(table((f"from {kind}", f"to {kind}", "bytes", "share"), rows, (2, 3)))
     if any("others" in pair for pair in pairs):
-        yield _muted("Others: workers that have left, or that moved little.")
+        yield muted("Others: workers that have left, or that moved little.")
     if len(pairs) > _MOST_PAIRS:
-        yield _muted(f"The largest {_MOST_PAIRS} of {_count(len(pairs))} pairs.")
+        yield muted(f"The largest {_MOST_PAIRS} of {count(len(pairs))} pairs.")
 
 
 def kernels(observed: Mapping[str, Any]) -> Iterator[Markup]:
     """Yield the fused expressions."""
-    after, before = observed["kernels"], observed["before"].get("kernels", {})
+    found = observed["kernels"]
     yield element("h2", "Fused kernels")
-    if not after["workers_on"]:
-        yield _muted("They were off on all workers (marsched.fusion.kernels).")
-        return
-    own = changes.numbers(after, before, ("runs", "fused", "compiled"))
-    saved = after["saved"] - before.get("saved", 0.0)
-    if not own["runs"]:
-        yield _muted("No task had operations that they can evaluate.")
-        return
-    yield element(
-        "p",
-        f"{_count(own['fused'])} of {_count(own['runs'])} chunks were not evaluated by NumPy, "
-        f"{_seconds(saved)} of processor time saved, {_seconds(own['compiled'])} spent compiling.",
-    )
-    rows = changes.expressions(after["expressions"], before.get("expressions", ()))
-    if rows:
-        yield table(
-            ("expression", "of", "by", "chunks", "saved", "compiled", "workers"),
-            [
-                (
-                    element("code", one["text"]),
-                    one["dtypes"],
-                    one["backend"],
-                    _count(one["runs"]),
-                    _seconds(one["saved"]),
-                    _seconds(one["compiled"]),
-                    _count(one["workers"]),
-                )
-                for one in rows
-            ],
-            numbers=(3, 4, 5, 6),
+    if not found["workers_on"]:
+        yield muted("They were off on all workers (marsched.fusion.kernels).")
+    elif not found["runs"]:
+        yield muted("No task had operations that they can evaluate.")
+    else:
+        yield element(
+            "p",
+            f"{count(found['fused'])} of {count(found['runs'])} chunks were not evaluated by "
+            f"NumPy, {seconds(found['saved'])} of processor time saved, "
+            f"{seconds(found['compiled'])} spent compiling.",
         )
+        if found["expressions"]:
+            yield _wide(tables.expressions(found["expressions"]))
 
 
 def _outages(outages: list[Mapping[str, Any]], began: float) -> Markup:
-    return table(
-        ("scheduler back at", "ready after", "workers", "missing", "results", "running", "left"),
-        [
-            (
-                _seconds(one["time"] - began),
-                "not yet" if one["seconds"] is None else _seconds(one["seconds"]),
-                *(_count(one[name]) for name in ("workers", "missing", "held", "running", "left")),
-            )
-            for one in outages
-        ],
-        numbers=range(7),
-    )
+    counts = {name: name for name in ("workers", "missing", "held", "running", "left")}
+    counts["held"] = "results"
+    rows = [
+        (
+            seconds(one["time"] - began),
+            "not yet" if one["seconds"] is None else seconds(one["seconds"]),
+            *(count(one[name]) for name in counts),
+        )
+        for one in outages
+    ]
+    return table(("scheduler back at", "ready after", *counts.values()), rows, range(7))
 
 
 def faults(found: Mapping[str, Any]) -> Iterator[Markup]:
     """Yield lost workers and failures, and the recovery from them."""
-    observed = found["observed"]
-    after, before = observed["faults"], observed["before"].get("faults", {})
-    names = {
-        "losses": "workers lost",
-        "recovered": "of these recovered",
-        "results_lost": "results lost",
-        "results_adopted": "results adopted by other workers",
-        "computed_again": "operands computed again",
-        "retried": "operands tried again",
-        "fatal": "operands failed",
-        "cancelled": "operands cancelled",
-        "interrupted": "operands interrupted",
-    }
-    own = changes.numbers(after, before, tuple(names))
-    rows = [(names[name], _count(value)) for name, value in own.items() if value]
+    own, began = found["observed"]["faults"], found["began"]
+    rows = [(label, count(own[name])) for name, label in FAULTS.items() if own[name]]
     yield element("h2", "Faults")
-    if rows:
-        yield table((), rows, numbers=[1])
-    else:
-        yield _muted("None.")
-    lost = [one for one in after.get("last", ()) if one["time"] >= found["began"]]
-    if lost:
-        yield table(
-            ("after", "worker", "results lost", "adopted", "computed again", "recovered after"),
-            [
-                (
-                    _seconds(one["time"] - found["began"]),
-                    one["worker"],
-                    _count(one["lost"]),
-                    _count(one["adopted"]),
-                    _count(one["again"]),
-                    "not yet" if one["seconds"] is None else _seconds(one["seconds"]),
-                )
-                for one in lost
-            ],
-            numbers=(2, 3, 4, 5),
-        )
-    outages = [one for one in after.get("outages", ()) if one["time"] >= found["began"]]
-    if outages:
-        yield _outages(outages, found["began"])
-    if after["exceptions"]:
-        text = ", ".join(f"{hook} {count}" for hook, count in after["exceptions"].items())
-        text = f"Exceptions in the plugin's own hooks, each a defect: {text}."
-        yield element("p", text, attributes={"class": "failed"})
-    if after["failure"]:
-        text = f"The observer ended early: {after['failure']}."
-        yield element("p", text, attributes={"class": "failed"})
+    yield _wide(table((), rows, (1,))) if rows else muted("None.")
+    if lost := [one for one in own["last"] if one["time"] >= began]:
+        yield _wide(tables.losses(lost, lambda time: seconds(time - began)))
+    if outages := [one for one in own["outages"] if one["time"] >= began]:
+        yield _wide(_outages(outages, began))
+    if own["exceptions"]:
+        text = ", ".join(f"{hook} {number}" for hook, number in own["exceptions"].items())
+        yield paragraph("failed", f"Exceptions in the plugin's own hooks, each a defect: {text}.")
+    if own["failure"]:
+        yield paragraph("failed", f"The observer ended early: {own['failure']}.")
 
 
 def settings(found: Mapping[str, Any]) -> Iterator[Markup]:
@@ -337,10 +265,8 @@ def settings(found: Mapping[str, Any]) -> Iterator[Markup]:
     rows = [
         (element("code", f"marsched.{key}"), now, usual) for key, now, usual in found["settings"]
     ]
-    if rows:
-        yield table(("option", "value", "default"), rows)
-    else:
-        yield _muted("All options at their defaults.")
+    shown = _wide(table(("option", "value", "default"), rows))
+    yield shown if rows else muted("All options at their defaults.")
 
 
 def versions(found: Mapping[str, Any]) -> Iterator[Markup]:
@@ -356,40 +282,26 @@ def versions(found: Mapping[str, Any]) -> Iterator[Markup]:
         workers = len(processes) - len(named)
         if workers:
             # A single worker that differs is named.
-            several = f"{_count(workers)} workers"
-            named.append(several if workers > 1 else processes[-1])
+            named.append(count(workers, "worker") if workers > 1 else processes[-1])
         rows.append((", ".join(named), *own_versions))
-    yield table(("", *packages), rows)
+    yield _wide(table(("", *packages), rows))
 
 
-def _muted(text: str) -> Markup:
-    return element("p", text, attributes={"class": "muted"})
+def paragraph(style: str, text: str) -> Markup:
+    """Return a paragraph of a class of the style sheet."""
+    return element("p", text, attributes={"class": style})
 
 
-def table(
-    header: Sequence[object], rows: Iterable[Sequence[object]], numbers: Iterable[int] = ()
-) -> Markup:
-    """Return a table that scrolls sideways on a narrow page."""
-    return element("div", plain_table(header, rows, numbers), attributes={"class": "wide"})
+def muted(text: str) -> Markup:
+    """Return a paragraph in a lighter colour."""
+    return paragraph("muted", text)
+
+
+def _wide(table: Markup) -> Markup:
+    """Let a table scroll sideways on a narrow page."""
+    return element("div", table, attributes={"class": "wide"})
 
 
 def _name(row: Mapping[str, Any]) -> str:
     name, worker = row["name"], row["worker"]
     return str(worker if name == worker else f"{name} ({worker})")
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{int(value):,}"
-
-
-def _bytes(value: float | None) -> str:
-    return "" if value is None else format_bytes(round(value))
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    sign = "-" if value < 0 else ""
-    return sign + (
-        format_time(abs(value)).strip() if abs(value) >= 1e-3 else f"{abs(value) * 1e3:.2g} ms"
-    )

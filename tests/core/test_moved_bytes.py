@@ -18,13 +18,6 @@ def test_bytes_between_workers():
     assert moved.total == 16
 
 
-def test_who_sent_may_be_unknown():
-    moved = MovedBytes()
-    moved.add(None, "b", 10)
-    assert moved.table(8, {})["names"] == [OTHERS, "b"]
-    assert moved.table(8, {})["bytes"] == [[0, 10], [0, 0]]
-
-
 def test_many_workers_are_grouped_by_host():
     moved = MovedBytes()
     for i in range(20):

@@ -8,11 +8,6 @@ def test_counts():
     assert changes.less(5, None) == 5
     assert changes.less(None, 3) is None
     assert changes.less(1, 3) == 0  # counted anew
-    assert changes.numbers({"a": 4, "b": 2}, {"a": 1}, ("a", "b", "c")) == {
-        "a": 3,
-        "b": 2,
-        "c": None,
-    }
 
 
 def table(between, names, rows):
