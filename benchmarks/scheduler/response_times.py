@@ -21,7 +21,7 @@ import dask.array as da
 import numpy as np
 from distributed import Event, LocalCluster
 
-from dask_marsched.api.table import ROOT
+from dask_marsched.api.openapi import ROOT
 from dask_marsched.client import Client
 from dask_marsched.monitoring.progress import Listener
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dask_marsched.api.parameters import RefusedError
@@ -13,8 +13,7 @@ from dask_marsched.host.scheduler import cancellation
 from dask_marsched.host.scheduler import operand_states as host
 from dask_marsched.host.scheduler.operand_states import operands_of
 from dask_marsched.host.web.http import serves
-from dask_marsched.installation import __version__
-from dask_marsched.monitoring.executions import Executions, Graph
+from dask_marsched.monitoring.executions import Graph
 from dask_marsched.monitoring.operands import history, row
 
 #: Fields of the observer's rows of workers that the answers repeat, by endpoint, and of its totals.
@@ -31,8 +30,6 @@ _NO_JOURNAL = "it keeps no journal: see marsched.journal.directory"
 class Source:
     """A scheduler, and the `MarsSchedulerPlugin` on it; `caught` counts exceptions of hooks."""
 
-    version = __version__
-
     def __init__(
         self, scheduler: Any, plugin: Any, caught: Callable[[str, Exception], None]
     ) -> None:
@@ -43,12 +40,6 @@ class Source:
         self.members = Members(scheduler)
 
     @property
-    def executions(self) -> Executions:
-        """The graphs and executions that the plugin remembers."""
-        found: Executions = self.plugin.executions
-        return found
-
-    @property
     def observer(self) -> Any:
         """The plugin's observer of plans and workers; RefusedError if it is switched off."""
         if self.plugin.observer is None:
@@ -57,7 +48,8 @@ class Source:
 
     def graph(self, number: int) -> Graph:
         """Return a graph; RefusedError if none of that number is remembered."""
-        for graph in reversed(self.executions.graphs):
+        graphs: Iterable[Graph] = self.plugin.executions.graphs
+        for graph in graphs:
             if graph.number == number:
                 return graph
         raise RefusedError(404, f"there is no graph {number}, or not any more", "graph")
@@ -78,7 +70,7 @@ def status(source: Source) -> dict[str, Any]:
 
 def graphs(source: Source, *, limit: int, offset: int) -> dict[str, Any]:
     """Return the last graphs, the newest first."""
-    known = list(source.executions.graphs)[::-1]
+    known = list(source.plugin.executions.graphs)[::-1]
     plans = _plans(source)
     items = [_graph(graph, plans) for graph in known[offset : offset + limit]]
     end = offset + limit
@@ -144,7 +136,7 @@ def _history(source: Source, key: Any) -> list[dict[str, Any]]:
 
 
 def _operand(source: Source, ts: Any, own: State) -> dict[str, Any]:
-    found = row(ts, own, source.executions)
+    found = row(ts, own, source.plugin.executions)
     found["key"] = str(found["key"])
     found["cause"] = None if found["cause"] is None else str(found["cause"])
     return found
@@ -195,16 +187,6 @@ def transfers(source: Source, *, graph: int | None, most: int) -> Any:
     if graph is not None:
         source.graph(graph)
     return source.observer.transfers(most, graph)
-
-
-def kernels(source: Source, *, limit: int) -> Any:
-    """Return the expressions that fused kernels evaluated."""
-    return source.observer.kernels(limit)
-
-
-def faults(source: Source) -> Any:
-    """Return lost workers and failures, and how they were handled."""
-    return source.observer.faults()
 
 
 def cancel(source: Source, *, graph: int, force: bool) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dask_marsched.api import answers
-from dask_marsched.api.openapi import document
+from dask_marsched.api.openapi import ROOT, Endpoint, document
 from dask_marsched.api.parameters import SWITCH, Parameter, choice, text, whole
-from dask_marsched.api.table import ROOT, Endpoint
 from dask_marsched.core.operand import State
+from dask_marsched.installation import __version__
 
 GRAPH = Parameter("graph", whole(0, 10**15), "Number of a graph.", example=0)
 LIMIT = Parameter("limit", whole(1, 1000), "Items of a page.", 100)
@@ -26,14 +26,14 @@ FORCE = Parameter("force", SWITCH, "Also what other clients want.", False)
 def _index(source: answers.Source) -> dict[str, Any]:
     return {
         "name": "dask_marsched",
-        "version": source.version,
+        "version": __version__,
         "writable": source.writable(),
         "endpoints": [f"{e.method} {source.prefix}{ROOT}{e.path}" for e in ENDPOINTS],
     }
 
 
 def _description(source: answers.Source) -> dict[str, Any]:
-    return document(ENDPOINTS, source.version, source.prefix)
+    return document(ENDPOINTS, __version__, source.prefix)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -117,14 +117,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         "/kernels",
         "Expressions that fused kernels evaluated on the workers.",
-        answers.kernels,
+        lambda source, limit: source.observer.kernels(limit),
         query=(EXPRESSIONS,),
     ),
     Endpoint(
         "GET",
         "/faults",
         "Lost workers, failed operands and outages of the scheduler, and how they were handled.",
-        answers.faults,
+        lambda source: source.observer.faults(),
     ),
     Endpoint(
         "POST",

@@ -12,8 +12,8 @@ from typing import Any
 from tornado import web
 
 from dask_marsched.api.answers import Source
+from dask_marsched.api.openapi import Endpoint
 from dask_marsched.api.parameters import RefusedError, read_fields, read_query
-from dask_marsched.api.table import Endpoint
 from dask_marsched.api.writing import MOST_BYTES, check_writing
 
 

@@ -1,14 +1,15 @@
-"""Makes the routes and the OpenAPI description from the table of endpoints."""
+"""Defines an endpoint of the API, and makes the OpenAPI description from a table of them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dask_marsched.api.answers import Source
-from dask_marsched.api.handler import ApiHandler
-from dask_marsched.api.table import ROOT, Endpoint
+from dask_marsched.api.parameters import Parameter
+
+#: Path of the API behind the prefix of the http server.
+ROOT = "marsched/api/v1"
 
 _ABOUT = (
     "What the scheduler plugin dask_marsched plans and does. Answers are bounded; lists come in "
@@ -44,25 +45,29 @@ _REFUSED_WRITING = {
 }
 
 
-def routes(endpoints: Sequence[Endpoint], source: Source) -> list[tuple[str, type, dict[str, Any]]]:
-    """Return the routes of a table for `dask_marsched.host.web.http.HttpRoutes`."""
-    paths: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    found: list[tuple[str, type, dict[str, Any]]] = [
-        (ROOT + _pattern(path), ApiHandler, {"source": source, "endpoints": by_method})
-        for path, by_method in paths.items()
-    ]
-    # Unknown paths below the root get our errors, not distributed's.
-    found.append((f"{ROOT}(?:/.*)?", ApiHandler, {"source": source, "endpoints": {}}))
-    return found
+@dataclass(frozen=True)
+class Endpoint:
+    """A method of a path."""
 
+    method: str  #: ``POST`` if it may change something, else ``GET``.
+    path: str  #: Below `ROOT`, with parameters in braces: ``/graphs/{graph}``.
+    about: str
+    #: Called with the source and the values; returns plain values or an awaitable.
+    answer: Callable[..., Any]
+    path_parameters: tuple[Parameter, ...] = ()
+    query: tuple[Parameter, ...] = ()
+    fields: tuple[Parameter, ...] = ()  #: Of the JSON object in the body.
 
-def _pattern(path: str) -> str:
-    if path == "/":
-        return "/?"
-    parts = re.split(r"\{(\w+)\}", path)
-    return "".join(f"(?P<{p}>[^/]+)" if i % 2 else re.escape(p) for i, p in enumerate(parts))
+    @property
+    def writes(self) -> bool:
+        """Whether it may change anything."""
+        return self.method != "GET"
+
+    @property
+    def name(self) -> str:
+        """Name of the operation: the path in one word."""
+        words = [word.strip("{}") for word in self.path.split("/") if word]
+        return "_".join([self.method.lower(), *words]).replace(".", "_")
 
 
 def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> dict[str, Any]:

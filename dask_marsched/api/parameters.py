@@ -49,45 +49,29 @@ class Parameter:
     example: Any = None  #: For the description.
 
     def read(self, given: str) -> Any:
-        """Return the value of a text of a request, or raise `RefusedError`."""
-        value: Any = given
+        """Return the value of a text in an address, or raise `RefusedError`."""
         # `int` accepts more than a number's digits: spaces, underscores, other scripts.
         if self.accepted["type"] == "integer" and _WHOLE.fullmatch(given):
-            value = int(given)
-        if self.accepted["type"] == "boolean":
-            value = {"true": True, "false": False}.get(given)
-        if not self._accepts(value):
-            raise self._refused(given)
-        return value
+            return self.check(int(given))
+        return self.check(given)
 
     def check(self, value: Any) -> Any:
         """Return the value of a field that came as JSON, or raise `RefusedError`."""
-        if not self._accepts(value):
-            raise self._refused(value)
-        return value
-
-    def _accepts(self, value: Any) -> bool:
-        match self.accepted:
-            case {"type": "integer", "minimum": least, "maximum": most}:
-                return type(value) is int and least <= value <= most
-            case {"enum": words}:
-                return value in words
-            case {"type": "string", "maxLength": most}:
-                return isinstance(value, str) and 1 <= len(value) <= most
-        return isinstance(value, bool)
-
-    def _refused(self, given: Any) -> RefusedError:
         match self.accepted:
             case {"minimum": least, "maximum": most}:
+                fits = type(value) is int and least <= value <= most
                 wanted = f"a whole number from {least} to {most}"
             case {"enum": words}:
-                wanted = f"one of {', '.join(words)}"
+                fits, wanted = value in words, f"one of {', '.join(words)}"
             case {"maxLength": most}:
+                fits = isinstance(value, str) and 1 <= len(value) <= most
                 wanted = f"a text of 1 to {most} characters"
             case _:
-                wanted = "true or false"
-        message = f"{self.name} must be {wanted}, not {_shortened(given)}"
-        return RefusedError(400, message, self.name)
+                fits, wanted = isinstance(value, bool), "true or false"
+        if not fits:
+            message = f"{self.name} must be {wanted}, not {_shortened(value)}"
+            raise RefusedError(400, message, self.name)
+        return value
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema with the default."""
