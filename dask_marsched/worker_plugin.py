@@ -6,8 +6,11 @@ import asyncio
 import logging
 import pickle
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from inspect import isawaitable
+from operator import methodcaller
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from dask.typing import Key
@@ -26,10 +29,6 @@ from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.admission import Admission
 from dask_marsched.worker.heartbeat_metrics import HeartbeatMetrics
 
-if TYPE_CHECKING:
-    from dask_marsched.host.worker.reconnection import Reconnection
-    from dask_marsched.worker.kernels import WorkerKernels
-
 logger = logging.getLogger("dask_marsched")
 
 NAME = "marsched"
@@ -38,15 +37,19 @@ NAME = "marsched"
 _SHARED = 0.5
 #: Parts that need our store: distributed's own mapping loses results that threads evict.
 _ON_STORE = frozenset({"shared", "quota", "adoption"})
+#: Parts with figures for `report`.
+_REPORTED = (
+    "quota",
+    "store",
+    "shared",
+    "interrupts",
+    "kernels",
+    "messages",
+    "runs",
+    "reconnection",
+)
 #: distributed may set up a plugin while the teardown of the previous one is still running.
 _locks: WeakKeyDictionary[Worker, asyncio.Lock] = WeakKeyDictionary()
-
-
-class _Part(Protocol):
-    def install(self) -> None: ...
-
-
-_P = TypeVar("_P", bound=_Part)
 
 
 class MarsWorkerPlugin(WorkerPlugin):
@@ -69,17 +72,9 @@ class MarsWorkerPlugin(WorkerPlugin):
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings().replace(**settings)
-        self._admission: Admission | None = None
-        self._store: store.WorkerStore | None = None
-        self._transfer: HandleTransfer | None = None
-        self._transfer_failures = Counters()
-        self._interrupts: Interrupts | None = None
-        self._messages: WorkerReleaseBatching | None = None
-        self._reconnection: Reconnection | None = None
-        self._kernels: WorkerKernels | None = None
-        self._runs: TaskRuns | None = None
-        self._run_failures = Counters()
-        self._heartbeat: HeartbeatMetrics | None = None
+        #: Those that are installed: of `_REPORTED`, and ``heartbeat``.
+        self._parts: dict[str, Any] = {}
+        self._failures = {"shared": Counters(), "runs": Counters()}
         self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -104,52 +99,44 @@ class MarsWorkerPlugin(WorkerPlugin):
             if part not in on
         }
         # First: others wrap the handlers that it installs.
-        self._messages = self._installed(WorkerReleaseBatching(worker), "messages")
+        self._install("messages", WorkerReleaseBatching(worker))
         if self.settings.journal_directory is not None:
             from dask_marsched.host.worker.reconnection import Reconnection
 
-            reconnection = Reconnection(
-                worker, self.settings.journal_patience, self._announce_again, self._is_outdated
-            )
-            self._reconnection = self._installed(reconnection, "reconnection")
+            patience = self.settings.journal_patience
+            reconnection = Reconnection(worker, patience, self._announce_again, self._is_outdated)
+            self._install("reconnection", reconnection)
         if on & _ON_STORE:
             self._install_store(worker, on & _ON_STORE)
         if "interrupts" in on:
             # After the quota, whose replacements it wraps.
-            self._interrupts = self._installed(Interrupts(worker), "interrupts")
+            self._install("interrupts", Interrupts(worker))
         if "kernels" in on:
             await self._start_kernels(worker)
-        if self._admission is not None:
+        if (admission := self._parts.get("quota")) is not None:
             # Last: it wraps the state machine's class as the quota left it.
-            self._runs = self._installed(
-                TaskRuns(
-                    worker,
-                    self._interrupts,
-                    self._admission.has_half_free,
-                    self._retain,
-                    self._run_failures.caught,
-                ),
-                "runs",
-            )
+            interrupts, caught = self._parts.get("interrupts"), self._failures["runs"].caught
+            runs = TaskRuns(worker, interrupts, admission.has_half_free, self._retain, caught)
+            self._install("runs", runs)
         if on:
-            self._heartbeat = HeartbeatMetrics(worker, self.report, self._transfer_failures.caught)
-            self._heartbeat.install()
+            caught = self._failures["shared"].caught
+            self._install("heartbeat", HeartbeatMetrics(worker, self.report, caught))
 
-    def _installed(self, part: _P, name: str) -> _P | None:
-        """Install a part; return it, or None if its contract checks fail."""
+    def _install(self, name: str, part: Any) -> None:
+        """Install a part, unless its contract checks fail."""
         try:
             part.install()
         except RuntimeError as misfit:
             self._leave_out({name}, misfit)
-            return None
-        return part
+        else:
+            self._parts[name] = part
 
     def _announce_again(self) -> None:
-        if self._transfer is not None:
+        if "shared" in self._parts:
             try:
-                self._transfer.announce_again()
+                self._parts["shared"].announce_again()
             except Exception as error:
-                self._transfer_failures.caught("announce_again", error)
+                self._failures["shared"].caught("announce_again", error)
 
     def _is_outdated(self, name: str, pickled: bytes) -> bool:
         """Whether this is the scheduler's plugin of this kind, and has other settings."""
@@ -159,17 +146,18 @@ class MarsWorkerPlugin(WorkerPlugin):
         return isinstance(plugin, MarsWorkerPlugin) and plugin.settings != self.settings
 
     def _retain(self, event: ExecuteSuccessEvent) -> None:
-        if self._transfer is not None and self._transfer.publisher is not None:
-            self._transfer.publisher.ran(event)
+        transfer = self._parts.get("shared")
+        if transfer is not None and transfer.publisher is not None:
+            transfer.publisher.ran(event)
 
     async def _start_kernels(self, worker: Worker) -> None:
         from dask_marsched.worker.kernels import WorkerKernels
 
-        self._kernels = WorkerKernels(worker, self.settings)
+        kernels = self._parts["kernels"] = WorkerKernels(worker, self.settings)
         try:
-            await self._kernels.start()
+            await kernels.start()
         except RuntimeError as misfit:
-            self._kernels = None
+            del self._parts["kernels"]
             self._leave_out({"kernels"}, misfit)
 
     def _install_store(self, worker: Worker, on: set[str]) -> None:
@@ -177,29 +165,30 @@ class MarsWorkerPlugin(WorkerPlugin):
         try:
             if sys.platform != "linux":
                 raise store.NotApplicable(f"not on {sys.platform}: the store needs Linux")
-            self._store = store.install(worker, compression=self.settings.store_compression)
+            data = store.install(worker, compression=self.settings.store_compression)
         except (RuntimeError, OSError) as misfit:
             self._leave_out(on | {"store"}, misfit)
             return
+        self._parts["store"] = data
+        surplus: Callable[[], int] = int
         if "shared" in on:
-            self._share(worker, self._store)
+            surplus = self._share(worker, data).surplus
         if "quota" in on:
-            surplus = self._transfer.surplus if self._transfer is not None else lambda: 0
-            admission = Admission(worker, self._store, self.settings, surplus)
-            self._admission = self._installed(admission, "quota")
+            self._install("quota", Admission(worker, data, self.settings, surplus))
 
-    def _share(self, worker: Worker, data: store.WorkerStore) -> None:
-        self._transfer = HandleTransfer(
+    def _share(self, worker: Worker, data: store.WorkerStore) -> HandleTransfer:
+        transfer = self._parts["shared"] = HandleTransfer(
             worker,
             data,
             cap=int(_SHARED * (worker.memory_manager.memory_limit or 0)),
             least=LEAST_SHARED,
-            caught=self._transfer_failures.caught,
+            caught=self._failures["shared"].caught,
             announces=self.settings.adopts,
             keep=self.settings.adopts and self.settings.adopt == "all",
         )
         # Not awaited: the nanny answers only when its worker has started.
-        self._transfer.start()
+        transfer.start()
+        return transfer
 
     async def teardown(self, worker: Worker) -> None:
         """Restore the worker, after any setup under way."""
@@ -207,42 +196,29 @@ class MarsWorkerPlugin(WorkerPlugin):
             await self._tear_down(worker)
 
     async def _tear_down(self, worker: Worker) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.uninstall()
-            self._heartbeat = None
+        await self._remove("heartbeat")
         self._reasons = dict.fromkeys(WORKER_PARTS, "removed from the worker")
-        if self._runs is not None:
-            await self._runs.uninstall()
-            self._runs = None
+        await self._remove("runs")
         # In reverse order of installation. The transfer was installed when the nanny answered, that
         # is before or after the kernels.
         outermost = getattr(worker.execute, "__self__", None)
-        if self._transfer is not None and outermost is self._transfer.publisher:
-            await self._end_transfer()
-        if self._kernels is not None:
-            await self._kernels.stop()
-            self._kernels = None
-        await self._end_transfer()
-        if self._interrupts is not None:
-            self._interrupts.uninstall()
-            self._interrupts = None
-        if self._admission is not None:
-            await self._admission.uninstall()
-            self._admission = None
-        if self._store is not None:
-            store.uninstall(worker, self._store)
-            self._store = None
-        if self._reconnection is not None:
-            self._reconnection.uninstall()
-            self._reconnection = None
-        if self._messages is not None:
-            self._messages.uninstall()
-            self._messages = None
+        if "shared" in self._parts and outermost is self._parts["shared"].publisher:
+            await self._remove("shared")
+        await self._remove("kernels", methodcaller("stop"))
+        for name in ("shared", "interrupts", "quota"):
+            await self._remove(name)
+        await self._remove("store", partial(store.uninstall, worker))
+        for name in ("reconnection", "messages"):
+            await self._remove(name)
 
-    async def _end_transfer(self) -> None:
-        if self._transfer is not None:
-            await self._transfer.uninstall()
-            self._transfer = None
+    async def _remove(
+        self, name: str, uninstall: Callable[[Any], Any] = methodcaller("uninstall")
+    ) -> None:
+        if name in self._parts:
+            done = uninstall(self._parts[name])
+            if isawaitable(done):
+                await done
+            del self._parts[name]
 
     def _leave_out(self, parts: set[str], misfit: Exception) -> None:
         self._reasons.update(dict.fromkeys(parts, str(misfit)))
@@ -252,7 +228,8 @@ class MarsWorkerPlugin(WorkerPlugin):
 
     def interrupted(self) -> list[Key]:
         """Return the keys of the tasks that were interrupted and still run."""
-        return self._interrupts.under_way() if self._interrupts is not None else []
+        interrupts: Interrupts | None = self._parts.get("interrupts")
+        return interrupts.under_way() if interrupts is not None else []
 
     def report(self) -> dict[str, Any]:
         """Return the state of each part, as plain values for JSON.
@@ -271,30 +248,14 @@ class MarsWorkerPlugin(WorkerPlugin):
             and the ``tasks`` in them. ``reasons``: why a part is off.
         """
         reasons = dict(self._reasons)
-        if self._transfer is not None and self._transfer.reason is not None:
-            reasons["shared"] = self._transfer.reason
-        return {
-            "quota": _report(self._admission),
-            "store": _report(self._store),
-            "shared": self._report_of_shared(),
-            "interrupts": _report(self._interrupts),
-            "kernels": _report(self._kernels),
-            "messages": _report(self._messages),
-            "runs": self._report_of_runs(),
-            "reconnection": _report(self._reconnection),
-            "reasons": reasons,
-        }
-
-    def _report_of_runs(self) -> dict[str, Any] | None:
-        if self._runs is None:
-            return None
-        return {**self._runs.report(), **self._run_failures.failures()}
-
-    def _report_of_shared(self) -> dict[str, Any] | None:
-        if self._transfer is None or self._transfer.reason is not None:
-            return None
-        return {**self._transfer.report(), **self._transfer_failures.failures()}
-
-
-def _report(part: Any) -> Any:
-    return None if part is None else part.report()
+        found: dict[str, Any] = dict.fromkeys(_REPORTED)
+        for name in self._parts.keys() & found.keys():
+            part = self._parts[name]
+            if name == "shared" and part.reason is not None:
+                reasons[name] = part.reason
+            else:
+                found[name] = part.report()
+        for name, failures in self._failures.items():
+            if found[name] is not None:
+                found[name] |= failures.failures()
+        return {**found, "reasons": reasons}

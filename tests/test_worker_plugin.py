@@ -65,7 +65,7 @@ def gated(gate, *inputs, nbytes=10 * MB):
 
 
 def admission_of(worker):
-    found = worker.plugins["marsched"]._admission
+    found = worker.plugins["marsched"]._parts["quota"]
     assert found is not None, worker.plugins["marsched"].report()
     return found
 

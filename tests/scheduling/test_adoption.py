@@ -42,7 +42,7 @@ def sharing(client):
         plugin = dask_worker.plugins.get("marsched")
         if plugin is None or plugin.report()["shared"] is None:
             return False
-        plugin._transfer.publisher.budget.worked(3600)  # what is kept is kept of long work
+        plugin._parts["shared"].publisher.budget.worked(3600)  # what is kept is kept of long work
         return True
 
     poll_for(lambda: all(client.run(kept, on_error="return").values()), 20)

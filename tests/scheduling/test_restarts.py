@@ -313,7 +313,7 @@ def test_a_worker_comes_back_before_the_scheduler_has_noticed(tmp_path):
         (worker,) = cluster.workers.values()
         held = client.submit(operator.add, 1, 2)
         wait(held)
-        reconnection = worker.plugins["marsched"]._reconnection
+        reconnection = worker.plugins["marsched"]._parts["reconnection"]
 
         async def lose_connection():
             reconnection._waiting = asyncio.create_task(reconnection._come_back())
@@ -358,7 +358,7 @@ def test_a_shuffle_that_ended_while_a_worker_was_away_is_run_again_there(tmp_pat
         adoption._wait_for_adopters = lambda ws: asyncio.Event().wait()
         gate = hold_back(away)
         away.loop.add_callback(away.batched_stream.comm.abort)
-        reconnection = away.plugins["marsched"]._reconnection
+        reconnection = away.plugins["marsched"]._parts["reconnection"]
         client.sync(async_poll_for, reconnection.is_away, 30)
         x = da.arange(400, chunks=20).reshape(20, 20)
         total = client.compute(x.rechunk((20, 1), method="p2p").sum(axis=0))
@@ -373,7 +373,7 @@ def test_a_shuffle_that_ended_while_a_worker_was_away_is_run_again_there(tmp_pat
 def hold_back(worker):
     """Return an event that lets a worker come back."""
     gate = threading.Event()
-    reconnection = worker.plugins["marsched"]._reconnection
+    reconnection = worker.plugins["marsched"]._parts["reconnection"]
     announce = reconnection._announce
 
     async def announce_later():

@@ -46,7 +46,7 @@ def report(worker):
 
 
 async def compiled(worker):
-    part = worker.plugins["marsched"]._kernels
+    part = worker.plugins["marsched"]._parts["kernels"]
     part._kernels._compiler.submit(int).result()
 
 
@@ -142,7 +142,7 @@ async def test_backends_are_imported_only_when_they_may_pay(c, s, a, monkeypatch
     await c.register_plugin(with_kernels(kernels_cache=str(directory)))
     array, wanted = chain(5)
     np.testing.assert_allclose(await c.compute(array), wanted)
-    kernels = a.plugins["marsched"]._kernels._kernels
+    kernels = a.plugins["marsched"]._parts["kernels"]._kernels
     assert kernels.report()["runs"] == 4
     assert not directory.exists()
     assert not kernels._compiler._threads

@@ -63,7 +63,7 @@ MANAGED = {**SPILL, "distributed.worker.memory.spill": False}
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB}, config=MANAGED)
 async def test_the_memory_of_the_process_evicts_nothing_if_the_user_says_so(c, s, a):
     a.monitor.get_process_memory = lambda: 10 * GB
-    admission = a.plugins["marsched"]._admission
+    admission = a.plugins["marsched"]._parts["quota"]
     admission._refresh(exact=True)
     assert admission._footprints.floor > 9 * GB  # no task is charged for it
     kept = []

@@ -266,7 +266,7 @@ async def test_a_running_one_is_interrupted(c, s, a):
     futures = c.map(step, range(10), key=keys(10))
     await asyncio.to_thread(begun.wait)
     plugin: Any = a.plugins["marsched"]
-    await async_poll_for(lambda: "step-3" in plugin._interrupts._running, 5)
+    await async_poll_for(lambda: "step-3" in plugin._parts["interrupts"]._running, 5)
     s.client_releases_keys(keys=["step-3"], client=c.id, stimulus_id="cancel-key-interrupt-test")
     await wait(futures[4:])
     assert list(range(10)) == RAN
