@@ -25,9 +25,10 @@ class BarsPane(Pane):
     #: Column, legend, colour, height, and offset from the middle; a group has height 1.
     bars: ClassVar[Sequence[tuple[str, str, str, float, float]]]
     more: ClassVar[Sequence[str]]  #: Columns of `source` that only the tooltip shows.
+    tips: ClassVar[Sequence[tuple[str, str]]]
     pixels: ClassVar[int]  #: Height of a group.
 
-    def __init__(self, scheduler: Any, tips: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
         names = ("label", *self.more, *(bar[0] for bar in self.bars))
         self.source = ColumnDataSource({name: [] for name in names})
@@ -42,7 +43,7 @@ class BarsPane(Pane):
                 y=place, right=name, height=height, source=self.source, fill_color=colour,
                 line_color=None, legend_label=text,
             )  # fmt: skip
-        self.plot.add_tools(HoverTool(tooltips=list(tips)))
+        self.plot.add_tools(HoverTool(tooltips=list(self.tips)))
         make_legend(self.plot, "below", orientation="horizontal")
         self.table = make_text(sizing_mode="stretch_width")
         self.plots, self.texts = [self.plot], [self.table]

@@ -31,11 +31,12 @@ class FaultsPane(BarsPane):
     down = "time of the loss"
     bars = tuple((*kind, 0.18, 0.3 - 0.2 * i) for i, kind in enumerate(_KINDS))
     more = ("worker", "seconds")
+    tips = (
+        ("worker", "@worker"),
+        *((text, f"@{key}{{0,0}}") for key, text, _ in _KINDS),
+        ("recovered after", "@seconds"),
+    )
     pixels = 60
-
-    def __init__(self, scheduler: Any) -> None:
-        tips = [("worker", "@worker"), *((text, f"@{key}{{0,0}}") for key, text, _ in _KINDS)]
-        super().__init__(scheduler, [*tips, ("recovered after", "@seconds")])
 
     def show(self, observer: Any) -> str | None:
         """Show the last losses."""

@@ -25,11 +25,14 @@ class KernelsPane(BarsPane):
         ("compiled", "spent on compiling", ORANGE, 0.3, 0.0),
     )
     more = ("backend", "runs")
+    tips = (
+        ("", "@label"),
+        ("saved", "@saved{0.000} s"),
+        ("compiling", "@compiled{0.000} s"),
+        ("by", "@backend"),
+        ("chunks", "@runs"),
+    )
     pixels = 34
-
-    def __init__(self, scheduler: Any) -> None:
-        tips = [("", "@label"), ("saved", "@saved{0.000} s"), ("compiling", "@compiled{0.000} s")]
-        super().__init__(scheduler, [*tips, ("by", "@backend"), ("chunks", "@runs")])
 
     def show(self, observer: Any) -> str | None:
         """Show the expressions that were evaluated."""

@@ -37,7 +37,7 @@ class MemoryPane(Pane):
 
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
-        self.source = ColumnDataSource({name: [] for name in self._columns()})
+        self.source = ColumnDataSource(_bars_of([], None))
         self.bars = make_figure("Memory of each worker", "bytes", "worker", min_height=160)
         self.bars.y_range.flipped = True
         self.bars.x_range.start = 0
@@ -53,12 +53,6 @@ class MemoryPane(Pane):
         self.table = make_text(sizing_mode="stretch_width")
         self.plots, self.texts = [self.bars, self.over_time], [self.table]
         self.arrange(column(self.bars, self.over_time, self.table, sizing_mode="stretch_both"))
-
-    @staticmethod
-    def _columns() -> list[str]:
-        edges = [f"{part}_{end}" for part in _PARTS for end in ("from", "to")]
-        marks = ["name", "y", "above", "below", "quota", "limit", "pause", "used", "promised_to"]
-        return [*edges, *marks, *_PARTS, "process", "disk", "quota_text", "queued", "promised"]
 
     def _bars(self) -> None:
         bars, source = self.bars, self.source

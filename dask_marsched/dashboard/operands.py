@@ -28,8 +28,7 @@ class OperandsPane(Pane):
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
         self.choice = GraphChoice(self.update, everything="all operands")
-        names = ["time", *NAMES, *(f"{state}_top" for state in _ORDER), "none"]
-        self.source = ColumnDataSource({name: [] for name in names})
+        self.source = ColumnDataSource(_areas({name: [] for name in ("time", *NAMES)}))
         self.plot = make_figure("Operands by state", "seconds", "operands")
         self.plot.y_range.start = 0
         below = "none"

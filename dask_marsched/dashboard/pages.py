@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bokeh.layouts import column, row
@@ -17,8 +17,8 @@ from dask_marsched.dashboard.pane import Pane
 from dask_marsched.dashboard.plan import PlanPane
 from dask_marsched.dashboard.theme import follow_theme
 from dask_marsched.dashboard.transfers import TransfersPane
+from dask_marsched.host.web.dashboard import Page
 
-Page = Callable[[Any, dict[str, Any], Any], None]
 PANES: tuple[type[Pane], ...] = (
     PlanPane,
     OperandsPane,

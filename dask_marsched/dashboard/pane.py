@@ -43,7 +43,6 @@ class Pane:
         self.note.visible = False
         self.root: Any = None
         self._body: Any = None
-        self._hidden: bool | None = None
 
     def arrange(self, body: Any, *above: Any) -> None:
         """Lay the pane out: controls, heading, note, and the body."""
@@ -53,18 +52,10 @@ class Pane:
             *above, self.heading, self.note, body, sizing_mode="stretch_both", name=self.name
         )
 
-    @property
-    def observer(self) -> Any:
-        """The observer of the registered plugin, or None."""
-        return getattr(self.scheduler.plugins.get("marsched"), "observer", None)
-
+    @without_property_validation  # type: ignore[untyped-decorator]  # Bokeh's
     def update(self) -> None:
         """Update the models. An exception is shown, and counted like one of a hook."""
-        unchecked: Callable[[], None] = without_property_validation(self._update)  # type: ignore[no-untyped-call]  # Bokeh's
-        unchecked()
-
-    def _update(self) -> None:
-        observer = self.observer
+        observer = getattr(self.scheduler.plugins.get("marsched"), "observer", None)
         if observer is None:
             self.say("dask_marsched is not in force on this scheduler any more.")
             return
@@ -91,8 +82,7 @@ class Pane:
         hidden = reason is not None
         if reason is not None:
             set_text(self.note, element("p", reason))
-        if hidden is not self._hidden:
-            self._hidden = hidden
+        if hidden is not self.note.visible:
             self.note.visible = hidden
             self._body.visible = not hidden
             self.heading.visible = not hidden

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ class PlanPane(Pane):
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
         self.choice = GraphChoice(self.update)
-        empty: dict[str, list[Any]] = {name: [] for name in self._columns()}
-        self.source = ColumnDataSource(empty)
+        empty = {"cells": defaultdict(list), "workers": [], "depth": 0, "columns": 0}
+        self.source = ColumnDataSource(_quads(empty, []))
         self.plot = make_figure(
             "Units of the plan, by worker",
             "depth: operands from a source",
@@ -67,12 +68,6 @@ class PlanPane(Pane):
         self.legend = make_text(sizing_mode="stretch_width")
         self.plots, self.texts = [self.plot], [self.legend]
         self.arrange(column(self.legend, self.plot, sizing_mode="stretch_both"), self.choice.select)
-
-    @staticmethod
-    def _columns() -> list[str]:
-        places = ["left", "right", "top", "bottom", "sent", "done", "color", "name", "share"]
-        places += ["fatal_from", "fatal_to", "cancelled_from", "cancelled_to", "operands"]
-        return [*places, *_COUNTED]
 
     def show(self, observer: Any) -> str | None:
         """Draw the chosen graph."""
@@ -109,8 +104,6 @@ def _quads(plan: dict[str, Any], palette: list[str]) -> dict[str, Any]:
     fatal = done + width * counts["fatal"] / total
     cancelled = fatal + width * counts["cancelled"] / total
     sent = cancelled + width * np.minimum(counts["running"] + counts["ready"], total) / total
-    none = np.nan
-    names = [workers[w] if w >= 0 else "none yet" for w in cells["worker"]]
     return {
         "left": left,
         "right": left + width,
@@ -118,12 +111,12 @@ def _quads(plan: dict[str, Any], palette: list[str]) -> dict[str, Any]:
         "bottom": top + 0.9,
         "done": done,
         "sent": np.where(np.asarray(cells["worker"]) >= 0, sent, left),
-        "fatal_from": np.where(counts["fatal"] > 0, done, none),
-        "fatal_to": np.where(counts["fatal"] > 0, fatal, none),
-        "cancelled_from": np.where(counts["cancelled"] > 0, fatal, none),
-        "cancelled_to": np.where(counts["cancelled"] > 0, cancelled, none),
+        "fatal_from": np.where(counts["fatal"] > 0, done, np.nan),
+        "fatal_to": np.where(counts["fatal"] > 0, fatal, np.nan),
+        "cancelled_from": np.where(counts["cancelled"] > 0, fatal, np.nan),
+        "cancelled_to": np.where(counts["cancelled"] > 0, cancelled, np.nan),
         "color": [palette[w] if w >= 0 else NOBODY for w in cells["worker"]],
-        "name": names,
+        "name": [workers[w] if w >= 0 else "none yet" for w in cells["worker"]],
         "share": [f"{share:.0%}" for share in cells["worker_share"]],
         "operands": arrays["operands"],
         **counts,

@@ -15,6 +15,7 @@ class DashboardService:
         self._scheduler = scheduler
         self._caught = caught
         self._pages: DashboardPages | None = None
+        self._paths: list[str] = []
         self.reason: str | None = "not installed"
 
     def install(self) -> None:
@@ -26,9 +27,10 @@ class DashboardService:
             # Only here: Bokeh takes half a second to import, and may be missing.
             from dask_marsched.dashboard.pages import OVERVIEW, PANES, all_pages
 
-            names = [f"mars-{pane.name}" for pane in PANES]
-            plots = [(f"Mars: {pane.name}", name) for pane, name in zip(PANES, names, strict=True)]
-            self._pages = DashboardPages(self._scheduler, all_pages(), [OVERVIEW], plots)
+            plots = {f"mars-{pane.name}": f"Mars: {pane.name}" for pane in PANES}
+            pages = all_pages()
+            self._paths = [path.strip("/") for path in pages]
+            self._pages = DashboardPages(self._scheduler, pages, OVERVIEW, plots)
             self.reason = self._pages.install()
         except ImportError as missing:
             self.reason = f"bokeh cannot be imported: {missing}"
@@ -50,8 +52,4 @@ class DashboardService:
 
     def report(self) -> dict[str, Any]:
         """Return the ``pages`` on the dashboard, or the ``reason`` why there are none."""
-        if self.reason is not None:
-            return {"pages": [], "reason": self.reason}
-        from dask_marsched.dashboard.pages import all_pages
-
-        return {"pages": [path.strip("/") for path in all_pages()], "reason": None}
+        return {"pages": [] if self.reason else self._paths, "reason": self.reason}

@@ -86,10 +86,10 @@ def count_bytes(axis: Any, ticks: int = 5) -> None:
     axis.formatter = NumeralTickFormatter(format="0.[0] b")
 
 
-def make_text(text: str = "", **options: Any) -> Any:
-    """Return a piece of HTML."""
+def make_text(**options: Any) -> Any:
+    """Return a place for HTML."""
     styles = {"color": INK, "font-family": "Helvetica, Arial, sans-serif", "font-size": "13px"}
-    return Div(text=text, styles={**styles, **options.pop("styles", {})}, **options)
+    return Div(styles={**styles, **options.pop("styles", {})}, **options)
 
 
 def make_legend(plot: Any, place: str = "right", **options: Any) -> None:

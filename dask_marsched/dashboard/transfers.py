@@ -17,7 +17,7 @@ from dask_marsched.monitoring.html import element
 from dask_marsched.monitoring.palette import BLUE, INK, ORANGE, SKY
 from dask_marsched.monitoring.tables import count
 
-_MOST, _NAMED = 32, 32
+_MOST = 32
 _BYTES = "0.0b"
 #: Bars of the comparison: key of the estimate, label, colour.
 _BARS = (

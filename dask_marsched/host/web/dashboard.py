@@ -32,33 +32,25 @@ def misfits() -> list[str]:
 class DashboardPages:
     """Pages on the dashboard of one scheduler, by path with a leading slash.
 
-    ``entries`` are paths, without the slash, for the bar of each page; ``plots`` those for the list
-    ``More...``, by name.
+    ``entry`` is a path, without the slash, for the bar of each page; ``plots`` are those for the
+    list ``More...``, with their names.
     """
 
     def __init__(
-        self,
-        scheduler: Any,
-        pages: Mapping[str, Page],
-        entries: list[str],
-        plots: list[tuple[str, str]],
+        self, scheduler: Any, pages: Mapping[str, Page], entry: str, plots: Mapping[str, str]
     ) -> None:
         self._scheduler = scheduler
         self._pages = dict(pages)
-        self._entries = entries
-        self._plots = [{"url": url, "name": name} for name, url in plots]
+        self._entry = entry
+        self._plots = [{"url": url, "name": name} for url, name in plots.items()]
         self._application: Any = None
         self._variables: dict[str, Any] = {}
 
     def install(self) -> str | None:
-        """Add the pages; return the reason if that is impossible, else None."""
-        http: Any = getattr(self._scheduler, "http_application", None)
-        if not getattr(http, "applications", None):
-            return "the scheduler has no dashboard"
-        try:
-            from bokeh.server.tornado import BokehTornado
-        except ImportError as missing:
-            return f"bokeh cannot be imported: {missing}"
+        """Add the pages to the http server; return the reason if that is impossible, else None."""
+        from bokeh.server.tornado import BokehTornado
+
+        http = self._scheduler.http_application
         stock = next((app for app in http.applications if isinstance(app, BokehTornado)), None)
         if stock is None:
             return "the scheduler has no dashboard"
@@ -67,8 +59,8 @@ class DashboardPages:
             return f"the dashboard is not as expected: {'; '.join(found)}"
         self._application = self._make(stock)
         http.applications.insert(0, self._application)
-        pages = self._variables["pages"]
-        pages += [page for page in self._entries if page not in pages]
+        if self._entry not in self._variables["pages"]:
+            self._variables["pages"].append(self._entry)
         self._variables["plots"] += self._plots
         return None
 
@@ -105,7 +97,7 @@ class DashboardPages:
         if application in http.applications:
             http.applications.remove(application)
         pages, plots = self._variables["pages"], self._variables["plots"]
-        pages[:] = [page for page in pages if page not in self._entries]
+        pages[:] = [page for page in pages if page != self._entry]
         plots[:] = [plot for plot in plots if plot not in self._plots]
         for path in self._pages:
             for session in application.get_sessions(path):

@@ -26,7 +26,19 @@ class HttpRoutes:
     @property
     def prefix(self) -> str:
         """Beginning of every path: ``/``, or the ``--dashboard-prefix``."""
-        return _prefix(self._application) if self._application is not None else "/"
+        application = self._application
+        if application is None:
+            return "/"
+        # The scheduler does not store its prefix, but its own routes begin with it.
+        for pattern in _patterns(application.wildcard_router.rules):
+            for route in _STOCK_ROUTES:
+                if pattern.endswith("/" + route + "$"):
+                    return pattern.removesuffix(route + "$")
+        for dashboard in getattr(application, "applications", ()):
+            prefix = getattr(dashboard, "prefix", None)
+            if prefix is not None:
+                return "/" + f"{prefix.strip('/')}/".lstrip("/")
+        return "/"
 
     def install(self) -> str | None:
         """Add the routes; return the reason if that is impossible, else None."""
@@ -48,19 +60,6 @@ class HttpRoutes:
         if self._application is not None and self._rule is not None:
             self._application.default_router.rules.remove(self._rule)
         self._rule = None
-
-
-def _prefix(application: web.Application) -> str:
-    # The scheduler does not store its prefix, but its own routes begin with it.
-    for pattern in _patterns(application.wildcard_router.rules):
-        for route in _STOCK_ROUTES:
-            if pattern.endswith("/" + route + "$"):
-                return pattern.removesuffix(route + "$")
-    for dashboard in getattr(application, "applications", ()):
-        prefix = getattr(dashboard, "prefix", None)
-        if prefix is not None:
-            return "/" + f"{prefix.strip('/')}/".lstrip("/")
-    return "/"
 
 
 def serves(scheduler: Any, module: str) -> bool:
