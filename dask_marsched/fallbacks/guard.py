@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
@@ -40,8 +39,7 @@ def guarded(
             except Exception as error:
                 self.counters.caught(hook.__name__, error)
                 if fatal and self.failure is None:
-                    cause = "".join(traceback.format_exception_only(error)).strip()
-                    self.failure = f"{hook.__name__} failed: {cause}"
+                    self.failure = f"{hook.__name__} failed: {self.counters.last_exception}"
                 return cast(R, default())
 
         return cast(Callable[Concatenate[S, P], R], wrapper)

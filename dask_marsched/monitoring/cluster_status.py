@@ -14,8 +14,6 @@ from dask_marsched.installation import INSTALL, own_versions
 from dask_marsched.monitoring.probes import scheduler_probe, worker_probe
 from dask_marsched.monitoring.status_text import scheduler_facts, status_view, worker_text
 
-_PACKAGES = ("dask_marsched", "distributed", "dask", "python")
-
 
 @dataclasses.dataclass(frozen=True)
 class Status:
@@ -103,10 +101,7 @@ async def ask(client: distributed.Client, timeout: float) -> Status:
     here = {"client": dict[str, str | None](own_versions())}
     try:
         info = await asyncio.wait_for(client.scheduler.versions(), timeout)
-        scheduler_python = _python(info["packages"])
-        # The probe's byte code is sent by value and fits the same minor version only.
-        if not _same_minor(scheduler_python):
-            reason = f"cannot be asked: Python {scheduler_python} there, {_own_python()} here"
+        if (reason := _why_not_asked(_python(info["packages"]))) is not None:
             return Status(address, False, reason, versions=here)
         answer = await asyncio.wait_for(client.run_on_scheduler(scheduler_probe()), timeout)
     except TimeoutError:
@@ -115,10 +110,7 @@ async def ask(client: distributed.Client, timeout: float) -> Status:
     except Exception as error:  # a blocked handler, a lost connection, an error there
         reason = f"the scheduler cannot be asked: {type(error).__name__}: {error}"
         return Status(address, False, reason, versions=here)
-    versions = {
-        **here,
-        "scheduler": _versions(answer["version"], info["packages"]),
-    }
+    versions = {**here, "scheduler": _versions(answer["version"], info["packages"])}
     answers, unreachable = await _ask_workers(client, answer["workers"], timeout)
     for worker, reply in answers.items():
         versions[worker] = _versions(reply["version"], answer["workers"][worker])
@@ -177,9 +169,8 @@ async def _ask_workers(
     unreachable: dict[str, str] = {}
 
     async def ask(worker: str) -> None:
-        python = _python(workers[worker])
-        if not _same_minor(python):
-            unreachable[worker] = f"cannot be asked: Python {python} there, {_own_python()} here"
+        if (reason := _why_not_asked(_python(workers[worker]))) is not None:
+            unreachable[worker] = reason
             return
         run: Callable[..., Awaitable[dict[str, Any]]] = client.run
         try:
@@ -204,14 +195,13 @@ async def _ask_workers(
 
 def _mismatches(versions: Mapping[str, Mapping[str, str | None]]) -> tuple[str, ...]:
     wanted = versions["scheduler"]
-    found = []
-    for process, own in versions.items():
-        for package in _PACKAGES:
-            theirs, here = wanted.get(package), own.get(package)
-            # Missing packages are reported elsewhere.
-            if theirs is not None and here is not None and theirs != here:
-                found.append(f"{package} is {here} on {process}, {theirs} on the scheduler")
-    return tuple(found)
+    # Missing packages are reported elsewhere.
+    return tuple(
+        f"{package} is {own[package]} on {process}, {theirs} on the scheduler"
+        for process, own in versions.items()
+        for package, theirs in wanted.items()
+        if None not in (theirs, own[package]) and theirs != own[package]
+    )
 
 
 def _versions(installed: str | None, packages: Mapping[str, Any]) -> dict[str, str | None]:
@@ -228,9 +218,12 @@ def _python(packages: Mapping[str, Any]) -> str:
     return ".".join(str(packages.get("python", "unknown")).split(".")[:3])
 
 
-def _own_python() -> str:
-    return platform.python_version()
+def _why_not_asked(python: str) -> str | None:
+    """Return why a process of this Python cannot be asked, None if it can.
 
-
-def _same_minor(python: str) -> bool:
-    return python.split(".")[:2] == _own_python().split(".")[:2]
+    The probes' byte code is sent by value and fits the same minor version only.
+    """
+    own = platform.python_version()
+    if python.split(".")[:2] == own.split(".")[:2]:
+        return None
+    return f"cannot be asked: Python {python} there, {own} here"

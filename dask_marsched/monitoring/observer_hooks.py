@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from dask.typing import Key
@@ -55,18 +56,6 @@ _LATER = 0.05
 _FEW = 48
 
 
-class _Unrecorded(NamedTuple):
-    """A graph that was planned and is not recorded yet."""
-
-    number: int
-    time: float
-    arrays: GraphArrays
-    tasks: list[Any]
-    units: Iterable[Unit]
-    codes: bytes
-    logged: int  #: Entries of the log at that time.
-
-
 class OperandTracker(TrackedGraphs):
     """Tracks one scheduler; its subclass `Observer` answers questions about it.
 
@@ -100,7 +89,9 @@ class OperandTracker(TrackedGraphs):
         self._also: dict[Key, list[int]] = {}
         #: Transitions that were not processed yet, three entries each: see `moved`.
         self._log: list[Any] = []
-        self._unrecorded: list[_Unrecorded] = []
+        #: Graphs that were planned and are not recorded yet: the entries of the log at that time,
+        #: the tasks, and what makes the record.
+        self._unrecorded: list[tuple[int, list[Any], Callable[[], GraphRecord]]] = []
         #: Whether the log has transitions that must be processed one by one.
         self._rare = False
         self._failed = False
@@ -129,17 +120,9 @@ class OperandTracker(TrackedGraphs):
             return
         new = arrays is not None
         codes = bytes([WAITING]) * len(tasks) if new else bytes(map(code_of, tasks))
-        self._unrecorded.append(
-            _Unrecorded(
-                self.arriving,
-                self._clock(),
-                arrays or GraphArrays.of(graph),
-                tasks,
-                units,
-                codes,
-                len(self._log),
-            )
-        )
+        arrays = arrays or GraphArrays.of(graph)
+        make = partial(GraphRecord, self.arriving, self._clock(), arrays, units, codes)
+        self._unrecorded.append((len(self._log), tasks, make))
         if not (new and self._record_later()):
             self._record_planned()
 
@@ -161,17 +144,15 @@ class OperandTracker(TrackedGraphs):
             return
         log, self._log = self._log, []
         rare, done = self._rare, 0
-        for each in waiting:
-            self._process(log[done : each.logged])
-            self._rare, done = rare, each.logged
-            self._record_one(each)
+        for logged, tasks, make in waiting:
+            self._process(log[done:logged])
+            self._rare, done = rare, logged
+            self._record_one(make(), tasks)
         self._log = log[done:]
 
-    def _record_one(self, planned: _Unrecorded) -> None:
-        tasks, codes, now = planned.tasks, planned.codes, planned.time
-        self.sample(now)  # the state before this graph
-        record = GraphRecord(planned.number, now, planned.arrays, planned.units, codes)
-        record.series.add(now, split(record.counts, 0))
+    def _record_one(self, record: GraphRecord, tasks: list[Any]) -> None:
+        self.sample(record.planned)  # the state before this graph
+        record.series.add(record.planned, split(record.counts, 0))
         slot = self._slots
         self._slots += 1
         self._records[slot] = record
@@ -184,7 +165,7 @@ class OperandTracker(TrackedGraphs):
         for key in self._loose.keys() & keys if self._loose else ():
             self._others[self._loose.pop(key)] -= 1
         at.update(zip(keys, range(first, first + len(keys)), strict=True))
-        for i, code in enumerate(codes if SENT in codes else ()):
+        for i, code in enumerate(record.codes if SENT in record.codes else ()):
             if code == SENT:
                 record.worker_of[i] = self._worker_number(tasks[i].processing_on.address)
         self._drop_old()

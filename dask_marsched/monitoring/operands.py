@@ -48,10 +48,7 @@ class Operands:
     def to_json(self) -> str:
         """Return all attributes as JSON, with keys of operands as text."""
         found = dataclasses.asdict(self)
-        for row in found["rows"]:
-            row["key"] = str(row["key"])
-            row["cause"] = None if row["cause"] is None else str(row["cause"])
-        return json.dumps(found)
+        return json.dumps({**found, "rows": [with_text_keys(row) for row in found["rows"]]})
 
     def __str__(self) -> str:
         lines = ["  ".join(f"{name} {count}" for name, count in self.counts.items() if count)]
@@ -192,12 +189,7 @@ def _cancelling(
 def history(steps: Iterable[StateChange]) -> list[dict[str, Any]]:
     """Return the transitions of an operand as plain values."""
     return [
-        {
-            "state": step.state.value,
-            "time": step.time,
-            "dask": list(step.dask),
-            "stimulus": step.stimulus,
-        }
+        {**dataclasses.asdict(step), "state": step.state.value, "dask": list(step.dask)}
         for step in steps
     ]
 
@@ -216,6 +208,12 @@ def row(ts: Any, state: State, executions: Executions) -> dict[str, Any]:
         "cause": ts.exception_blame.key if ts.exception_blame is not None else None,
         "execution": None if last is None else dataclasses.asdict(last),
     }
+
+
+def with_text_keys(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its keys as text, for JSON."""
+    cause = row["cause"]
+    return {**row, "key": str(row["key"]), "cause": None if cause is None else str(cause)}
 
 
 def _graph(graph: Any, tasks: dict[Key, Any]) -> dict[str, Any]:

@@ -186,14 +186,12 @@ class _Lines:
         # A file may be closed meanwhile.
         with contextlib.suppress(ValueError, OSError):
             ended = progress_view.is_ended(state)
+            text = progress_view.last_line(state) if ended else progress_view.line(state)
             if file.isatty():
-                text = progress_view.last_line(state) if ended else progress_view.line(state)
                 width = shutil.get_terminal_size().columns - 1
                 file.write(f"\r{text if ended else text[:width]}\033[K" + ("\n" if ended else ""))
-            elif ended:
-                file.write(progress_view.last_line(state) + "\n")
-            elif self._is_due(state):
-                file.write(progress_view.line(state) + "\n")
+            elif ended or self._is_due(state):
+                file.write(text + "\n")
             file.flush()
 
     def _is_due(self, state: Progress) -> bool:

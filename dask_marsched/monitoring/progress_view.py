@@ -90,9 +90,9 @@ def line(state: Mapping[str, Any]) -> str:
     """Return the line for a terminal."""
     phases = state["phases"]
     counts = [
-        f"{phase} {phases[phase]:,}"
-        for phase in ("waiting", "ready", "running", "finished", "failed", "given up")
-        if phases[phase] or phase not in ("failed", "given up")
+        f"{phase} {count:,}"
+        for phase, count in phases.items()
+        if count or phase not in ("failed", "given up")
     ]
     percent = math.floor(100 * share(phases))
     parts = [f"[{bar(phases)}] {percent:3d} %", left_text(state), ", ".join(counts)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import abc
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -47,12 +46,7 @@ class RecordedBlock(abc.ABC):
         self.client.sync(self._begin)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.client.sync(self._end, error)
 
     async def __aenter__(self) -> Self:
@@ -61,10 +55,5 @@ class RecordedBlock(abc.ABC):
         await self._begin()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         await self._end(error)
