@@ -14,7 +14,7 @@ from dask_marsched.host.scheduler import operand_states as host
 from dask_marsched.host.scheduler.operand_states import operands_of
 from dask_marsched.host.web.http import serves
 from dask_marsched.monitoring.executions import Graph
-from dask_marsched.monitoring.operands import history, row
+from dask_marsched.monitoring.operands import history, row, with_text_keys
 
 #: Fields of the observer's rows of workers that the answers repeat, by endpoint, and of its totals.
 _WORKER = ("worker", "name", "host", "status", "last_seen", "limit")
@@ -120,7 +120,7 @@ async def operands(
         tasks = [known]
     found, after = await host.page_of_operands(tasks, offset, limit, accepts)
     return {
-        "items": [_operand(source, ts, own) for ts, own in found],
+        "items": [with_text_keys(row(ts, own, source.plugin.executions)) for ts, own in found],
         "history": [] if key is None or not found else _history(source, found[0][0].key),
         "total": len(tasks),
         "next": after,
@@ -133,13 +133,6 @@ def _history(source: Source, key: Any) -> list[dict[str, Any]]:
     except IllegalTransitionError as error:
         source.caught("api", error)
         return []
-
-
-def _operand(source: Source, ts: Any, own: State) -> dict[str, Any]:
-    found = row(ts, own, source.plugin.executions)
-    found["key"] = str(found["key"])
-    found["cause"] = None if found["cause"] is None else str(found["cause"])
-    return found
 
 
 def plan(source: Source, *, graph: int, most: int) -> Any:

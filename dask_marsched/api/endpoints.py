@@ -6,21 +6,23 @@ from typing import Any
 
 from dask_marsched.api import answers
 from dask_marsched.api.openapi import ROOT, Endpoint, document
-from dask_marsched.api.parameters import SWITCH, Parameter, choice, text, whole
+from dask_marsched.api.parameters import Parameter, whole
 from dask_marsched.core.operand import State
 from dask_marsched.installation import __version__
 
 GRAPH = Parameter("graph", whole(0, 10**15), "Number of a graph.", example=0)
 LIMIT = Parameter("limit", whole(1, 1000), "Items of a page.", 100)
 OFFSET = Parameter("offset", whole(0, 10**15), "Where to go on: `next` of the page before.", 0)
-STATE = Parameter("state", choice([state.value for state in State]), "Those in this state only.")
-KEY = Parameter("key", text(2000), "The one whose key is this text, with its history.")
+STATES = {"type": "string", "enum": [state.value for state in State]}
+STATE = Parameter("state", STATES, "Those in this state only.")
+TEXT = {"type": "string", "minLength": 1, "maxLength": 2000}
+KEY = Parameter("key", TEXT, "The one whose key is this text, with its history.")
 CELLS = Parameter("most", whole(1, 10_000), "Cells at most.", 2000)
 ROWS = Parameter("most", whole(2, 128), "Rows and columns of the matrix at most.", 32)
 WORKERS = Parameter("limit", whole(1, 1000), "Workers at most, the fullest.", 200)
 EXPRESSIONS = Parameter("limit", whole(1, 1000), "Expressions at most.", 50)
 OF_GRAPH = Parameter("graph", whole(0, 10**15), "Of this graph only.", example=0)
-FORCE = Parameter("force", SWITCH, "Also what other clients want.", False)
+FORCE = Parameter("force", {"type": "boolean"}, "Also what other clients want.", False)
 
 
 def _index(source: answers.Source) -> dict[str, Any]:
@@ -50,31 +52,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/graphs",
         "The last graphs, the newest first.",
         answers.graphs,
-        query=(LIMIT, OFFSET),
+        (LIMIT, OFFSET),
     ),
-    Endpoint(
-        "GET",
-        "/graphs/{graph}",
-        "One graph.",
-        answers.graph,
-        path_parameters=(GRAPH,),
-    ),
+    Endpoint("GET", "/graphs/{graph}", "One graph.", answers.graph, (GRAPH,)),
     Endpoint(
         "GET",
         "/graphs/{graph}/plan",
         "The picture of a graph's plan: cells of neighbouring operands, with their worker and "
         "states. While `ready` is false it is being laid out: ask again.",
         answers.plan,
-        path_parameters=(GRAPH,),
-        query=(CELLS,),
+        (GRAPH, CELLS),
     ),
     Endpoint(
         "POST",
         "/graphs/{graph}/cancel",
         "Cancel the wanted results of a graph.",
         answers.cancel,
-        path_parameters=(GRAPH,),
-        fields=(FORCE,),
+        (GRAPH, FORCE),
     ),
     Endpoint(
         "GET",
@@ -82,28 +76,28 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Operands and their states. `offset`, `next` and `total` count those that are looked at, "
         "not those that are listed: a page may be empty and yet not the last.",
         answers.operands,
-        query=(GRAPH, STATE, KEY, LIMIT, OFFSET),
+        (GRAPH, STATE, KEY, LIMIT, OFFSET),
     ),
     Endpoint(
         "GET",
         "/counts",
         "Numbers of operands by state, now and over time, and causes of failures.",
         answers.counts,
-        query=(OF_GRAPH,),
+        (OF_GRAPH,),
     ),
     Endpoint(
         "GET",
         "/quota",
         "Memory of the workers and what their quotas have promised.",
         answers.quota,
-        query=(WORKERS,),
+        (WORKERS,),
     ),
     Endpoint(
         "GET",
         "/store",
         "Where the results of the workers are: private, shared, mapped, on disk.",
         answers.store,
-        query=(WORKERS,),
+        (WORKERS,),
     ),
     Endpoint(
         "GET",
@@ -111,14 +105,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Bytes moved between workers, and an estimate of those that stock Dask would have moved "
         "for `graph` (by default the last one).",
         answers.transfers,
-        query=(OF_GRAPH, ROWS),
+        (OF_GRAPH, ROWS),
     ),
     Endpoint(
         "GET",
         "/kernels",
         "Expressions that fused kernels evaluated on the workers.",
         lambda source, limit: source.observer.kernels(limit),
-        query=(EXPRESSIONS,),
+        (EXPRESSIONS,),
     ),
     Endpoint(
         "GET",

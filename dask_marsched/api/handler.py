@@ -57,12 +57,13 @@ class ApiHandler(web.RequestHandler):
         endpoint = self.endpoints["POST"]
         check_writing(self.source.writable(), self.request.headers, self.request.host)
         values = self._values(endpoint, path)
-        values |= read_fields(endpoint.fields, self._body())
+        values |= read_fields(endpoint.options, self._body())
         await self._answer(endpoint.answer(self.source, **values))
 
     def _values(self, endpoint: Endpoint, path: Mapping[str, str]) -> dict[str, Any]:
         values = {p.name: p.read(path[p.name]) for p in endpoint.path_parameters}
-        return values | read_query(endpoint.query, self.request.query_arguments)
+        accepted = [] if endpoint.writes else endpoint.options
+        return values | read_query(accepted, self.request.query_arguments)
 
     def _body(self) -> Any:
         if len(self.request.body) > MOST_BYTES:

@@ -15,21 +15,6 @@ _ABOUT = (
     "What the scheduler plugin dask_marsched plans and does. Answers are bounded; lists come in "
     "pages. Times are seconds since 1970 by the scheduler's clock, sizes bytes, durations seconds."
 )
-_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "status": {"type": "integer"},
-                "message": {"type": "string"},
-                "parameter": {"type": ["string", "null"]},
-            },
-            "required": ["status", "message", "parameter"],
-        }
-    },
-    "required": ["error"],
-}
 _REFERENCE = {"$ref": "#/components/schemas/Error"}
 _REFUSED = {
     "400": "A parameter is not accepted; the message says what is.",
@@ -54,14 +39,23 @@ class Endpoint:
     about: str
     #: Called with the source and the values; returns plain values or an awaitable.
     answer: Callable[..., Any]
-    path_parameters: tuple[Parameter, ...] = ()
-    query: tuple[Parameter, ...] = ()
-    fields: tuple[Parameter, ...] = ()  #: Of the JSON object in the body.
+    #: In the path; the others are in the query, or fields of a JSON object in the body of a POST.
+    parameters: tuple[Parameter, ...] = ()
 
     @property
     def writes(self) -> bool:
         """Whether it may change anything."""
         return self.method != "GET"
+
+    @property
+    def path_parameters(self) -> list[Parameter]:
+        """Those in the path."""
+        return [p for p in self.parameters if f"{{{p.name}}}" in self.path]
+
+    @property
+    def options(self) -> list[Parameter]:
+        """Those in the query or the body."""
+        return [p for p in self.parameters if f"{{{p.name}}}" not in self.path]
 
     @property
     def name(self) -> str:
@@ -76,12 +70,17 @@ def document(endpoints: Sequence[Endpoint], version: str, prefix: str = "/") -> 
     for endpoint in endpoints:
         operations = paths.setdefault(endpoint.path, {})
         operations[endpoint.method.lower()] = _operation(endpoint)
+    error = _object(
+        status={"type": "integer"},
+        message={"type": "string"},
+        parameter={"type": ["string", "null"]},
+    )
     return {
         "openapi": "3.1.0",
         "info": {"title": "dask_marsched", "version": version, "description": _ABOUT},
         "servers": [{"url": prefix + ROOT}],
         "paths": paths,
-        "components": {"schemas": {"Error": _ERROR}},
+        "components": {"schemas": {"Error": _object(error=error)}},
     }
 
 
@@ -102,7 +101,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.writes:
         body = {
             "type": "object",
-            "properties": {p.name: p.schema() | {"description": p.about} for p in endpoint.fields},
+            "properties": {p.name: p.schema() | {"description": p.about} for p in endpoint.options},
             "additionalProperties": False,
         }
         operation["requestBody"] = {"required": True, "content": _json(body)}
@@ -111,7 +110,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     placed = [("path", p) for p in endpoint.path_parameters]
-    placed += [("query", p) for p in endpoint.query]
+    placed += [("query", p) for p in endpoint.options if not endpoint.writes]
     return [
         {
             "name": parameter.name,
@@ -123,6 +122,11 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
         }
         for place, parameter in placed
     ]
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object that has all these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

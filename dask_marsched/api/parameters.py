@@ -25,25 +25,12 @@ def whole(least: int, most: int) -> dict[str, Any]:
     return {"type": "integer", "minimum": least, "maximum": most}
 
 
-def choice(words: Sequence[str]) -> dict[str, Any]:
-    """Return the schema of one of several words."""
-    return {"type": "string", "enum": list(words)}
-
-
-def text(most: int) -> dict[str, Any]:
-    """Return the schema of a text of 1 to `most` characters."""
-    return {"type": "string", "minLength": 1, "maxLength": most}
-
-
-SWITCH = {"type": "boolean"}
-
-
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of an endpoint."""
 
     name: str
-    accepted: Mapping[str, Any]  #: JSON Schema: `SWITCH`, or of `whole`, `choice`, `text`.
+    accepted: Mapping[str, Any]  #: JSON Schema of a kind that `check` knows.
     about: str  #: For people.
     default: Any = None  #: None for nothing.
     example: Any = None  #: For the description.

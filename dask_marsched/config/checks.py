@@ -19,8 +19,6 @@ Check = tuple[Callable[[Any], Any], Callable[[], str]]
 
 #: Values of `marsched.fusion.graph`.
 FUSION = ("off", "chains", "subgraphs")
-#: Values of `marsched.failover.adopt`.
-ADOPTED = ("off", "published", "all")
 
 
 def _switch(value: Any) -> bool:
@@ -81,7 +79,9 @@ def _text(text: str) -> Callable[[], str]:
     return lambda: text
 
 
-def _one_of(names: tuple[str, ...]) -> Check:
+def one_of(*names: str) -> Check:
+    """Return the check of one of several words."""
+
     def parse(value: Any) -> str:
         # YAML reads a bare `off` as false.
         name = "off" if value is False else value
@@ -105,8 +105,6 @@ def policy_name(kind: str) -> Check:
 
 SWITCH: Check = (_switch, _text("true or false"))
 SHARE: Check = (_share, _text("a number above 0 and not above 1"))
-GRAPH_FUSION = _one_of(FUSION)
-ADOPTION = _one_of(ADOPTED)
 COUNT: Check = (_count, _text("a whole number of 0 or more"))
 DURATION: Check = (
     _seconds,

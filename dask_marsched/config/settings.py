@@ -23,12 +23,6 @@ NAMESPACE = "marsched"
 _DEFAULT_VALUES: dict[str, Any] = {}
 
 
-def _load_defaults() -> dict[str, Any]:
-    text = Path(__file__).with_name("marsched.yaml").read_text(encoding="utf-8")
-    defaults: dict[str, Any] = yaml.safe_load(text)
-    return defaults
-
-
 def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) of nested mappings; ``_`` in a key is the same as ``-``."""
     for name, value in section.items():
@@ -39,7 +33,9 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield key, value
 
 
-DEFAULTS = _load_defaults()
+DEFAULTS: dict[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("marsched.yaml").read_text(encoding="utf-8")
+)
 _DEFAULT_VALUES.update(_flat(DEFAULTS[NAMESPACE]))
 
 
@@ -65,13 +61,13 @@ class Settings:
     ordering: str = _option("ordering.policy", checks.policy_name("ordering"))
     retries: int = _option("retries.infrastructure", checks.COUNT)
     retry_errors: tuple[str, ...] = _option("retries.errors", checks.NAMES)
-    adopt: str = _option("failover.adopt", checks.ADOPTION)
+    adopt: str = _option("failover.adopt", checks.one_of("off", "published", "all"))
     restart_patience: float = _option("failover.patience", checks.DURATION)
     journal_directory: str | None = _option("journal.directory", checks.PLACE)
     journal_patience: float = _option("journal.patience", checks.DURATION)
     second_runs: bool = _option("stragglers.second-run", checks.SWITCH)
     interrupt: bool = _option("cancelling.interrupt", checks.SWITCH)
-    fusion: str = _option("fusion.graph", checks.GRAPH_FUSION)
+    fusion: str = _option("fusion.graph", checks.one_of(*checks.FUSION))
     kernels_enabled: bool = _option("fusion.kernels", checks.SWITCH)
     kernels_exact: bool = _option("fusion.exact", checks.SWITCH)
     kernels_cache: str | None = _option("fusion.cache", checks.CACHE)

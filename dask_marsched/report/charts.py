@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dask_marsched.monitoring.html import Markup, element
 from dask_marsched.report.style import COLOURS
@@ -90,10 +91,10 @@ def bars(rows: Sequence[tuple[str, float, str, str]], unit: str, most: float) ->
     return _svg(parts, height, unit)
 
 
-def plan(picture: Mapping[str, object], cells: Mapping[str, Sequence[float]]) -> Markup:
-    """Return the cells of the observer's picture of a plan, coloured by worker."""
-    columns, rows = max(1, int(str(picture["columns"]))), max(1, int(str(picture["rows"])))
-    names = list(picture["workers"])  # type: ignore[call-overload]  # addresses
+def plan(picture: Mapping[str, Any]) -> Markup:
+    """Return the cells of `Observer.plan`, coloured by worker."""
+    columns, rows = max(1, picture["columns"]), max(1, picture["rows"])
+    names, cells = picture["workers"], picture["cells"]
     dx, height = (WIDTH - _LEFT - _RIGHT) / columns, HEIGHT * 1.4
     dy = (height - _TOP - _BOTTOM) / rows
     # Small cells have no gaps, which would hide them, and lie on whole pixels.
@@ -103,7 +104,7 @@ def plan(picture: Mapping[str, object], cells: Mapping[str, Sequence[float]]) ->
     w, h = dx - gap[0], min(dy - gap[1], dx * 1.5)
     for column, row, worker in zip(cells["column"], cells["row"], cells["worker"], strict=True):
         x, y = _LEFT + column * dx, _TOP + row * dy
-        shapes.setdefault(int(worker), []).append(f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h-{w:.1f}z")
+        shapes.setdefault(worker, []).append(f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h-{w:.1f}z")
     parts, legend = [], []
     for worker, drawn in sorted(shapes.items()):
         name = names[worker] if worker >= 0 else "on no worker"

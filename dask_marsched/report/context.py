@@ -85,9 +85,6 @@ class performance_report(RecordedBlock):  # named like distributed's
         self._given = client
         self._stacklevel = stacklevel
         self._storage_options = dict(storage_options or {})
-        self._name = ""
-        self._code: str | None = None
-        self._when = ""
         if client is not None and not isinstance(client, distributed.Client):
             raise TypeError(f"client must be a distributed.Client, not {client!r}")
 

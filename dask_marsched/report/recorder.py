@@ -32,35 +32,22 @@ class ReportRecorder(SchedulerPlugin):
     def __init__(self, name: str, client: str) -> None:
         self.name = name
         self.client = client
-        self._scheduler: Scheduler | None = None
-        self._observer: Any = None
-        self._before: dict[str, Any] = {}
-        self._known: set[int] = set()
-        self._began = 0.0
         self._workers: dict[str, Series] = {}
-        self._ticking: PeriodicCallback | None = None
 
     async def start(self, scheduler: Scheduler) -> None:
         """Begin to record."""
         self._scheduler = scheduler
         self._began = time()
-        self._observer = self._observing()
-        if self._observer is not None:
-            self._known = {graph["number"] for graph in self._observer.graphs()}
-            self._before = _totals(self._observer)
+        self._observer = observer = self._observing()
+        self._known = set() if observer is None else {one["number"] for one in observer.graphs()}
+        self._before = {} if observer is None else _totals(observer)
         self._sample()
         self._ticking = PeriodicCallback(self._sample, _EVERY)
         self._ticking.start()
 
-    @property
-    def following(self) -> bool:
-        """Whether it samples the workers' memory."""
-        return self._ticking is not None and self._ticking.is_running()
-
     def stop(self) -> None:
         """Stop sampling."""
-        if self._ticking is not None:
-            self._ticking.stop()
+        self._ticking.stop()
 
     async def close(self) -> None:
         """Stop when the scheduler closes."""
@@ -73,12 +60,9 @@ class ReportRecorder(SchedulerPlugin):
             scheduler.remove_plugin(self.name)
 
     def _observing(self) -> Any:
-        assert self._scheduler is not None
-        plugin = self._scheduler.plugins.get("marsched")
-        return getattr(plugin, "observer", None)
+        return getattr(self._scheduler.plugins.get("marsched"), "observer", None)
 
     def _sample(self) -> None:
-        assert self._scheduler is not None
         now = time()
         for ws in list(self._scheduler.workers.values()):
             series = self._workers.get(ws.address)
@@ -93,7 +77,6 @@ class ReportRecorder(SchedulerPlugin):
 
     async def result(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
-        assert self._scheduler is not None
         self._sample()
         observer = self._observing()
         plugin: Any = self._scheduler.plugins.get("marsched")
@@ -102,7 +85,9 @@ class ReportRecorder(SchedulerPlugin):
             "ended": time(),
             "scheduler": self._scheduler.address,
             "plugin": None if plugin is None else plugin.report(),
-            "settings": None if plugin is None else _settings(plugin),
+            "settings": None
+            if plugin is None
+            else [list(map(str, one)) for one in changed_options(plugin.settings)],
             "followed": {who: series.to_dict() for who, series in self._workers.items()},
             "observed": None,
         }
@@ -120,11 +105,6 @@ class ReportRecorder(SchedulerPlugin):
             **_totals(observer),
         }
         return found
-
-
-def _settings(plugin: Any) -> list[list[str]]:
-    """Return key, value and default of the options that differ from their defaults."""
-    return [[key, str(now), str(usual)] for key, now, usual in changed_options(plugin.settings)]
 
 
 def _totals(observer: Any) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def graphs(observed: Mapping[str, Any]) -> Iterator[Markup]:
         picture = graph["plan"]
         if picture["cells"]:
             yield element("h3", "Plan: where operands ran")
-            yield charts.plan(picture, picture["cells"])
+            yield charts.plan(picture)
             if picture["aggregated"]:
                 yield muted("A cell stands for several operands; its colour is that of most.")
         yield element("h3", "Operands by state")

@@ -6,20 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.api.parameters import (
-    SWITCH,
     Parameter,
     RefusedError,
-    choice,
     read_fields,
     read_query,
-    text,
     whole,
 )
 
 NUMBER = Parameter("limit", whole(1, 1000), "", 100)
-STATE = Parameter("state", choice(["ready", "running"]), "")
-KEY = Parameter("key", text(10), "")
-FORCE = Parameter("force", SWITCH, "", False)
+STATE = Parameter("state", {"type": "string", "enum": ["ready", "running"]}, "")
+KEY = Parameter("key", {"type": "string", "minLength": 1, "maxLength": 10}, "")
+FORCE = Parameter("force", {"type": "boolean"}, "", False)
 ALL = (NUMBER, STATE, KEY, FORCE)
 
 

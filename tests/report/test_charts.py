@@ -92,7 +92,7 @@ def test_layers_stand_on_each_other(rows):
 def test_a_plan_has_every_cell_in_the_colour_of_its_worker():
     picture = {"columns": 3, "rows": 2, "workers": ["tcp://a", "tcp://<b>"]}
     cells = {"column": [0, 1, 2, 2], "row": [0, 0, 1, 0], "worker": [0, 1, 1, -1]}
-    figure = charts.plan(picture, cells)
+    figure = charts.plan({**picture, "cells": cells})
     paths = {one.find("title").text: one for one in svg(figure).iter("path")}
     assert {name: one.get("d").count("M") for name, one in paths.items()} == {
         "tcp://a": 1,
@@ -106,7 +106,7 @@ def test_a_plan_has_every_cell_in_the_colour_of_its_worker():
 def test_the_legend_of_a_large_cluster_is_short():
     cells = {"column": [0] * 40, "row": list(range(40)), "worker": list(range(40))}
     picture = {"columns": 1, "rows": 40, "workers": [f"w{i}" for i in range(40)]}
-    assert charts.plan(picture, cells).count('class="key') == charts.COLOURS + 2
+    assert charts.plan({**picture, "cells": cells}).count('class="key') == charts.COLOURS + 2
 
 
 def test_bars_are_as_long_as_they_are_large():

@@ -161,4 +161,4 @@ async def test_a_client_that_goes_takes_its_recorder_with_it(c, s, a, b):
         (recorder,) = (s.plugins[name] for name in set(s.plugins) - before)
     # The scheduler hears of it before the client is told that it may go.
     assert set(s.plugins) == before
-    assert not recorder.following
+    assert not recorder._ticking.is_running()
