@@ -257,5 +257,5 @@ class MarsWorkerPlugin(WorkerPlugin):
                 found[name] = part.report()
         for name, failures in self._failures.items():
             if found[name] is not None:
-                found[name] |= failures.failures()
+                found[name] = {**found[name], **failures.failures()}
         return {**found, "reasons": reasons}
