@@ -4,6 +4,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import psycopg
 from psycopg import errors, sql
@@ -13,14 +14,13 @@ from dask_marsched.journal.store import (
     PATIENCE,
     SETTING,
     Changes,
-    JournalCorruptError,
     JournalError,
-    JournalInUseError,
     Record,
     checksum,
     decoded,
     encoded,
     net_changes,
+    row_groups,
 )
 from dask_marsched.journal.versions import check_versions, current_versions
 
@@ -37,7 +37,7 @@ _LOCK = f"hashtextextended('{_PREFIX}' || current_schema(), 0)"
 _OURS = (
     f"relnamespace = current_schema()::regnamespace AND relkind = 'r' AND relname LIKE '{_PREFIX}%'"
 )
-_STATEMENT = 4 << 20  # bytes
+_ROWS, _BYTES = 1 << 16, 4 << 20  # of one statement
 
 
 class PostgresStore:
@@ -67,7 +67,8 @@ class PostgresStore:
         self._tables: set[str] = set()
         self._place = "the database"
         with self._explaining():
-            self._parameters = make_conninfo(url, **self._defaults(url))
+            given: dict[str, Any] = conninfo_to_dict(url)
+            self._parameters = make_conninfo(**{**_CONNECTION, **given})
             self._connection = self._connect()
         try:
             with self._explaining(), self._connection.transaction():
@@ -76,20 +77,7 @@ class PostgresStore:
             self._connection.close()
             raise
 
-    @staticmethod
-    def _defaults(url: str) -> dict[str, str]:
-        return {name: _CONNECTION[name] for name in _CONNECTION.keys() - conninfo_to_dict(url)}
-
-    def _connect(self) -> psycopg.Connection:
-        connection = self._begin_session()
-        try:
-            connection.execute(f"SELECT pg_advisory_lock({_LOCK})")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _begin_session(self) -> psycopg.Connection:
+    def _connect(self, takes_lock: bool = True) -> psycopg.Connection:
         connection = psycopg.connect(self._parameters, autocommit=True)
         info = connection.info
         self._place = f"database {info.dbname} on {info.host}:{info.port}"
@@ -97,6 +85,8 @@ class PostgresStore:
             for statement in _SESSION:
                 connection.execute(statement)
             connection.execute(f"SET lock_timeout = {int(self._patience * 1000) or 1}")
+            if takes_lock:
+                connection.execute(f"SELECT pg_advisory_lock({_LOCK})")
         except BaseException:
             connection.close()
             raise
@@ -142,7 +132,7 @@ class PostgresStore:
         try:
             yield
         except errors.LockNotAvailable as error:
-            raise JournalInUseError(
+            raise JournalError(
                 f"{SETTING}: the journal in {self._place} is in use by another scheduler; "
                 "end it, or name another database or schema"
             ) from error
@@ -154,7 +144,7 @@ class PostgresStore:
             ) from error
 
     def _corrupt(self, cause: object) -> JournalError:
-        return JournalCorruptError(
+        return JournalError(
             f"{SETTING}: the journal in {self._place} is damaged ({cause}). Drop its tables, "
             f"{_PREFIX}*; the scheduler then starts with nothing"
         )
@@ -196,7 +186,7 @@ class PostgresStore:
         query = f"UPDATE {_PREFIX}about SET value = %s WHERE name = 'group' AND value IN (%s, %s)"
         # The group is written again where its answer was lost: that changes nothing.
         if not self._connection.execute(query, (following, self._group, following)).rowcount:
-            raise JournalInUseError(
+            raise JournalError(
                 f"{SETTING}: the journal in {self._place} was taken by another scheduler, or its "
                 "server has lost what was written"
             )
@@ -212,7 +202,17 @@ class PostgresStore:
                 "SELECT sha256(k) FROM unnest(%b::bytea[]) k)",
                 (keys,),
             )
-        return sum(map(len, keys)) + self._put(table, put)
+        written = sum(map(len, keys))
+        for rows in row_groups(put, _ROWS, _BYTES):
+            self._connection.execute(
+                f"INSERT INTO {_PREFIX}{table} (key, check_sum, value) SELECT key, c, v "
+                "FROM unnest(%b::bytea[], %b::bigint[], %b::bytea[]) WITH ORDINALITY "
+                "AS row (key, c, v, n) ORDER BY n ON CONFLICT (sha256(key)) "
+                "DO UPDATE SET check_sum = excluded.check_sum, value = excluded.value",
+                [list(column) for column in zip(*rows, strict=True)],
+            )
+            written += sum(len(key) + len(value) for key, _, value in rows)
+        return written
 
     def _create_table(self, table: str) -> None:
         name = _PREFIX + table
@@ -225,30 +225,6 @@ class PostgresStore:
         # Pickles are not worth the time of compressing them.
         self._connection.execute(f"ALTER TABLE {name} ALTER value SET STORAGE EXTERNAL")
         self._tables.add(table)
-
-    def _put(self, table: str, items: dict[str, bytes]) -> int:
-        rows: list[tuple[bytes, int, bytes]] = []
-        waiting = written = 0
-        for name, value in items.items():
-            key = encoded(name)
-            rows.append((key, checksum(key, value), value))
-            waiting += len(key) + len(value)
-            if waiting >= _STATEMENT:
-                self._put_rows(table, rows)
-                written += waiting
-                rows, waiting = [], 0
-        self._put_rows(table, rows)
-        return written + waiting
-
-    def _put_rows(self, table: str, rows: list[tuple[bytes, int, bytes]]) -> None:
-        if rows:
-            self._connection.execute(
-                f"INSERT INTO {_PREFIX}{table} (key, check_sum, value) SELECT key, c, v "
-                "FROM unnest(%b::bytea[], %b::bigint[], %b::bytea[]) WITH ORDINALITY "
-                "AS row (key, c, v, n) ORDER BY n ON CONFLICT (sha256(key)) "
-                "DO UPDATE SET check_sum = excluded.check_sum, value = excluded.value",
-                [list(column) for column in zip(*rows, strict=True)],
-            )
 
     # --- reading --------------------------------------------------------------------------
 
@@ -291,7 +267,7 @@ class PostgresStore:
         """Drop what no longer follows the scheduler, and close, also where the server is away."""
         try:
             if self._connection.closed:
-                self._connection = self._begin_session()
+                self._connection = self._connect(takes_lock=False)
             with self._connection.transaction():
                 return self._drop()
         except errors.UndefinedTable:

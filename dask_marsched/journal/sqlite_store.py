@@ -6,7 +6,7 @@ import os
 import socket
 import sqlite3
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dask_marsched.journal.directory import check_private, prepare_directory
@@ -14,14 +14,13 @@ from dask_marsched.journal.store import (
     CHUNK,
     PATIENCE,
     SETTING,
-    JournalCorruptError,
     JournalError,
-    JournalInUseError,
     Record,
     checksum,
     decoded,
     encoded,
     net_changes,
+    row_groups,
 )
 from dask_marsched.journal.versions import check_versions, current_versions
 
@@ -132,34 +131,31 @@ class SQLiteStore:
         """Raise errors of the database and the file system as what they mean for the journal."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise self._in_use() from error
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise self._corrupt(error) from error
-            raise self._unusable(error) from error
-        except OSError as error:
-            raise self._unusable(error) from error
+            raise JournalError(
+                f"{SETTING}: the journal {self._path} cannot be used: {error}"
+            ) from error
 
     def _in_use(self) -> JournalError:
         try:
             holder = (self._directory / "holder").read_text()
         except OSError:
             holder = "unknown"
-        return JournalInUseError(
+        return JournalError(
             f"{SETTING}: {self._directory} is in use by another scheduler ({holder}); end it, or "
             "name another directory"
         )
 
     def _corrupt(self, cause: object) -> JournalError:
-        return JournalCorruptError(
+        return JournalError(
             f"{SETTING}: the journal {self._path} is damaged ({cause}). Move "
             f"{self._directory} away; the scheduler then starts with nothing"
         )
-
-    def _unusable(self, cause: object) -> JournalError:
-        return JournalError(f"{SETTING}: the journal {self._path} cannot be used: {cause}")
 
     # --- writing --------------------------------------------------------------------------
 
@@ -169,13 +165,15 @@ class SQLiteStore:
         tables, long = set(self._tables), set(self._long)
         written = 0
         with self._explaining():
-            self._check_place()
+            if self._identities() != self._files:  # where the next scheduler looks for them
+                raise FileNotFoundError("it was replaced")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 for table, (deleted, put) in changes.items():
                     self._ensure_table(table)
                     written += self._delete(table, [encoded(key) for key in deleted])
-                    written += self._put(table, put)
+                    for rows in row_groups(put, _ROWS, CHUNK):
+                        written += self._put(table, rows)
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._tables, self._long = tables, long
@@ -185,11 +183,6 @@ class SQLiteStore:
             if self._log.stat().st_size > _WAL_BYTES:
                 self._checkpoint()
         return written
-
-    def _check_place(self) -> None:
-        """Refuse to write into a file that is not where the next scheduler looks for it."""
-        if self._identities() != self._files:
-            raise FileNotFoundError("it was replaced")
 
     def _identities(self) -> dict[Path, tuple[int, int]]:
         return {path: _identity(path) for path in (self._path, self._log)}
@@ -203,7 +196,7 @@ class SQLiteStore:
             )
             self._tables.add(name)
 
-    def _delete(self, table: str, keys: Sequence[bytes]) -> int:
+    def _delete(self, table: str, keys: list[bytes]) -> int:
         for key in keys:
             self._delete_parts(table, key)
         for start in range(0, len(keys), _ROWS):
@@ -212,31 +205,20 @@ class SQLiteStore:
             self._connection.execute(f"DELETE FROM t_{table} WHERE key IN ({marks})", some)
         return sum(map(len, keys))
 
-    def _put(self, table: str, items: dict[str, bytes]) -> int:
+    def _put(self, table: str, rows: list[tuple[bytes, int, bytes]]) -> int:
         values: list[object] = []
-        waiting = written = 0
-        for name, value in items.items():
-            key = encoded(name)
+        for key, check_sum, value in rows:
             self._delete_parts(table, key)
             if len(value) > CHUNK:
                 self._put_parts(table, key, value)
-            values += key, checksum(key, value), memoryview(value)[:CHUNK]
-            waiting += min(len(value), CHUNK)
-            written += len(key) + len(value)
-            if len(values) == 3 * _ROWS or waiting >= CHUNK:
-                self._put_rows(table, values)
-                values, waiting = [], 0
-        self._put_rows(table, values)
-        return written
-
-    def _put_rows(self, table: str, values: Sequence[object]) -> None:
-        if values:
-            rows = ",".join(["(?,?,?)"] * (len(values) // 3))
-            self._connection.execute(
-                f"INSERT INTO t_{table} (key, check_sum, value) VALUES {rows} ON CONFLICT (key) "
-                "DO UPDATE SET check_sum = excluded.check_sum, value = excluded.value",
-                values,
-            )
+            values += key, check_sum, memoryview(value)[:CHUNK]
+        marks = ",".join(["(?,?,?)"] * len(rows))
+        self._connection.execute(
+            f"INSERT INTO t_{table} (key, check_sum, value) VALUES {marks} ON CONFLICT (key) "
+            "DO UPDATE SET check_sum = excluded.check_sum, value = excluded.value",
+            values,
+        )
+        return sum(len(key) + len(value) for key, _, value in rows)
 
     def _put_parts(self, table: str, key: bytes, value: bytes) -> None:
         view = memoryview(value)
@@ -257,19 +239,15 @@ class SQLiteStore:
         if f"t_{table}" not in self._tables:
             return
         with self._explaining():
-            rows = self._connection.execute(
-                f"SELECT key, check_sum, value FROM t_{table} ORDER BY n"
-            )
+            execute = self._connection.execute
+            parts = "SELECT value FROM part WHERE tab = ? AND key = ? ORDER BY n"
+            rows = execute(f"SELECT key, check_sum, value FROM t_{table} ORDER BY n")
             for key, expected, value in rows:
                 if (table, key) in self._long:
-                    value += self._read_parts(table, key)
+                    value = b"".join((value, *(part for (part,) in execute(parts, (table, key)))))
                 if checksum(key, value) != expected:
                     raise self._corrupt(f"a value in {table} is not what was written")
                 yield decoded(key), value
-
-    def _read_parts(self, table: str, key: bytes) -> bytes:
-        query = "SELECT value FROM part WHERE tab = ? AND key = ? ORDER BY n"
-        return b"".join(part for (part,) in self._connection.execute(query, (table, key)))
 
     # --- space ----------------------------------------------------------------------------
 

@@ -16,34 +16,15 @@ class JournalError(Exception):
     """The journal cannot be opened or written; the message says what to do."""
 
 
-class JournalInUseError(JournalError):
-    """Another scheduler that is alive has this journal."""
+class Record(NamedTuple):
+    """Sets the value of a key; with None, removes the key if it is there.
 
-
-class JournalCorruptError(JournalError):
-    """What is kept is damaged, and cannot be trusted."""
-
-
-class JournalVersionError(JournalError):
-    """The journal was written by other versions."""
-
-
-class Put(NamedTuple):
-    """Set the value of a key. A key keeps its place in the table until it is deleted."""
+    A key keeps its place in the table until it is removed.
+    """
 
     table: str
     key: str
-    value: bytes
-
-
-class Delete(NamedTuple):
-    """Remove a key, if it is there."""
-
-    table: str
-    key: str
-
-
-Record = Put | Delete
+    value: bytes | None
 
 
 class JournalStore(Protocol):
@@ -108,12 +89,29 @@ def net_changes(batch: Iterable[Record]) -> dict[str, Changes]:
         change = changes.get(record.table)
         if change is None:
             change = changes[checked_name(record.table)] = Changes({}, {})
-        if isinstance(record, Put):
-            change.put[record.key] = record.value
-        else:
+        if record.value is None:
             change.put.pop(record.key, None)
             change.deleted[record.key] = None
+        else:
+            change.put[record.key] = record.value
     return changes
+
+
+def row_groups(
+    items: dict[str, bytes], most_rows: int, most_bytes: int
+) -> Iterator[list[tuple[bytes, int, bytes]]]:
+    """Yield keys, checksums and values for statements of so many rows, or just over the bytes."""
+    rows: list[tuple[bytes, int, bytes]] = []
+    waiting = 0
+    for name, value in items.items():
+        key = encoded(name)
+        rows.append((key, checksum(key, value), value))
+        waiting += len(key) + len(value)
+        if len(rows) == most_rows or waiting >= most_bytes:
+            yield rows
+            rows, waiting = [], 0
+    if rows:
+        yield rows
 
 
 def checked_name(table: str) -> str:

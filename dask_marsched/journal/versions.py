@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from dask_marsched.journal.store import SETTING, JournalVersionError
+from dask_marsched.journal.store import SETTING, JournalError
 
 FORMAT = "3"  # of tables and records
 
@@ -24,14 +24,14 @@ def check_versions(place: object, found: Mapping[str, str]) -> None:
 
     Raises
     ------
-    JournalVersionError
+    JournalError
     """
     current = current_versions()
     other = {name: found.get(name) for name in current if found.get(name) != current[name]}
     if other:
         theirs = ", ".join(f"{name} {version}" for name, version in other.items())
         ours = ", ".join(f"{name} {current[name]}" for name in other)
-        raise JournalVersionError(
+        raise JournalError(
             f"{SETTING}: the journal in {place} was written with {theirs}, this is {ours}. "
             "Start the scheduler with those versions, or name an empty place to start with nothing"
         )

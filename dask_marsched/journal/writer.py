@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from dask_marsched.journal.store import Delete, JournalError, JournalStore, Put, Record
+from dask_marsched.journal.store import JournalError, JournalStore, Record
 
 logger = logging.getLogger(__name__)
 
@@ -57,29 +57,26 @@ class JournalWriter:
 
     def put(self, table: str, key: str, value: bytes) -> None:
         """Set the value of a key."""
-        self._take(Put(table, key, value), len(value))
+        self._take(Record(table, key, value))
 
     def delete(self, table: str, key: str) -> None:
         """Remove a key, if it is there."""
-        self._take(Delete(table, key), 0)
+        self._take(Record(table, key, None))
 
-    def _take(self, record: Record, size: int) -> None:
+    def _take(self, record: Record) -> None:
         with self._lock:
             if self._failed or self._closing:
                 return
             self._pending.append(record)
-            self._unwritten_bytes += size
+            self._unwritten_bytes += len(record.value or b"")
             if len(self._pending) == 1:
                 self._pending_since = time.monotonic()
                 self._changed.notify_all()
-            too_slow = self._unwritten_bytes > _MOST_BYTES and not self._wait_for_room()
+            too_slow = self._unwritten_bytes > _MOST_BYTES and not self._changed.wait_for(
+                lambda: self._failed or self._unwritten_bytes <= _MOST_BYTES, _PATIENCE
+            )
         if too_slow:
             self._fail(JournalError(f"{self._unwritten_bytes} bytes wait to be written"))
-
-    def _wait_for_room(self) -> bool:
-        return self._changed.wait_for(
-            lambda: self._failed or self._unwritten_bytes <= _MOST_BYTES, timeout=_PATIENCE
-        )
 
     def flush(self) -> Future[bool]:
         """Return a future of whether all that was taken so far is durable; False after a failure.
@@ -95,11 +92,6 @@ class JournalWriter:
                 self._flushes.append(future)
                 self._changed.notify_all()
         return future
-
-    @property
-    def failed(self) -> bool:
-        """Whether the journal was given up."""
-        return self._failed
 
     @property
     def lag_seconds(self) -> float:

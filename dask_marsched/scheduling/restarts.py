@@ -31,7 +31,9 @@ from dask_marsched.host.restart.restoration import misfits as misfits_of_restora
 from dask_marsched.host.restart.returning_workers import ReturningWorkers, start_all
 from dask_marsched.host.restart.sessions import Sessions
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
-from dask_marsched.journal import PATIENCE, JournalError, JournalWriter, open_journal
+from dask_marsched.journal.places import open_journal
+from dask_marsched.journal.store import PATIENCE, JournalError
+from dask_marsched.journal.writer import JournalWriter
 from dask_marsched.scheduling.engine import PlacementEngine
 
 logger = logging.getLogger("dask_marsched")

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from dask_marsched.journal import Delete, JournalInUseError, Put, open_journal
-from dask_marsched.journal.store import CHUNK, Record
+from dask_marsched.journal.places import open_journal
+from dask_marsched.journal.store import CHUNK, JournalError, Record
 
 KEYS = ["a", "('x-1', 0)", "", "ü\0\ud800", "k" * 5000, "k" * 5000 + "l", "z"]
 
@@ -35,7 +35,7 @@ def tables(store, names=("tasks", "graphs")):
 def apply(model: dict[str, dict[str, bytes]], batch: list[Record]) -> None:
     for record in batch:
         table = model.setdefault(record.table, {})
-        if isinstance(record, Put):
+        if record.value is not None:
             table[record.key] = record.value
         else:
             table.pop(record.key, None)
@@ -47,16 +47,20 @@ def test_empty(reopened):
 
 def test_what_is_written_is_read_again(reopened):
     items = [(key, key.encode(errors="surrogatepass") + b"\0") for key in KEYS]
-    reopened().write([Put("tasks", *item) for item in items])
+    reopened().write([Record("tasks", *item) for item in items])
     assert tables(reopened()) == {"tasks": items, "graphs": []}
 
 
 def test_order_is_that_of_first_insertion(reopened):
     store = reopened()
-    store.write([Put("tasks", key, b"1") for key in "dacb"])
-    store.write([Put("tasks", "a", b"2"), Delete("tasks", "d"), Put("tasks", "e", b"1")])
-    store.write([Put("tasks", "d", b"3"), Put("tasks", "c", b"3")])
-    store.write([Delete("tasks", "b"), Put("tasks", "b", b"4"), Put("tasks", "a", b"4")])
+    store.write([Record("tasks", key, b"1") for key in "dacb"])
+    store.write(
+        [Record("tasks", "a", b"2"), Record("tasks", "d", None), Record("tasks", "e", b"1")]
+    )
+    store.write([Record("tasks", "d", b"3"), Record("tasks", "c", b"3")])
+    store.write(
+        [Record("tasks", "b", None), Record("tasks", "b", b"4"), Record("tasks", "a", b"4")]
+    )
     expected = [("a", b"4"), ("c", b"3"), ("e", b"1"), ("d", b"3"), ("b", b"4")]
     assert tables(store)["tasks"] == expected
     assert tables(reopened())["tasks"] == expected
@@ -64,8 +68,10 @@ def test_order_is_that_of_first_insertion(reopened):
 
 def test_tables_are_apart(reopened):
     store = reopened()
-    store.write([Put("tasks", "a", b"1"), Put("graphs", "a", b"2"), Delete("tasks", "b")])
-    store.write([Delete("graphs", "a"), Delete("other", "a")])
+    store.write(
+        [Record("tasks", "a", b"1"), Record("graphs", "a", b"2"), Record("tasks", "b", None)]
+    )
+    store.write([Record("graphs", "a", None), Record("other", "a", None)])
     assert tables(reopened()) == {"tasks": [("a", b"1")], "graphs": []}
 
 
@@ -74,47 +80,53 @@ def test_long_values(reopened, size):
     long = random.Random(0).randbytes(size)
     store = reopened()
     store.write(
-        [Put("graphs", "a", b"1"), Put("graphs", "g", long), Put("graphs", "k" * 5000, long)]
+        [
+            Record("graphs", "a", b"1"),
+            Record("graphs", "g", long),
+            Record("graphs", "k" * 5000, long),
+        ]
     )
     assert tables(store)["graphs"] == [("a", b"1"), ("g", long), ("k" * 5000, long)]
     store = reopened()
-    store.write([Put("graphs", "g", long[: size // 3]), Delete("graphs", "k" * 5000)])
+    store.write([Record("graphs", "g", long[: size // 3]), Record("graphs", "k" * 5000, None)])
     expected = [("a", b"1"), ("g", long[: size // 3])]
     assert tables(store)["graphs"] == expected
     store = reopened()
     assert tables(store)["graphs"] == expected
-    store.write([Delete("graphs", "g"), Put("graphs", "g", b"2"), Put("graphs", "a", long)])
+    store.write(
+        [Record("graphs", "g", None), Record("graphs", "g", b"2"), Record("graphs", "a", long)]
+    )
     assert tables(reopened())["graphs"] == [("a", long), ("g", b"2")]
 
 
 def test_a_group_returns_the_bytes_it_wrote(reopened):
     store = reopened()
-    assert store.write([Put("tasks", "ab", b"12345")]) == 7
-    batch = [Put("tasks", "x", b"12345"), Delete("tasks", "x"), Put("tasks", "y", b"1")]
-    assert store.write([*batch, Put("tasks", "y", b"12")]) == 1 + 3  # Delete x, Put y
+    assert store.write([Record("tasks", "ab", b"12345")]) == 7
+    batch = [Record("tasks", "x", b"12345"), Record("tasks", "x", None), Record("tasks", "y", b"1")]
+    assert store.write([*batch, Record("tasks", "y", b"12")]) == 1 + 3  # without x, with y
     assert store.write([]) == 0
 
 
 def test_a_group_that_fails_changes_nothing(reopened):
     store = reopened()
-    store.write([Put("tasks", "a", b"1"), Put("graphs", "g", b"g" * CHUNK * 2)])
+    store.write([Record("tasks", "a", b"1"), Record("graphs", "g", b"g" * CHUNK * 2)])
     before = tables(store)
     bad = [
-        Delete("tasks", "a"),
-        Put("new", "n", b""),
-        Put("graphs", "g", b""),
-        Put("tasks", "b", 5),
+        Record("tasks", "a", None),
+        Record("new", "n", b""),
+        Record("graphs", "g", b""),
+        Record("tasks", "b", 5),
     ]
     with pytest.raises(TypeError):
         store.write(bad)
     assert tables(store) == before
-    store.write([Put("new", "n", b"1")])  # the table is made now
+    store.write([Record("new", "n", b"1")])  # the table is made now
     assert {**tables(store, ["new"]), **tables(store)} == {**before, "new": [("n", b"1")]}
 
 
 def test_a_tables_name_is_checked(reopened):
     with pytest.raises(ValueError, match="must be lower-case letters"):
-        reopened().write([Put("tasks; DROP", "a", b"")])
+        reopened().write([Record("tasks; DROP", "a", b"")])
 
 
 def test_random_groups(reopened):
@@ -127,7 +139,7 @@ def test_random_groups(reopened):
         for _ in range(generator.choice((1, 10, 1000))):
             table, key = generator.choice(("tasks", "graphs")), str(generator.randrange(500))
             value = generator.randbytes(generator.choice((0, 10, 3000)))
-            batch.append(generator.choice((Put(table, key, value), Delete(table, key))))
+            batch.append(generator.choice((Record(table, key, value), Record(table, key, None))))
         store.write(batch)
         apply(model, batch)
         if n % 10 == 0:
@@ -141,28 +153,26 @@ def test_random_groups(reopened):
 def test_size_follows_what_is_kept(reopened):
     store = reopened()
     empty = store.size()
-    store.write([Put("graphs", "g", random.Random(0).randbytes(8 << 20))])
+    store.write([Record("graphs", "g", random.Random(0).randbytes(8 << 20))])
     assert store.size() >= empty + (8 << 20)
 
 
 def test_a_second_scheduler_is_refused(place, reopened):
     reopened()
-    with pytest.raises(
-        JournalInUseError, match=r"marsched.journal.directory: .* in use by another"
-    ):
+    with pytest.raises(JournalError, match=r"marsched.journal.directory: .* in use by another"):
         open_journal(place, patience=0.01)
 
 
 def test_a_journal_that_was_given_up_is_empty(reopened):
     store = reopened()
-    store.write([Put("tasks", "a", b"1"), Put("graphs", "g", bytes(CHUNK * 2))])
+    store.write([Record("tasks", "a", b"1"), Record("graphs", "g", bytes(CHUNK * 2))])
     assert store.abandon()
     assert store.abandon()  # nothing is left to do
     assert tables(reopened()) == {"tasks": [], "graphs": []}
 
 
 def test_another_version_is_refused(place, reopened, monkeypatch):
-    reopened().write([Put("tasks", "a", b"1")])
+    reopened().write([Record("tasks", "a", b"1")])
     monkeypatch.setattr("dask_marsched.journal.versions.version", lambda name: f"{name}-0.1")
     with pytest.raises(
         Exception, match=r"with dask .*, distributed .*, this is dask dask-0.1, dist"

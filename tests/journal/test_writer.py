@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.journal import Delete, JournalError, JournalWriter, Put, open_journal
 from dask_marsched.journal import writer as writer_module
+from dask_marsched.journal.places import open_journal
+from dask_marsched.journal.store import JournalError, Record
+from dask_marsched.journal.writer import JournalWriter
 from tests.journal.test_contract import apply
 
 TIMEOUT = 60.0
@@ -24,7 +26,7 @@ class FakeStore:
     """Keeps groups in a list; waits before each where it is told to."""
 
     def __init__(self) -> None:
-        self.groups: list[list[Put | Delete]] = []
+        self.groups: list[list[Record]] = []
         self.entered, self.go = threading.Event(), threading.Event()
         self.go.set()
         self.error: Exception | None = None
@@ -100,7 +102,7 @@ def test_records_of_a_moment_are_one_group(store, writer):
     store.go.set()
     assert writer.flush().result(TIMEOUT)
     assert [len(group) for group in store.groups] == [1, 101]
-    assert store.groups[1][-1] == Delete("tasks", "5")
+    assert store.groups[1][-1] == Record("tasks", "5", None)
     assert writer.bytes_written == 102
     assert writer.lag_seconds == 0.0
 
@@ -109,13 +111,13 @@ async def test_flush_in_an_event_loop(store, writer):
     assert await asyncio.wrap_future(writer.flush())
     writer.put("tasks", "a", b"1")
     assert await asyncio.wrap_future(writer.flush())
-    assert store.groups == [[Put("tasks", "a", b"1")]]
+    assert store.groups == [[Record("tasks", "a", b"1")]]
 
 
 def test_close_writes_all(store, writer):
     writer.put("tasks", "a", b"1")
     assert writer.close(TIMEOUT)
-    assert store.groups == [[Put("tasks", "a", b"1")]]
+    assert store.groups == [[Record("tasks", "a", b"1")]]
     assert store.end == "closed"
     writer.put("tasks", "b", b"1")
     assert writer.close(TIMEOUT)
@@ -146,7 +148,6 @@ def test_failure_is_told_once_and_ends_the_journal(store, writer, failures, erro
     writer.put("tasks", "c", b"1")
     writer.delete("tasks", "c")
     assert writer.flush().result(TIMEOUT) is False
-    assert writer.failed
     assert writer.lag_seconds == 0.0
     assert writer.close(TIMEOUT) is False
     assert store.end == "abandoned"
@@ -269,9 +270,7 @@ names = st.sampled_from(["tasks", "graphs"])
 keys = st.sampled_from(["a", "b", "c"]) | st.text(max_size=3)
 values = st.binary(max_size=20) | st.sampled_from([bytes(1 << 20), b"x" * ((1 << 20) + 7)])
 steps = st.lists(
-    st.builds(Put, names, keys, values)
-    | st.builds(Delete, names, keys)
-    | st.sampled_from(["flush", "reopen"]),
+    st.builds(Record, names, keys, values | st.none()) | st.sampled_from(["flush", "reopen"]),
     max_size=40,
 )
 
@@ -295,10 +294,10 @@ def test_writer_and_store_are_a_dict(steps):
                 writer = JournalWriter(store, failures.append)
             else:
                 apply(model, [step])
-                if isinstance(step, Put):
+                if step.value is not None:
                     writer.put(*step)
                 else:
-                    writer.delete(*step)
+                    writer.delete(*step[:2])
         writer.close(TIMEOUT)
     assert failures == []
 
@@ -307,7 +306,8 @@ def test_writer_and_store_are_a_dict(steps):
 
 _CHILD = """
 import sys
-from dask_marsched.journal import JournalWriter, open_journal
+from dask_marsched.journal.places import open_journal
+from dask_marsched.journal.writer import JournalWriter
 writer = JournalWriter(open_journal(sys.argv[1]), lambda cause: None)
 n = 0
 while True:
@@ -370,14 +370,15 @@ def test_the_writer_of_a_forked_child_is_the_parents(directory):
     """A child that ends does not touch the parent's journal."""
     code = """
 import os, sys
-from dask_marsched.journal import Put, open_journal
+from dask_marsched.journal.places import open_journal
+from dask_marsched.journal.store import Record
 store = open_journal(sys.argv[1])
-store.write([Put("tasks", "a", b"1")])
+store.write([Record("tasks", "a", b"1")])
 child = os.fork()
 if not child:
     sys.exit()  # with finalizers
 assert os.waitpid(child, 0)[1] == 0
-store.write([Put("tasks", "b", b"2")])
+store.write([Record("tasks", "b", b"2")])
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", code, directory]).returncode == -9

@@ -26,8 +26,9 @@ from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.client.reconnection import SESSION, resumable
 from dask_marsched.host.restart import returning_workers
 from dask_marsched.host.restart.returning_workers import ReturningWorkers
-from dask_marsched.journal import JournalError, open_journal
+from dask_marsched.journal.places import open_journal
 from dask_marsched.journal.sqlite_store import SQLiteStore
+from dask_marsched.journal.store import JournalError
 from tests.processes import local_cluster
 
 TABLES = ("graphs", "created", "wants", "sessions", "workers", "objects", "errors", "attempts")

@@ -21,7 +21,7 @@ from dask_marsched.host.client.reconnection import COUNTED, OVER, WRITTEN
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
 from dask_marsched.host.restart import process, records
 from dask_marsched.host.restart.arriving_graph import ArrivingGraph, arriving
-from dask_marsched.journal import JournalWriter
+from dask_marsched.journal.writer import JournalWriter
 
 #: Seconds in which changes are gathered before they go to the journal.
 _GATHERED = 0.01
