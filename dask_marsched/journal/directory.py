@@ -8,12 +8,7 @@ from dask_marsched.journal.store import SETTING, JournalError
 
 
 def prepare_directory(directory: Path) -> None:
-    """Make the directory, or check that nobody else can read or write it.
-
-    Raises
-    ------
-    JournalError
-    """
+    """Make the directory; raise a JournalError if it is not, or may not be, the user's alone."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()
@@ -31,12 +26,7 @@ def prepare_directory(directory: Path) -> None:
 
 
 def check_private(path: Path, found: os.stat_result) -> None:
-    """Refuse what is not the user's alone.
-
-    Raises
-    ------
-    JournalError
-    """
+    """Raise a JournalError for what is not the user's alone."""
     if found.st_uid != os.geteuid():
         raise JournalError(
             f"{SETTING}: {path} belongs to user {found.st_uid}, this is user {os.geteuid()}; a "

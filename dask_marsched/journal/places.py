@@ -9,12 +9,8 @@ from dask_marsched.journal.store import PATIENCE, SETTING, JournalError, Journal
 def open_journal(place: str | Path, patience: float = PATIENCE) -> JournalStore:
     """Open a journal: a directory, or a database as postgresql://user@host/database.
 
-    It waits `patience` seconds for a predecessor that is about to end.
-
-    Raises
-    ------
-    JournalError
-        The place cannot be used; the message says what to do.
+    It waits `patience` seconds for a predecessor that is about to end. A JournalError says what to
+    do about a place that cannot be used.
     """
     scheme, separator, _ = str(place).partition("://")
     if not separator or scheme == "file":

@@ -246,15 +246,6 @@ class PostgresStore:
 
     # --- space and the end ----------------------------------------------------------------
 
-    def size(self) -> int:
-        """Return the bytes that the tables take."""
-        with self._explaining():
-            (size,) = self._connection.execute(
-                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-                f"WHERE {_OURS}"
-            ).fetchone() or (0,)
-        return int(size)
-
     def tidy(self) -> bool:
         """Do nothing: the server gives space back by itself."""
         return False

@@ -45,19 +45,10 @@ _PRAGMAS = (
 
 
 class SQLiteStore:
-    """A journal in a directory.
+    """A journal in a directory, which is made if it is not there.
 
-    Parameters
-    ----------
-    directory
-        Made if it is not there.
-    patience
-        Seconds to wait for a predecessor that is about to end.
-
-    Raises
-    ------
-    JournalError
-        The directory cannot be used, is in use, or holds what cannot be read.
+    It waits ``patience`` seconds for a predecessor that is about to end. A JournalError tells that
+    the directory cannot be used, is in use, or holds what cannot be read.
     """
 
     def __init__(self, directory: Path, patience: float = PATIENCE) -> None:
@@ -250,11 +241,6 @@ class SQLiteStore:
                 yield decoded(key), value
 
     # --- space ----------------------------------------------------------------------------
-
-    def size(self) -> int:
-        """Return the bytes that the database and its log take."""
-        with self._explaining():
-            return self._path.stat().st_size + self._log.stat().st_size
 
     def _checkpoint(self) -> None:
         self._connection.execute("PRAGMA wal_checkpoint(truncate)").fetchall()

@@ -28,7 +28,10 @@ class Record(NamedTuple):
 
 
 class JournalStore(Protocol):
-    """Keyed tables that survive the process. One thread at a time may use a store."""
+    """Keyed tables that survive the process. One thread at a time may use a store.
+
+    Where nothing else is said, methods raise a JournalError if the place cannot be used.
+    """
 
     def write(self, batch: Iterable[Record]) -> int:
         """Apply the records in order: all of them, durably, or none.
@@ -38,24 +41,13 @@ class JournalStore(Protocol):
         int
             Bytes of keys and values that were written; less than those of the records where later
             records overrule earlier ones.
-
-        Raises
-        ------
-        JournalError
         """
 
     def read(self, table: str) -> Iterator[tuple[str, bytes]]:
         """Yield keys and values in the order in which the keys were put first.
 
         The table must not be written meanwhile.
-
-        Raises
-        ------
-        JournalError
         """
-
-    def size(self) -> int:
-        """Return the bytes that the store takes."""
 
     def tidy(self) -> bool:
         """Give a bounded part of unused space back, and return whether there is more to give."""
@@ -115,12 +107,7 @@ def row_groups(
 
 
 def checked_name(table: str) -> str:
-    """Return the name of a table, which becomes part of statements.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Return a table's name, which becomes part of statements; raise a ValueError for others."""
     if not re.fullmatch("[a-z][a-z_]{0,30}", table):
         raise ValueError(f"a table's name must be lower-case letters and _, not {table!r}")
     return table

@@ -20,12 +20,7 @@ def current_versions() -> dict[str, str]:
 
 
 def check_versions(place: object, found: Mapping[str, str]) -> None:
-    """Refuse a journal that other versions wrote.
-
-    Raises
-    ------
-    JournalError
-    """
+    """Raise a JournalError for a journal that other versions wrote."""
     current = current_versions()
     other = {name: found.get(name) for name in current if found.get(name) != current[name]}
     if other:

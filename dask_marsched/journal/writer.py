@@ -38,7 +38,7 @@ class JournalWriter:
         Keys and values that are durable.
     """
 
-    def __init__(self, store: JournalStore, on_failure: Callable[[JournalError], None]) -> None:
+    def __init__(self, store: JournalStore, on_failure: Callable[[JournalError], object]) -> None:
         self._store = store
         self._on_failure = on_failure
         self._lock = threading.RLock()  # reentrant: a finalizer may delete within a put

@@ -150,13 +150,6 @@ def test_random_groups(reopened):
         store.tidy()
 
 
-def test_size_follows_what_is_kept(reopened):
-    store = reopened()
-    empty = store.size()
-    store.write([Record("graphs", "g", random.Random(0).randbytes(8 << 20))])
-    assert store.size() >= empty + (8 << 20)
-
-
 def test_a_second_scheduler_is_refused(place, reopened):
     reopened()
     with pytest.raises(JournalError, match=r"marsched.journal.directory: .* in use by another"):
