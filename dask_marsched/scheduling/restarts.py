@@ -16,18 +16,9 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.config import Settings
 from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.result_sizes import ChunkSizes
-from dask_marsched.host.restart import process, records
+from dask_marsched.host.restart import process, records, restoration
 from dask_marsched.host.restart.held_objects import NOT_KEPT, HeldObjects
 from dask_marsched.host.restart.recorder import FIRE_AND_FORGET, Recorder
-from dask_marsched.host.restart.restoration import (
-    JournaledGraph,
-    read_graphs,
-    restore_errors,
-    restore_tasks,
-    unpickled,
-    workers_named,
-)
-from dask_marsched.host.restart.restoration import misfits as misfits_of_restoration
 from dask_marsched.host.restart.returning_workers import ReturningWorkers, start_all
 from dask_marsched.host.restart.sessions import Sessions
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
@@ -37,20 +28,6 @@ from dask_marsched.journal.writer import JournalWriter
 from dask_marsched.scheduling.engine import PlacementEngine
 
 logger = logging.getLogger("dask_marsched")
-
-#: Tables that are read whole at the start.
-_TABLES = (
-    records.FACTS,
-    records.GRAPHS,
-    records.CREATED,
-    records.RELEASED,
-    records.WANTS,
-    records.SESSIONS,
-    records.WORKERS,
-    records.ERRORS,
-    records.ATTEMPTS,
-    records.OBJECTS,
-)
 
 #: Not clients, but what a scheduler holds that wants keys.
 _HOLDERS = (FIRE_AND_FORGET, "variable-", "queue-", "published-")
@@ -68,31 +45,24 @@ _WHILE_RUNNING = 0.5
 class _Parts(NamedTuple):
     """What keeps a journal on a scheduler."""
 
-    writer: JournalWriter
     recorder: Recorder
     workers: ReturningWorkers
     sessions: Sessions
     objects: HeldObjects
-    termination: process.Termination
 
-    def install(self, invited: Collection[str]) -> None:
+    def install(self, invited: Collection[str], write: Callable[[], Awaitable[bool]]) -> None:
         """Replace handlers of the scheduler, or raise a RuntimeError."""
-        demand(misfits_of_restoration(self.recorder.scheduler), "no journal is kept")
+        demand(restoration.misfits(self.recorder.scheduler), "no journal is kept")
         self.recorder.install()
         self.objects.install()
         self.workers.install()
         self.sessions.install(invited)
-        self.termination.install()
+        process.outlive_termination(self.recorder.scheduler, write)
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        for part in (
-            self.termination,
-            self.sessions,
-            self.workers,
-            self.objects,
-            self.recorder,
-        ):
+        process.end_on_termination(self.recorder.scheduler)
+        for part in (self.sessions, self.workers, self.objects, self.recorder):
             part.uninstall()
 
 
@@ -102,7 +72,7 @@ class _Restored(NamedTuple):
     tasks: list[TaskState]
     wanted: list[Key]
     sizes: ChunkSizes
-    unread: list[JournaledGraph]
+    unread: list[restoration.JournaledGraph]
     errors: list[tuple[Key, Any]]
     attempts: list[tuple[Key, Any]]
 
@@ -134,7 +104,6 @@ class Restarts:
         self._parts: _Parts | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._starting_again: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
         self._begun = 0.0
 
     @property
@@ -163,8 +132,9 @@ class Restarts:
         is_late = self.scheduler.status is Status.running
         patience = _WHILE_RUNNING if is_late else PATIENCE
         store = open_journal(self.settings.journal_directory, patience)
-        rows = {table: list(store.read(table)) for table in _TABLES}
-        writer = JournalWriter(store, self._failed_in_thread)
+        rows = {table: list(store.read(table)) for table in records.TABLES}
+        call_here = asyncio.get_running_loop().call_soon_threadsafe
+        writer = JournalWriter(store, lambda error: call_here(self._fail, error))
         if is_late:
             for table, found in rows.items():
                 for key, _ in found:
@@ -178,14 +148,12 @@ class Restarts:
         workers = {address: pickle.loads(value) for address, value in rows[records.WORKERS]}
         sessions = {client: int(number) for client, number in rows[records.SESSIONS]}
         self._parts = parts = _Parts(
-            writer,
             recorder,
             ReturningWorkers(self.scheduler, workers, facts.get(records.LAST_RUN, process.NO_RUN)),
             Sessions(recorder, sessions, self.settings.journal_patience, self.ready),
             HeldObjects(recorder),
-            process.Termination(self.scheduler, self._write_all),
         )
-        parts.install(invited)
+        parts.install(invited, self._write_all)
         self.scheduler.handlers[process.RESTART] = self._restart_process
         self._begun = begun = monotonic()
         restored = self._restore(parts, rows, workers)
@@ -202,11 +170,8 @@ class Restarts:
                 "read": monotonic() - begun,
                 "seconds": None,
                 "tasks": len(restored.tasks),
-                "workers": 0,
+                **dict.fromkeys(("workers", "missing", "held", "running", "left"), 0),
                 "missing": len(workers),
-                "held": 0,
-                "running": 0,
-                "left": 0,
             }
         )
         self._finishing = asyncio.create_task(self._finish(parts, restored))
@@ -220,7 +185,7 @@ class Restarts:
         self, parts: _Parts, rows: dict[str, list[tuple[str, bytes]]], workers: dict[str, str]
     ) -> _Restored:
         s, recorder, sessions = self.scheduler, parts.recorder, parts.sessions
-        graphs = read_graphs(rows, recorder.wanted)
+        graphs = restoration.read_graphs(rows, recorder.wanted)
         for graph in graphs:
             recorder.start_after(graph.number)
         by_client: dict[str, list[Key]] = {}
@@ -232,8 +197,8 @@ class Restarts:
             else:  # it does not come back
                 recorder.forget_client(client)
         wanted = [key for keys in by_client.values() for key in keys]
-        with workers_named(s, {name: address for address, name in workers.items()}):
-            tasks, sizes = restore_tasks(s, graphs, wanted)
+        with restoration.workers_named(s, {name: address for address, name in workers.items()}):
+            tasks, sizes = restoration.restore_tasks(s, graphs, wanted)
         for client, keys in by_client.items():
             sessions.stand_in(client, [key for key in keys if key in s.tasks])
         unread = []
@@ -246,7 +211,8 @@ class Restarts:
                 unread.append(graph)
             else:
                 recorder.forget_graph(graph.number)
-        attempts, errors = unpickled(rows[records.ATTEMPTS]), unpickled(rows[records.ERRORS])
+        attempts = restoration.unpickled(rows[records.ATTEMPTS])
+        errors = restoration.unpickled(rows[records.ERRORS])
         recorder.written_before(errors, attempts)
         return _Restored(tasks, wanted, sizes, unread, errors, attempts)
 
@@ -256,11 +222,11 @@ class Restarts:
         try:
             await workers.all_back()
             for address in workers.expected - s.workers.keys():
-                parts.writer.delete(records.WORKERS, address)
+                parts.recorder.journal.delete(records.WORKERS, address)
             with collector_paused():
                 workers.go_on()
                 # Now: an error spreads to the tasks that read the failed one, unless they are held.
-                restore_errors(s, restored.errors, restored.attempts)
+                restoration.restore_errors(s, restored.errors, restored.attempts)
                 self.engine.graph_arrives(restored.sizes)
                 known = [s.tasks[key] for key in restored.wanted if key in s.tasks]
                 self.engine.plan(known, restored.tasks)
@@ -299,7 +265,7 @@ class Restarts:
             "left": sum(ts.state in _LEFT for ts in restored) - workers.still_running,
         }
         last = pickle.dumps(self.outages[-_REMEMBERED:])
-        parts.writer.put(records.FACTS, "outages", last)
+        parts.recorder.journal.put(records.FACTS, "outages", last)
         logger.warning(
             "Restored %(tasks)d tasks: %(workers)d workers are back with %(held)d results, "
             "%(missing)d are not; %(running)d tasks still run, %(left)d are left",
@@ -326,13 +292,13 @@ class Restarts:
             return None
         if self.kept:
             name = self.scheduler.workers[address].name
-            self._parts.writer.put(records.WORKERS, address, pickle.dumps(name))
+            self._parts.recorder.journal.put(records.WORKERS, address, pickle.dumps(name))
         return self._parts.workers.arrived(address)
 
     def worker_left(self, address: str) -> None:
         """Record that a worker has left."""
         if self._parts is not None and self.kept:
-            self._parts.writer.delete(records.WORKERS, address)
+            self._parts.recorder.journal.delete(records.WORKERS, address)
 
     # --- the end --------------------------------------------------------------------------
 
@@ -342,9 +308,6 @@ class Restarts:
         if self._parts is not None:
             self._parts.uninstall()
         self.ready.set()
-
-    def _failed_in_thread(self, error: JournalError) -> None:
-        self._loop.call_soon_threadsafe(self._fail, error)
 
     async def restart(self) -> str | None:
         """Write all, and start this process anew soon; return the reason if it cannot be."""
@@ -386,7 +349,7 @@ class Restarts:
             parts.uninstall()
             parts.objects.forget_all()
             parts.recorder.forget_all()
-            parts.writer.close()
+            parts.recorder.journal.close()
         self.reason = self.reason or "removed from the scheduler"
 
     def report(self) -> dict[str, Any]:
@@ -396,8 +359,8 @@ class Restarts:
             "directory": self.settings.journal_directory,
             "reason": self.reason,
             "graphs": parts.recorder.graphs if parts is not None else 0,
-            "bytes_written": parts.writer.bytes_written if parts is not None else 0,
-            "seconds_behind": parts.writer.lag_seconds if parts is not None else 0.0,
+            "bytes_written": parts.recorder.journal.bytes_written if parts is not None else 0,
+            "seconds_behind": parts.recorder.journal.lag_seconds if parts is not None else 0.0,
             "clients": len(parts.recorder.sessions) if parts is not None else 0,
             "outages": list(self.outages),
             "not_kept": list(NOT_KEPT),

@@ -32,8 +32,8 @@ class _Kind(NamedTuple):
     state: Callable[[Any, Any], Any]
     restore: Callable[[Any, Any, Any], None]
     handlers: tuple[str, ...]
-    stream_handlers: tuple[str, ...] = ()
-    argument: str | None = "name"  #: That names the object, or the objects if it ends with s.
+    #: Names the object, or the objects if it ends with s; empty: there is only one.
+    argument: str = "name"
 
 
 def _queue_state(scheduler: Any, name: Any) -> Any:
@@ -108,14 +108,12 @@ _KINDS: dict[str, _Kind] = {
     "variable": _Kind(
         lambda s, name: s.extensions["variables"].variables.get(name),
         lambda s, name, state: s.extensions["variables"].variables.__setitem__(name, state),
-        ("variable_set",),
-        ("variable_delete",),
+        ("variable_set", "variable_delete"),
     ),
     "queue": _Kind(
         _queue_state,
         _restore_queue,
-        ("queue_create", "queue_put", "queue_get"),
-        ("queue_release", "queue-future-release"),
+        ("queue_create", "queue_put", "queue_get", "queue_release", "queue-future-release"),
     ),
     "event": _Kind(_event_state, _restore_event, ("event_set", "event_clear")),
     "semaphore": _Kind(
@@ -136,7 +134,7 @@ _KINDS: dict[str, _Kind] = {
         lambda s, name: dict(s.task_metadata) or None,
         lambda s, name, state: s.task_metadata.update(state),
         ("set_metadata",),
-        argument=None,
+        argument="",
     ),
     "worker plugin": _Kind(
         **_plugins("worker_plugins"),
@@ -151,13 +149,9 @@ _KINDS: dict[str, _Kind] = {
 
 def misfits(scheduler: Any) -> list[str]:
     """Return the handlers that are missing in a scheduler."""
-    return [
-        f"the scheduler has no handler {op!r}"
-        for kind in _KINDS.values()
-        for table, ops in (("handlers", kind.handlers), ("stream_handlers", kind.stream_handlers))
-        for op in ops
-        if op not in getattr(scheduler, table)
-    ]
+    there = {*scheduler.handlers, *scheduler.stream_handlers}
+    wanted = [op for kind in _KINDS.values() for op in kind.handlers]
+    return [f"the scheduler has no handler {op!r}" for op in wanted if op not in there]
 
 
 class HeldObjects:
@@ -175,14 +169,11 @@ class HeldObjects:
         s = self.scheduler
         demand(misfits(s), "no journal is kept")
         for name, kind in _KINDS.items():
-            for table, ops in (
-                (s.handlers, kind.handlers),
-                (s.stream_handlers, kind.stream_handlers),
-            ):
-                for op in ops:
-                    self._stock.append((table, op, table[op]))
-                    table[op] = self._marking(name, kind, table[op])
-        self.recorder.before_passing(self._pass_on)
+            for op in kind.handlers:
+                table = s.handlers if op in s.handlers else s.stream_handlers
+                self._stock.append((table, op, table[op]))
+                table[op] = self._marking(name, kind, table[op])
+        self.recorder.before_passing = self._pass_on
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
@@ -200,35 +191,22 @@ class HeldObjects:
     def forget_all(self) -> None:
         """Remove all objects from the journal."""
         for kind, name in self._written:
-            self.recorder.delete(records.OBJECTS, f"{kind}/{name!r}")
+            self.recorder.journal.delete(records.OBJECTS, f"{kind}/{name!r}")
         self._written.clear()
 
     def _marking(self, name: str, kind: _Kind, stock: Any) -> Any:
-        def mark(of: dict[str, Any]) -> None:
-            if kind.argument is None:
-                names = [""]
-            else:
-                given = of.get(kind.argument, "")
-                names = given if kind.argument.endswith("s") else [given]
-            for one in names:
-                self._marked.add((name, tuple(one) if isinstance(one, list) else one))
-            self.recorder.changed()
-
         @functools.wraps(stock)
-        async def later(*args: Any, **kwargs: Any) -> Any:
+        async def handle(*args: Any, **kwargs: Any) -> Any:
             try:
-                return await stock(*args, **kwargs)
+                result = stock(*args, **kwargs)
+                return await result if inspect.iscoroutine(result) else result
             finally:
-                mark(kwargs)
+                given = kwargs.get(kind.argument, "")
+                for one in given if kind.argument.endswith("s") else [given]:
+                    self._marked.add((name, tuple(one) if isinstance(one, list) else one))
+                self.recorder.changed()
 
-        @functools.wraps(stock)
-        def at_once(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return stock(*args, **kwargs)
-            finally:
-                mark(kwargs)
-
-        return later if inspect.iscoroutinefunction(stock) else at_once
+        return handle
 
     def _pass_on(self) -> None:
         marked, self._marked = self._marked, set()
@@ -240,7 +218,7 @@ class HeldObjects:
             key = f"{kind}/{name!r}"
             if row is None:
                 del self._written[kind, name]
-                self.recorder.delete(records.OBJECTS, key)
+                self.recorder.journal.delete(records.OBJECTS, key)
             else:
                 self._written[kind, name] = row
-                self.recorder.put(records.OBJECTS, key, row)
+                self.recorder.journal.put(records.OBJECTS, key, row)

@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any
 
-from distributed.scheduler import Scheduler, TaskState
+from distributed.scheduler import TaskState
 from distributed.shuffle import _core as shuffles
 from distributed.worker_state_machine import RUN_ID_SENTINEL
 
@@ -40,14 +40,10 @@ def misfits() -> list[str]:
 
 
 def _shuffle_counter() -> Any:
-    state = getattr(shuffles, "ShuffleRunSpec", None)
-    if state is None:
-        return None
-    for field in dataclasses.fields(state):
-        if field.name == "run_id":
-            args = getattr(field.default_factory, "args", ())
-            return args[0] if args and isinstance(args[0], itertools.count) else None
-    return None
+    spec = getattr(shuffles, "ShuffleRunSpec", None)
+    fields = {field.name: field for field in dataclasses.fields(spec)} if spec is not None else {}
+    args = getattr(getattr(fields.get("run_id"), "default_factory", None), "args", ())
+    return args[0] if args and isinstance(args[0], itertools.count) else None
 
 
 def begin_after(starts: int) -> None:
@@ -74,7 +70,8 @@ def next_run() -> int:
 
 def why_not_again(scheduler: Any) -> str | None:
     """Return why a scheduler's process cannot be started anew, None if it can."""
-    if "distributed.cli.dask_scheduler" not in sys.modules or not _is_command():
+    is_command = "scheduler" in " ".join(sys.orig_argv)
+    if "distributed.cli.dask_scheduler" not in sys.modules or not is_command:
         return "this scheduler runs in the process of another program, not of `dask scheduler`"
     addresses = getattr(scheduler, "_start_address", [])
     if not addresses or any(str(address).endswith(":0") for address in addresses):
@@ -82,51 +79,34 @@ def why_not_again(scheduler: Any) -> str | None:
     return None
 
 
-def _is_command() -> bool:
-    return "scheduler" in " ".join(sys.orig_argv)
-
-
 def start_again() -> None:
     """Replace this process; never returns."""
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-class Termination:
-    """Ends the process on SIGTERM as a kill would: workers and clients wait for the next scheduler.
+def outlive_termination(scheduler: Any, write: Callable[[], Awaitable[bool]]) -> None:
+    """End the process on SIGTERM as a kill would: workers and clients wait for the next scheduler.
 
     Service managers, Kubernetes and a machine that shuts down send this signal, and start the
     scheduler again. On Ctrl-C it closes the cluster as in stock Dask.
 
-    ``write`` makes the journal durable, and returns whether it is.
+    ``write`` makes the journal durable, and returns whether it is. Raises a RuntimeError, and
+    changes nothing, if the scheduler's ``close`` is not as expected.
     """
+    found = misfits_of_function("Scheduler", scheduler, "close", ("timeout", "reason"))
+    demand(found, "no journal is kept")
 
-    def __init__(self, scheduler: Scheduler, write: Callable[[], Awaitable[bool]]) -> None:
-        self.scheduler: Any = scheduler
-        self._write = write
-
-    def install(self) -> None:
-        """Replace the scheduler's ``close``, or raise a RuntimeError."""
-        demand(misfits_of_close(self.scheduler), "no journal is kept")
-        self.scheduler.close = self._close
-
-    def uninstall(self) -> None:
-        """Restore the scheduler. Idempotent."""
-        vars(self.scheduler).pop("close", None)
-
-    async def _close(self, timeout: float | None = None, reason: str = "unknown") -> None:
-        if reason == _TERMINATED and await self._write():
+    async def close(timeout: float | None = None, reason: str = "unknown") -> None:
+        if reason == _TERMINATED and await write():
             logger.warning("Terminated: workers and clients wait for the next scheduler")
-            _die()
-        s = self.scheduler
-        await type(s).close(s, timeout=timeout, reason=reason)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(128 + signal.SIGTERM)  # the first process of a container outlives the signal
+        await type(scheduler).close(scheduler, timeout=timeout, reason=reason)
+
+    scheduler.close = close
 
 
-def misfits_of_close(scheduler: Any) -> list[str]:
-    """Return what is not as expected in how a scheduler closes."""
-    return misfits_of_function("Scheduler", scheduler, "close", ("timeout", "reason"))
-
-
-def _die() -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
-    os._exit(128 + signal.SIGTERM)  # the first process of a container outlives the signal
+def end_on_termination(scheduler: Any) -> None:
+    """Undo `outlive_termination`. Idempotent."""
+    vars(scheduler).pop("close", None)

@@ -58,12 +58,8 @@ def misfits(scheduler: Any) -> list[str]:
     found: list[str] = []
     for name, parameters in _METHODS.items():
         found += misfits_of_function("Scheduler", scheduler, name, parameters)
-    found += misfits_of_handler(
-        scheduler, "stream_handlers", "client-desires-keys", "client_desires_keys"
-    )
-    found += misfits_of_handler(
-        scheduler, "stream_handlers", "client-releases-keys", "client_releases_keys"
-    )
+    for op in ("client-desires-keys", "client-releases-keys"):
+        found += misfits_of_handler(scheduler, "stream_handlers", op, op.replace("-", "_"))
     return found
 
 
@@ -87,6 +83,8 @@ class Recorder:
         self.sessions: dict[str, int] = {}
         self.graphs = 0
         self.reading = 0  #: Graphs that are being read.
+        #: Called whenever changes are passed on, to add some.
+        self.before_passing: Callable[[], None] = lambda: None
         self._caught = caught
         self._ready = ready
         self._numbers = itertools.count(1)
@@ -102,7 +100,6 @@ class Recorder:
         self._sweep: asyncio.TimerHandle | None = None
         self._stock: dict[str, Any] = {}
         self._read: Any = None  # the stock handler; graphs may wait while this is uninstalled
-        self._more: list[Callable[[], None]] = []
 
     # --- installation ---------------------------------------------------------------------
 
@@ -156,7 +153,7 @@ class Recorder:
         for client in self.wanted.clients():
             self.forget_client(client)
         for address in self.scheduler.workers:
-            self.delete(records.WORKERS, address)
+            self.journal.delete(records.WORKERS, address)
         self.pass_on()
 
     def send(self, client: str, message: dict[str, Any]) -> None:
@@ -182,7 +179,7 @@ class Recorder:
             # A list: the order of a set is another one in the next process.
             keys = list(message["keys"])
             data = records.pack({**message, "keys": keys})
-            self.put(records.GRAPHS, records.numbered(number), data)
+            self.journal.put(records.GRAPHS, records.numbered(number), data)
             self.wanted.graph_came(number, client, keys)
             self._count(client)
             self.graphs += 1
@@ -218,11 +215,8 @@ class Recorder:
         made = graph.record(self.scheduler, tasks)
         own = [key for key in tasks if key in graph.defined]
         self._unrecorded.difference_update(own)
-        self._made[graph.number] = (
-            made,
-            own,
-            wanted,
-        )  # written when the first tasks are on their way
+        # Written when the first tasks are on their way.
+        self._made[graph.number] = made, own, wanted
         self.changed()
 
     def _generate_taskstates(self, keys: Any, dsk: Any, computation: Any) -> Any:
@@ -292,7 +286,7 @@ class Recorder:
         self.wanted.releases(client, self.wanted.of(client))
         self.sessions.pop(client, None)
         self._counted.discard(client)
-        self.delete(records.SESSIONS, client)
+        self.journal.delete(records.SESSIONS, client)
         self.changed()
 
     def moved(self, ts: TaskState, start: str, finish: str) -> None:
@@ -311,31 +305,19 @@ class Recorder:
 
     def _put_row(self, table: str, key: Hashable, value: Any) -> None:
         self._rows.add((table, repr(key)))
-        self.put(table, repr(key), pickle.dumps((key, value)))
+        self.journal.put(table, repr(key), pickle.dumps((key, value)))
 
     def _delete_row(self, table: str, key: Hashable) -> None:
         if self._rows and (row := (table, repr(key))) in self._rows:
             self._rows.discard(row)
-            self.delete(*row)
+            self.journal.delete(*row)
 
     # --- the way to the journal -----------------------------------------------------------
-
-    def put(self, table: str, key: str, value: bytes) -> None:
-        """Set a row."""
-        self.journal.put(table, key, value)
-
-    def delete(self, table: str, key: str) -> None:
-        """Remove a row."""
-        self.journal.delete(table, key)
 
     def changed(self) -> None:
         """Pass changes on soon."""
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(_GATHERED, self._pass_on)
-
-    def before_passing(self, add: Callable[[], None]) -> None:
-        """Call ``add`` whenever changes are passed on."""
-        self._more.append(add)
 
     def _pass_on(self) -> None:
         self._due = None
@@ -348,24 +330,24 @@ class Recorder:
         """Hand over what has changed; return a future of whether it is durable."""
         while self._made:
             created, (made, tasks, last) = self._made.popitem()
-            self.put(records.CREATED, records.numbered(created), pickle.dumps(made))
+            self.journal.put(records.CREATED, records.numbered(created), pickle.dumps(made))
             self.follow(created, tasks, last)
         # Before what was released: none of it is durable without a number above all its runs.
-        self.put(records.FACTS, records.LAST_RUN, pickle.dumps(process.next_run()))
+        self.journal.put(records.FACTS, records.LAST_RUN, pickle.dumps(process.next_run()))
         for number, chunk, bits in self.wanted.changed_chunks():
-            self.put(records.RELEASED, records.of_chunk(number, chunk), bits)
+            self.journal.put(records.RELEASED, records.of_chunk(number, chunk), bits)
         for (client, key), wanted in self.wanted.changed_singles().items():
+            row = records.of_want(client, key)
             if wanted:
-                self.put(records.WANTS, records.of_want(client, key), pickle.dumps((client, key)))
+                self.journal.put(records.WANTS, row, pickle.dumps((client, key)))
             else:
-                self.delete(records.WANTS, records.of_want(client, key))
-        for add in self._more:
-            add()
+                self.journal.delete(records.WANTS, row)
+        self.before_passing()
         # Last: with the number of a message, its effects are durable.
         counted = {client: self.sessions[client] for client in self._counted}
         self._counted.clear()
         for client, number in counted.items():
-            self.put(records.SESSIONS, client, str(number).encode())
+            self.journal.put(records.SESSIONS, client, str(number).encode())
         written = self.journal.flush()
         if counted:
             loop = asyncio.get_running_loop()
@@ -410,6 +392,6 @@ class Recorder:
         self._made.pop(number, None)
         row = records.numbered(number)
         for table in (records.GRAPHS, records.CREATED):
-            self.delete(table, row)
+            self.journal.delete(table, row)
         for chunk in range(self.wanted.graph_gone(number)):
-            self.delete(records.RELEASED, records.of_chunk(number, chunk))
+            self.journal.delete(records.RELEASED, records.of_chunk(number, chunk))

@@ -32,6 +32,8 @@ FACTS = "facts"
 #: Of the facts: a number above those of all runs of what had been released by then.
 LAST_RUN = "last_run"
 
+TABLES = (FACTS, GRAPHS, CREATED, RELEASED, WANTS, SESSIONS, WORKERS, ERRORS, ATTEMPTS, OBJECTS)
+
 
 def numbered(number: int) -> str:
     """Return the name of a graph's row; names are in the order of arrival."""

@@ -153,16 +153,13 @@ class ReturningWorkers:
         if holdings is None or holdings["server_id"] != self.scheduler.workers[address].server_id:
             return None
         self.returned += 1
-        superfluous: list[Key] = []
-        waits = False
-        for key, nbytes, number, run_id in holdings["held"]:
-            if not self._take(key, _Held(address, run_id, nbytes, *holdings["types"][number])):
-                superfluous.append(key)
-        for key, run_id, seceded in holdings["runs"]:
-            if not self._take(key, _Run(address, run_id, seceded)):
-                superfluous.append(key)
-            waits = waits or key in self.unclaimed
-        self._free(address, superfluous)
+        found: list[tuple[Key, _Held | _Run]] = [
+            (key, _Held(address, run_id, nbytes, *holdings["types"][number]))
+            for key, nbytes, number, run_id in holdings["held"]
+        ]
+        found += [(key, _Run(address, *run)) for key, *run in holdings["runs"]]
+        self._free(address, [key for key, one in found if not self._take(key, one)])
+        waits = any(key in self.unclaimed for key, *_ in holdings["runs"])
         if waits:
             self._claimed.clear()
         return self._answer(waits)
@@ -264,7 +261,8 @@ class ReturningWorkers:
         table = self.scheduler._TRANSITIONS_TABLE
         table |= dict.fromkeys(_STAYING, _stay)
         # The graph's own transitions are made before the loop's next turn.
-        asyncio.get_running_loop().call_soon(_remove, table, _STAYING)
+        for entry in _STAYING:
+            asyncio.get_running_loop().call_soon(table.pop, entry, None)
 
     def settle(self) -> None:
         """Free what no graph has claimed."""
@@ -379,11 +377,6 @@ def _stay(scheduler: Any, key: Key, stimulus_id: str) -> Any:
     return {}, {}, {}
 
 
-def _remove(table: dict[Any, Any], entries: Iterable[Any]) -> None:
-    for entry in entries:
-        table.pop(entry, None)
-
-
 def _of_known_spans(spans: Any) -> Any:
     """Return a handler that leaves out what workers measured in spans of the scheduler before."""
     stock = spans.heartbeat
@@ -412,15 +405,6 @@ async def _listens(address: str) -> bool:
 
 def start_all(scheduler: Any, wanted: Iterable[Key]) -> None:
     """Let the wanted tasks run whose results nobody holds; drop those that are lost for good."""
-    tasks = [scheduler.tasks[key] for key in wanted if key in scheduler.tasks]
-    recommendations = {
-        ts.key: "waiting"
-        for ts in sorted(
-            (ts for ts in tasks if ts.state == "released" and ts.run_spec and ts.priority),
-            key=lambda ts: ts.priority,
-            reverse=True,
-        )
-    }
     lost = {
         ts.key: "forgotten"
         for ts in list(scheduler.tasks.values())
@@ -431,8 +415,10 @@ def start_all(scheduler: Any, wanted: Iterable[Key]) -> None:
             "Data that no worker holds any more cannot be computed again: %s", list(lost)[:10]
         )
         scheduler.transitions(lost, _STIMULUS)
-        recommendations = {k: to for k, to in recommendations.items() if k in scheduler.tasks}
-    scheduler.transitions(recommendations, _STIMULUS)
+    tasks = [scheduler.tasks[key] for key in wanted if key in scheduler.tasks]
+    idle = [ts for ts in tasks if ts.state == "released" and ts.run_spec and ts.priority]
+    idle.sort(key=lambda ts: ts.priority, reverse=True)
+    scheduler.transitions({ts.key: "waiting" for ts in idle}, _STIMULUS)
     # What came back and is not needed any more.
     unneeded = {
         ts.key: "released"

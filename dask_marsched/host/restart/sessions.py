@@ -110,15 +110,8 @@ class Sessions:
         self._release(client)
         # At the beginning of a session, the graph of an unknown key is on its way.
         if unknown := [key for key in wants if not begins and key not in s.tasks]:
-            recorder.send(
-                client,
-                {
-                    "op": "cancelled-keys",
-                    "keys": unknown,
-                    "reason": "scheduler-restarted",
-                    "msg": _LOST,
-                },
-            )
+            why = {"reason": "scheduler-restarted", "msg": _LOST}
+            recorder.send(client, {"op": "cancelled-keys", "keys": unknown, **why})
 
     def _release(self, client: str) -> None:
         s = self.scheduler

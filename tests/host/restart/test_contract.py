@@ -28,7 +28,7 @@ async def test_this_version_of_distributed_fits():
         distributed.Client(s.address, asynchronous=True) as client,
     ):
         assert [misfit for part in OF_SCHEDULER for misfit in part.misfits(s)] == []
-        assert process.misfits() == process.misfits_of_close(s) == []
+        assert process.misfits() == []
         assert of_client.misfits(client) == []
         assert of_worker.misfits(worker) == []
 
@@ -49,7 +49,7 @@ def test_a_worker_that_differs_stays_as_it_is():
 def test_a_scheduler_that_closes_otherwise_stays_as_it_is():
     other = SimpleNamespace(close=None)
     with pytest.raises(RuntimeError, match=r"close.*: no journal is kept"):
-        process.Termination(other, None).install()
+        process.outlive_termination(other, None)
     assert vars(other) == {"close": None}
 
 
