@@ -31,8 +31,7 @@ failures: weakref.WeakKeyDictionary[Scheduler, str] = weakref.WeakKeyDictionary(
 
 
 def _check_policy(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
-    kind = str(option.name).removeprefix("marsched_")
-    accepted = registry.names(kind)
+    accepted = registry.names(str(option.name))
     if name is not None and name not in accepted:
         raise click.BadParameter(f"{name!r} is not one of {', '.join(accepted)}", context, option)
     return name
@@ -58,6 +57,7 @@ def _check_settings(
 def _policy_option(kind: str, decision: str) -> Callable[[_F], _F]:
     return click.option(
         f"--marsched-{kind}",
+        kind,
         metavar="NAME",
         callback=_check_policy,
         help=f"Policy that decides {decision} (see marsched.{kind}.policy).",
@@ -88,12 +88,11 @@ def _policy_option(kind: str, decision: str) -> Callable[[_F], _F]:
     help="An option of the marsched configuration, e.g. quota.fraction=0.6. Repeatable.",
 )
 async def dask_setup(
-    dask_object: Any, /, overrides: dict[str, Any], journal: str | None, **policies: str | None
+    dask_object: Any, /, overrides: dict[str, Any], journal: str | None, **chosen: str | None
 ) -> None:
     """Install MarsSchedulerPlugin in the process that preloads dask_marsched."""
     if journal is not None:
         overrides = {**overrides, "journal.directory": journal}
-    chosen = {name.removeprefix("marsched_"): policy for name, policy in policies.items()}
     if isinstance(dask_object, Scheduler):
         _setup_scheduler(dask_object, overrides, chosen)
     elif isinstance(dask_object, Client):
@@ -116,16 +115,11 @@ async def dask_teardown(dask_object: Any) -> None:
         failures.pop(dask_object, None)
 
 
-def _make_plugin(overrides: dict[str, Any], chosen: dict[str, str | None]) -> MarsSchedulerPlugin:
-    settings = Settings.from_config(overrides)
-    return MarsSchedulerPlugin(settings=settings, **chosen)
-
-
 def _setup_scheduler(
     scheduler: Scheduler, overrides: dict[str, Any], chosen: dict[str, str | None]
 ) -> None:
     try:
-        plugin = _make_plugin(overrides, chosen)
+        plugin = MarsSchedulerPlugin(settings=Settings.from_config(overrides), **chosen)
     except ValueError as error:
         failures[scheduler] = str(error)
         logger.error("dask_marsched is off on this scheduler: %s", error)
@@ -144,7 +138,7 @@ async def _setup_client(
     if client.id.startswith("Client-worker-"):
         return
     try:
-        plugin = _make_plugin(overrides, chosen)
+        plugin = MarsSchedulerPlugin(settings=Settings.from_config(overrides), **chosen)
         plugin.idempotent = True  # a plugin that is registered already stays
         # On the client's event loop a synchronous client's method returns an awaitable too.
         await client.register_plugin(plugin)

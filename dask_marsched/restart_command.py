@@ -31,11 +31,7 @@ def restart_scheduler(address: str, timeout: float) -> float:
 
 async def _restart(address: str, timeout: float) -> float:
     before = await _identity(address, timeout)
-    remote: Any = _remote(address, timeout)
-    try:
-        answer = await asyncio.wait_for(getattr(remote, RESTART)(), timeout)
-    finally:
-        await remote.close_rpc()
+    answer = await _call(address, timeout, RESTART)
     if not answer:
         raise RefusedRestart(
             "it keeps no journal: start it with --preload dask_marsched --marsched-journal DIR"
@@ -52,14 +48,12 @@ async def _restart(address: str, timeout: float) -> float:
     raise TimeoutError(f"it was told to, but is not back after {timeout:g} s")
 
 
-def _remote(address: str, timeout: float) -> Any:
-    return rpc(address, timeout=timeout, connection_args=Security().get_connection_args("client"))
-
-
 async def _identity(address: str, timeout: float) -> str:
-    remote: Any = _remote(address, timeout)
-    try:
-        answer = await asyncio.wait_for(remote.identity(n_workers=0), timeout)
-    finally:
-        await remote.close_rpc()
-    return str(answer["id"])
+    return str((await _call(address, timeout, "identity", n_workers=0))["id"])
+
+
+async def _call(address: str, timeout: float, name: str, **kwargs: Any) -> Any:
+    """Call a scheduler on a connection of its own."""
+    security = Security().get_connection_args("client")
+    async with rpc(address, timeout=timeout, connection_args=security) as remote:
+        return await asyncio.wait_for(getattr(remote, name)(**kwargs), timeout)

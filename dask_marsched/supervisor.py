@@ -16,12 +16,6 @@ import click
 
 #: A scheduler that dies so often in so many seconds is not started again.
 _OFTEN, _SOON = 5, 60.0
-#: What the scheduler gets for a signal. SIGHUP would kill it before it has written or closed all.
-_PASSED_ON = {
-    signal.SIGTERM: signal.SIGTERM,
-    signal.SIGINT: signal.SIGINT,
-    signal.SIGHUP: signal.SIGTERM,
-}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,15 +28,15 @@ def command(arguments: Sequence[str]) -> list[str]:
 
 
 class _Child:
-    """The scheduler's process, and the signal that is to end it for good."""
+    """The scheduler's process, and the signal that is to end it for good.
+
+    It passes signals on as soon as it is made; one that is ignored, as by nohup, stays so.
+    """
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
         self._process: subprocess.Popen[bytes] | None = None
-
-    def take_signals(self) -> None:
-        """Pass signals on from now on; one that is ignored, as by nohup, stays so."""
-        for number in _PASSED_ON:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._pass_on)
 
@@ -50,7 +44,8 @@ class _Child:
         # A terminal that closes may send it twice; a scheduler ends at once on a second SIGTERM.
         if number == signal.SIGHUP and self.asked is not None:
             return
-        self.asked = _PASSED_ON[signal.Signals(number)]
+        # SIGHUP would kill the scheduler before it has written or closed all.
+        self.asked = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
         if self._process is not None:
             self._process.send_signal(self.asked)
 
@@ -89,7 +84,6 @@ def supervise(arguments: Sequence[str]) -> int:
     128 and the number of the signal that the scheduler ended by.
     """
     child = _Child()
-    child.take_signals()
     deaths: deque[float] = deque(maxlen=_OFTEN)
     while True:
         code = child.run(arguments)

@@ -86,9 +86,12 @@ class PatientCalls:
 
         A worker and its client may share an rpc: what the first one has replaced serves both.
         """
-        for op in REPEATED:
-            self._replace(op, partial(self._call, op))
-        self._replace(_REFRESH, self._refresh)
+        calls: dict[str, Any] = {op: partial(self._call, op) for op in REPEATED}
+        calls[_REFRESH] = self._refresh
+        there = vars(self._rpc)
+        new = {op: call for op, call in calls.items() if op not in there}
+        there.update(new)
+        self._installed.update(new)
 
     def uninstall(self) -> None:
         """Restore the rpc. Idempotent."""
@@ -97,10 +100,6 @@ class PatientCalls:
             if calls.get(op) is call:
                 del calls[op]
         self._installed.clear()
-
-    def _replace(self, op: str, call: Any) -> None:
-        if op not in vars(self._rpc):
-            vars(self._rpc)[op] = self._installed[op] = call
 
     async def _call(self, op: str, **kwargs: Any) -> Any:
         """Call the scheduler, as often as it dies meanwhile; its timeout goes on."""

@@ -45,10 +45,12 @@ _NOT_AGAIN = frozenset({"heartbeat-client", "variable-future-received-confirm"})
 #: Seconds between two attempts to connect, and the longest that one takes.
 _BETWEEN, _PROBED = 0.1, 1.0
 _CLOSING = ("closing", "closed")
-#: By client. Keys are weak, values hold their client weakly.
-_connections: weakref.WeakKeyDictionary[distributed.Client, ResumableConnection] = (
-    weakref.WeakKeyDictionary()
+_UNKNOWN = (
+    "Client lost the connection to the scheduler, and the scheduler that is there now does not "
+    "know its work. Please re-run your work."
 )
+#: By client. Keys are weak, values hold their client weakly.
+_connections = weakref.WeakKeyDictionary[distributed.Client, "ResumableConnection"]()
 
 
 def misfits(client: Any) -> list[str]:
@@ -196,9 +198,9 @@ class ResumableConnection:
     def _over(self) -> None:
         self.active = False
         unsent = [message for _, message in self._unwritten] if self._begins else []
+        unsent += self._uncounted
         for name in ("_send_to_scheduler_safe", "_reconnect", "_gather_remote"):
             vars(self.client).pop(name, None)
-        unsent += self._uncounted
         if self._calls is not None:
             self._calls.uninstall()
             self._calls = None
@@ -250,7 +252,9 @@ class ResumableConnection:
             logger.warning("%s is back at its scheduler", client.id)
         elif client.status not in _CLOSING:
             self._over()
-            self._cancel_futures(client)
+            for state in client.futures.values():
+                state.cancel(reason="scheduler-connection-lost", msg=_UNKNOWN)
+            client.futures.clear()
             if client.status != "running":
                 await client._close()
             elif keeps_journal(client):
@@ -298,16 +302,6 @@ class ResumableConnection:
             client.scheduler_comm.send({"op": "subscribe-topic", "topic": topic})
         client.scheduler_comm.send(*self._flushes, *self._uncounted)
         self._uncounted.clear()
-
-    @staticmethod
-    def _cancel_futures(client: Any) -> None:
-        for state in client.futures.values():
-            state.cancel(
-                reason="scheduler-connection-lost",
-                msg="Client lost the connection to the scheduler, and the scheduler that is there "
-                "now does not know its work. Please re-run your work.",
-            )
-        client.futures.clear()
 
     async def _gather_remote(self, direct: bool, local_worker: Any) -> Any:
         client, asked, before = self.client, self.client._gather_keys, self.returned

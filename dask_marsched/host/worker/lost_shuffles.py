@@ -39,17 +39,13 @@ async def abandon_ended(worker: Any) -> None:
         return
     for shuffle_id, lock in list(runs._refresh_locks.items()):
         async with lock:  # an earlier answer about it may be on its way
-            run = runs._active_runs.get(shuffle_id)
-            if run is not None and run.run_id != await _current(runs, shuffle_id):
+            if (run := runs._active_runs.get(shuffle_id)) is None:
+                continue
+            current = None
+            with contextlib.suppress(P2PConsistencyError):
+                current = (await runs._fetch(shuffle_id)).run_id
+            if run.run_id != current:
                 runs.fail(shuffle_id, run.run_id, _WHY)
-
-
-async def _current(runs: Any, shuffle_id: Any) -> int | None:
-    """Return the number of the run of a shuffle, None if there is none."""
-    with contextlib.suppress(P2PConsistencyError):
-        number: int = (await runs._fetch(shuffle_id)).run_id
-        return number
-    return None
 
 
 def _runs_of(worker: Any) -> Any:

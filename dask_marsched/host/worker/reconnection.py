@@ -188,8 +188,7 @@ class Reconnection:
 
     async def _connect(self) -> Any:
         worker = self.worker
-        args = worker.connection_args
-        return await connect(worker.scheduler.address, timeout=_PROBED, **args)
+        return await connect(worker.scheduler.address, timeout=_PROBED, **worker.connection_args)
 
     async def _announce(self) -> Any:
         """Tell the scheduler what the worker holds and runs; return its answer.
