@@ -48,18 +48,10 @@ class PostgresStore:
     This also tells whether a group was written whose answer was lost with the connection, and
     whether a server that took over has lost groups.
 
-    Parameters
-    ----------
-    url
-        As libpq takes it: ``postgresql://user@host/database``; ``?options=-csearch_path%3Dname``
-        chooses a schema.
-    patience
-        Seconds to wait for a predecessor that is about to end, and for the server to come back.
-
-    Raises
-    ------
-    JournalError
-        The database cannot be used, is in use, or holds what cannot be read.
+    ``url`` is as libpq takes it: ``postgresql://user@host/database``; a schema is chosen by
+    ``?options=-csearch_path%3Dname``. A predecessor that is about to end, and a server that is to
+    come back, are waited for ``patience`` seconds. A JournalError tells that the database cannot be
+    used, is in use, or holds what cannot be read.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
@@ -167,7 +159,7 @@ class PostgresStore:
                         raise
                     time.sleep(0.2)
 
-    def _write(self, changes: dict[str, Changes]) -> int:
+    def _write(self, changes: Changes) -> int:
         tables = set(self._tables)
         try:
             with self._connection.transaction():

@@ -36,11 +36,8 @@ class JournalStore(Protocol):
     def write(self, batch: Iterable[Record]) -> int:
         """Apply the records in order: all of them, durably, or none.
 
-        Returns
-        -------
-        int
-            Bytes of keys and values that were written; less than those of the records where later
-            records overrule earlier ones.
+        Return the bytes of keys and values that were written: less than those of the records where
+        later ones overrule earlier ones.
         """
 
     def read(self, table: str) -> Iterator[tuple[str, bytes]]:
@@ -58,34 +55,29 @@ class JournalStore(Protocol):
     def abandon(self) -> bool:
         """Remove what is kept, as it no longer follows the scheduler, and close.
 
-        Returns
-        -------
-        bool
-            Whether nothing of this store is left. If not, try again later, and close in the end.
-
+        Return whether nothing of this store is left. If not, try again later, and close in the end.
         Never raises, and leaves what a successor keeps in the same place.
         """
 
 
-class Changes(NamedTuple):
-    """The net effect of a group on one table: first these keys go, then these values come."""
-
-    deleted: dict[str, None]
-    put: dict[str, bytes]
+#: The net effect of a group on each table: first these keys go, then these values come.
+Changes = dict[str, tuple[dict[str, None], dict[str, bytes]]]
 
 
-def net_changes(batch: Iterable[Record]) -> dict[str, Changes]:
+def net_changes(batch: Iterable[Record]) -> Changes:
     """Return what a group changes in each table; what is overruled within the group is left out."""
-    changes: dict[str, Changes] = {}
-    for record in batch:
-        change = changes.get(record.table)
-        if change is None:
-            change = changes[checked_name(record.table)] = Changes({}, {})
-        if record.value is None:
-            change.put.pop(record.key, None)
-            change.deleted[record.key] = None
+    changes: Changes = {}
+    for table, key, value in batch:
+        if table not in changes:
+            if not re.fullmatch("[a-z][a-z_]{0,30}", table):  # it becomes part of statements
+                raise ValueError(f"a table's name must be lower-case letters and _, not {table!r}")
+            changes[table] = {}, {}
+        deleted, put = changes[table]
+        if value is None:
+            put.pop(key, None)
+            deleted[key] = None
         else:
-            change.put[record.key] = record.value
+            put[key] = value
     return changes
 
 
@@ -104,13 +96,6 @@ def row_groups(
             rows, waiting = [], 0
     if rows:
         yield rows
-
-
-def checked_name(table: str) -> str:
-    """Return a table's name, which becomes part of statements; raise a ValueError for others."""
-    if not re.fullmatch("[a-z][a-z_]{0,30}", table):
-        raise ValueError(f"a table's name must be lower-case letters and _, not {table!r}")
-    return table
 
 
 def encoded(key: str) -> bytes:

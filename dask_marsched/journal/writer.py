@@ -21,21 +21,10 @@ _LAST_TRY = 5.0  # most seconds for the one at the end
 class JournalWriter:
     """Takes records from the event loop and writes them in groups, in its own thread.
 
-    Where writing fails, the journal is given up: `on_failure` is called once, what is in the store
-    is removed as soon as that is possible, since it no longer follows the scheduler, and what comes
-    later is dropped. No method raises.
-
-    Parameters
-    ----------
-    store
-        Used by the writer alone from now on.
-    on_failure
-        Called with the cause, in the writer's thread; in the caller's where writing does not end.
-
-    Attributes
-    ----------
-    bytes_written
-        Keys and values that are durable.
+    It alone uses `store` from now on. Where writing fails, the journal is given up: `on_failure` is
+    called once with the cause, in the writer's thread, or in the caller's where writing does not
+    end. What is in the store is removed as soon as that is possible, since it no longer follows the
+    scheduler, and what comes later is dropped. No method raises.
     """
 
     def __init__(self, store: JournalStore, on_failure: Callable[[JournalError], object]) -> None:
@@ -49,26 +38,23 @@ class JournalWriter:
         self._unwritten_bytes = 0
         self._flushes: list[Future[bool]] = []
         self._closing = self._failed = False
-        self.bytes_written = 0
+        self.bytes_written = 0  #: Of keys and values that are durable.
         self._thread = threading.Thread(target=self._run, name="marsched-journal", daemon=True)
         self._thread.start()
 
     # --- the event loop's side ------------------------------------------------------------
 
-    def put(self, table: str, key: str, value: bytes) -> None:
-        """Set the value of a key."""
-        self._take(Record(table, key, value))
-
     def delete(self, table: str, key: str) -> None:
         """Remove a key, if it is there."""
-        self._take(Record(table, key, None))
+        self.put(table, key, None)
 
-    def _take(self, record: Record) -> None:
+    def put(self, table: str, key: str, value: bytes | None) -> None:
+        """Set the value of a key; with None, remove the key, if it is there."""
         with self._lock:
             if self._failed or self._closing:
                 return
-            self._pending.append(record)
-            self._unwritten_bytes += len(record.value or b"")
+            self._pending.append(Record(table, key, value))
+            self._unwritten_bytes += len(value or b"")
             if len(self._pending) == 1:
                 self._pending_since = time.monotonic()
                 self._changed.notify_all()
