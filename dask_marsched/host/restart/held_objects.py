@@ -97,11 +97,13 @@ def _restore_event(scheduler: Any, name: Any, state: Any) -> None:
     scheduler.extensions["events"]._events[name].set()
 
 
-def _plugins(where: str) -> dict[str, Any]:
-    return {
-        "state": lambda s, name: None if name in _OWN else getattr(s, where).get(name),
-        "restore": lambda s, name, state: getattr(s, where).__setitem__(name, state),
-    }
+def _plugins(of: str) -> _Kind:
+    where = f"{of}_plugins"
+    return _Kind(
+        lambda s, name: None if name in _OWN else getattr(s, where).get(name),
+        lambda s, name, state: getattr(s, where).__setitem__(name, state),
+        (f"register_{of}_plugin", f"unregister_{of}_plugin"),
+    )
 
 
 _KINDS: dict[str, _Kind] = {
@@ -136,14 +138,8 @@ _KINDS: dict[str, _Kind] = {
         ("set_metadata",),
         argument="",
     ),
-    "worker plugin": _Kind(
-        **_plugins("worker_plugins"),
-        handlers=("register_worker_plugin", "unregister_worker_plugin"),
-    ),
-    "nanny plugin": _Kind(
-        **_plugins("nanny_plugins"),
-        handlers=("register_nanny_plugin", "unregister_nanny_plugin"),
-    ),
+    "worker plugin": _plugins("worker"),
+    "nanny plugin": _plugins("nanny"),
 }
 
 
