@@ -110,7 +110,9 @@ def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
         raise RuntimeError(f"nothing to measure: {missing['llvm']}")
     means = Means(found, directory, backends.identity())
     exact = Settings().kernels_exact
-    kernels = Kernels(exact=exact, patience=patience, late=lambda: means)
+    kernels = Kernels(lambda: means, patience=patience, exact=exact)
+    if not patience:
+        kernels.wake()
     return KernelRunner(kernels, kernels.failures.caught)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_marsched.kernels import memory_order
+from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.expression import (
     Expression,
     InputType,
@@ -144,7 +144,12 @@ class BoundExpression:
 
     def strides(self, number: int) -> tuple[int, ...]:
         """Return an input's strides in bytes, 0 along axes that it is broadcast to."""
-        return _strides(self.signatures[number], len(self.shape))
+        found, dimensions = self.signatures[number], len(self.shape)
+        if isinstance(found, type):
+            return (0,) * dimensions
+        _, shape, strides, _ = found
+        missing = (0,) * (dimensions - len(shape))
+        return missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
 
     def _result_strides(self, dtype: np.dtype[Any]) -> tuple[int, ...]:
         strides, step = [0] * len(self.shape), dtype.itemsize
@@ -211,36 +216,55 @@ def bind(expression: Expression, signatures: tuple[Signature, ...]) -> BoundExpr
             raise NotUnderstoodError("positions along several axes")
         if not axes:
             raise NotUnderstoodError("a reduction along no axis")
-    found = _shapes(expression, shape, shapes)
-    strides = [tuple(map(abs, _strides(given, len(shape)))) for given in signatures]
-    order = memory_order.order(expression, found, strides)
-    made = BoundExpression(typed(expression, types), shape, axes, signatures, order)
+    _check_powers(expression, shapes)
+    known = typed(expression, types)
+    made = BoundExpression(known, shape, axes, signatures, _order(expression, shape, signatures))
     _check_constants(made)
     return made
 
 
-def _strides(found: Signature, dimensions: int) -> tuple[int, ...]:
+def _order(
+    expression: Expression, shape: tuple[int, ...], signatures: Sequence[Signature]
+) -> tuple[int, ...]:
+    """Return the axes of the results, from the outermost to the innermost in memory.
+
+    NumPy decides it operation by operation: a row plus a column has C order, even if the result is
+    then multiplied with an array in Fortran order. The order of a sum's terms depends on it. So
+    NumPy evaluates the expression on tiny arrays of the same layout.
+    """
+    with np.errstate(all="ignore"):
+        found = numpy_backend.evaluate(expression.elementwise, [*map(_tiny, signatures)])
+    if any(result.shape != tuple(min(n, 2) for n in shape) for result in found):
+        raise NotUnderstoodError("results of different shapes")
+    # a result may be an input, or a view of one: NumPy iterates as it lays out a new array
+    strides = [np.equal(result, result).strides for result in found]
+    long = [axis for axis, n in enumerate(shape) if n > 1]
+    orders = {tuple(sorted(long, key=lambda axis: -own[axis])) for own in strides}
+    if len(orders) > 1:
+        raise NotUnderstoodError("results in different orders in memory")
+    short = [axis for axis, n in enumerate(shape) if n == 1]
+    return tuple(range(len(shape))) if orders == {tuple(long)} else (*short, *orders.pop())
+
+
+def _tiny(found: Signature) -> Any:
+    """Return an array of two elements along each axis at most, in the order of a given one."""
     if isinstance(found, type):
-        return (0,) * dimensions
-    _, shape, strides, _ = found
-    missing = (0,) * (dimensions - len(shape))
-    return missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+        return found(1)
+    dtype, shape, strides, _ = found
+    steps = sorted({abs(step) for step in strides if step})
+    own = [dtype.itemsize << steps.index(abs(step)) if step else 0 for step in strides]
+    values = np.ones(1 + sum(own) // dtype.itemsize, dtype)
+    return np.ndarray([min(n, 2) for n in shape], dtype, values, 0, own)
 
 
-def _shapes(
-    expression: Expression, shape: tuple[int, ...], shapes: Sequence[Any]
-) -> list[tuple[int, ...]]:
-    """Return the shapes of all nodes, 1 for axes that a node lacks; all results share the shape."""
-    found: list[tuple[int, ...]] = []
+def _check_powers(expression: Expression, shapes: Sequence[tuple[int, ...]]) -> None:
+    scalar: list[bool] = []
     for node in expression.nodes:
-        own = shapes[node.param] if node.op == "input" else ()
-        found.append(np.broadcast_shapes(own, *(found[arg] for arg in node.args)))
-        if node.op in POWERS and not found[-1]:
+        own = [shapes[node.param] == ()] if node.op == "input" else [scalar[a] for a in node.args]
+        scalar.append(all(own))
+        if node.op in POWERS and scalar[-1]:
             # x**2 is x * x for an array, and C's pow for a scalar
             raise NotUnderstoodError("a power of a scalar")
-    if any(found[output.node] != shape for output in expression.outputs):
-        raise NotUnderstoodError("results of different shapes")
-    return [(1,) * (len(shape) - len(own)) + own for own in found]
 
 
 def _check_constants(made: BoundExpression) -> None:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import Backend, UnsupportedError
 from dask_marsched.kernels.bound_expression import BoundExpression, Signature, bind, signature
-from dask_marsched.kernels.expression import Expression, NotUnderstoodError, Output
+from dask_marsched.kernels.expression import Expression, NotUnderstoodError
 from dask_marsched.kernels.measurements import Measurements
 from dask_marsched.kernels.statistics import NOTHING, Case, Use, totals
 from dask_marsched.kernels.tuner import REFERENCE, SAMPLES, Times
@@ -33,53 +33,41 @@ _MOST_CASES = 512
 _MOST_USES = 2048
 
 
-@lru_cache(maxsize=1024)
-def _elementwise(expression: Expression) -> Expression:
-    """Return an expression without its reductions."""
-    return Expression(expression.nodes, tuple(Output(o.node) for o in expression.outputs))
-
-
 class Means(NamedTuple):
-    """A backend, and where measurements are kept: see `Kernels`."""
+    """What `Kernels` work with."""
 
     backend: Backend | None
-    directory: Path | None
-    identity: str
+    directory: Path | None  #: where measurements are kept
+    identity: str  #: the machine and the versions of libraries, for which measurements hold
 
 
 class Kernels:
     """Evaluates expressions by the faster of NumPy and a backend.
 
-    Measurements are kept in ``directory``; they hold for one ``identity``, the machine and the
-    versions of libraries. ``clock`` returns this thread's processor time in seconds. An expression
-    is compiled once NumPy has spent ``patience`` seconds on it, or if it was compiled before.
-    ``late`` returns the means to use once NumPy has spent ``patience`` on all expressions together.
-    Until then no backend is imported, no file is read and no thread is started, which shorter
-    programs would not profit from.
+    ``means`` is called once NumPy has spent ``patience`` seconds on all expressions together. Until
+    then no backend is imported, no file is read and no thread is started, which shorter programs
+    would not profit from. An expression is compiled once NumPy has spent ``patience`` on it, or if
+    it was compiled before. ``clock`` returns this thread's processor time in seconds.
     """
 
     def __init__(
         self,
-        backend: Backend | None = None,
+        means: Callable[[], Means],
         *,
+        patience: float,
         exact: bool = True,
-        directory: Path | None = None,
-        identity: str = "",
         clock: Callable[[], float] = time.thread_time,
-        patience: float = 0.0,
-        late: Callable[[], Means] | None = None,
     ) -> None:
-        self.backend = backend
+        self.backend: Backend | None = None
         self.exact = exact
         self.failures = Counters()
-        self._measurements = Measurements(directory, identity)
+        self._measurements = Measurements(None, "")
         self._clock = clock
         self._patience = patience
-        self._late = late
+        self._means = means
         self._spent = 0.0
-        #: The cases seen so far while `late` has not been called; None from then on.
-        self._asleep: list[tuple[Case, BoundExpression]] | None = None if late is None else []
-        self._waking = threading.Lock()
+        #: The cases seen so far while `means` has not been called; None from then on.
+        self._asleep: list[tuple[Case, BoundExpression]] | None = []
         self._lock = threading.Lock()
         self._cases: dict[Any, Case] = {}
         #: Totals of cases that were forgotten.
@@ -99,15 +87,13 @@ class Kernels:
 
     def wait(self) -> None:
         """Wait until everything that was submitted is compiled."""
-        done = self._submit(int)
-        if done is not None:
-            done.result()
+        with contextlib.suppress(RuntimeError):
+            self._compiler.submit(int).result()
 
-    def _submit(self, function: Callable[..., Any], *args: Any) -> Future[Any] | None:
+    def _submit(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function in the background; do nothing if another thread has closed this."""
         with contextlib.suppress(RuntimeError):
-            return self._compiler.submit(function, *args)
-        return None
+            self._compiler.submit(function, *args)
 
     def evaluate(
         self,
@@ -149,7 +135,7 @@ class Kernels:
         known = {} if known is None else known
         if any(value is not None for value in known.values()):
             return numpy_backend.evaluate(expression, values, known)
-        evaluated = self.evaluate(_elementwise(expression), values)
+        evaluated = self.evaluate(expression.elementwise, values)
         for output, value in zip(expression.outputs, evaluated, strict=True):
             if output.node in known:
                 known[output.node] = value
@@ -185,15 +171,14 @@ class Kernels:
             self._took(use, name, self._clock() - started, repeated=repeat)
         return None if repeat else found.values
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Get the backend, and look up the measurements of all cases seen so far."""
-        with self._waking:
-            if self._asleep is None or self._late is None:
-                return
-            self.backend, directory, identity = self._late()
-            self._measurements = Measurements(directory, identity)
-            with self._lock:
-                seen, self._asleep = self._asleep, None
+        if self._asleep is None:
+            return
+        self.backend, directory, identity = self._means()
+        self._measurements = Measurements(directory, identity)
+        with self._lock:
+            seen, self._asleep = self._asleep, None
         for case, first in seen:
             self._measurements.recall(case)
             with case.lock:
@@ -217,8 +202,6 @@ class Kernels:
         size = made.elements.bit_length() // 2
         layout = (made.layout.mode, made.layout.steps.lower())
         key = (made.expression, made.typed.types, layout, size, self.exact)
-        if self._asleep is not None and not self._patience:
-            self._wake()
         with self._lock:
             case = self._cases.get(key)
             new = case is None
@@ -311,7 +294,7 @@ class Kernels:
         if self._asleep is not None:
             before, self._spent = self._spent, self._spent + seconds
             if before < self._patience <= self._spent:
-                self._submit(self._wake)
+                self._submit(self.wake)
         if ask:
             self._submit(self._prepare, case, use.bound)
         if keep:

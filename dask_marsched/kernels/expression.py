@@ -100,6 +100,11 @@ class Expression:
         """Number of inputs."""
         return 1 + max((node.param for node in self.nodes if node.op == "input"), default=-1)
 
+    @cached_property
+    def elementwise(self) -> Expression:
+        """The expression without its reductions."""
+        return Expression(self.nodes, tuple(Output(output.node) for output in self.outputs))
+
     def text(self) -> str:
         """Return the expression in Python's notation, its inputs as a, b, c..."""
         return "; ".join(
@@ -255,6 +260,8 @@ class _Typing:
             enforced = node.op == "enforce"
             if enforced and not np.can_cast(types[0], dtype, casting="same_kind"):
                 raise NotUnderstoodError("a dtype that was not inferred")
+            if isinstance(types[0], np.dtype) and types[0].kind == "c" and dtype.kind not in "bc":
+                raise NotUnderstoodError("NumPy warns of the imaginary part")
             _check(dtype)
             return (dtype,), dtype
         if node.op == "where":

@@ -36,7 +36,7 @@ class WorkerKernels:
             if importlib.util.find_spec(package) is None:
                 self._missing[name] = f"ModuleNotFoundError: No module named {package!r}"
         exact = self._settings.kernels_exact
-        kernels = Kernels(exact=exact, patience=PATIENCE, late=self._means)
+        kernels = Kernels(self._means, patience=PATIENCE, exact=exact)
         execution = KernelExecution(self._worker, kernels, kernels.failures.caught)
         try:
             execution.install()

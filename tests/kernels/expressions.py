@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from dask_marsched.kernels.evaluator import Kernels, Means
 from dask_marsched.kernels.expression import Expression, Node, Output
+
+
+def awake(backend=None, directory=None, identity="", *, patience=0.0, **more):
+    """Return kernels that use a backend from the first chunk on."""
+    made = Kernels(lambda: Means(backend, directory, identity), patience=patience, **more)
+    made.wake()
+    return made
 
 
 class Building:

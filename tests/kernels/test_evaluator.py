@@ -12,7 +12,7 @@ from dask_marsched.kernels.backend import Results, UnsupportedError
 from dask_marsched.kernels.evaluator import LEAST, Kernels, Means
 from dask_marsched.kernels.expression import NotUnderstoodError
 from dask_marsched.kernels.tuner import SAMPLES
-from tests.kernels.expressions import expression
+from tests.kernels.expressions import awake, expression
 
 CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST)))
 CASE = (CHAIN, CHUNK)
@@ -73,7 +73,7 @@ def evaluate(kernels, chunks=12, case=CHAIN, values=CHUNK):
 def test_a_faster_backend_is_used_and_saved_time_is_reported():
     clock = Clock()
     fake = Fake(clock=clock, seconds=-0.4)
-    kernels = Kernels(fake, clock=clock)
+    kernels = awake(fake, clock=clock)
     results = evaluate(kernels)
     for result in results:
         np.testing.assert_array_equal(result, CHUNK[0] * 2 + 1)
@@ -90,7 +90,7 @@ def test_a_faster_backend_is_used_and_saved_time_is_reported():
 def test_an_expression_is_compiled_after_numpy_has_spent_enough():
     clock = Clock()  # half a second for each chunk
     fake = Fake(clock=clock)
-    kernels = Kernels(fake, clock=clock, patience=1.2)
+    kernels = awake(fake, clock=clock, patience=1.2)
     runs = []
     for _ in range(5):
         kernels.evaluate(CHAIN, CHUNK)
@@ -102,7 +102,7 @@ def test_an_expression_is_compiled_after_numpy_has_spent_enough():
 def test_numpy_evaluates_while_the_backend_compiles():
     gate, clock = threading.Event(), Clock()
     fake = Fake(clock=clock, gate=gate)
-    kernels = Kernels(fake, clock=clock)
+    kernels = awake(fake, clock=clock)
     for _ in range(3):
         kernels.evaluate(CHAIN, CHUNK)
     assert fake.runs == 0
@@ -120,7 +120,7 @@ def test_no_backend_is_asked_for_before_numpy_has_spent_enough(tmp_path):
         asked.append(True)
         return Means(fake, tmp_path, "")
 
-    kernels = Kernels(clock=clock, patience=2.0, late=late)
+    kernels = Kernels(late, clock=clock, patience=2.0)
     for case in (CHAIN, DIVISION, CHAIN):
         kernels.evaluate(case, [np.ones(2 * LEAST), 2, 1])  # half a second each
     assert not asked
@@ -140,7 +140,7 @@ def test_no_backend_is_asked_for_before_numpy_has_spent_enough(tmp_path):
 
 
 def test_a_failing_backend_is_given_up_and_reported(caplog):
-    kernels = Kernels(Fake(error=RuntimeError("no luck")))
+    kernels = awake(Fake(error=RuntimeError("no luck")))
     results = evaluate(kernels)
     np.testing.assert_array_equal(results[0], CHUNK[0] * 2 + 1)
     report = kernels.report()
@@ -150,7 +150,7 @@ def test_a_failing_backend_is_given_up_and_reported(caplog):
 
 
 def test_an_unsupported_expression_is_no_failure():
-    kernels = Kernels(Fake(error=UnsupportedError("not that")))
+    kernels = awake(Fake(error=UnsupportedError("not that")))
     evaluate(kernels)
     assert kernels.report()["exceptions"] == {}
     assert kernels.report()["expressions"][0]["given_up"] == {}
@@ -159,7 +159,7 @@ def test_an_unsupported_expression_is_no_failure():
 def test_numpy_warns_and_raises_when_a_flag_was_raised():
     clock = Clock()
     fake = Fake(clock=clock, seconds=-0.4, raised={"divide"})
-    kernels = Kernels(fake, clock=clock)
+    kernels = awake(fake, clock=clock)
     values = [np.ones(2 * LEAST), 0.0, 1]
     with np.errstate(all="ignore"):
         evaluate(kernels, 1, DIVISION, values)
@@ -179,7 +179,7 @@ def test_numpy_warns_and_raises_when_a_flag_was_raised():
     ids=["masked", "object", "empty", "scalar", "subclass", "byte order", "number"],
 )  # fmt: skip
 def test_unsupported_inputs_are_left_to_the_caller(value):
-    kernels = Kernels(Fake(error=AssertionError("not to be asked")))
+    kernels = awake(Fake(error=AssertionError("not to be asked")))
     for _ in range(2):
         with pytest.raises(NotUnderstoodError):
             kernels.evaluate(CHAIN, [value, 2, 1])
@@ -188,7 +188,7 @@ def test_unsupported_inputs_are_left_to_the_caller(value):
 
 
 def test_small_chunks_are_left_to_numpy():
-    kernels = Kernels(Fake(error=AssertionError("not to be asked")))
+    kernels = awake(Fake(error=AssertionError("not to be asked")))
     np.testing.assert_array_equal(
         kernels.evaluate(CHAIN, [CHUNK[0][:9], 2, 1])[0], CHUNK[0][:9] * 2 + 1
     )
@@ -198,7 +198,7 @@ def test_small_chunks_are_left_to_numpy():
 
 def test_numpy_evaluates_if_underflow_is_reported():
     fake = Fake(error=AssertionError("not to be asked"))
-    kernels = Kernels(fake)
+    kernels = awake(fake)
     with np.errstate(under="warn"):
         evaluate(kernels, 3)
     assert fake.runs == 0
@@ -206,13 +206,13 @@ def test_numpy_evaluates_if_underflow_is_reported():
 
 def test_a_literal_out_of_range_raises_numpys_error():
     case, values = expression(lambda x: x + 300 + x, np.zeros(2 * LEAST, "u1"))
-    kernels = Kernels()
+    kernels = awake()
     with pytest.raises(OverflowError, match="300"):
         kernels.evaluate(case, values)
 
 
 def kept_by(directory, backend, clock, chunks=12):
-    kernels = Kernels(backend, directory=directory, clock=clock)
+    kernels = awake(backend, directory=directory, clock=clock)
     evaluate(kernels, chunks)
     kernels.close()
     return kernels
@@ -228,7 +228,7 @@ def test_measurements_are_kept(tmp_path):
     # the first chunk does not wait for the compiler
     assert again.runs in (5, 6)
     # of another machine nothing is known
-    other = Kernels(Fake(clock=clock), directory=tmp_path, clock=clock, identity="other")
+    other = awake(Fake(clock=clock), directory=tmp_path, clock=clock, identity="other")
     evaluate(other, 1)
     assert not other._cases[next(iter(other._cases))].kept
 
@@ -247,7 +247,7 @@ def test_measurements_of_a_few_chunks_are_kept(tmp_path):
     kept_by(tmp_path, Fake(clock=clock, seconds=-0.4), clock, chunks=2)
     again = Fake(clock=clock, seconds=-0.4)
     again.compiled = True
-    kernels = Kernels(again, directory=tmp_path, clock=clock, patience=100.0)
+    kernels = awake(again, directory=tmp_path, clock=clock, patience=100.0)
     kernels.evaluate(CHAIN, CHUNK)
     assert again.runs == 1
 
@@ -256,7 +256,7 @@ def test_a_kernel_in_the_cache_is_used_at_once():
     clock = Clock()
     fake = Fake(clock=clock)
     fake.compiled = True
-    kernels = Kernels(fake, clock=clock, patience=100.0)
+    kernels = awake(fake, clock=clock, patience=100.0)
     kernels.evaluate(CHAIN, CHUNK)
     compiled(kernels)
     kernels.evaluate(CHAIN, CHUNK)
@@ -265,8 +265,8 @@ def test_a_kernel_in_the_cache_is_used_at_once():
 
 def test_measurements_are_joined_with_those_of_other_processes(tmp_path):
     clock = Clock()
-    first = Kernels(Fake(clock=clock, seconds=-0.4), directory=tmp_path, clock=clock)
-    second = Kernels(Fake(clock=clock, seconds=-0.4), directory=tmp_path, clock=clock)
+    first = awake(Fake(clock=clock, seconds=-0.4), directory=tmp_path, clock=clock)
+    second = awake(Fake(clock=clock, seconds=-0.4), directory=tmp_path, clock=clock)
     evaluate(second, 2)
     compiled(second)
     evaluate(first, 12)
@@ -279,7 +279,7 @@ def test_measurements_are_joined_with_those_of_other_processes(tmp_path):
 
 def test_numpy_evaluates_after_close():
     fake = Fake(error=AssertionError("not to be asked"))
-    kernels = Kernels(fake)
+    kernels = awake(fake)
     kernels.close()
     np.testing.assert_array_equal(kernels.evaluate(CHAIN, CHUNK)[0], CHUNK[0] * 2 + 1)
 
@@ -288,7 +288,7 @@ def test_numpy_evaluates_after_close():
 def test_threads_may_evaluate_during_close(tmp_path, chunks):
     clock = Clock()
     fake = Fake(clock=clock)
-    kernels = Kernels(fake, clock=clock, directory=tmp_path, patience=1.2)
+    kernels = awake(fake, clock=clock, directory=tmp_path, patience=1.2)
     for _ in range(chunks):
         kernels.evaluate(CHAIN, CHUNK)
     kernels._compiler.shutdown()  # as if another thread were at this place of `close`
@@ -300,7 +300,7 @@ def test_threads_may_evaluate_during_close(tmp_path, chunks):
 
 def test_the_number_of_remembered_shapes_is_bounded(monkeypatch):
     monkeypatch.setattr("dask_marsched.kernels.evaluator._MOST_USES", 8)
-    kernels = Kernels()
+    kernels = awake()
     base = np.ones(2 * LEAST)
     for size in (*range(20), *range(LEAST, LEAST + 20)):
         for _ in range(2):
@@ -315,7 +315,7 @@ def test_the_number_of_remembered_shapes_is_bounded(monkeypatch):
 
 def test_the_number_of_remembered_expressions_is_bounded(monkeypatch, tmp_path):
     monkeypatch.setattr("dask_marsched.kernels.evaluator._MOST_CASES", 4)
-    kernels = Kernels(directory=tmp_path)
+    kernels = awake(directory=tmp_path)
     for count in range(1, 11):
         case, values = expression(lambda x, n=count: sum((x,) * n, x), CHUNK[0])
         for _ in range(3):
@@ -343,7 +343,7 @@ def test_numpy_reduces_if_the_backend_only_evaluates_elements(reduction):
     clock = Clock()
     fake = OnlyElementwise(clock=clock, seconds=-0.4)
     case, values = expression(lambda x: x * 2 + 1, CHUNK[0] / 3, reduction=reduction)
-    kernels = Kernels(fake, clock=clock)
+    kernels = awake(fake, clock=clock)
     with np.errstate(over="ignore"):
         wanted = getattr(np, reduction)(values[0] * 2 + 1)
         assert all(found == wanted for found in evaluate(kernels, 8, case, values))
@@ -357,7 +357,7 @@ def test_evaluated_elements_are_filled_into_known_values():
     clock = Clock()
     fake = OnlyElementwise(clock=clock, seconds=-0.4)
     case, values = expression(lambda x: x * 2 + 1, CHUNK[0] / 3, reduction="sum")
-    kernels = Kernels(fake, clock=clock)
+    kernels = awake(fake, clock=clock)
     evaluate(kernels, 8, case, values)
     runs, known = fake.runs, {case.outputs[0].node: None}
     kernels.evaluate(case, values, known)

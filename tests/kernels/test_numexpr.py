@@ -7,9 +7,8 @@ import pytest
 
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.bound_expression import bind, signature
-from dask_marsched.kernels.evaluator import Kernels
 from dask_marsched.kernels.tuner import Trial
-from tests.kernels.expressions import expression
+from tests.kernels.expressions import awake, expression
 
 numexpr = pytest.importorskip("numexpr")
 numexpr_backend = pytest.importorskip("dask_marsched.kernels.numexpr_backend")
@@ -44,7 +43,7 @@ def test_it_is_not_used_with_several_threads():
 
 def test_it_is_given_up_once_there_are_several_threads(monkeypatch):
     backend = numexpr_backend.NumexprBackend()
-    kernels = Kernels(backend)
+    kernels = awake(backend)
     monkeypatch.setattr(Trial, "choose", lambda self, ready: ready or "numpy")
     kernels.evaluate(CHAIN, VALUES)
     kernels.wait()

@@ -9,8 +9,8 @@ import pytest
 from dask._task_spec import convert_legacy_graph
 
 from dask_marsched.host.kernels.task_runner import KernelRunner
-from dask_marsched.kernels.evaluator import Kernels
 from dask_marsched.kernels.tuner import Trial
+from tests.kernels.expressions import awake
 
 llvm_backend = pytest.importorskip("dask_marsched.kernels.llvm.backend")
 LLVM = llvm_backend.LLVMBackend(None)
@@ -31,7 +31,7 @@ def a_runner(monkeypatch, backend=LLVM):
         return ready or "numpy"
 
     monkeypatch.setattr(Trial, "choose", compiled)
-    kernels = Kernels(backend)
+    kernels = awake(backend)
     kernels._compiler = Inline()
     failures = []
     yield KernelRunner(kernels, lambda where, error: failures.append((where, error)))

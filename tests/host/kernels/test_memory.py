@@ -9,8 +9,8 @@ import pytest
 from dask._task_spec import _execute_subgraph, convert_legacy_graph
 
 from dask_marsched.host.kernels.task_runner import KernelRunner
-from dask_marsched.kernels.evaluator import Kernels
 from tests.host.kernels.kernel_runs import a_runner
+from tests.kernels.expressions import awake
 
 ELEMENTS = 1 << 17
 FLOATS = 1 + np.random.default_rng(0).random(ELEMENTS)
@@ -87,7 +87,7 @@ def test_intermediate_results_are_released_between_mean_and_variance():
     tasks = convert_legacy_graph(dict(optimized.__dask_graph__()))
     task = next(t for t in tasks.values() if getattr(t, "func", None) is _execute_subgraph)
     values = dict.fromkeys(task.dependencies, FLOATS)
-    by_numpy = KernelRunner(Kernels(), pytest.fail)
+    by_numpy = KernelRunner(awake(), pytest.fail)
     mine, theirs = [peak(run, values) / FLOATS.nbytes for run in (by_numpy.wrap(task), task)]
     assert mine < 2.2
     assert theirs > 2.9

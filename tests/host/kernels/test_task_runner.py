@@ -16,8 +16,8 @@ from dask._task_spec import DataNode, Task, TaskRef
 
 from dask_marsched.host.kernels.structure import read
 from dask_marsched.host.kernels.task_runner import KernelRunner
-from dask_marsched.kernels.evaluator import Kernels
 from tests.host.kernels.kernel_runs import a_runner, run_both
+from tests.kernels.expressions import awake
 
 SHAPE, CHUNKS = (128, 300), (64, 300)
 RANDOM = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def test_an_error_in_a_task_is_raised():
 
     y = (X * 2 + 1).map_blocks(fails, dtype="f8", meta=np.empty((0, 0)))
     (optimized,) = dask.optimize(y)
-    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
+    runner = KernelRunner(awake(), lambda *_: pytest.fail("not ours"))
     (task,) = [
         task
         for key, task in dict(optimized.__dask_graph__()).items()
@@ -148,7 +148,7 @@ def test_an_error_of_shapes_says_what_dask_says(name, runner):
 
 def test_a_task_that_cannot_be_read_runs_as_in_dask():
     failures = []
-    runner = KernelRunner(Kernels(), lambda where, error: failures.append(where))
+    runner = KernelRunner(awake(), lambda where, error: failures.append(where))
     runner._read = lambda task: 1 / 0
     task = Task("x", np.sum, DataNode(None, np.ones(3)))
     assert runner.run(task, {}) == 3

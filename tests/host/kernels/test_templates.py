@@ -10,7 +10,7 @@ from dask._task_spec import Task, _execute_subgraph
 from dask_marsched.host.kernels.structure import read
 from dask_marsched.host.kernels.task_runner import KernelRunner
 from dask_marsched.host.kernels.templates import Template, outline
-from dask_marsched.kernels.evaluator import Kernels
+from tests.kernels.expressions import awake
 
 X = da.from_array(np.random.default_rng(0).random((64, 300)), chunks=(32, 300))
 Y = da.from_array(np.random.default_rng(1).random((64, 300)), chunks=(32, 300))
@@ -77,7 +77,7 @@ def test_a_template_finds_the_parameters_of_a_full_read(number):
 
 
 def test_a_template_uses_the_literals_of_each_task():
-    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
+    runner = KernelRunner(awake(), lambda *_: pytest.fail("not ours"))
     for factor, addend in ((2, 0.0), (2, -0.0), (3, np.nan), (2.0, 1), (True, 1)):
         for task in tasks(X * factor + Y * 0 + addend):
             values = {name: np.full((32, 300), -0.0) for name in task.dependencies}
@@ -88,7 +88,7 @@ def test_a_template_uses_the_literals_of_each_task():
 
 
 def test_functions_between_expressions_get_their_inputs():
-    runner = KernelRunner(Kernels(), lambda *_: pytest.fail("not ours"))
+    runner = KernelRunner(awake(), lambda *_: pytest.fail("not ours"))
     y = (X * 2 + 1).map_blocks(np.sort, dtype="f8") * 3 + 2
     for _ in range(2):
         for task in tasks(y):

@@ -11,7 +11,7 @@ from dask._task_spec import Alias, DataNode, Task, TaskRef, convert_legacy_graph
 from dask_marsched.host.graph.fused_tasks import join
 from dask_marsched.host.kernels.task_runner import KernelRunner
 from dask_marsched.host.worker.input_release import InputReleasingTask, OwnedInputs, consume
-from dask_marsched.kernels.evaluator import Kernels
+from tests.kernels.expressions import awake
 
 
 class Result:
@@ -53,7 +53,7 @@ def the_inputs(results):
     "stand_in",
     [
         InputReleasingTask,
-        lambda task: InputReleasingTask(KernelRunner(Kernels(), pytest.fail).wrap(task)),
+        lambda task: InputReleasingTask(KernelRunner(awake(), pytest.fail).wrap(task)),
     ],
     ids=["alone", "with kernels"],
 )
