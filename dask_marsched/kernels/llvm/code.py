@@ -95,16 +95,10 @@ class Code:
         """Run the code inside for each number from ``start`` up to before ``stop``."""
         counter = self.variable(I64, start)
         stop = self.number(stop)
-        head, body, after = (self.function.append_basic_block(n) for n in ("head", "body", "after"))
-        self.at.branch(head)
-        self.at.position_at_end(head)
-        now = self.get(counter)
-        self.at.cbranch(self.at.icmp_signed("<", now, stop), body, after)
-        self.at.position_at_end(body)
-        yield now
-        self.set(counter, self.add(now, step))
-        self.at.branch(head)
-        self.at.position_at_end(after)
+        with self.repeat(lambda: self.at.icmp_signed("<", self.get(counter), stop)):
+            now = self.get(counter)
+            yield now
+            self.set(counter, self.add(now, step))
 
     @contextmanager
     def repeat(self, condition: Callable[[], Any]) -> Iterator[None]:
@@ -127,6 +121,19 @@ class Code:
         yield
         self.at.branch(after)
         self.at.position_at_end(after)
+
+    def halved(self, vector: Any, join: Callable[[Any, Any], Any], neighbours: bool) -> Any:
+        """Return the reduction of a vector: its neighbours, or its halves, are joined first."""
+        width = vector.type.count
+        while width > 1:
+            width //= 2
+            none = ir.Constant(vector.type, ir.Undefined)
+            numbers = np.arange(2 * width)
+            places = numbers.reshape((2, width), order="F" if neighbours else "C").tolist()
+            kind = ir.VectorType(I32, width)
+            masks = [ir.Constant(kind, list(map(I32, own))) for own in places]
+            vector = join(*(self.at.shuffle_vector(vector, none, mask) for mask in masks))
+        return self.at.extract_element(vector, I32(0))
 
     def pointer(self, address: Any, dtype: np.dtype[Any]) -> Any:
         """Return a pointer to values of a dtype."""

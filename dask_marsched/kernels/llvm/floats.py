@@ -71,7 +71,7 @@ def is_infinite(code: Code, x: Any) -> Any:
     return code.at.icmp_unsigned("==", found, found.type(infinite_bits(x.type)))
 
 
-def compare(code: Code, op: str, a: Any, b: Any) -> Any:
+def compare(op: str, code: Code, a: Any, b: Any) -> Any:
     """Return the result of an ordered comparison."""
     if op.startswith("greater"):
         a, b = b, a

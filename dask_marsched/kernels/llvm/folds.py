@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.llvm.code import I1, I32, I64, Code, memory_type, supported
+from dask_marsched.kernels.llvm.code import I1, I64, Code, memory_type, supported
 from dask_marsched.kernels.llvm.floats import bits, is_negative, is_zero
 
 LANES = 64  #: Number of values that are reduced side by side
@@ -81,20 +81,7 @@ class ReductionCode:
         code.set(total, row(code.number(0)))
         with code.loop(rows, start=1) as i:
             code.set(total, self.join(code.get(total), row(i)))
-        return self._halved(code.get(total))
-
-    def _halved(self, vector: Any) -> Any:
-        at, width = self.code.at, LANES
-        none = ir.Constant(vector.type, ir.Undefined)
-        while width > 1:
-            width //= 2
-            masks = [
-                ir.Constant(ir.VectorType(I32, width), [I32(i + start) for i in range(width)])
-                for start in (0, width)
-            ]
-            low, high = (at.shuffle_vector(vector, none, mask) for mask in masks)
-            vector, none = self.join(low, high), ir.Constant(low.type, ir.Undefined)
-        return at.extract_element(vector, I32(0))
+        return code.halved(code.get(total), self.join, neighbours=False)
 
     def begin(self) -> None:
         """Start a row."""

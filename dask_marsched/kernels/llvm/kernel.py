@@ -21,7 +21,7 @@ from dask_marsched.kernels.llvm.code import BLOCK, Code, supported
 from dask_marsched.kernels.llvm.folds import ReductionCode
 from dask_marsched.kernels.llvm.functions import has_function, write_function
 from dask_marsched.kernels.llvm.kernel_files import DOUBT
-from dask_marsched.kernels.llvm.operations import compile_operation, is_doubtful
+from dask_marsched.kernels.llvm.operations import is_doubtful
 from dask_marsched.kernels.llvm.stages import stages
 from dask_marsched.kernels.proof import FunctionClaim
 
@@ -88,7 +88,7 @@ class Writer:
         called = {
             arg
             for position, node in enumerate(self.nodes)
-            if not self.plan.compiled[position]
+            if self.plan.code[position] is None
             for arg in node.args
         }
         return {
@@ -118,12 +118,11 @@ class Writer:
         self.note_flags()
         return code.end(code.get(self.flags))
 
-    def doubtful(self) -> frozenset[str]:
-        """Return the flags that make results differ from NumPy's."""
-        for node in self.nodes:
-            if is_doubtful(node, tuple(self.nodes[arg].dtype for arg in node.args)):
-                return frozenset({"invalid"})
-        return frozenset()
+    def doubtful(self) -> bool:
+        """Return `Made.doubtful`."""
+        return any(
+            is_doubtful(node, self.nodes[node.args[0]].dtype) for node in self.nodes if node.args
+        )
 
     def _stride(self, operand: int, loop: Any) -> Any:
         first = self.code.multiply(self.dimensions, operand)
@@ -200,17 +199,18 @@ class Writer:
 
     def block(self, start: Any) -> None:
         """Evaluate ``m`` elements of the innermost loop, from ``start`` on."""
-        self.places = []
+        self.places: dict[int, tuple[Any, Any]] = {}  # address and stride
         for k, position in enumerate(self.inputs):
-            base = self.code.get(self.bases[k])
-            size: Any = self.nodes[position].dtype.itemsize
-            offset = {"c": size, "s": self.steps[k], "b": 0}[self.layout.steps[k].lower()]
-            self.places.append(self.code.add(base, self.code.multiply(start, offset)))
+            size = self.nodes[position].dtype.itemsize
+            step = {"c": size, "s": self.steps[k], "b": 0}[self.layout.steps[k].lower()]
+            offset = self.code.multiply(start, step)
+            self.places[position] = self.code.add(self.code.get(self.bases[k]), offset), step
         for position, address in self.copies.items():
             source = self._source(position)
             target = self.code.pointer(address, self.nodes[position].dtype)
             # a broadcast input stays so: NumPy's loop of powers takes short cuts by the stride
-            with self.code.loop(1 if self._is_broadcast(position) else self.m) as i:
+            _, step = self.places[position]
+            with self.code.loop(1 if step == 0 else self.m) as i:
                 self.code.store(target, i, source(i))
         for stage in range(self.plan.last + 1):
             if stage % 2:
@@ -222,7 +222,7 @@ class Writer:
         # NumPy's inner loops may clear the flags, so these are recorded first
         self.note_flags()
         for position, node in enumerate(self.nodes):
-            if self.plan.stage[position] != stage or self.plan.compiled[position]:
+            if self.plan.stage[position] != stage:
                 continue
             dtypes = (*(self.nodes[arg].dtype for arg in node.args), node.dtype)
             external = node.op, dtypes
@@ -257,29 +257,23 @@ class Writer:
 
     def _place(self, position: int) -> tuple[Any, Any]:
         """Return address and stride of a node's elements in the block."""
-        size = self.nodes[position].dtype.itemsize
-        if self.nodes[position].op != "input":
-            return self.buffers[position], size
-        k = self.inputs.index(position)
-        step = {"c": size, "b": 0, "s": self.steps[k]}[self.layout.steps[k].lower()]
-        return self.places[k], step
-
-    def _is_broadcast(self, position: int) -> bool:
-        return self.layout.steps[self.inputs.index(position)].lower() == "b"
+        if position in self.places:
+            return self.places[position]
+        return self.buffers[position], self.nodes[position].dtype.itemsize
 
     def _aligned(self, position: int) -> tuple[Any, Any]:
         """Return the same of elements that are aligned, for NumPy's inner loops."""
+        address, step = self._place(position)
         if position in self.copies:
-            size = self.nodes[position].dtype.itemsize
-            return self.copies[position], 0 if self._is_broadcast(position) else size
-        return self._place(position)
+            return self.copies[position], 0 if step == 0 else self.nodes[position].dtype.itemsize
+        return address, step
 
     def _loop(self, stage: int) -> None:
-        own = [
-            p
-            for p, node in enumerate(self.nodes)
-            if node.op != "input" and self.plan.compiled[p] and self.plan.stage[p] == stage
-        ]
+        own = {
+            p: code
+            for p, code in enumerate(self.plan.code)
+            if code is not None and self.plan.stage[p] == stage
+        }
         last = stage == self.plan.last
         outputs = [
             (number, position)
@@ -289,7 +283,7 @@ class Writer:
         if not own and not outputs:
             return
         read = {arg for p in own for arg in self.nodes[p].args} | {p for _, p in outputs}
-        sources = {p: self._source(p) for p in sorted(read - set(own))}
+        sources = {p: self._source(p) for p in sorted(read - own.keys())}
         sinks = {
             p: self.code.pointer(self.buffers[p], self.nodes[p].dtype)
             for p in own
@@ -297,11 +291,8 @@ class Writer:
         }
         with self.code.loop(self.m) as i:
             values: dict[int, Any] = {p: read_at(i) for p, read_at in sources.items()}
-            for p in own:
-                node = self.nodes[p]
-                operands = tuple(self.nodes[arg].dtype for arg in node.args)
-                found = [values[arg] for arg in node.args]
-                values[p] = compile_operation(self.code, node, operands, found)
+            for p, write in own.items():
+                values[p] = write(self.code, *(values[arg] for arg in self.nodes[p].args))
                 if p in sinks:
                     self.code.store(sinks[p], i, values[p])
             for number, p in outputs:

@@ -7,96 +7,134 @@ which casts these are.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from dask_marsched.kernels.expression import MOST_MULTIPLIED, TypedNode
+from dask_marsched.kernels.expression import TypedNode
 from dask_marsched.kernels.llvm.code import Code, supported, value_type
 from dask_marsched.kernels.llvm.floats import COMPARED, compare, is_finite, is_infinite, sign
 
-_FLOATS = {"add": "fadd", "subtract": "fsub", "multiply": "fmul", "divide": "fdiv"}
-_INTEGERS = {
-    "add": "add", "subtract": "sub", "multiply": "mul", "bitwise_and": "and_",
-    "bitwise_or": "or_", "bitwise_xor": "xor",
-}  # fmt: skip
-_COMPARED = {
+#: Writes the code of an operation, given its operands, and returns its value.
+OperationCode = Callable[..., Any]
+
+
+def _instruction(name: str, *first: str) -> OperationCode:
+    return lambda code, *a: getattr(code.at, name)(*first, *a)
+
+
+def _instructions(names: Mapping[str, str]) -> dict[str, OperationCode]:
+    return {op: _instruction(name) for op, name in names.items()}
+
+
+def _intrinsic(name: str) -> OperationCode:
+    return lambda code, x: code.at.call(
+        code.module.declare_intrinsic(f"llvm.{name}", [x.type]), [x]
+    )
+
+
+def _turned(above: float, below: float) -> OperationCode:
+    """Convert angles: the factor is the quotient, in the precision of the angle as in NumPy."""
+
+    def written(code: Code, x: Any) -> Any:
+        kind = np.float32 if isinstance(x.type, ir.FloatType) else np.float64
+        return code.at.fmul(x, ir.Constant(x.type, float(kind(above) / kind(below))))
+
+    return written
+
+
+def _square(code: Code, x: Any) -> Any:
+    return code.at.fmul(x, x)
+
+
+_SIGNS = {
     "equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">",
     "greater_equal": ">=",
 }  # fmt: skip
-_ROUNDED = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "rint": "llvm.rint"}
-#: Conversions of angles: a factor is the quotient, in the precision of the angle as in NumPy.
-_TURNED = {
-    "deg2rad": (np.pi, 180.0), "radians": (np.pi, 180.0),
-    "rad2deg": (180.0, np.pi), "degrees": (180.0, np.pi),
-}  # fmt: skip
-_TESTS = {"isfinite": is_finite, "isinf": is_infinite}
-_OF_FLOATS = frozenset(
-    {"negative", "positive", "absolute", "fabs", "square", "sqrt", "reciprocal", "isnan",
-     "equal", "not_equal", "conjugate", "sign", *_FLOATS, *_ROUNDED, *_TURNED, *_TESTS, *COMPARED}
-)  # fmt: skip
-_OF_BOOLS = {
-    "bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor", "logical_and": "and_",
-    "logical_or": "or_", "logical_xor": "xor",
-}  # fmt: skip
-_OF_INTEGERS = frozenset({"square", "negative", "positive", "invert", *_INTEGERS, *_COMPARED})
+_SILENT_FLOATS: dict[str, OperationCode] = {
+    **{op: _intrinsic(op) for op in ("fabs", "floor", "ceil", "trunc", "rint")},
+    **{op: partial(compare, op) for op in COMPARED},
+    "absolute": _intrinsic("fabs"),
+    "equal": _instruction("fcmp_ordered", "=="),
+    "isfinite": is_finite,
+    "isinf": is_infinite,
+    "isnan": lambda code, x: code.at.fcmp_unordered("uno", x, x),
+    "negative": _instruction("fneg"),
+    "not_equal": _instruction("fcmp_unordered", "!="),
+    "positive": lambda code, x: x,
+    "sign": sign,
+}
 #: Operations of floats whose code raises no flag.
-SILENT = frozenset(
-    {"input", "negative", "positive", "absolute", "fabs", "isnan", "equal", "not_equal", "sign",
-     *_ROUNDED, *_TESTS, *COMPARED}
-)  # fmt: skip
+SILENT = frozenset({"input", *_SILENT_FLOATS})
+_FLOATS: dict[str, OperationCode] = {
+    **_SILENT_FLOATS,
+    **_instructions({"add": "fadd", "subtract": "fsub", "multiply": "fmul", "divide": "fdiv"}),
+    **dict.fromkeys(("deg2rad", "radians"), _turned(np.pi, 180.0)),
+    **dict.fromkeys(("rad2deg", "degrees"), _turned(180.0, np.pi)),
+    "conjugate": lambda code, x: x,
+    "reciprocal": lambda code, x: code.at.fdiv(ir.Constant(x.type, 1.0), x),
+    "sqrt": _intrinsic("sqrt"),
+    "square": _square,
+}
+_EXACT_POWERS = {
+    2: _square, 1: _FLOATS["positive"], -1: _FLOATS["reciprocal"], 0.5: _FLOATS["sqrt"],
+}  # fmt: skip
+#: Up to `MOST_MULTIPLIED`.
+_POWERS: dict[float, OperationCode] = {
+    **_EXACT_POWERS,
+    3: lambda code, x: code.at.fmul(_square(code, x), x),
+    4: lambda code, x: _square(code, _square(code, x)),
+}
+_BITWISE = {"bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor", "invert": "not_"}
+_LOGICAL = {"logical_and": "and_", "logical_or": "or_", "logical_xor": "xor", "logical_not": "not_"}
+_BOOLS = _instructions({**_BITWISE, **_LOGICAL})
+_INTEGERS: dict[str, OperationCode] = {
+    **_instructions(_BITWISE),
+    **_instructions({"add": "add", "subtract": "sub", "multiply": "mul", "negative": "neg"}),
+    "positive": lambda code, x: x,
+    "square": lambda code, x: code.at.mul(x, x),
+}
 
 
-def is_compiled(node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool) -> bool:
-    """Whether an operation, on operands of some dtypes, has code here."""
+def operation_code(
+    node: TypedNode, operands: tuple[np.dtype[Any], ...], exact: bool
+) -> OperationCode | None:
+    """Return the code of an operation on operands of some dtypes; None if there is none here."""
     if not all(map(supported, (*operands, node.dtype))):
-        return False
+        return None
     op, kind = node.op, operands[-1].kind
     if op == "where":
-        return True
+        return _instruction("select")
     if op == "cast":
-        return not (operands[0].kind == "f" and node.dtype.str[1:] == "u8")
-    if kind == "f":
-        return _power(node.param, exact) if op == "power" else op in _OF_FLOATS
-    if kind == "b":
-        return op in _OF_BOOLS or op in ("invert", "logical_not")
-    # NumPy has inner loops of its own that compare signed with unsigned integers
-    return op in _OF_INTEGERS and (op not in _COMPARED or operands[0] == operands[1])
+        if operands[0].kind == "f" and node.dtype.str[1:] == "u8":
+            return None
+        return partial(_cast, source=operands[0], target=node.dtype)
+    if kind == "f" and op == "power":
+        power = (_EXACT_POWERS if exact else _POWERS).get(node.param)
+        return None if power is None else lambda code, x, _: power(code, x)
+    if kind in "iu" and op in _SIGNS:
+        # NumPy has inner loops of its own that compare signed with unsigned integers
+        alike = operands[0] == operands[1]
+        compared = "icmp_signed" if kind == "i" else "icmp_unsigned"
+        return _instruction(compared, _SIGNS[op]) if alike else None
+    return {"f": _FLOATS, "b": _BOOLS}.get(kind, _INTEGERS).get(op)
 
 
-def is_doubtful(node: TypedNode, operands: tuple[np.dtype[Any], ...]) -> bool:
+def is_doubtful(node: TypedNode, source: np.dtype[Any]) -> bool:
     """Whether the result of an operation is NumPy's only if no flag was raised."""
-    return node.op == "cast" and operands[0].kind == "f" and node.dtype.kind in "iu"
+    return node.op == "cast" and source.kind == "f" and node.dtype.kind in "iu"
 
 
-def _power(exponent: Any, exact: bool) -> bool:
-    if exponent in (2, 1, -1, 0.5):
-        return True
-    return not exact and exponent in range(3, MOST_MULTIPLIED + 1)
-
-
-def compile_operation(
-    code: Code, node: TypedNode, operands: tuple[np.dtype[Any], ...], a: list[Any]
-) -> Any:
-    """Write the code of an operation, and return its value."""
-    if node.op == "where":
-        return code.at.select(*a)
-    if node.op == "cast":
-        return _cast(code, operands[0], node.dtype, a[0])
-    kind = operands[-1].kind
-    if kind == "f":
-        return _compile_floats(code, node, a)
-    if kind == "b":
-        return _compile_bools(code, node.op, a)
-    return _compile_integers(code, node, operands, a)
-
-
-def _cast(code: Code, source: np.dtype[Any], target: np.dtype[Any], a: Any) -> Any:
+def _cast(code: Code, a: Any, source: np.dtype[Any], target: np.dtype[Any]) -> Any:
     at, kind = code.at, value_type(target)
+    if value_type(source) == kind:
+        return a
     if target.kind == "b":
-        zero = ir.Constant(a.type, 0)
-        return at.fcmp_unordered("!=", a, zero) if source.kind == "f" else _is_set(code, source, a)
+        differs = at.fcmp_unordered if source.kind == "f" else at.icmp_unsigned
+        return differs("!=", a, ir.Constant(a.type, 0))
     if target.kind == "f":
         if source.kind == "f":
             return at.fpext(a, kind) if source.itemsize < target.itemsize else at.fptrunc(a, kind)
@@ -106,64 +144,6 @@ def _cast(code: Code, source: np.dtype[Any], target: np.dtype[Any], a: Any) -> A
         width = 64 if target.itemsize == 8 or target.str[1:] == "u4" else 32
         found = at.fptosi(a, ir.IntType(width))
         return found if width == 8 * target.itemsize else at.trunc(found, kind)
-    if value_type(source) == kind:
-        return a
     if source.kind != "b" and source.itemsize > target.itemsize:
         return at.trunc(a, kind)
     return at.sext(a, kind) if source.kind == "i" else at.zext(a, kind)
-
-
-def _is_set(code: Code, dtype: np.dtype[Any], a: Any) -> Any:
-    return a if dtype.kind == "b" else code.at.icmp_unsigned("!=", a, ir.Constant(a.type, 0))
-
-
-def _compile_floats(code: Code, node: TypedNode, a: list[Any]) -> Any:
-    at, op, x = code.at, node.op, a[0]
-    if op in _FLOATS:
-        return getattr(at, _FLOATS[op])(*a)
-    if op == "power":
-        op = {2: "square", 1: "positive", -1: "reciprocal", 0.5: "sqrt"}.get(node.param, op)
-    if op in ("positive", "conjugate"):
-        return x
-    if op == "negative":
-        return at.fneg(x)
-    if op in COMPARED:
-        return compare(code, op, *a)
-    if op in _TESTS:
-        return _TESTS[op](code, x)
-    if op == "sign":
-        return sign(code, x)
-    if op in _TURNED:
-        above, below = np.array(_TURNED[op], node.dtype)
-        return at.fmul(x, ir.Constant(x.type, float(above / below)))
-    if op in ("absolute", "fabs", "sqrt") or op in _ROUNDED:
-        name = _ROUNDED.get(op, "llvm.sqrt" if op == "sqrt" else "llvm.fabs")
-        return at.call(code.module.declare_intrinsic(name, [x.type]), [x])
-    if op == "square":
-        return at.fmul(x, x)
-    if op == "reciprocal":
-        return at.fdiv(ir.Constant(x.type, 1.0), x)
-    if op == "power":
-        squared = at.fmul(x, x)
-        return at.fmul(squared, x if node.param == 3 else squared)
-    if op == "isnan":
-        return at.fcmp_unordered("uno", x, x)
-    return (at.fcmp_ordered if op == "equal" else at.fcmp_unordered)(_COMPARED[op], *a)
-
-
-def _compile_bools(code: Code, op: str, a: list[Any]) -> Any:
-    return getattr(code.at, _OF_BOOLS[op])(*a) if op in _OF_BOOLS else code.at.not_(a[0])
-
-
-def _compile_integers(
-    code: Code, node: TypedNode, operands: tuple[np.dtype[Any], ...], a: list[Any]
-) -> Any:
-    at, op = code.at, node.op
-    if op in _INTEGERS:
-        return getattr(at, _INTEGERS[op])(*a)
-    if op in _COMPARED:
-        compare = at.icmp_signed if operands[0].kind == "i" else at.icmp_unsigned
-        return compare(_COMPARED[op], *a)
-    if op == "square":
-        return at.mul(a[0], a[0])
-    return {"negative": at.neg, "invert": at.not_}[op](a[0]) if op != "positive" else a[0]

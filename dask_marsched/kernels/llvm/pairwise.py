@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from dask_marsched.kernels.llvm.code import BLOCK, I32, I64, Code, memory_type
+from dask_marsched.kernels.llvm.code import BLOCK, I64, Code, memory_type
 
 _LEAF, _LANES = 128, 8
 #: Halves of a row of 2**62 elements, down to a block.
@@ -57,7 +57,7 @@ def _add_part(code: Code, total: Any, pointer: Any, n: Any, dtype: np.dtype[Any]
         lanes = code.variable(first.type, first)
         with code.loop(whole, start=_LANES, step=_LANES) as i:
             code.set(lanes, at.fadd(code.get(lanes), _row(code, pointer, i, dtype)))
-        code.set(total, _joined(code, code.get(lanes)))
+        code.set(total, code.halved(code.get(lanes), at.fadd, neighbours=True))
     with code.loop(n, start=whole) as i:
         code.set(total, at.fadd(code.get(total), at.load(at.gep(pointer, [i]))))
 
@@ -66,20 +66,6 @@ def _row(code: Code, pointer: Any, i: Any, dtype: np.dtype[Any]) -> Any:
     at, vector = code.at, ir.VectorType(memory_type(dtype), _LANES)
     place = at.bitcast(at.gep(pointer, [code.number(i)]), vector.as_pointer())
     return at.load(place, align=dtype.itemsize)
-
-
-def _joined(code: Code, lanes: Any) -> Any:
-    """Return the sum of the lanes, adding neighbours first."""
-    at, width = code.at, _LANES
-    while width > 1:
-        width //= 2
-        none = ir.Constant(lanes.type, ir.Undefined)
-        masks = [
-            ir.Constant(ir.VectorType(I32, width), [I32(2 * i + odd) for i in range(width)])
-            for odd in (0, 1)
-        ]
-        lanes = at.fadd(*(at.shuffle_vector(lanes, none, mask) for mask in masks))
-    return at.extract_element(lanes, I32(0))
 
 
 class Tree:

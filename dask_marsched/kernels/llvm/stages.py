@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.expression import TypedExpression, TypedNode
-from dask_marsched.kernels.llvm.operations import SILENT, is_compiled
+from dask_marsched.kernels.llvm.operations import SILENT, OperationCode, operation_code
 from dask_marsched.kernels.operations import RAISING, UFUNCS
+
+_Codes = list[OperationCode | None]
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Stages:
     """The stages of an expression."""
 
     stage: tuple[int, ...]  #: By node. Even stages are compiled loops, odd ones are calls.
-    compiled: tuple[bool, ...]  #: by node, whether it is compiled
+    code: tuple[OperationCode | None, ...]  #: by node; None for inputs and what is called
     last: int  #: the last stage, a compiled one
     kept_until: dict[int, int]  #: for nodes in a buffer, the last stage that needs them
 
@@ -27,11 +29,12 @@ class Stages:
 def stages(expression: TypedExpression, exact: bool) -> Stages:
     """Assign nodes to stages; raise UnsupportedError if one can neither be compiled nor called."""
     nodes = expression.nodes
-    compiled: list[bool] = []
+    code: list[OperationCode | None] = []
     stage: list[int] = []
     for node in nodes:
         operands = tuple(nodes[arg].dtype for arg in node.args)
-        own = node.op == "input" or is_compiled(node, operands, exact)
+        code.append(None if node.op == "input" else operation_code(node, operands, exact))
+        own = node.op == "input" or code[-1] is not None
         callable_ = node.op in UFUNCS and not (node.op in RAISING and node.dtype.kind in "iu")
         if not own and not callable_:
             raise UnsupportedError(f"{node.op} of {', '.join(d.name for d in operands)}")
@@ -40,12 +43,11 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
             earliest += 1
         elif _splits(nodes, node):
             earliest += 2
-        compiled.append(own)
         stage.append(earliest)
     last = max(stage, default=0)
     last += last % 2
-    _delay(nodes, compiled, stage, last)
-    return Stages(tuple(stage), tuple(compiled), last, _kept(expression, compiled, stage, last))
+    _delay(nodes, code, stage, last)
+    return Stages(tuple(stage), tuple(code), last, _kept(expression, code, stage, last))
 
 
 def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
@@ -73,21 +75,19 @@ def _raises(nodes: tuple[TypedNode, ...], position: int) -> bool:
     return node.op not in SILENT and node.dtype.kind in "fc"
 
 
-def _delay(nodes: tuple[TypedNode, ...], compiled: list[bool], stage: list[int], last: int) -> None:
+def _delay(nodes: tuple[TypedNode, ...], code: _Codes, stage: list[int], last: int) -> None:
     """Move compiled nodes to their latest stage, so that fewer results have to be kept."""
     latest = [last] * len(nodes)
     for position in reversed(range(len(nodes))):
         node = nodes[position]
-        if compiled[position] and node.op != "input":
+        if code[position] is not None:
             stage[position] = max(stage[position], latest[position] - latest[position] % 2)
         bound = stage[position] - (2 if _splits(nodes, node) else 0)
         for arg in node.args:
             latest[arg] = min(latest[arg], bound)
 
 
-def _kept(
-    expression: TypedExpression, compiled: list[bool], stage: list[int], last: int
-) -> dict[int, int]:
+def _kept(expression: TypedExpression, code: _Codes, stage: list[int], last: int) -> dict[int, int]:
     until: dict[int, int] = {}
     for position, node in enumerate(expression.nodes):
         for arg in node.args:
@@ -98,5 +98,5 @@ def _kept(
         position: max(until.get(position, 0), stage[position])
         for position, node in enumerate(expression.nodes)
         if node.op != "input"
-        and (not compiled[position] or until.get(position, 0) > stage[position])
+        and (code[position] is None or until.get(position, 0) > stage[position])
     }
