@@ -1,4 +1,7 @@
-"""Reads, writes, locks and prunes the files of machine code and measurements in the cache."""
+"""Reads, writes, locks and prunes the files of machine code and measurements in the cache.
+
+Without a cache, paths are None: nothing is found, and nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,15 @@ def private(directory: Path) -> Path | None:
     return directory if found.st_uid == os.getuid() and not others else None
 
 
-def read(path: Path) -> bytes | None:
+def path_of(text: str, directory: Path, suffix: str) -> Path:
+    """Return the path of the file for something that a text describes."""
+    return directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}{suffix}"
+
+
+def read(path: Path | None) -> bytes | None:
     """Return the content of a file; None if it is missing or damaged."""
+    if path is None:
+        return None
     try:
         found = path.read_bytes()
     except OSError:
@@ -53,11 +63,14 @@ def read(path: Path) -> bytes | None:
 
 
 @contextlib.contextmanager
-def claimed(path: Path) -> Iterator[None]:
+def claimed(path: Path | None) -> Iterator[None]:
     """Hold the lock of a file among the processes and threads of this host, for a while at most.
 
     The lock ends with its process, however that ends.
     """
+    if path is None:
+        yield
+        return
     lock = locket.lock_file(path.with_suffix(".lock"), timeout=_PATIENCE, retry_period=_RETRY)
     try:
         lock.acquire()
@@ -70,8 +83,10 @@ def claimed(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path | None, content: bytes) -> None:
     """Write a file so that readers see all of it or nothing; do nothing if that fails."""
+    if path is None:
+        return
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     except OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,20 +19,17 @@ class Measurements:
         self._identity = identity
 
     def _path(self, case: Case) -> Path | None:
-        if self._directory is None:
-            return None
-        digest = hashlib.sha256(f"{self._identity} {case.name}".encode()).hexdigest()
-        return self._directory / f"{digest[:40]}.json"
+        text = f"{self._identity} {case.name}"
+        return self._directory and cache_files.path_of(text, self._directory, ".json")
 
     def recall(self, case: Case) -> None:
         """Add the measurements of other processes to a case."""
-        path = self._path(case)
-        content = None if path is None else cache_files.read(path)
+        content = cache_files.read(self._path(case))
         if content is None:
             return
         try:
             trial = Trial.from_json(json.loads(content))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, AttributeError):
             return
         with case.lock:
             case.trial.merge(trial)
@@ -42,11 +38,10 @@ class Measurements:
     def keep(self, cases: Iterable[Case]) -> None:
         """Write new measurements, joined with those of other processes."""
         for case in cases:
-            path = self._path(case)
-            if path is None or not case.unsaved:
+            if not case.unsaved:
                 continue
             case.unsaved = False
             self.recall(case)
             with case.lock:
                 content = json.dumps(case.trial.to_json()).encode()
-            cache_files.write(path, content)
+            cache_files.write(self._path(case), content)

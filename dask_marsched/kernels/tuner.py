@@ -95,27 +95,22 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         """Return the measurements for other processes."""
         return {
-            "best": {name: t.best for name, t in self.times.items() if t.samples},
-            "repeated": {name: t.repeated / t.runs for name, t in self.times.items() if t.runs},
-            "samples": {name: t.samples for name, t in self.times.items() if t.samples},
+            name: [t.best, t.samples, t.repeated / t.runs]
+            for name, t in self.times.items()
+            if t.samples
         }
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Trial:
         """Return the trial of another process.
 
-        Raises ValueError, TypeError, KeyError or AttributeError if the data is not one.
+        Raises ValueError, TypeError or AttributeError if the data is not one.
         """
         trial = cls()
-        for name, best in found["best"].items():
-            if not isinstance(name, str) or not 0 < float(best) < 1:
-                raise ValueError("no time")
-            share = float(found["repeated"].get(name, 0))
-            if not 0 <= share <= 1:
-                raise ValueError("no share")
+        for name, (best, samples, share) in found.items():
+            if not (0 < best < 1 and samples >= 1 and 0 <= share <= 1):
+                raise ValueError("no measurements")
             # measurements of others weigh at most as much as a few chunks seen here
-            samples = min(SAMPLES, int(found["samples"][name]))
-            if samples < 1:
-                raise ValueError("no samples")
-            trial.times[name] = Times(samples, float(best), samples, round(share * samples))
+            samples = min(SAMPLES, int(samples))
+            trial.times[name] = Times(samples, best, samples, round(share * samples))
         return trial

@@ -7,9 +7,7 @@ other systems than Linux, this process compiles.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import importlib.util
 import threading
 import weakref
@@ -57,7 +55,7 @@ class _Linked(NamedTuple):
     code: _Code
     functions: Any
     scratch: int
-    doubtful: frozenset[str]
+    doubtful: bool
 
 
 class _Scalars:
@@ -124,9 +122,9 @@ class LLVMBackend:
                 runs_on = self._compiler.processor
         return f"{llvmlite.__version__} {np.__version__} {kernel_files.sources()} {runs_on}"
 
-    def _path(self, key: Key) -> Path:
-        assert self._directory is not None
-        return self._directory / f"{kernel_files.digest(key, self._kind)}.o"
+    def _path(self, key: Key) -> Path | None:
+        text = kernel_files.description(key, self._kind)
+        return self._directory and cache_files.path_of(text, self._directory, ".o")
 
     def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
         """See `Backend.prepares_quickly`."""
@@ -141,9 +139,9 @@ class LLVMBackend:
         key = (bound.typed, bound.layout, exact, self._trusted(functions, exact))
         if key in self._known:
             return True
-        if self._directory is None or (self._lock.locked() and not machine_code.possible()):
-            return False
-        return self._path(key).exists()
+        path = self._path(key)
+        waits = self._lock.locked() and not machine_code.possible()
+        return path is not None and not waits and path.exists()
 
     def prepare(self, bound: BoundExpression, exact: bool) -> Callable[[Sequence[Any]], Results]:
         """See `Backend.prepare`."""
@@ -178,10 +176,10 @@ class LLVMBackend:
             if loop is None:
                 raise UnsupportedError(f"no loop for {name} of {', '.join(map(str, dtypes))}")
             functions += [loop.function, loop.data]
-        digest = kernel_files.digest(key, self._kind)
-        code = self._loaded.get(digest)
+        name = kernel_files.description(key, self._kind)
+        code = self._loaded.get(name)
         if code is None:
-            code = self._loaded[digest] = self._load(made.code)
+            code = self._loaded[name] = self._load(made.code)
         return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
 
     def _bound(self, bound: BoundExpression, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
@@ -222,7 +220,7 @@ class LLVMBackend:
             if not raised:
                 return Results(bound.finish(results), set())
             names = status.names(raised)
-            doubtful = raised >= DOUBT or not names.isdisjoint(linked.doubtful)
+            doubtful = raised >= DOUBT or (linked.doubtful and "invalid" in names)
             return Results(bound.finish(results), names, doubtful)
 
         return run
@@ -231,18 +229,13 @@ class LLVMBackend:
         """Whether a claim is true; the answer is kept beside the machine code."""
         known = self._known_of(claim)
         if known is None:
-            with self._claimed(claim):  # workers that need the same proof wait for the first one
+            path = self._proof_path(claim)
+            with cache_files.claimed(path):  # workers that need the same proof wait for the first
                 known = self._known_of(claim)
                 if known is None:
                     known = self._proofs[claim] = self._tried(claim)
-                    if self._directory is not None:
-                        cache_files.write(self._proof_path(claim), b"1" if known else b"0")
+                    cache_files.write(path, b"1" if known else b"0")
         return known
-
-    def _claimed(self, claim: proof.Claim) -> contextlib.AbstractContextManager[None]:
-        if self._directory is None:
-            return contextlib.nullcontext()
-        return cache_files.claimed(self._proof_path(claim))
 
     def _tried(self, claim: proof.Claim) -> bool:
         trusted = (claim,) if isinstance(claim, proof.FunctionClaim) else ()
@@ -250,16 +243,15 @@ class LLVMBackend:
 
     def _known_of(self, claim: proof.Claim) -> bool | None:
         known = self._proofs.get(claim)
-        if known is None and self._directory is not None:
+        if known is None:
             content = cache_files.read(self._proof_path(claim))
             if content is not None:
                 known = self._proofs[claim] = content == b"1"
         return known
 
-    def _proof_path(self, claim: proof.Claim) -> Path:
-        assert self._directory is not None
+    def _proof_path(self, claim: proof.Claim) -> Path | None:
         text = f"{self._kind} {proof.numpys()} {claim!r}"
-        return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
+        return self._directory and cache_files.path_of(text, self._directory, ".json")
 
     def _load(self, code: bytes) -> _Code:
         try:
@@ -272,26 +264,22 @@ class LLVMBackend:
 
     def _content(self, key: Key) -> bytes:
         """Return the content of a kernel's file, compiling the kernel if there is none."""
-        if self._directory is None:
-            return self._compiled(key)
         path = self._path(key)
         content = cache_files.read(path)
-        if content is None and processor.description() is not None:
-            kind = hashlib.sha256(self._kind.encode()).hexdigest()[:40]
-            content = compiler_process.ask(self._directory, kind, path.stem, key)
+        if content is None and path is not None and processor.description() is not None:
+            # each kind of versions and processor has a process of its own
+            address = cache_files.path_of(self._kind, path.parent, ".socket")
+            content = compiler_process.ask(address, path, key)
         if content is not None:
             return content
         # workers that need the same kernel wait for the first one to compile it
         with cache_files.claimed(path):
             content = cache_files.read(path)
             if content is None:
-                content = self._compiled(key)
+                with self._lock:
+                    content = self._compiler.made(key)
                 cache_files.write(path, content)
         return content
-
-    def _compiled(self, key: Key) -> bytes:
-        with self._lock:
-            return self._compiler.made(key)
 
 
 _ALIGNMENT = 64

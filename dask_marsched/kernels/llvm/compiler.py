@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from dask_marsched.kernels.backend import UnsupportedError
-from dask_marsched.kernels.llvm import kernel_files, processor
+from dask_marsched.kernels.llvm import processor
 from dask_marsched.kernels.llvm.kernel import Writer
 from dask_marsched.kernels.llvm.kernel_files import Key, Made
 from dask_marsched.kernels.llvm.reductions import write_reductions
@@ -34,9 +35,9 @@ class Compiler:
             writer = Writer(*key)
             text = writer.write(write_reductions)
         except UnsupportedError as reason:
-            return kernel_files.refusal(str(reason))
+            return pickle.dumps(reason)
         externals, code = tuple(writer.externals), self._compile(text)
-        return kernel_files.encoded(Made(externals, writer.scratch, writer.doubtful(), code))
+        return pickle.dumps(Made(externals, writer.scratch, writer.doubtful(), code))
 
     def _compile(self, text: str) -> bytes:
         module = llvm.parse_assembly(text)

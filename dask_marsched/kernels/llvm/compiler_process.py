@@ -37,18 +37,18 @@ compiler_process.main(*rest)
 """
 
 
-def ask(directory: Path, kind: str, digest: str, key: Key) -> bytes | None:
+def ask(address: Path, path: Path, key: Key) -> bytes | None:
     """Return the content of a kernel's file from the compiler process; None if none can be started.
 
-    The process adds the kernel to the cache directory; each ``kind`` of versions and processor has
-    a process of its own. Raises RuntimeError if compiling failed, or ended the process.
+    The process listens at a socket's ``address`` and writes the file. Raises RuntimeError if
+    compiling failed, or ended the process.
     """
     if sys.platform != "linux":
         return None
-    request = pickle.dumps((digest, key))
+    request = pickle.dumps((path.absolute(), key))
     for _ in range(2):  # the process may end just when it is found
         try:
-            answer = _answer(directory, f"{kind}.socket", request)
+            answer = _answer(address, request)
         except OSError:
             return None
         if not answer:
@@ -59,10 +59,10 @@ def ask(directory: Path, kind: str, digest: str, key: Key) -> bytes | None:
     return None
 
 
-def _answer(directory: Path, name: str, request: bytes) -> bytes:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _answer(address: Path, request: bytes) -> bytes:
+    handle = os.open(address.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with _connected(directory, handle, name) as connection:
+        with _connected(handle, address) as connection:
             connection.settimeout(_PATIENCE)
             with contextlib.suppress(ConnectionError):
                 connection.sendall(request)
@@ -80,39 +80,38 @@ def _received(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def _connected(directory: Path, handle: int, name: str) -> socket.socket:
+def _connected(handle: int, address: Path) -> socket.socket:
     # the path of a socket has 107 bytes at most, that of the directory may be longer
-    address = f"/proc/self/fd/{handle}/{name}"
-    with contextlib.ExitStack() as failing, cache_files.claimed(directory / name):
+    short = f"/proc/self/fd/{handle}/{address.name}"
+    with contextlib.ExitStack() as failing, cache_files.claimed(address):
         connection = failing.enter_context(socket.socket(socket.AF_UNIX))
         try:
-            connection.connect(address)
+            connection.connect(short)
         except (FileNotFoundError, ConnectionRefusedError):
-            _listen(directory, handle, name)
-            connection.connect(address)
+            _listen(short, address)
+            connection.connect(short)
         failing.pop_all()
     return connection
 
 
-def _listen(directory: Path, handle: int, name: str) -> None:
+def _listen(short: str, address: Path) -> None:
     """Bind the socket, on which clients can wait at once, and start the process."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=handle)
+    address.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"/proc/self/fd/{handle}/{name}")
+        listener.bind(short)
         try:
-            os.chmod(name, 0o600, dir_fd=handle)  # before anybody can connect
+            address.chmod(0o600)  # before anybody can connect
             listener.listen(128)
-            _start(listener, directory, name)
+            _start(listener, address)
         except OSError:
-            os.unlink(name, dir_fd=handle)
+            address.unlink()
             raise
 
 
-def _start(listener: socket.socket, directory: Path, name: str) -> None:
+def _start(listener: socket.socket, address: Path) -> None:
     package = str(Path(__file__).parents[2])
     paths = [os.path.abspath(path) for path in sys.path]
-    told = json.dumps([paths, package, listener.fileno(), str(directory.absolute()), name, _IDLE])
+    told = json.dumps([paths, package, listener.fileno(), str(address.absolute()), _IDLE])
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", _PROGRAM, told],
         stdin=subprocess.DEVNULL,
@@ -131,13 +130,13 @@ def _start(listener: socket.socket, directory: Path, name: str) -> None:
 # -- in that process -----------------------------------------------------------------------
 
 
-def main(number: int, directory: str, name: str, idle: float) -> None:
+def main(number: int, address: str, idle: float) -> None:
     """Answer on the socket with a file descriptor and a path, until it is idle for some seconds."""
     os.nice(_NICE)
-    listener, path = socket.socket(fileno=number), Path(directory) / name
+    listener, path = socket.socket(fileno=number), Path(address)
     inode = path.stat().st_ino
     try:
-        _serve(listener, Path(directory), idle)
+        _serve(listener, idle)
     finally:
         with contextlib.suppress(OSError):
             if path.stat().st_ino == inode:
@@ -145,7 +144,7 @@ def main(number: int, directory: str, name: str, idle: float) -> None:
         listener.close()
 
 
-def _serve(listener: socket.socket, directory: Path, idle: float) -> None:
+def _serve(listener: socket.socket, idle: float) -> None:
     from dask_marsched.kernels.llvm.compiler import Compiler
 
     compiler = Compiler()
@@ -158,8 +157,7 @@ def _serve(listener: socket.socket, directory: Path, idle: float) -> None:
         with connection, contextlib.suppress(OSError):  # the client may be gone
             connection.settimeout(_PATIENCE)
             connection.sendall(_ALIVE)
-            digest, key = pickle.loads(_received(connection))
-            path = directory / f"{digest}.o"
+            path, key = pickle.loads(_received(connection))
             content = cache_files.read(path)
             if content is None:
                 try:

@@ -1,9 +1,9 @@
-"""Names, encodes and decodes the files of compiled kernels, without LLVM's library."""
+"""Describes compiled kernels, which are kept in pickled form, without LLVM's library."""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import pickle
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,17 +28,15 @@ class Made(NamedTuple):
     #: NumPy's inner loops whose addresses it takes: ufunc, dtypes of operands and result.
     externals: tuple[tuple[str, tuple[np.dtype[Any], ...]], ...]
     scratch: int  #: bytes of its working space
-    #: Flags, named as in `numpy.errstate`, that make its results differ from NumPy's.
-    doubtful: frozenset[str]
+    doubtful: bool  #: whether its results may differ from NumPy's if it raises ``invalid``
     code: bytes  #: an object file
 
 
-def digest(key: Key, kind: str) -> str:
-    """Return the name of a kernel's files; ``kind`` names processor and versions."""
+def description(key: Key, kind: str) -> str:
+    """Return text that names a kernel's files; ``kind`` names processor and versions."""
     expression, *rest = key
     made_from = (expression.nodes, expression.outputs, expression.converted, *rest)
-    text = f"{kind}\n{made_from!r}"
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
+    return f"{kind}\n{made_from!r}"
 
 
 @cache
@@ -50,28 +48,9 @@ def sources() -> str:
     return found.hexdigest()
 
 
-def encoded(made: Made) -> bytes:
-    """Return a file's content for a kernel."""
-    head = {
-        "externals": [[name, [d.str for d in dtypes]] for name, dtypes in made.externals],
-        "scratch": made.scratch,
-        "doubtful": sorted(made.doubtful),
-    }
-    return json.dumps(head).encode() + b"\n" + made.code
-
-
-def refusal(reason: str) -> bytes:
-    """Return a file's content for a kernel that cannot be compiled."""
-    return json.dumps({"unsupported": reason}).encode() + b"\n"
-
-
 def decoded(content: bytes) -> Made:
-    """Return the kernel in a file's content; raise UnsupportedError if it cannot be compiled."""
-    line, _, code = content.partition(b"\n")
-    head = json.loads(line)
-    if "unsupported" in head:
-        raise UnsupportedError(head["unsupported"])
-    externals = tuple(
-        (name, tuple(np.dtype(dtype) for dtype in dtypes)) for name, dtypes in head["externals"]
-    )
-    return Made(externals, head["scratch"], frozenset(head["doubtful"]), code)
+    """Return the kernel in a file's content; raise the UnsupportedError that is there instead."""
+    found: Made | UnsupportedError = pickle.loads(content)
+    if isinstance(found, UnsupportedError):
+        raise found
+    return found
