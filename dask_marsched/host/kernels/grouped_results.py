@@ -9,7 +9,6 @@ with another; that this changes no bit is checked on random numbers before the f
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
@@ -18,7 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from dask._task_spec import GraphNode, Task
 
-from dask_marsched.host.kernels.partial_results import UnfitError, flat, nesting, raising, same
+from dask_marsched.host.kernels.partial_results import (
+    UnfitError,
+    flat,
+    nesting,
+    proven,
+    raising,
+    same,
+)
 from dask_marsched.host.kernels.rules import unwrapped
 
 #: Bytes copied at a time.
@@ -85,7 +91,7 @@ def combine(node: Any, found: GroupedCombination, values: Mapping[Any, Any]) -> 
     if not reindex.blockwise and not _are_sorted([part["groups"] for part in parts]):
         raise UnfitError
     form = found, nesting(nested), repr(reindex), tuple(map(_layout, arrays))
-    if not _agrees(form, stage, nested):
+    if not proven(form, lambda: _proved(stage, nested)):
         raise UnfitError
     combined = _combined(stage, max(_TRIED_AT_ONCE, _PIECE // row), nested)
     if found.is_last:
@@ -149,20 +155,8 @@ def _layout(array: Any) -> Any:
     return array.dtype, tuple(n > 1 for n in array.shape), order
 
 
-_proven: dict[Any, bool] = {}
-_proving = threading.Lock()
-
-
-def _agrees(form: Any, stage: Callable[[Any], Any], nested: Any) -> bool:
-    """Return whether results are flox's to the last bit, tried once on random numbers."""
-    if form not in _proven:
-        with _proving:
-            if form not in _proven:  # nor tried in another thread in the meantime
-                _proven[form] = _proved(stage, nested)
-    return _proven[form]
-
-
 def _proved(stage: Callable[[Any], Any], nested: Any) -> bool:
+    """Return whether results are flox's to the last bit, on random numbers."""
     try:
         with np.errstate(all="ignore"):
             small = _mapped(nested, _Drawn())

@@ -104,14 +104,24 @@ def combine(node: Any, found: Combination, values: Mapping[Any, Any]) -> Any:
     arg = node.args[0]
     nested = arg({key: values[key] for key in arg.dependencies})
     partials = _Partials(found, nested)
-    if not partials.agrees(node.func, nested):
+    if not proven(partials.form(nested), lambda: partials.agrees(node.func, nested)):
         raise UnfitError
-    return partials.combined()
+    with raising():
+        return partials.combined()
 
 
-#: Whether our results are Dask's, by form.
+#: Whether our results are the tasks' own, by form.
 _proven: dict[Any, bool] = {}
 _proving = threading.Lock()
+
+
+def proven(form: Any, prove: Callable[[], bool]) -> bool:
+    """Return whether results of a form are the tasks' own to the last bit, tried once."""
+    if form not in _proven:
+        with _proving:
+            if form not in _proven:  # nor tried in another thread in the meantime
+                _proven[form] = prove()
+    return _proven[form]
 
 
 class _Partials:
@@ -161,18 +171,13 @@ class _Partials:
             if not 0 < min(self.numbers) <= self.number < _MOST_COUNTED.get(of_type, 0):
                 raise UnfitError
 
-    def agrees(self, dasks: Callable[[Any], Any], nested: Any) -> bool:
-        """Return whether results are Dask's to the last bit, tried once on random numbers."""
-        form = (
-            *(self.found, self.dtype, nesting(nested), len(self.totals)),
-            tuple(length > 1 for length in self.shape),
-        )
-        if form not in _proven:
-            with _proving:
-                _proven[form] = _proven.get(form) or self._proved(dasks, nested)
-        return _proven[form]
+    def form(self, nested: Any) -> Any:
+        """Return what decides about the order of operations."""
+        long = tuple(length > 1 for length in self.shape)
+        return self.found, self.dtype, nesting(nested), len(self.totals), long
 
-    def _proved(self, dasks: Callable[[Any], Any], nested: Any) -> bool:
+    def agrees(self, dasks: Callable[[Any], Any], nested: Any) -> bool:
+        """Return whether results are Dask's to the last bit, on random numbers."""
         random = np.random.default_rng(0)
         shape = tuple(min(length, 7) for length in self.shape)
 
@@ -194,18 +199,14 @@ class _Partials:
             return same(ours.combined(), dasks(small))
 
     def combined(self) -> Any:
-        """Return the result; raises FloatingPointError if NumPy has something to warn of."""
-        with raising():
-            return self._combined()
-
-    def _combined(self) -> Any:
+        """Return the result."""
         form = self.found.form
         total, squares = (
             np.empty(self.shape, self.dtype) if wanted else None
             for wanted in (form != "moment_end", bool(self.squares))
         )
         scratch = np.empty((3, _PIECE), self.dtype)
-        flat = [_pieces(arrays) for arrays in (self.totals, self.squares)]
+        flat = [[a.reshape(-1) for a in arrays] for arrays in (self.totals, self.squares)]
         outs = [None if out is None else out.reshape(-1) for out in (total, squares)]
         for start in range(0, self.totals[0].size, _PIECE):
             here = slice(start, start + _PIECE)
@@ -264,10 +265,6 @@ def _add(parts: Sequence[Any], into: Any) -> None:
     for part in parts[2:]:
         np.add(into, part, into)
     np.add(into, 0, into)  # NumPy begins with zero: no sum is -0.0
-
-
-def _pieces(arrays: Sequence[Any]) -> list[Any]:
-    return [array.reshape(-1) for array in arrays]
 
 
 def flat(nested: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_marsched.host.kernels import grouped_results
+from dask_marsched.host.kernels import grouped_results, partial_results
 from dask_marsched.host.kernels.combining import combination, combine
 from dask_marsched.host.kernels.grouped_results import GroupedCombination
 from dask_marsched.host.kernels.partial_results import UnfitError
@@ -161,7 +161,7 @@ def test_finalize_runs_once_and_warns_as_in_flox(runner, monkeypatch):
         return total / (count - 4)  # NumPy warns
 
     monkeypatch.setattr(grouped_results, "_LEAST", 1)
-    monkeypatch.setattr(grouped_results, "_proven", {})
+    monkeypatch.setattr(partial_results, "_proven", {})
     calls = []
     task, values = last_stage(reduced(finalize))
     calls.clear()
@@ -210,7 +210,7 @@ def test_a_trial_is_small(monkeypatch):
         return False
 
     monkeypatch.setattr(grouped_results, "_LEAST", 1)
-    monkeypatch.setattr(grouped_results, "_proven", {})
+    monkeypatch.setattr(partial_results, "_proven", {})
     monkeypatch.setattr(grouped_results, "_proved", proved)
     for task, values in stages(reduced(None)):
         with pytest.raises(UnfitError):
@@ -226,7 +226,7 @@ def test_a_trial_that_fails_is_remembered(runner, monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr(grouped_results, "_LEAST", 1)
-    monkeypatch.setattr(grouped_results, "_proven", {})
+    monkeypatch.setattr(partial_results, "_proven", {})
     monkeypatch.setattr(grouped_results, "_Drawn", failing)
     task, values = last_stage(reduced(None))
     for _ in range(2):
