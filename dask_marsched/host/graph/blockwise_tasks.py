@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dask import blockwise
@@ -147,46 +146,29 @@ def _input(
     if index is None or places is None:
         constant = isinstance(source, GraphNode | TaskRef)
         return _put(key, source if constant else DataNode(None, source))
+
+    def at(coords: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([coords[place] for place in places])
+
+    def generated(coords: tuple[Any, ...]) -> Any:
+        # no tasks' results: each block is told what is at its coordinates
+        block = at(coords)
+        value = parse_input(io_deps[source].get(block, block))
+        return _put(key, value if isinstance(value, GraphNode) else DataNode(None, value))
+
+    def joined(coords: tuple[Any, ...]) -> Any:
+        # all blocks along an axis that the result has not
+        blocks = blockwise._lol_product((source,), at(coords), as_taskref=True)
+        return _put(key, Task(key, concatenate, blocks, axes) if concatenate else blocks)
+
     if source in io_deps:
-        return _Generated(key, io_deps[source], places)
+        return generated
     if axes:
-        return _Joined(key, source, places, axes, concatenate)
+        return joined
     if places == list(range(width)):
         return lambda coords, head=(source,): TaskRef(head + coords[:width])
-    return lambda coords: TaskRef((source, *[coords[place] for place in places]))
+    return lambda coords: TaskRef((source, *at(coords)))
 
 
 def _put(key: Key, value: Any) -> Any:
     return TaskRef(key).substitute({key: value})
-
-
-@dataclass(frozen=True, slots=True)
-class _Generated:
-    """Blocks that are no tasks' results: each is told what is at its coordinates."""
-
-    key: Key
-    blocks: Any
-    places: list[int]
-
-    def __call__(self, coords: tuple[Any, ...]) -> Any:
-        at = tuple([coords[place] for place in self.places])
-        value = parse_input(self.blocks.get(at, at))
-        return _put(self.key, value if isinstance(value, GraphNode) else DataNode(None, value))
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """All blocks along an axis that the result has not."""
-
-    key: Key
-    source: Any
-    places: list[int]
-    axes: Sequence[int]
-    concatenate: Any
-
-    def __call__(self, coords: tuple[Any, ...]) -> Any:
-        at = tuple([coords[place] for place in self.places])
-        blocks = blockwise._lol_product((self.source,), at, as_taskref=True)
-        if self.concatenate:
-            blocks = Task(self.key, self.concatenate, blocks, self.axes)
-        return _put(self.key, blocks)

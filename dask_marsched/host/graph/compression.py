@@ -53,7 +53,7 @@ class CompressionRequest:
     compression: GraphCompression
     keys: Collection[Key]  #: Wanted by the client.
     annotations: Mapping[str, Any]  #: Of all tasks that have none of their own.
-    priority: Any  #: The user's priorities by key, or one for all.
+    priority: Any = 0  #: The user's priorities by key, or one for all.
     #: Members of each fused task in topological order.
     groups: dict[Key, list[Key]] = field(default_factory=dict)
     originals: dict[Key, GraphNode] = field(default_factory=dict)  #: The members before fusion.
@@ -95,23 +95,24 @@ def compressed_as_before(
     """Return a graph compressed as another scheduler has done it: siblings and groups."""
     if chosen:
         dsk, _ = bundled(dsk, chosen, sizes)
+    return _joined(groups, dsk)
+
+
+def _joined(groups: Mapping[Key, list[Key]], dsk: Mapping[Key, GraphNode]) -> dict[Key, GraphNode]:
     fused = {head: join(head, members[:-1], dsk) for head, members in groups.items()}
     gone = {key for members in groups.values() for key in members[:-1]}
     return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
 
 
 class _Read(NamedTuple):
-    """Arguments of `dask_marsched.policies.compression.compress`."""
+    """A graph as policies see it."""
 
     keys: list[Key]
     graph: OperandGraph
     roles: bytearray
     kinds: list[int]
     limits: GroupBounds | None
-
-    def heads(self) -> list[int]:
-        """Return for each task the head of its group."""
-        return compress(self.graph, self.roles, self.kinds, self.limits)
+    heads: list[int]  #: For each task the head of its group.
 
 
 class GraphCompression(ArrivingGraphs):
@@ -130,19 +131,13 @@ class GraphCompression(ArrivingGraphs):
         self._fused: set[Key] = set()
         self._purge_at = 1000
 
-    def request(
-        self, keys: Collection[Key], annotations: Mapping[str, Any] | None, priority: Any = 0
-    ) -> CompressionRequest:
-        """Return the request to compress a graph."""
-        return CompressionRequest(self, keys, annotations or {}, priority)
-
     def of_message(self, message: dict[str, Any]) -> CompressionRequest | None:
         """Return the request for the graph in a message; None if it is not to be compressed."""
         # An actor is not a function of its inputs.
         if not message.keys() >= _NEEDED or message["actors"]:
             return None
         priority = message.get("user_priority", 0)
-        return self.request(message["keys"], message["annotations"], priority)
+        return CompressionRequest(self, message["keys"], message["annotations"] or {}, priority)
 
     def compress(
         self,
@@ -156,7 +151,6 @@ class GraphCompression(ArrivingGraphs):
         if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
             return dsk  # no task reads another, as in `Client.map`
         read = self._read(request, dsk, annotations, sizes)
-        heads = read.heads()
         # Annotations refer to keys, which bundles would change.
         if read.limits is not None and not _annotated(annotations, request):
             found = siblings(read.graph, read.roles, read.kinds, read.limits)
@@ -164,27 +158,26 @@ class GraphCompression(ArrivingGraphs):
                 chosen = [[read.keys[i] for i in group] for group in found]
                 with_bundles, bundles = bundled(dsk, chosen, sizes)
                 other = self._read(request, with_bundles, annotations, sizes)
-                its_heads = other.heads()
-                if len(set(its_heads)) < len(set(heads)):  # otherwise bundling saves no tasks
-                    dsk, request.bundles, read, heads = with_bundles, bundles, other, its_heads
+                if len(set(other.heads)) < len(set(read.heads)):  # otherwise that saves no tasks
+                    dsk, request.bundles, read = with_bundles, bundles, other
                     request.chosen = chosen
         keys = read.keys
         groups: dict[Key, list[Key]] = {}
-        for key, place in zip(keys, heads, strict=True):
+        for key, place in zip(keys, read.heads, strict=True):
             if keys[place] != key:
                 groups.setdefault(keys[place], []).append(key)
         if not groups:
             return dsk
-        fused = {head: join(head, members, dsk) for head, members in groups.items()}
         for head, members in groups.items():
             members.append(head)
             request.originals.update((key, dsk[key]) for key in members)
+        left = _joined(groups, dsk)
+        for head, members in groups.items():
             steps = _branching_steps(members, dsk)
-            if len(fused[head].dependencies) > max(map(len, steps.values())):
+            if len(left[head].dependencies) > max(map(len, steps.values())):
                 request.trees.update(steps)
         request.groups = groups
-        gone = request.originals.keys() - fused.keys()
-        return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
+        return left
 
     def _read(
         self,
@@ -231,7 +224,7 @@ class GraphCompression(ArrivingGraphs):
                     for key, unsure, size in zip(keys, uncertain, graph.known, strict=True)
                 ],
             )
-        return _Read(keys, graph, roles, kinds, limits)
+        return _Read(keys, graph, roles, kinds, limits, compress(graph, roles, kinds, limits))
 
     def reconcile(self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]) -> Mapping[Key, Any]:
         """Adapt a graph in place to tasks that arrived in the meantime; return its order."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dask.order
@@ -53,21 +53,8 @@ class Dependencies(dict[Any, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._dsk
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return a task's dependencies, or the default if there is no such task."""
-        return self[key] if key in self._dsk else default
-
-    def keys(self) -> Any:
-        """Return the tasks."""
-        return self._dsk.keys()
-
-    def values(self) -> Any:
-        """Return the tasks' dependencies."""
-        return [self[key] for key in self._dsk]
-
-    def items(self) -> Any:
-        """Return pairs of tasks and dependencies."""
-        return [(key, self[key]) for key in self._dsk]
+    get, keys = Mapping.get, Mapping.keys  # type: ignore[assignment]  # a dict's own see
+    values, items = Mapping.values, Mapping.items  # type: ignore[assignment]  # only what it holds
 
 
 #: The mappings to sets that an order in this thread has made, while they are to be freed.

@@ -22,6 +22,7 @@ from dask_marsched.core.chunk_sizes import Grid
 
 #: Elements along every axis of the probe. Any length but 1 tells kept axes from reduced ones.
 _PROBE_LENGTH = 2
+_Chunks = tuple[tuple[int, ...], ...]
 _TRUSTED = frozenset({"numpy", "dask", "operator", "_operator", "builtins"})
 
 
@@ -100,9 +101,19 @@ def _reduced_axes(layer: Layer, ndim: int) -> frozenset[int]:
             axes = bound["axis"]
         else:  # the first stage of an arg-reduction takes the axes as its second argument
             axes = task[2] if type(task) is tuple else task.args[1]
-    if axes is None:
+    return axes_of(axes, ndim)
+
+
+def axes_of(axis: Any, ndim: int) -> frozenset[int]:
+    """Return the axes that an argument ``axis`` names."""
+    if axis is None:
         return frozenset(range(ndim))
-    return frozenset(a % ndim for a in ((axes,) if isinstance(axes, int) else axes))
+    return frozenset(a % ndim for a in ((axis,) if isinstance(axis, int) else axis))
+
+
+def reduced_chunks(chunks: _Chunks, axes: frozenset[int]) -> _Chunks:
+    """Return the lengths of chunks that have one element along some axes."""
+    return tuple((1,) * len(a) if i in axes else a for i, a in enumerate(chunks))
 
 
 class ReductionStages:
@@ -136,7 +147,7 @@ class ReductionStages:
         if grid is None or not (first or _is_combining_stage(layer)):
             return
         reduced = _reduced_axes(layer, len(grid.lengths)) if grid.lengths else frozenset()
-        lengths = tuple((1,) * len(a) if i in reduced else a for i, a in enumerate(grid.lengths))
+        lengths = reduced_chunks(grid.lengths, reduced)
         self.grids[name] = Grid(lengths, grid.itemsize, certain=False)
         if not first:
             for source in self._inputs(name):

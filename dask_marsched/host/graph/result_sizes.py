@@ -14,6 +14,7 @@ from dask.typing import Key
 
 from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.graph.array_layers import ArrayLayers, annotated_grid, nodes_of, read_layers
+from dask_marsched.host.graph.reduction_stages import axes_of, reduced_chunks
 from dask_marsched.host.graph.task_sizes import TaskSizes
 
 
@@ -127,10 +128,7 @@ def _read_node(node: Any, found: ArrayLayers) -> None:
     kwargs = getattr(node, "kwargs", None) or {}
     if "axis" in kwargs and kwargs.get("keepdims"):
         # The first stage of a reduction has the chunks of its input; it reduces them to one each.
-        axes = kwargs["axis"]
-        axes = range(len(chunks)) if axes is None else (axes,) if isinstance(axes, int) else axes
-        reduced = {axis % len(chunks) for axis in axes}
-        chunks = tuple((1,) * len(a) if i in reduced else a for i, a in enumerate(chunks))
+        chunks = reduced_chunks(chunks, axes_of(kwargs["axis"], len(chunks)))
     grid = annotated_grid(chunks, node.dtype, "numpy.ndarray", None)
     if grid is not None and node._name not in found.grids:
         found.grids[node._name] = grid.as_estimate()

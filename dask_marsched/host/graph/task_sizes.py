@@ -65,15 +65,11 @@ class TaskSizes:
         return self._of_task(key, {}, 0)
 
     def _of_reference(self, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
-        grid = self._grid(key)
         # Dask merges slices inside of fused tasks: an inner getter no longer returns the chunk of
         # the layer that it is named after.
         rewritten = key in inner and (isinstance(inner[key], Alias) or _is_getter(inner[key]))
-        if grid is not None and not rewritten and not self._is_view(key):
-            chunk = self._of_grid(grid, key)
-            if chunk is not None and chunk.certain:
-                return chunk
-        return self._of_task(key, inner, depth)
+        known = None if rewritten else self._certain(key)
+        return known or self._of_task(key, inner, depth)
 
     def _of_task(self, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if key in inner:
@@ -101,8 +97,7 @@ class TaskSizes:
             chunk = self._of_call(node, key, inner, depth)
         if chunk is not None and chunk.certain:
             return chunk
-        grid = self._grid(key)
-        guess = None if grid is None or key in inner else self._of_grid(grid, key)
+        guess = None if key in inner else self._of_layer(key)
         return chunk if guess is None else guess._replace(certain=False)
 
     def _of_call(self, node: Task, key: Key, inner: _Nodes, depth: int) -> ChunkInfo | None:
@@ -149,7 +144,7 @@ class TaskSizes:
         if func is np.transpose and args:
             source = self._of_argument(args[0], inner, depth)
             return None if source is None else transpose(source, grid.shape(key))  # type: ignore[arg-type]  # of an array
-        return self._of_grid(grid, key) if allocates(func) else None
+        return self._of_layer(key) if allocates(func) else None
 
     def _fused(self, args: tuple[Any, ...], key: Key, depth: int) -> ChunkInfo | None:
         nodes, out = args[0], args[1]
@@ -157,12 +152,7 @@ class TaskSizes:
         own = key if type(key) is tuple and key and key[0] == out else out
         if out in nodes and own != out:
             return self._of_node(nodes[out], own, nodes, depth + 1)
-        grid = self._grid(out)
-        if grid is not None and not self._is_view(out):
-            chunk = self._of_grid(grid, out)
-            if chunk is not None and chunk.certain:
-                return chunk
-        return self._of_task(out, nodes, depth)
+        return self._certain(out) or self._of_task(out, nodes, depth)
 
     def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> ChunkInfo | None:
         if isinstance(arg, TaskRef):
@@ -183,7 +173,7 @@ class TaskSizes:
             func, index = getitem, index[1]
         grid = self._grid(key)
         if grid is not None and not grid.lengths and source.shape and _selects_one(index):
-            scalar = self._of_grid(grid, key)
+            scalar = self._of_layer(key)
             return None if scalar is None else scalar._replace(certain=source.certain)
         chunk = sliced(func, source, index)
         asarray = node.args[2] if len(node.args) > 2 else node.kwargs.get("asarray")
@@ -214,12 +204,15 @@ class TaskSizes:
             return self._grids.get(key[0])
         return None
 
-    def _is_view(self, key: Any) -> bool:
-        return key[0] in self._views
+    def _certain(self, key: Any) -> ChunkInfo | None:
+        """Describe a chunk whose layer alone tells its size."""
+        chunk = self._of_layer(key)
+        return chunk if chunk is not None and chunk.certain and key[0] not in self._views else None
 
-    def _of_grid(self, grid: Grid, key: Any) -> ChunkInfo | None:
-        nbytes = grid.nbytes(key)
-        if nbytes is None:
+    def _of_layer(self, key: Any) -> ChunkInfo | None:
+        grid = self._grid(key)
+        nbytes = None if grid is None else grid.nbytes(key)
+        if grid is None or nbytes is None:
             return None
         # A dict of several arrays has no shape.
         shape = grid.shape(key) if not grid.overhead else None

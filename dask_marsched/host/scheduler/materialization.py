@@ -16,6 +16,7 @@ from distributed.scheduler import Scheduler
 from dask_marsched.host.graph import blockwise_tasks, order_dependencies
 from dask_marsched.host.graph.array_layers import may_have_more_tasks
 from dask_marsched.host.graph.compression import (
+    CompressionRequest,
     compressed,
     compressed_as_before,
     current,
@@ -133,7 +134,7 @@ def compress_for(
     compression = in_force.get(scheduler)
     if compression is None:
         return dsk, {}, {}
-    request = compression.request(keys, general)
+    request = CompressionRequest(compression, keys, general)
     token = current.set(request)
     try:
         sizes = getattr(dsk, "sizes", None)
