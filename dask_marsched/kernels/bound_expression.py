@@ -96,8 +96,9 @@ class BoundExpression:
         strides = [self.strides(number) for number, _ in self.inputs]
         results = [self._result_strides(dtype) for _, _, dtype in self.typed.outputs]
         counted = any(reduction in INDEXING for _, reduction, _ in self.typed.outputs)
-        counted = counted and len(self.axes) > 1
-        return nest(self.shape, [*strides, *results], self.order, self.axes, counted)
+        # along all axes, elements are counted in C order
+        order = range(len(self.shape)) if counted and len(self.axes) > 1 else self.order
+        return nest(self.shape, [*strides, *results], order, self.axes)
 
     @cached_property
     def layout(self) -> KernelLayout:

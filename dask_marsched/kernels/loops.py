@@ -19,18 +19,15 @@ def nest(
     shape: Sequence[int],
     strides: Sequence[Sequence[int]],
     order: Sequence[int],
-    reduced: frozenset[int] = frozenset(),
-    counted: bool = False,
+    reduced: frozenset[int],
 ) -> Nest:
     """Return the loops over operands of a common shape without zeros.
 
-    ``order`` lists the axes from the outermost to the innermost in memory. If elements along
-    reduced axes are ``counted``, those axes are innermost. Strides are 0 along broadcast axes.
+    ``order`` lists the axes from the outermost to the innermost in memory. Strides are 0 along
+    broadcast axes.
     """
-    axes = [axis for axis in (range(len(shape)) if counted else order) if shape[axis] > 1]
+    axes = [axis for axis in order if shape[axis] > 1]
     groups = _joined([_Loop(shape[a], [s[a] for s in strides], a in reduced) for a in axes])
-    if counted:
-        groups.sort(key=lambda loop: loop.reduced)
     inner = groups.pop() if groups else _Loop(1, [0] * len(strides), bool(reduced))
     kept = [loop for loop in groups if not loop.reduced]
     others = [loop for loop in groups if loop.reduced]

@@ -205,15 +205,13 @@ def annotated_grid(
     lengths = _whole_numbers(chunks)
     if lengths is None:
         return None
-    uniform = certain = False
+    uniform, certain = False, True
     if isinstance(layer, Blockwise):
         if getattr(layer.task.func, "__name__", "") == "load_store_chunk":
             return _stored_grid(lengths, dtype, layer)
         func = innermost(layer.task.func)
         uniform = getattr(func, "__name__", "") == "_broadcast_trick_inner"
         certain = not _is_unsure(layer)
-    else:
-        certain = True
     # Masked arrays are measured by their data, but their reductions return other types.
     certain = certain and chunk_type == "numpy.ndarray"
     if not lengths and not uniform:

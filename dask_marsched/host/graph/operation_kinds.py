@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask._task_spec import DataNode, GraphNode, Task, _execute_subgraph
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import ArrayLayers, innermost, read_layers
 from dask_marsched.host.graph.reduction_stages import parts
-from dask_marsched.host.graph.size_rules import GETTERS
+from dask_marsched.host.graph.size_rules import GETTERS, named
 
 _Nodes = Mapping[Key, GraphNode]
 
@@ -135,8 +135,8 @@ def _is_stored(node: Task, nodes: _Nodes) -> bool:
     """Return whether a getter reads from an array outside of memory."""
     source = node.args[0] if node.args else None
     for _ in range(2):
-        if isinstance(source, TaskRef | Alias):
-            source = nodes.get(source.key if isinstance(source, TaskRef) else source.target)
+        if (key := named(source)) is not None:
+            source = nodes.get(key)
     return isinstance(source, DataNode) and not isinstance(source.value, np.ndarray)
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask._task_spec import DataNode, GraphNode, Task, _execute_subgraph
 from dask.array.chunk import getitem
 from dask.typing import Key
 
 from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.graph.array_layers import ArrayLayers, annotated_grid, nodes_of, read_layers
 from dask_marsched.host.graph.reduction_stages import axes_of, reduced_chunks
+from dask_marsched.host.graph.size_rules import named
 from dask_marsched.host.graph.task_sizes import TaskSizes
 
 
@@ -90,22 +91,18 @@ def _size_of_task(
     if type(node) is not Task:
         return None, None
     func, args = node.func, node.args
-    if func is _execute_subgraph:
+    is_fused = func is _execute_subgraph
+    if is_fused:
         # A fused task is named after all of its parts; the last one determines the result.
         chunk = args[1]
-        grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
-        return grid, None if grid is None else grid.nbytes(chunk)
-    if (func is getitem or func is operator.getitem) and len(args) == 2 and name not in views:
-        source = args[0]
-        if type(source) is TaskRef:
-            chunk = source.key
-        elif type(source) is Alias:
-            chunk = source.target
-        else:
-            return None, None
-        grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
-        return grid, None if grid is None else grid.sliced_nbytes(chunk, args[1])
-    return None, None
+    elif (func is getitem or func is operator.getitem) and len(args) == 2 and name not in views:
+        chunk = named(args[0])
+    else:
+        return None, None
+    grid = grids.get(chunk[0]) if type(chunk) is tuple and chunk else None
+    if grid is None:
+        return None, None
+    return grid, grid.nbytes(chunk) if is_fused else grid.sliced_nbytes(chunk, args[1])
 
 
 def read_array_expressions(expr: Any, found: ArrayLayers) -> None:

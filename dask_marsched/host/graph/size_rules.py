@@ -9,9 +9,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from dask._task_spec import Alias, TaskRef
 from dask.array.chunk import getitem
 from dask.array.core import getter, getter_inline, getter_nofancy
 from dask.sizeof import sizeof
+from dask.typing import Key
 
 from dask_marsched.core.chunk_sizes import Shape, sliced_shape
 from dask_marsched.host.graph.array_layers import keeps_its_type
@@ -37,6 +39,13 @@ class ChunkInfo(NamedTuple):
     members: tuple[ChunkInfo, ...] = ()  #: The elements of a tuple.
     #: True for an array outside of memory, whose slices become arrays of its type.
     stored: bool = False
+
+
+def named(arg: Any) -> Key | None:
+    """Return the key of the result that an argument stands for; None for other arguments."""
+    if isinstance(arg, TaskRef):
+        return arg.key
+    return arg.target if isinstance(arg, Alias) else None
 
 
 def literal(value: Any) -> ChunkInfo:

@@ -33,6 +33,7 @@ from dask_marsched.host.graph.size_rules import (
     broadcast,
     literal,
     merge,
+    named,
     sliced,
     transpose,
 )
@@ -155,10 +156,9 @@ class TaskSizes:
         return self._certain(out) or self._of_task(out, nodes, depth)
 
     def _of_argument(self, arg: Any, inner: _Nodes, depth: int) -> ChunkInfo | None:
-        if isinstance(arg, TaskRef):
-            return self._of_reference(arg.key, inner, depth)
-        if isinstance(arg, Alias):
-            return self._of_reference(arg.target, inner, depth)
+        key = named(arg)
+        if key is not None:
+            return self._of_reference(key, inner, depth)
         if isinstance(arg, GraphNode):
             return self._of_node(arg, arg.key, inner, depth + 1)
         return None
@@ -256,8 +256,4 @@ def _flat(args: Any) -> Iterator[Any]:
 
 def _references(parts: Any) -> Iterator[Key]:
     """Yield the keys in nested lists of references."""
-    for part in _flat((parts,)):
-        if isinstance(part, TaskRef):
-            yield part.key
-        elif isinstance(part, Alias):
-            yield part.target
+    yield from (key for part in _flat((parts,)) if (key := named(part)) is not None)

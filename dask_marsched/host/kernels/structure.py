@@ -58,16 +58,13 @@ class Structure(NamedTuple):
 Place = tuple[Any, int | None]
 
 
-class _FusedScope:
+class _FusedScope(NamedTuple):
     """The names in a fused task: its own nodes, and names bound to arguments in the outer task."""
 
-    __slots__ = ("bound", "known", "nodes", "outer")
-
-    def __init__(
-        self, nodes: Mapping[Any, Any], bound: Mapping[Any, Any], outer: _FusedScope | None
-    ) -> None:
-        self.nodes, self.bound, self.outer = nodes, bound, outer
-        self.known: dict[Any, int] = {}
+    nodes: Mapping[Any, Any]
+    bound: Mapping[Any, Any]
+    outer: _FusedScope | None
+    known: dict[Any, int]  #: Steps by name, as far as they were read.
 
 
 class UnreadableTaskError(Exception):
@@ -131,7 +128,7 @@ class _TaskReader:
         if node.func is _execute_subgraph and not node.kwargs:
             nodes, out, names, *bound = node.args
             if type(nodes) is dict:
-                inner = _FusedScope(nodes, dict(zip(names, bound, strict=True)), scope)
+                inner = _FusedScope(nodes, dict(zip(names, bound, strict=True)), scope, {})
                 return self.name(out, inner)
         return self.task(node, scope)
 
@@ -213,7 +210,7 @@ def _references(node: Any) -> Iterator[Any]:
 def read(task: Any, places: dict[int, Place] | None = None) -> Structure:
     """Read a task and fill ``places``; raise an UnreadableTaskError if it cannot be read."""
     reader = _TaskReader()
-    result = reader.node(task, _FusedScope({}, {}, None))
+    result = reader.node(task, _FusedScope({}, {}, None, {}))
     if result != len(reader.steps) - 1:
         raise UnreadableTaskError  # only another name
     if places is not None:

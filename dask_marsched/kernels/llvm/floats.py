@@ -93,7 +93,6 @@ def _in_order(code: Code, x: Any) -> Any:
 def sign(code: Code, x: Any) -> Any:
     """Return NumPy's ``sign``."""
     at = code.at
-    zero = at.fcmp_ordered("==", x, ir.Constant(x.type, 0.0))
     nan = at.fcmp_unordered("uno", x, x)
     one = with_sign_of(code, ir.Constant(x.type, 1.0), x)
-    return at.select(nan, x, at.select(zero, ir.Constant(x.type, 0.0), one))
+    return at.select(nan, x, at.select(is_zero(code, x), ir.Constant(x.type, 0.0), one))

@@ -137,16 +137,13 @@ def _value(f: Any, angle: Any, short: Any, odd: Any) -> Any:
     change = f.fma(sine, other_rest, known_rest)
     change = f.fma(sine, other, f.fma(at.fneg(less), known, change))
     value = at.fadd(known, change)
-    series = f.fma(f.polynomial(at.fmul(angle, angle), _TAYLOR), angle, _half(f, short))
+    series = f.polynomial(at.fmul(angle, angle), _TAYLOR)
+    series = f.fma(series, angle, at.fmul(f.number(-0.5), short))
     series = at.fadd(angle, f.fma(at.fmul(angle, angle), series, short))
     below = at.icmp_unsigned("<", bits(f.code, size), I64(f.bits(_TAYLOR_BELOW)))
     few = at.and_(below, at.not_(cosine))
     value = absolute_bits(f.code, at.select(few, series, value))
     return at.bitcast(at.or_(value, at.select(cosine, I64(0), sign)), f.kind)
-
-
-def _half(f: Any, short: Any) -> Any:
-    return f.at.fmul(f.number(-0.5), short)
 
 
 def _entry(f: Any, row: Any, column: int) -> Any:
