@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +13,6 @@ from dask_marsched.kernels import cache_files
 from dask_marsched.kernels.backend import Backend
 from dask_marsched.kernels.llvm import processor
 
-
-def _llvm(directory: Path | None) -> Backend:
-    from dask_marsched.kernels.llvm.backend import LLVMBackend
-
-    return LLVMBackend(directory)
-
-
-def _numexpr(_: Path | None) -> Backend:
-    from dask_marsched.kernels.numexpr_backend import NumexprBackend
-
-    return NumexprBackend()
-
-
-_MAKERS: dict[str, Callable[[Path | None], Backend]] = {"llvm": _llvm, "numexpr": _numexpr}
 PACKAGES = {"llvm": "llvmlite"}  #: The package that a worker's kernels need
 
 
@@ -37,11 +22,18 @@ def make(directory: Path | None) -> tuple[Backend | None, dict[str, str]]:
     The backend may keep compiled kernels in ``directory``.
     """
     missing: dict[str, str] = {}
-    for name, maker in _MAKERS.items():
-        try:
-            return maker(directory), missing
-        except Exception as error:  # not installed, or it does not work on this machine
-            missing[name] = f"{type(error).__name__}: {error}"
+    try:
+        from dask_marsched.kernels.llvm.backend import LLVMBackend
+
+        return LLVMBackend(directory), missing
+    except Exception as error:  # not installed, or it does not work on this machine
+        missing["llvm"] = f"{type(error).__name__}: {error}"
+    try:
+        from dask_marsched.kernels.numexpr_backend import NumexprBackend
+
+        return NumexprBackend(), missing
+    except Exception as error:
+        missing["numexpr"] = f"{type(error).__name__}: {error}"
     return None, missing
 
 

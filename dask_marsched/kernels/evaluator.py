@@ -108,7 +108,9 @@ class Kernels:
         NumPy computes them. Raises NotUnderstoodError for objects, strings and Python's numbers
         alone, to which NumPy's functions do something else than the operations of a program.
         """
-        use = self._use(expression, values)
+        use = self._uses(expression, signature(values))
+        if isinstance(use, str):
+            raise NotUnderstoodError(use)
         if use is None or use.left or self._closed or np.geterr()["under"] != "ignore":
             return numpy_backend.evaluate(expression, values, known)
         case = use.case
@@ -184,12 +186,6 @@ class Kernels:
             with case.lock:
                 case.asked = case.kept or case.spent >= self._patience
             self._begin(case, first)
-
-    def _use(self, expression: Expression, values: Sequence[Any]) -> Use | None:
-        use = self._uses(expression, signature(values))
-        if isinstance(use, str):
-            raise NotUnderstoodError(use)
-        return use
 
     def _new_use(self, expression: Expression, found: tuple[Signature, ...]) -> Use | str | None:
         """Return a use; None for small chunks; the reason if the caller has to evaluate it."""

@@ -94,10 +94,8 @@ async def test_removal_restores_the_worker(c, s, a):
 
 @gen_cluster(client=True, nthreads=ONE)
 async def test_without_a_compiler_status_says_so(c, s, a, monkeypatch):
-    def missing(directory):
-        raise ModuleNotFoundError("No module named 'llvmlite'")
-
-    monkeypatch.setattr(backends, "_MAKERS", {"llvm": missing})
+    missing = {"llvm": "ModuleNotFoundError: No module named 'llvmlite'"}
+    monkeypatch.setattr(backends, "make", lambda directory: (None, missing))
     await c.register_plugin(with_kernels())
     array, wanted = chain(3)
     np.testing.assert_allclose(await c.compute(array), wanted)

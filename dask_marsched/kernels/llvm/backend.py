@@ -233,13 +233,11 @@ class LLVMBackend:
             with cache_files.claimed(path):  # workers that need the same proof wait for the first
                 known = self._known_of(claim)
                 if known is None:
-                    known = self._proofs[claim] = self._tried(claim)
+                    trusted = (claim,) if isinstance(claim, proof.FunctionClaim) else ()
+                    known = proof.holds(claim, lambda bound: self._prepare(bound, True, trusted))
+                    self._proofs[claim] = known
                     cache_files.write(path, b"1" if known else b"0")
         return known
-
-    def _tried(self, claim: proof.Claim) -> bool:
-        trusted = (claim,) if isinstance(claim, proof.FunctionClaim) else ()
-        return proof.holds(claim, lambda bound: self._prepare(bound, True, trusted))
 
     def _known_of(self, claim: proof.Claim) -> bool | None:
         known = self._proofs.get(claim)

@@ -11,7 +11,7 @@ from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.llvm import processor
 from dask_marsched.kernels.llvm.kernel import Writer
 from dask_marsched.kernels.llvm.kernel_files import Key, Made
-from dask_marsched.kernels.llvm.reductions import write_reductions
+from dask_marsched.kernels.llvm.reductions import ReductionWriter
 
 
 class Compiler:
@@ -32,8 +32,9 @@ class Compiler:
     def made(self, key: Key) -> bytes:
         """Return the content of a kernel's file: the kernel, or why there is none."""
         try:
-            writer = Writer(*key)
-            text = writer.write(write_reductions)
+            expression, *_ = key
+            writer = (ReductionWriter if expression.reduced else Writer)(*key)
+            text = writer.write()
         except UnsupportedError as reason:
             return pickle.dumps(reason)
         externals, code = tuple(writer.externals), self._compile(text)

@@ -8,7 +8,6 @@ flags that were raised, and `DOUBT` if NumPy has to decide about a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ _MOST_LOOPS = 32
 
 
 class Writer:
-    """Writes one kernel; its parameters are those of `Key`.
+    """Writes one kernel without reductions; its parameters are those of `Key`.
 
     Both the class and `write` raise UnsupportedError if there is no kernel for the expression.
     """
@@ -58,11 +57,11 @@ class Writer:
         parameters = self.code.function.args
         self.pointers, self.shape, self.dimensions, self.kept = parameters[:4]
         self.strides, self.memory, self.functions = parameters[4:]
-        self.index = self.reserve(8, _MOST_LOOPS)
+        self.index = self._reserve(8, _MOST_LOOPS)
         self.buffers = self._buffers()
         self.copies = self._copies()
 
-    def reserve(self, itemsize: int, length: int = BLOCK) -> Any:
+    def _reserve(self, itemsize: int, length: int = BLOCK) -> Any:
         """Return the address of a new piece of working space."""
         address = self.code.add(self.memory, self.scratch)
         self.scratch += -(-itemsize * length // 64) * 64
@@ -78,7 +77,7 @@ class Writer:
             free = next((u for u in used if u[0] < now and u[1] == size), None)
             if free is not None:
                 used.remove(free)
-            address = self.reserve(size) if free is None else free[2]
+            address = self._reserve(size) if free is None else free[2]
             found[position] = address
             used.append((self.plan.kept_until[position], size, address))
         return found
@@ -92,13 +91,13 @@ class Writer:
             for arg in node.args
         }
         return {
-            position: self.reserve(self.nodes[position].dtype.itemsize)
+            position: self._reserve(self.nodes[position].dtype.itemsize)
             for k, position in enumerate(self.inputs)
             if self.layout.steps[k].isupper() and position in called
         }
 
-    def write(self, reduce: Callable[[Writer], None]) -> str:
-        """Return a module in LLVM's language; ``reduce`` writes the loops of reductions."""
+    def write(self) -> str:
+        """Return a module in LLVM's language."""
         code = self.code
         self.flags = code.variable(value=0)
         self._status(0)
@@ -111,11 +110,8 @@ class Writer:
         self.steps = [self._stride(k, self.inner) for k in range(len(self.inputs))]
         with code.loop(_MOST_LOOPS) as d:
             code.store(code.pointer(self.index, np.dtype(np.int64)), d, code.number(0))
-        if self.layout.mode == "map":
-            self._map()
-        else:
-            reduce(self)
-        self.note_flags()
+        self._loops()
+        self._note_flags()
         return code.end(code.get(self.flags))
 
     def doubtful(self) -> bool:
@@ -128,14 +124,14 @@ class Writer:
         first = self.code.multiply(self.dimensions, operand)
         return self.code.word(self.strides, self.code.add(first, loop))
 
-    def product(self, first: Any, last: Any) -> Any:
+    def _product(self, first: Any, last: Any) -> Any:
         """Return the number of elements of the loops from ``first`` up to before ``last``."""
         code, total = self.code, self.code.variable(value=1)
         with code.loop(last, start=first) as d:
             code.set(total, code.multiply(code.get(total), code.word(self.shape, d)))
         return code.get(total)
 
-    def advance(self, first: Any, last: Any, operands: range) -> None:
+    def _advance(self, first: Any, last: Any, operands: range) -> None:
         """Move to the next element of the loops from ``first`` up to before ``last``."""
         code, int64 = self.code, np.dtype(np.int64)
         index = code.pointer(self.index, int64)
@@ -154,11 +150,10 @@ class Writer:
                     code.raise_by(self.bases[k], code.multiply(self._stride(k, d), steps))
                 code.set(running, code.at.zext(over, running.type.pointee))
 
-    def _map(self) -> None:
+    def _loops(self) -> None:
         code = self.code
         block: Any = BLOCK if self.plan.last else self.length
-        everything = range(len(self.bases))
-        with code.loop(self.product(code.number(0), self.kept)):
+        with code.loop(self._product(code.number(0), self.kept)):
             with code.loop(self.length, step=block) as start:
                 self.m = code.least(block, code.at.sub(self.length, start))
                 for number, (position, _, dtype) in enumerate(self.outputs):
@@ -171,8 +166,8 @@ class Writer:
                         raise UnsupportedError(f"a copy of {dtype.name}")
                     else:  # NumPy's inner loop writes the result itself
                         self.buffers[position] = address
-                self.block(start)
-            self.advance(code.number(0), self.kept, everything)
+                self._block(start)
+            self._advance(code.number(0), self.kept, range(len(self.bases)))
 
     def _function(self, number: int) -> Any:
         return self.code.word(self.functions, self.code.number(number))
@@ -180,24 +175,24 @@ class Writer:
     def _status(self, number: int) -> Any:
         return self.code.call_status(self._function(number), self._function(2))
 
-    def note_flags(self) -> None:
+    def _note_flags(self) -> None:
         """Record the flags that are raised."""
         code = self.code
         code.set(self.flags, code.at.or_(code.get(self.flags), self._status(1)))
 
-    def forget_flags(self) -> None:
+    def _forget_flags(self) -> None:
         """Clear the flags if there are any."""
         raised = self.code.at.icmp_signed("!=", self._status(1), self.code.number(0))
         with self.code.when(raised):
             self._status(0)
 
-    def doubt(self, condition: Any) -> None:
+    def _doubt(self, condition: Any) -> None:
         """Have NumPy decide about the results if a condition holds."""
         code = self.code
         found = code.at.select(condition, code.number(DOUBT), code.number(0))
         code.set(self.flags, code.at.or_(code.get(self.flags), found))
 
-    def block(self, start: Any) -> None:
+    def _block(self, start: Any) -> None:
         """Evaluate ``m`` elements of the innermost loop, from ``start`` on."""
         self.places: dict[int, tuple[Any, Any]] = {}  # address and stride
         for k, position in enumerate(self.inputs):
@@ -220,7 +215,7 @@ class Writer:
 
     def _calls(self, stage: int) -> None:
         # NumPy's inner loops may clear the flags, so these are recorded first
-        self.note_flags()
+        self._note_flags()
         for position, node in enumerate(self.nodes):
             if self.plan.stage[position] != stage:
                 continue
@@ -237,7 +232,7 @@ class Writer:
                     self.code.call_loop(function, data, self.m, places)
             else:
                 self.code.call_loop(function, data, self.m, places)
-            self.note_flags()
+            self._note_flags()
 
     def _by_function(self, position: int) -> Any:
         """Evaluate an operation by our function; return whether NumPy has to do it again."""

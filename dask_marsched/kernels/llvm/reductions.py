@@ -17,48 +17,45 @@ from dask_marsched.kernels.llvm.kernel import Writer
 from dask_marsched.kernels.llvm.pairwise import DEPTH, Tree, sum_function
 
 
-def write_reductions(writer: Writer) -> None:
-    """Write the loops of a kernel along rows or columns, by the mode of its layout."""
-    loops = _Loops(writer)
-    if writer.layout.mode == "columns":
-        loops.columns()
-    else:
-        loops.rows()
+class ReductionWriter(Writer):
+    """Writes one kernel with reductions; see `Writer`."""
 
-
-class _Loops:
-    def __init__(self, writer: Writer) -> None:
-        self.writer, self.code = writer, writer.code
+    def __init__(self, *key: Any) -> None:
+        super().__init__(*key)
         self.reductions = []
-        for position, kind, _ in writer.outputs:
-            dtype = writer.nodes[position].dtype
-            places = writer.reserve(dtype.itemsize), writer.reserve(dtype.itemsize)
+        for position, kind, _ in self.outputs:
+            dtype = self.nodes[position].dtype
+            places = self._reserve(dtype.itemsize), self._reserve(dtype.itemsize)
             self.reductions.append(ReductionCode(self.code, kind or "", dtype, *places))
         self.noisy = any(reduction.noisy for reduction in self.reductions)
         #: Sums of floats, which are added up in NumPy's order.
         self.pairwise = [r for r in self.reductions if r.kind == "sum" and r.dtype.kind == "f"]
         self.others = [r for r in self.reductions if r not in self.pairwise]
-        self.operands = range(len(writer.inputs))
-        self.everything = range(len(writer.bases))
+
+    def _loops(self) -> None:
+        if self.layout.mode == "columns":
+            self._columns()
+        else:
+            self._rows()
 
     def _advance_inner(self) -> None:
-        self.writer.advance(self.writer.kept, self.writer.inner, self.operands)
+        self._advance(self.kept, self.inner, range(len(self.inputs)))
 
     def _result(self, number: int) -> Any:
-        return self.code.get(self.writer.bases[len(self.operands) + number])
+        return self.code.get(self.bases[len(self.inputs) + number])
 
-    def rows(self) -> None:
+    def _rows(self) -> None:
         """Write loops over NumPy's rows, each evaluated by halves down to a block."""
-        writer, code = self.writer, self.code
-        row = code.word(writer.shape, writer.dimensions)
-        part = code.word(writer.shape, code.add(writer.dimensions, 1))
-        count = code.multiply(writer.product(writer.kept, writer.inner), writer.length)
+        code = self.code
+        row = code.word(self.shape, self.dimensions)
+        part = code.word(self.shape, code.add(self.dimensions, 1))
+        count = code.multiply(self._product(self.kept, self.inner), self.length)
         self.offset, self.position = code.variable(value=0), code.variable(value=0)
         dtypes = [r.dtype for r in self.pairwise]
-        waiting = [writer.reserve(d.itemsize, DEPTH) for d in dtypes]
-        tree = Tree(code, dtypes, writer.reserve(8, DEPTH), waiting)
+        waiting = [self._reserve(d.itemsize, DEPTH) for d in dtypes]
+        tree = Tree(code, dtypes, self._reserve(8, DEPTH), waiting)
         totals = {r: code.variable(memory_type(r.dtype)) for r in self.pairwise}
-        with code.loop(writer.product(code.number(0), writer.kept)):
+        with code.loop(self._product(code.number(0), self.kept)):
             code.set(self.position, 0)
             for reduction in self.others:
                 reduction.begin()
@@ -75,34 +72,34 @@ class _Loops:
                     code.at.store(code.get(totals[reduction]), pointer)
                     continue
                 if reduction.zeros is not None:
-                    writer.doubt(reduction.doubtful())
+                    self._doubt(reduction.doubtful())
                 reduction.end(self._result(number))
-            writer.advance(code.number(0), writer.kept, self.everything)
+            self._advance(code.number(0), self.kept, range(len(self.bases)))
 
     def _evaluated(self, length: Any) -> Sequence[Any]:
         """Evaluate elements of one or more turns of the innermost loop; return their sums."""
-        writer, code = self.writer, self.code
+        code = self.code
         filled = code.variable(value=0)
         with code.repeat(lambda: code.at.icmp_signed("<", code.get(filled), length)):
-            rest = code.at.sub(writer.length, code.get(self.offset))
-            writer.m = code.least(rest, code.at.sub(length, code.get(filled)))
-            writer.targets = {
+            rest = code.at.sub(self.length, code.get(self.offset))
+            self.m = code.least(rest, code.at.sub(length, code.get(filled)))
+            self.targets = {
                 k: code.at.gep(r.values, [code.get(filled)]) for k, r in enumerate(self.reductions)
             }
-            writer.block(code.get(self.offset))
-            code.raise_by(filled, writer.m)
-            code.raise_by(self.offset, writer.m)
-            ended = code.at.icmp_signed("==", code.get(self.offset), writer.length)
+            self._block(code.get(self.offset))
+            code.raise_by(filled, self.m)
+            code.raise_by(self.offset, self.m)
+            ended = code.at.icmp_signed("==", code.get(self.offset), self.length)
             with code.when(ended):
                 code.set(self.offset, 0)
                 self._advance_inner()
         if self.others:
-            writer.note_flags()
+            self._note_flags()
         for reduction in self.others:
             reduction.take(length, code.get(self.position))
         code.raise_by(self.position, length)
         if self.noisy:
-            writer.forget_flags()
+            self._forget_flags()
         sums = []
         for reduction in self.pairwise:
             address = code.at.ptrtoint(reduction.values, length.type)
@@ -110,33 +107,33 @@ class _Loops:
             sums.append(code.at.call(function, [address, length]))
         return sums
 
-    def columns(self) -> None:
+    def _columns(self) -> None:
         """Write loops that join one row after the other with the running results."""
-        writer, code, reductions = self.writer, self.code, self.reductions
-        writer.targets = {k: r.values for k, r in enumerate(reductions) if r.selects}
-        writer.running = dict(enumerate(reductions))
-        inner = writer.product(writer.kept, writer.inner)
-        with code.loop(writer.product(code.number(0), writer.kept)):
-            with code.loop(writer.length, step=BLOCK) as start:
-                writer.m = code.least(BLOCK, code.at.sub(writer.length, start))
+        code, reductions = self.code, self.reductions
+        self.targets = {k: r.values for k, r in enumerate(reductions) if r.selects}
+        self.running = dict(enumerate(reductions))
+        inner = self._product(self.kept, self.inner)
+        with code.loop(self._product(code.number(0), self.kept)):
+            with code.loop(self.length, step=BLOCK) as start:
+                self.m = code.least(BLOCK, code.at.sub(self.length, start))
                 addresses = []
-                for number, (_, _, dtype) in enumerate(writer.outputs):
+                for number, (_, _, dtype) in enumerate(self.outputs):
                     offset = code.multiply(start, dtype.itemsize)
                     addresses.append(code.add(self._result(number), offset))
                 for reduction, address in zip(reductions, addresses, strict=True):
-                    reduction.begin_columns(writer.m, address)
+                    reduction.begin_columns(self.m, address)
                 with code.loop(inner) as row:
-                    writer.block(start)
+                    self._block(start)
                     if self.noisy:
-                        writer.note_flags()
+                        self._note_flags()
                     for reduction in reductions:
                         if reduction.selects:
-                            reduction.take_columns(writer.m, row)
+                            reduction.take_columns(self.m, row)
                     if self.noisy:
-                        writer.forget_flags()
+                        self._forget_flags()
                     self._advance_inner()
                 for reduction, address in zip(reductions, addresses, strict=True):
                     if reduction.zeros is not None:
-                        writer.doubt(reduction.doubtful_columns(writer.m))
-                    reduction.end_columns(writer.m, address)
-            writer.advance(code.number(0), writer.kept, self.everything)
+                        self._doubt(reduction.doubtful_columns(self.m))
+                    reduction.end_columns(self.m, address)
+            self._advance(code.number(0), self.kept, range(len(self.bases)))
