@@ -167,7 +167,7 @@ def _input(
         return joined
     if places == list(range(width)):
         return lambda coords, head=(source,): TaskRef(head + coords[:width])
-    return lambda coords: TaskRef((source, *at(coords)))
+    return lambda coords: TaskRef((source, *[coords[place] for place in places]))
 
 
 def _put(key: Key, value: Any) -> Any:
