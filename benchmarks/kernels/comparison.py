@@ -111,8 +111,6 @@ def make_runner(directory: Path | None, patience: float = 0.0) -> KernelRunner:
     means = Means(found, directory, backends.identity())
     exact = Settings().kernels_exact
     kernels = Kernels(lambda: means, patience=patience, exact=exact)
-    if not patience:
-        kernels.wake()
     return KernelRunner(kernels, kernels.failures.caught)
 
 

@@ -77,6 +77,8 @@ class Kernels:
         # interpreter's lock.
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="marsched-kernels")
         self._closed = False
+        if not patience:
+            self.wake()
 
     def close(self) -> None:
         """Stop compiling; NumPy evaluates everything from now on."""
