@@ -109,7 +109,7 @@ def test_a_killed_process_is_replaced(directory):
 
 
 def test_an_error_in_the_process_is_raised_in_the_worker(directory):
-    with pytest.raises(RuntimeError, match="TypeError"):
+    with pytest.raises(RuntimeError, match="AttributeError"):
         ask(directory, "1" * 40, (1, 2, 3, 4, 5))
     assert ask(directory, "2" * 40, key(1)) is not None
 
