@@ -144,6 +144,13 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     help="Run 10,000 tiny tasks and workloads (or those of --select) with and without a journal.",
 )
 @click.option(
+    "--tpch",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Run the 22 queries of TPC-H (or those of --select) on the data there, which "
+    "`python -m benchmarks.tpch.data` makes.",
+)
+@click.option(
     "--cancel",
     is_flag=True,
     help="Cancel running tasks, under stock Dask and with marsched.cancelling.interrupt.",
@@ -219,6 +226,7 @@ class Options:
     seed: int
     back_after: tuple[int, ...]
     journal: bool
+    tpch: Path | None
     cancel: bool
     soak: float | None
     chaos: float | None

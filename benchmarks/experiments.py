@@ -31,10 +31,11 @@ from benchmarks.kernels import cold, comparison, elementwise
 from benchmarks.publishing import prepare, publish
 from benchmarks.restarts import cost, kills
 from benchmarks.scheduler import first_task, observer_cost, planning
-from dask_marsched.bench import report
+from benchmarks.tpch import queries
+from dask_marsched.bench import report, runner
 from dask_marsched.bench.cluster import DEFAULT, Setting
 from dask_marsched.bench.command import policy_columns, show_progress
-from dask_marsched.bench.metrics import STOCK
+from dask_marsched.bench.metrics import STOCK, aggregate
 from dask_marsched.bench.workloads import Kind, Parameters
 
 
@@ -188,6 +189,20 @@ def run_tiny(options: Any) -> None:
     columns = policy_columns(options.policies)
     runs = tiny.run(options.tiny, columns, options.repeat, options.workers, show)
     publish(options, [tiny.cells(runs)], {"runs": list(map(asdict, runs))})
+
+
+def run_tpch(options: Any) -> None:
+    """Run the queries of TPC-H; a run that failed, gave another result or raised is wrong."""
+    columns = policy_columns(options.policies)
+    chosen = queries.select(options.tpch, options.names)
+    setting = queries.setting(options.workers, options.threads, options.timeout)
+    findings = queries.Findings()
+    openers: dict[str, runner.Opener] = dict.fromkeys(columns, findings.open)
+    outcome = runner.run(chosen, columns, options.repeat, setting, show_progress, openers)
+    rows = aggregate(outcome.measurements)
+    notes = [*findings.notes(), report.failures(rows), queries.NOTE]
+    publish(options, queries.tables(rows), report.to_json(outcome, rows), *notes)
+    _exit_if(findings.faulty or any(row.failed or row.identical is False for row in rows))
 
 
 def run_pages(options: Any) -> None:
@@ -351,6 +366,7 @@ EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
     "first_task": run_first_task,
     "small": run_small,
     "tiny": run_tiny,
+    "tpch": run_tpch,
     "planning": run_planning,
     "twin": run_twin,
 }

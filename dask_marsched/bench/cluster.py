@@ -48,6 +48,7 @@ class Setting:
     threads: int  #: per worker
     parameters: Parameters
     timeout: float  #: seconds until a run fails
+    memory_limit: str = "auto"  #: of each worker
 
 
 def policy_plugin(policy: str) -> Any:
@@ -131,6 +132,7 @@ class BenchCluster:
             n_workers=self.setting.workers,
             threads_per_worker=self.setting.threads,
             processes=True,
+            memory_limit=self.setting.memory_limit,
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,
         )
