@@ -5,6 +5,7 @@ Each function gets the options, publishes a table, and exits with 1 if something
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ from benchmarks.tpch import queries
 from dask_marsched.bench import report, runner
 from dask_marsched.bench.cluster import DEFAULT, Setting
 from dask_marsched.bench.command import policy_columns, show_progress
-from dask_marsched.bench.metrics import STOCK, aggregate
+from dask_marsched.bench.metrics import STOCK, Measurement, aggregate
 from dask_marsched.bench.workloads import Kind, Parameters
 
 
@@ -192,13 +193,23 @@ def run_tiny(options: Any) -> None:
 
 
 def run_tpch(options: Any) -> None:
-    """Run the queries of TPC-H; a run that failed, gave another result or raised is wrong."""
+    """Run the queries of TPC-H; a run that failed, gave another result or raised is wrong.
+
+    An interrupt ends it early, with the table of what was measured.
+    """
     columns = policy_columns(options.policies)
     chosen = queries.select(options.tpch, options.names)
     setting = queries.setting(options.workers, options.threads, options.timeout)
     findings = queries.Findings()
     openers: dict[str, runner.Opener] = dict.fromkeys(columns, findings.open)
-    outcome = runner.run(chosen, columns, options.repeat, setting, show_progress, openers)
+    outcome = runner.Outcome()
+
+    def show(measurement: Measurement) -> None:
+        outcome.measurements.append(measurement)
+        show_progress(measurement)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        runner.run(chosen, columns, options.repeat, setting, show, openers)
     rows = aggregate(outcome.measurements)
     notes = [*findings.notes(), report.failures(rows), queries.NOTE]
     publish(options, queries.tables(rows), report.to_json(outcome, rows), *notes)
