@@ -151,6 +151,13 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     "`python -m benchmarks.tpch.data` makes.",
 )
 @click.option(
+    "--public",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Run the tests of github.com/coiled/benchmarks that need no cloud (or those whose ids "
+    "contain a word of --select), from a clone in that directory.",
+)
+@click.option(
     "--cancel",
     is_flag=True,
     help="Cancel running tasks, under stock Dask and with marsched.cancelling.interrupt.",
@@ -227,6 +234,7 @@ class Options:
     back_after: tuple[int, ...]
     journal: bool
     tpch: Path | None
+    public: Path | None
     cancel: bool
     soak: float | None
     chaos: float | None

@@ -29,6 +29,8 @@ from benchmarks import (
 )
 from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
 from benchmarks.kernels import cold, comparison, elementwise
+from benchmarks.public import runner as public_runner
+from benchmarks.public import tables as public_tables
 from benchmarks.publishing import prepare, publish
 from benchmarks.restarts import cost, kills
 from benchmarks.scheduler import first_task, observer_cost, planning
@@ -216,6 +218,17 @@ def run_tpch(options: Any) -> None:
     _exit_if(findings.faulty or any(row.failed or row.identical is False for row in rows))
 
 
+def run_public(options: Any) -> None:
+    """Run tests of the public suite under each policy; one that failed under ours is wrong."""
+    tests = public_runner.tests_of(options.public, options.names)
+    columns = policy_columns(options.policies)
+    measured = public_runner.run(options.public, tests, columns, options.repeat, show_progress)
+    rows = public_tables.with_moving(aggregate(measured))
+    found = {"measurements": list(map(asdict, measured))}
+    publish(options, public_tables.tables(rows), found, report.failures(rows))
+    _exit_if(any(row.failed for row in rows if row.policy != STOCK))
+
+
 def run_pages(options: Any) -> None:
     """Measure the event loop's time for the dashboard's pages and the observer's layouts."""
     from benchmarks.scheduler import pages  # needs bokeh
@@ -375,6 +388,7 @@ EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
     "observer": run_observer,
     "simulated": run_simulated,
     "first_task": run_first_task,
+    "public": run_public,
     "small": run_small,
     "tiny": run_tiny,
     "tpch": run_tpch,

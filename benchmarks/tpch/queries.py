@@ -15,7 +15,7 @@ from dask_marsched.bench import report
 from dask_marsched.bench.cluster import BenchCluster, Setting
 from dask_marsched.bench.metrics import STOCK, Measurement, Row, summarise
 from dask_marsched.bench.workloads import Parameters, Workload
-from dask_marsched.bench.workloads.registry import no_inputs
+from  import no_inputs
 from dask_marsched.status import Status, status
 
 MEMORY_LIMIT = "2 GiB"  # of each worker
