@@ -15,7 +15,6 @@ from dask_marsched.bench import report
 from dask_marsched.bench.cluster import BenchCluster, Setting
 from dask_marsched.bench.metrics import STOCK, Measurement, Row, summarise
 from dask_marsched.bench.workloads import Parameters, Workload
-from  import no_inputs
 from dask_marsched.status import Status, status
 
 MEMORY_LIMIT = "2 GiB"  # of each worker
@@ -55,7 +54,9 @@ def _workload(name: str, query: Callable[..., Any], folder: Path) -> Workload:
         return (query(f"file://{folder.resolve()}/", None, scale(folder)),)
 
     modules = ("dask.dataframe", "pyarrow.parquet")
-    return Workload(name, f"TPC-H {name}", no_inputs, build, requires=modules, needs_cluster=True)
+    return Workload(
+        name, f"TPC-H {name}", lambda _: (), build, requires=modules, needs_cluster=True
+    )
 
 
 def scale(folder: Path) -> float:
